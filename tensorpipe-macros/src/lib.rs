@@ -1,0 +1,1 @@
+//! `#[tensor_service]`: turns a trait into client and server stubs.

@@ -1,0 +1,1 @@
+//! Remote calls whose tensors travel over a [`tensorpipe`] pipe.

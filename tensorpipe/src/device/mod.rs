@@ -1,0 +1,162 @@
+//! Devices and the memory that lives on them.
+//!
+//! A [`Device`] is a kind and an index. Kinds are names, not an enum: a backend outside this crate brings its own.
+
+mod region;
+
+pub use region::{Buffer, BufferMut, Memory};
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Misuse;
+
+const KIND_MAX: usize = 15;
+
+/// What sort of device: `cpu`, `cuda`, or a name that a backend of your own brings.
+///
+/// At most 15 lower-case ASCII letters, digits or `_`, the first one a letter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceKind {
+    name: [u8; KIND_MAX],
+    len: u8,
+}
+
+impl DeviceKind {
+    /// Main memory.
+    pub const CPU: Self = Self::new("cpu");
+    /// An NVIDIA GPU.
+    pub const CUDA: Self = Self::new("cuda");
+
+    /// A kind of your own, for constants.
+    ///
+    /// # Panics
+    /// When `name` breaks the rule above; in a constant that is a compile error. [`DeviceKind::parse`] returns it.
+    pub const fn new(name: &str) -> Self {
+        match Self::checked(name) {
+            Some(kind) => kind,
+            None => panic!(
+                "a device kind is 1 to 15 lower-case letters, digits or `_`, the first one a letter"
+            ),
+        }
+    }
+
+    /// The same for names that come from outside.
+    pub fn parse(name: &str) -> Result<Self, Misuse> {
+        Self::checked(name).ok_or_else(|| Misuse::Device(name.to_owned()))
+    }
+
+    const fn checked(name: &str) -> Option<Self> {
+        let bytes = name.as_bytes();
+        if bytes.is_empty() || bytes.len() > KIND_MAX || !bytes[0].is_ascii_lowercase() {
+            return None;
+        }
+        let mut out = [0; KIND_MAX];
+        let mut i = 0;
+        while i < bytes.len() {
+            let b = bytes[i];
+            if !(b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_') {
+                return None;
+            }
+            out[i] = b;
+            i += 1;
+        }
+        Some(Self {
+            name: out,
+            len: bytes.len() as u8,
+        })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.name[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A place where tensors live, printed as `cpu:0`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Device {
+    /// What sort.
+    pub kind: DeviceKind,
+    /// Which one of them.
+    pub index: u32,
+}
+
+impl Device {
+    /// Main memory.
+    pub const CPU: Self = Self {
+        kind: DeviceKind::CPU,
+        index: 0,
+    };
+
+    /// Device number `index` of `kind`.
+    pub const fn new(kind: DeviceKind, index: u32) -> Self {
+        Self { kind, index }
+    }
+
+    /// Whether the CPU can read and write its memory.
+    pub fn is_cpu(self) -> bool {
+        self.kind == DeviceKind::CPU
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.index)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FromStr for Device {
+    type Err = Misuse;
+
+    fn from_str(s: &str) -> Result<Self, Misuse> {
+        let bad = || Misuse::Device(s.to_owned());
+        let (kind, index) = s.split_once(':').ok_or_else(bad)?;
+        Ok(Self {
+            kind: DeviceKind::parse(kind).map_err(|_| bad())?,
+            index: index.parse().map_err(|_| bad())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_prints_and_parses() {
+        let device: Device = "cuda:3".parse().unwrap();
+        assert_eq!(device, Device::new(DeviceKind::CUDA, 3));
+        assert_eq!(device.to_string(), "cuda:3");
+        for bad in [
+            "",
+            "cuda",
+            "Cuda:0",
+            ":0",
+            "cuda:",
+            "cuda:-1",
+            "0cuda:0",
+            "abcdefghijklmnop:0",
+        ] {
+            assert_eq!(bad.parse::<Device>(), Err(Misuse::Device(bad.to_owned())));
+        }
+    }
+}

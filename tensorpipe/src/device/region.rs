@@ -1,0 +1,400 @@
+//! Memory owned by an operation: reference-counted [`Buffer`]s to read from, exclusive [`BufferMut`]s to fill.
+//!
+//! Invariant: a `BufferMut` holds the only reference to its memory, so filling it needs no lock, and turning it into a
+//! `Buffer` costs nothing. All memory is initialised from birth (zero pages or earlier content of a pool), so that a
+//! half-filled buffer is never undefined.
+
+#![allow(
+    unsafe_code,
+    reason = "64-byte aligned memory comes from std::alloc and is handed out as slices"
+)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Device;
+
+/// The alignment of all memory that this crate allocates, in bytes: a cache line, and enough for AVX-512.
+pub const ALIGNMENT: usize = 64;
+
+/// Memory of a device, kept alive by whoever holds it.
+///
+/// Contract: `len` never changes; `as_bytes` always returns the same `len` bytes, or always `None`; `device` never
+/// changes.
+pub trait Memory: Send + Sync + 'static {
+    /// Where it lives.
+    fn device(&self) -> Device {
+        Device::CPU
+    }
+    /// Its size in bytes.
+    fn len(&self) -> usize;
+    /// Whether it holds no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The bytes, where the CPU can read them.
+    fn as_bytes(&self) -> Option<&[u8]>;
+    /// The bytes, where the CPU may write them. Called only while there is one holder.
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+    /// For a channel that knows its own kind of memory.
+    fn as_any(&self) -> &dyn Any;
+    /// The same, to write.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// One allocation of ours: zeroed at birth, aligned to [`ALIGNMENT`].
+pub(crate) struct Block {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Block owns its allocation exclusively, like a Box<[u8]>; nothing in it is tied to a thread.
+unsafe impl Send for Block {}
+// SAFETY: shared access only hands out `&[u8]`.
+unsafe impl Sync for Block {}
+
+impl Block {
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let start = if len == 0 {
+            NonNull::<u128>::dangling().cast()
+        } else {
+            let layout = Self::layout(len);
+            // SAFETY: the layout's size is not zero, checked above.
+            let start = unsafe { alloc_zeroed(layout) };
+            NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout))
+        };
+        Self { start, len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        // A length beyond isize::MAX can be neither a slice's nor a message's: limits refuse it earlier.
+        Layout::from_size_align(len, ALIGNMENT).unwrap_or_else(|_| panic!("capacity overflow"))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: start points to `len` initialised bytes (or dangles with len 0) that live as long as self.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.len != 0 {
+            // SAFETY: allocated in `zeroed` with the same layout, and freed once.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        }
+    }
+}
+
+impl Memory for Block {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.bytes())
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(self.bytes_mut())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Memory that somebody else allocated, borrowed by owning its owner.
+struct Foreign<O>(O);
+
+impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
+    fn len(&self) -> usize {
+        self.0.as_ref().len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.0.as_ref())
+    }
+    fn as_any(&self) -> &dyn Any {
+        &self.0
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        &mut self.0
+    }
+}
+
+/// A vector of numbers, kept as what it is so that it can be handed back.
+struct Numbers<T>(Vec<T>);
+
+impl<T: bytemuck::Pod + Send + Sync> Memory for Numbers<T> {
+    fn len(&self) -> usize {
+        size_of_val(self.0.as_slice())
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(bytemuck::cast_slice(&self.0))
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(bytemuck::cast_slice_mut(&mut self.0))
+    }
+    fn as_any(&self) -> &dyn Any {
+        &self.0
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        &mut self.0
+    }
+}
+
+/// Reference-counted bytes on a device: a range of some [`Memory`]. Cloning clones the handle.
+#[derive(Clone)]
+pub struct Buffer {
+    memory: Arc<dyn Memory>,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// All of `memory`.
+    pub fn new(memory: Arc<dyn Memory>) -> Self {
+        Self {
+            offset: 0,
+            len: memory.len(),
+            memory,
+        }
+    }
+
+    /// Borrows what `owner` holds, without a copy; its alignment stays what it is.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self::new(Arc::new(Foreign(owner)))
+    }
+
+    /// Takes over a vector, without a copy.
+    pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
+        Self::new(Arc::new(Numbers(vec)))
+    }
+
+    /// Copies `bytes` into fresh aligned memory.
+    pub fn copy_from_slice(bytes: &[u8]) -> Self {
+        let mut buffer = BufferMut::zeroed(bytes.len());
+        if let Some(to) = buffer.as_bytes_mut() {
+            to.copy_from_slice(bytes);
+        }
+        buffer.freeze()
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> Device {
+        self.memory.device()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where this range begins within its memory, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The memory it is a range of.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+
+    /// The bytes, where the CPU can read them.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        self.memory
+            .as_bytes()
+            .map(|bytes| &bytes[self.offset..self.offset + self.len])
+    }
+
+    /// A part of it; shares the memory.
+    ///
+    /// # Panics
+    /// When the range is outside.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "range {range:?} of {} bytes",
+            self.len
+        );
+        Self {
+            memory: self.memory.clone(),
+            offset: self.offset + range.start,
+            len: range.end - range.start,
+        }
+    }
+
+    /// Exclusive access, if this is the only handle and the CPU may write there.
+    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let range = self.offset..self.offset + self.len;
+        Arc::get_mut(&mut self.memory)?
+            .as_bytes_mut()
+            .map(|bytes| &mut bytes[range])
+    }
+
+    /// Takes the vector of `T` back if it was made of one, whole, and nobody else holds it; else returns itself.
+    pub fn try_into_vec<T: bytemuck::Pod + Send + Sync>(mut self) -> Result<Vec<T>, Self> {
+        let whole = self.offset == 0 && self.len == self.memory.len();
+        match Arc::get_mut(&mut self.memory)
+            .and_then(|memory| memory.as_any_mut().downcast_mut::<Vec<T>>())
+        {
+            Some(vec) if whole => Ok(std::mem::take(vec)),
+            _ => Err(self),
+        }
+    }
+}
+
+impl From<Bytes> for Buffer {
+    fn from(bytes: Bytes) -> Self {
+        Self::from_owner(bytes)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes on {})", self.len, self.device())
+    }
+}
+
+/// Exclusive memory to be filled, then frozen into a [`Buffer`].
+pub struct BufferMut {
+    memory: Arc<dyn Memory>,
+    len: usize,
+}
+
+impl BufferMut {
+    /// Fresh zeroed main memory, aligned to 64 bytes. Large sizes cost a page fault per page when first touched: on a
+    /// hot path take memory from a [`Pool`](crate::Pool).
+    pub fn zeroed(len: usize) -> Self {
+        Self {
+            memory: Arc::new(Block::zeroed(len)),
+            len,
+        }
+    }
+
+    /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does, or it is shorter.
+    pub fn from_memory(mut memory: Arc<dyn Memory>, len: usize) -> Result<Self, Arc<dyn Memory>> {
+        if Arc::get_mut(&mut memory).is_none() || memory.len() < len {
+            return Err(memory);
+        }
+        Ok(Self { memory, len })
+    }
+
+    /// Takes over a vector whose content may be overwritten, without a copy.
+    pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
+        let memory: Arc<dyn Memory> = Arc::new(Numbers(vec));
+        Self {
+            len: memory.len(),
+            memory,
+        }
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> Device {
+        self.memory.device()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes to fill, where the CPU may write them.
+    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let len = self.len;
+        // The only handle: `get_mut` succeeds by this type's invariant.
+        Arc::get_mut(&mut self.memory)?
+            .as_bytes_mut()
+            .map(|bytes| &mut bytes[..len])
+    }
+
+    /// The memory, to write, for a channel that knows its own kind.
+    pub fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
+        Arc::get_mut(&mut self.memory)
+    }
+
+    /// Done filling: shareable from now on. Costs nothing.
+    pub fn freeze(self) -> Buffer {
+        Buffer {
+            memory: self.memory,
+            offset: 0,
+            len: self.len,
+        }
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufferMut({} bytes on {})", self.len, self.device())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_memory_is_aligned_zeroed_and_exclusive() {
+        for len in [0, 1, 63, 4096, 1 << 20] {
+            let mut buffer = BufferMut::zeroed(len);
+            let bytes = buffer.as_bytes_mut().unwrap();
+            assert_eq!(bytes.len(), len);
+            assert!(bytes.iter().all(|b| *b == 0));
+            if len > 0 {
+                assert_eq!(bytes.as_ptr() as usize % ALIGNMENT, 0);
+            }
+            let frozen = buffer.freeze();
+            assert_eq!(frozen.len(), len);
+        }
+    }
+
+    #[test]
+    fn a_vector_comes_back_only_to_its_last_holder() {
+        let vec = vec![1u32, 2, 3];
+        let at = vec.as_ptr();
+        let buffer = Buffer::from_vec(vec);
+        let second = buffer.clone();
+        let buffer = buffer.try_into_vec::<u32>().unwrap_err();
+        drop(second);
+        let buffer = buffer.try_into_vec::<f32>().unwrap_err();
+        let vec = buffer.try_into_vec::<u32>().unwrap();
+        assert_eq!((vec.as_ptr(), vec.as_slice()), (at, &[1, 2, 3][..]));
+    }
+
+    #[test]
+    fn shared_memory_is_not_writable() {
+        let mut one = Buffer::copy_from_slice(b"abc");
+        assert!(one.as_bytes_mut().is_some());
+        let two = one.clone();
+        assert!(one.as_bytes_mut().is_none());
+        drop(two);
+        assert!(one.slice(1..2).as_bytes_mut().is_none());
+        assert_eq!(one.slice(1..3).as_bytes().unwrap(), b"bc");
+    }
+}
