@@ -1,10 +1,13 @@
 //! A tensor-aware message pipe.
 
+mod descriptor;
 mod error;
+mod proto;
 
 pub mod device;
 pub mod tensor;
 
+pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 pub use device::{Buffer, BufferMut, Device, DeviceKind, Memory};
-pub use error::{Misuse, SystemError};
+pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use tensor::{DType, Element, Tensor};
