@@ -4,6 +4,7 @@
 //! shared; [`Tensor::make_mut`] copies only if somebody else holds it too.
 
 mod dtype;
+mod pooled;
 
 pub use dtype::{DType, Element};
 
