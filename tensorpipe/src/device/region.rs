@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Device;
+use crate::error::SystemError;
 use crate::sys::block::Block;
 
 /// Memory of a device, kept alive by whoever holds it.
@@ -229,6 +230,17 @@ impl BufferMut {
             memory: Arc::new(Block::zeroed(len)),
             len,
         }
+    }
+
+    /// The same, for a length that may be too much for this machine.
+    ///
+    /// # Errors
+    /// When the system has no such memory, where [`BufferMut::zeroed`] panics.
+    pub fn try_zeroed(len: usize) -> Result<Self, SystemError> {
+        Ok(Self {
+            memory: Arc::new(Block::try_zeroed(len)?),
+            len,
+        })
     }
 
     /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does, or it is shorter.

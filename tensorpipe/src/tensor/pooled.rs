@@ -1,8 +1,8 @@
 //! Tensors in the memory of a [`Pool`].
 
-use super::{DType, Tensor, byte_len};
-use crate::device::{BufferMut, Pool};
-use crate::error::{Misuse, SystemError};
+use super::{DType, Tensor};
+use crate::device::Pool;
+use crate::error::Misuse;
 
 impl Pool {
     /// A tensor in warm memory. Its content is unspecified, like `torch.empty`: fill it through
@@ -19,7 +19,7 @@ impl Pool {
     /// # Errors
     /// [`Misuse::Shape`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot.
     pub fn tensor(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
-        self.tensor_from(dtype, shape.as_ref(), Self::try_take)
+        Tensor::allocate(dtype, shape.as_ref(), |len| self.try_take(len))
     }
 
     /// The same, all zeros.
@@ -27,28 +27,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::tensor`].
     pub fn zeros(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
-        self.tensor_from(dtype, shape.as_ref(), Self::try_zeroed)
-    }
-
-    fn tensor_from(
-        &self,
-        dtype: DType,
-        shape: &[u64],
-        take: fn(&Self, usize) -> Result<BufferMut, SystemError>,
-    ) -> Result<Tensor, Misuse> {
-        let len = byte_len(dtype, shape).and_then(|len| usize::try_from(len).ok());
-        let len = len.ok_or_else(|| Misuse::Shape {
-            dtype,
-            shape: shape.to_vec(),
-            wanted: u64::MAX,
-            found: 0,
-        })?;
-        let buffer = take(self, len).map_err(|error| {
-            Misuse::Other(format!(
-                "no memory for a {dtype} tensor of shape {shape:?} ({error}); send it in parts"
-            ))
-        })?;
-        Tensor::from_buffer(buffer.freeze(), dtype, shape)
+        Tensor::allocate(dtype, shape.as_ref(), |len| self.try_zeroed(len))
     }
 }
 
@@ -75,7 +54,7 @@ mod tests {
         let error = pool.tensor(DType::F64, [u64::MAX, 2]).unwrap_err();
         assert!(matches!(error, Misuse::Shape { .. }));
         let error = pool.zeros(DType::U8, [1 << 60]).unwrap_err();
-        assert!(error.to_string().contains("send it in parts"), "{error}");
+        assert!(error.to_string().contains("make it in parts"), "{error}");
         let error = pool.tensor(DType::U8, [1; 33]).unwrap_err();
         assert!(matches!(error, Misuse::Shape { .. }));
     }
