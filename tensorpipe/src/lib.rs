@@ -3,11 +3,12 @@
 mod descriptor;
 mod error;
 mod proto;
+mod sys;
 
 pub mod device;
 pub mod tensor;
 
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
-pub use device::{Buffer, BufferMut, Device, DeviceKind, Memory};
+pub use device::{Buffer, BufferMut, Device, DeviceKind, Memory, Pool, PoolOptions, PoolStats};
 pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use tensor::{DType, Element, Tensor};
