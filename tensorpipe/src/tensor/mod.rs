@@ -4,7 +4,12 @@
 //! shared; [`Tensor::make_mut`] copies only if somebody else holds it too.
 
 mod dtype;
+#[cfg(feature = "serde")]
+pub(crate) mod serde;
 
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub use self::serde::lift;
 pub use dtype::{DType, Element};
 
 use std::fmt;
