@@ -1,7 +1,7 @@
-//! serde's traits for tensors.
+//! serde's traits for tensors and payloads.
 //!
-//! To any serializer a [`Tensor`] is `{dtype, shape, bytes}`, inside a newtype struct of a name that nobody else has.
-//! A codec that carries tensors beside its bytes recognises the name and uses [`lift`]: what goes into the bytes then is
+//! To any serializer a [`Tensor`] is `{dtype, shape, bytes}` and a [`Payload`] `{metadata, data}`, inside a newtype
+//! struct of a name that nobody else has. A codec that carries tensors beside its bytes recognises the name and uses [`lift`]: what goes into the bytes then is
 //! an index. Hostile values (a shape that disagrees with the bytes, an unknown element type) are errors.
 
 pub mod lift;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DType, Tensor};
 use crate::device::Buffer;
+use crate::message::Payload;
 use lift::{Lifted, Part};
 
 impl Serialize for Tensor {
@@ -52,8 +53,76 @@ impl Lifted for Tensor {
     fn from_part(part: Part) -> Result<Self, Part> {
         match part {
             Part::Tensor(tensor) => Ok(tensor),
+            other => Err(other),
         }
     }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        lift::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        lift::deserialize(deserializer)
+    }
+}
+
+impl Lifted for Payload {
+    const NAME: &'static str = "$tensorpipe::Payload";
+
+    fn serialize_plain<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let data = self.data.as_bytes().ok_or_else(|| {
+            ser::Error::custom(crate::error::Misuse::NotOnCpu(self.data.device()))
+        })?;
+        PlainPayload {
+            metadata: ByteSlice(&self.metadata),
+            data: ByteSlice(data),
+        }
+        .serialize(serializer)
+    }
+
+    fn deserialize_plain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let plain = PlainPayloadOwned::deserialize(deserializer)?;
+        Ok(Self {
+            metadata: plain
+                .metadata
+                .0
+                .as_bytes()
+                .unwrap_or_default()
+                .to_vec()
+                .into(),
+            data: plain.data.0,
+        })
+    }
+
+    fn into_part(self) -> Part {
+        Part::Payload(self)
+    }
+
+    fn from_part(part: Part) -> Result<Self, Part> {
+        match part {
+            Part::Payload(payload) => Ok(payload),
+            other => Err(other),
+        }
+    }
+}
+
+/// What a payload is to any other serializer.
+#[derive(Serialize)]
+#[serde(rename = "Payload")]
+struct PlainPayload<'a> {
+    metadata: ByteSlice<'a>,
+    data: ByteSlice<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "Payload")]
+struct PlainPayloadOwned {
+    metadata: ByteBuffer,
+    data: ByteBuffer,
 }
 
 /// What a tensor is to any other serializer.
@@ -106,7 +175,7 @@ impl<'de> Deserialize<'de> for DType {
 }
 
 /// Bytes as serde's bytes, not as a sequence of numbers.
-pub(crate) struct ByteSlice<'a>(pub(crate) &'a [u8]);
+struct ByteSlice<'a>(&'a [u8]);
 
 impl Serialize for ByteSlice<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -115,7 +184,7 @@ impl Serialize for ByteSlice<'_> {
 }
 
 /// Bytes, or the sequence of numbers that JSON makes of them, in fresh aligned memory.
-pub(crate) struct ByteBuffer(pub(crate) Buffer);
+struct ByteBuffer(Buffer);
 
 impl<'de> Deserialize<'de> for ByteBuffer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -164,6 +233,19 @@ mod tests {
         let back: Tensor = serde_json::from_str(&json).unwrap();
         assert_eq!((back.dtype(), back.shape()), (DType::I16, &[1, 2][..]));
         assert_eq!(back.as_slice::<i16>().unwrap(), [1, -2]);
+    }
+
+    #[test]
+    fn json_carries_a_payload() {
+        let payload = Payload {
+            metadata: bytes::Bytes::from_static(b"m"),
+            data: Buffer::from_vec(vec![1u8, 2]),
+        };
+        let json = serde_json::to_string(&payload).unwrap();
+        assert_eq!(json, r#"{"metadata":[109],"data":[1,2]}"#);
+        let back: Payload = serde_json::from_str(&json).unwrap();
+        assert_eq!(&back.metadata[..], b"m");
+        assert_eq!(back.data.as_bytes(), Some(&[1, 2][..]));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
+use crate::message::Payload;
 use crate::tensor::Tensor;
 
 /// A value that a codec may carry beside its bytes.
@@ -33,6 +34,7 @@ pub trait Lifted: Clone + Sized {
 #[allow(missing_docs, reason = "named for what they hold")]
 pub enum Part {
     Tensor(Tensor),
+    Payload(Payload),
 }
 
 /// Runs `serialize`; the first `T` that is serialized in it writes `index` in place of itself and is returned.
