@@ -6,7 +6,12 @@
 mod dtype;
 mod from;
 mod pooled;
+#[cfg(feature = "serde")]
+pub(crate) mod serde;
 
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub use self::serde::lift;
 pub use dtype::{DType, Element};
 
 use std::fmt;
