@@ -5,6 +5,8 @@
 
 mod dtype;
 mod from;
+#[cfg(any(feature = "candle", feature = "ndarray", feature = "safetensors"))]
+pub mod interop;
 mod pooled;
 
 pub use dtype::{DType, Element};
