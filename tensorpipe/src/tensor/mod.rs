@@ -5,6 +5,8 @@
 
 mod dtype;
 mod from;
+#[cfg(any(feature = "candle", feature = "ndarray", feature = "safetensors"))]
+pub mod interop;
 mod pooled;
 #[cfg(feature = "serde")]
 pub(crate) mod serde;
