@@ -15,6 +15,7 @@ mod write;
 
 pub(crate) use input::Input;
 pub(crate) use output::{Mark, Segment};
-pub(crate) use pipe::{Event, KeepAlive, OpId, PipeState};
+pub use pipe::OpId;
+pub(crate) use pipe::{Event, KeepAlive, PipeState};
 pub(crate) use read::Disposition;
 pub(crate) use write::OutgoingPart;
