@@ -11,7 +11,12 @@ use tensorpipe::{Context, DType, Error, Message, Payload, Pipe, Tensor};
 fn tcp_only() -> Context {
     let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder().name("tcp only").transports(transports).channels(channels).build().unwrap()
+    Context::builder()
+        .name("tcp only")
+        .transports(transports)
+        .channels(channels)
+        .build()
+        .unwrap()
 }
 
 async fn pair(context: &Context) -> (Pipe, Pipe) {
@@ -27,7 +32,9 @@ async fn both(test: impl AsyncFn(Context)) {
 }
 
 fn tensor(len: usize, seed: u8) -> Tensor {
-    let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+    let bytes: Vec<u8> = (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+        .collect();
     Tensor::from_vec(bytes, [len as u64]).unwrap()
 }
 
@@ -49,7 +56,10 @@ async fn a_message_with_everything_arrives() {
             assert_eq!(read.payloads[0].as_bytes(), b"payload");
             assert_eq!(&read.payloads[0].metadata[..], b"p");
             for (i, (len, seed)) in [(size, 1), (3, 2), (size / 2, 3)].into_iter().enumerate() {
-                assert_eq!(read.tensors[i].tensor.as_bytes().unwrap(), tensor(len, seed).as_bytes().unwrap());
+                assert_eq!(
+                    read.tensors[i].tensor.as_bytes().unwrap(),
+                    tensor(len, seed).as_bytes().unwrap()
+                );
                 assert_eq!(read.tensors[i].tensor.dtype(), DType::U8);
             }
         }
@@ -63,7 +73,9 @@ async fn close_delivers_what_was_written() {
     both(async |context| {
         let (client, server) = pair(&context).await;
         for i in 0..10u8 {
-            client.send(Message::new(vec![i]).tensor(tensor(1 << 20, i))).unwrap();
+            client
+                .send(Message::new(vec![i]).tensor(tensor(1 << 20, i)))
+                .unwrap();
         }
         let reader = tokio::spawn(async move {
             let mut seen = Vec::new();
@@ -93,16 +105,25 @@ async fn a_dropped_pipe_still_delivers_and_flush_waits_for_the_reader() {
         let (client, server) = pair(&context).await;
         client.send(Message::new("one")).unwrap();
         let mut flush = client.flush();
-        assert!(tokio::time::timeout(Duration::from_millis(20), &mut flush).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), &mut flush)
+                .await
+                .is_err()
+        );
         let incoming = server.read_descriptor().await.unwrap();
         let (flushed, read) = tokio::join!(flush, incoming.read());
         flushed.unwrap();
         read.unwrap();
-        client.send(Message::new("two").tensor(tensor(300_000, 5))).unwrap();
+        client
+            .send(Message::new("two").tensor(tensor(300_000, 5)))
+            .unwrap();
         drop(client);
         let message = server.read().await.unwrap();
         assert_eq!(&message.metadata[..], b"two");
-        assert!(matches!(server.read().await, Err(Error::Closed { by_peer: true, .. })));
+        assert!(matches!(
+            server.read().await,
+            Err(Error::Closed { by_peer: true, .. })
+        ));
     })
     .await;
 }
@@ -112,16 +133,27 @@ async fn skip_refuse_and_dropped_reads_leave_the_pipe_going() {
     both(async |context| {
         let (client, server) = pair(&context).await;
         let big = || Message::new("big").tensor(tensor(5_000_000, 9));
-        let (skipped, refused, dropped) = (client.write(big()), client.write(big()), client.write(big()));
+        let (skipped, refused, dropped) = (
+            client.write(big()),
+            client.write(big()),
+            client.write(big()),
+        );
         server.read_descriptor().await.unwrap().skip();
-        server.read_descriptor().await.unwrap().refuse("too big for me");
+        server
+            .read_descriptor()
+            .await
+            .unwrap()
+            .refuse("too big for me");
         drop(server.read_descriptor().await.unwrap().read());
         let last = client.write(Message::new("last"));
         let (skipped, refused, dropped, last, read) =
             tokio::join!(skipped, refused, dropped, last, server.read());
         skipped.unwrap();
         let refused = refused.unwrap_err();
-        assert_eq!(refused.to_string(), "the peer did not take the message: refused: too big for me");
+        assert_eq!(
+            refused.to_string(),
+            "the peer did not take the message: refused: too big for me"
+        );
         // In process the tensor may have been handed over before the read was dropped.
         if let Err(error) = dropped {
             assert!(matches!(error, Error::Refused { .. }), "{error}");
@@ -138,18 +170,28 @@ async fn xth_hands_a_tensor_over_without_a_copy() {
     assert_eq!(server.route().transport, "memory");
     let tensor = tensor(1 << 20, 7);
     let at = tensor.as_bytes().unwrap().as_ptr();
-    let (written, read) = tokio::join!(client.write(Message::new("").tensor(tensor)), server.read());
+    let (written, read) =
+        tokio::join!(client.write(Message::new("").tensor(tensor)), server.read());
     written.unwrap();
     let mut read = read.unwrap();
     assert_eq!(read.tensors[0].tensor.as_bytes().unwrap().as_ptr(), at);
     // Given away: the receiver owns it alone.
-    assert_eq!(read.tensors[0].tensor.make_mut::<u8>().unwrap().as_ptr(), at);
+    assert_eq!(
+        read.tensors[0].tensor.make_mut::<u8>().unwrap().as_ptr(),
+        at
+    );
 }
 
 #[tokio::test]
 async fn a_message_of_64_kib_is_one_write() {
     let (client, server) = pair(&tcp_only()).await;
-    let write = |n: usize| client.write(Message::new("m").payload(Payload::new(vec![1; 100])).tensor(tensor(n, 1)));
+    let write = |n: usize| {
+        client.write(
+            Message::new("m")
+                .payload(Payload::new(vec![1; 100]))
+                .tensor(tensor(n, 1)),
+        )
+    };
     let (a, b) = tokio::join!(write(100), server.read());
     a.unwrap();
     b.unwrap();

@@ -159,6 +159,8 @@ impl Shared {
         match event {
             Event::Ready { message } => self.arrive(message, wakes),
             Event::Ahead { message } => self.start_ahead(message),
+            // Abandoned right after the go-ahead.
+            Event::Start { op, .. } if !self.state.is_writing(op.message) => {}
             Event::Start {
                 op,
                 channel,

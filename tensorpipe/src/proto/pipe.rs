@@ -375,6 +375,10 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Sends a part on the pipe's own connection, in DATA frames between which control frames pass.
     pub(crate) fn stream(&mut self, op: OpId, source: S, len: u64) {
         debug_assert!(op.outgoing);
+        if !self.outgoing.contains(op.message) {
+            // Abandoned between the go-ahead and now.
+            return;
+        }
         self.outbox.streams.push_back(Stream {
             op,
             source,
