@@ -1,1 +1,3 @@
 //! Remote calls whose tensors travel over a [`tensorpipe`] pipe.
+
+pub mod codec;
