@@ -101,10 +101,10 @@ fn a_type_that_stops_early_does_not_shift_what_follows() {
 #[derive(Debug, Serialize, Deserialize)]
 enum Tree {
     Leaf,
-    Pair(Box<Tree>, Box<Tree>),
-    Many(Vec<Tree>),
+    Pair(Box<Self>, Box<Self>),
+    Many(Vec<Self>),
     Named {
-        by: HashMap<String, Tree>,
+        by: HashMap<String, Self>,
         tensor: Option<Tensor>,
     },
     Other(Everything),

@@ -11,7 +11,7 @@ use super::{bytes_as, encode, there_and_back};
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum List {
     End,
-    Node(Box<List>),
+    Node(Box<Self>),
 }
 
 fn list(depth: u32) -> List {
@@ -38,11 +38,11 @@ fn a_type_may_nest_to_the_limit_and_no_deeper() {
 #[test]
 fn a_peer_cannot_nest_deeper_either() {
     #[derive(Debug, Deserialize)]
-    struct Nested(#[expect(dead_code, reason = "only decoded")] Vec<Nested>);
+    struct Nested(#[expect(dead_code, reason = "only decoded")] Vec<Self>);
     #[derive(Debug, Deserialize)]
     struct Chain {
         #[expect(dead_code, reason = "only decoded")]
-        next: Option<Box<Chain>>,
+        next: Option<Box<Self>>,
     }
     let ones = vec![1; 1 << 20];
     assert_eq!(

@@ -38,7 +38,7 @@ fn tensors_anywhere() {
         Two(Tensor, Wrapper),
         Fields {
             left: Option<Tensor>,
-            right: Vec<Either>,
+            right: Vec<Self>,
         },
     }
 
@@ -134,8 +134,7 @@ fn a_refused_argument_leaves_the_encoder_as_it_was() {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let mut tuple = serializer.serialize_tuple(2)?;
             tuple.serialize_element(&tensor(1))?;
-            tuple
-                .serialize_element(&Err::<(), _>("refused").map_err(serde::ser::Error::custom)?)?;
+            tuple.serialize_element(&Err::<(), _>(serde::ser::Error::custom("refused"))?)?;
             tuple.end()
         }
     }
@@ -263,10 +262,10 @@ enum Value {
     Leaves(bool, i8, u16, i32, u64, i128, u128, char),
     Floats { one: f32, two: f64 },
     Text(String),
-    Maybe(Option<Box<Value>>),
-    List(Vec<Value>),
-    Map(BTreeMap<String, Value>),
-    Pair((Box<Value>, [u8; 3])),
+    Maybe(Option<Box<Self>>),
+    List(Vec<Self>),
+    Map(BTreeMap<String, Self>),
+    Pair((Box<Self>, [u8; 3])),
 }
 
 fn values() -> impl Strategy<Value = Value> {
