@@ -123,7 +123,7 @@ impl<'de> VariantAccess<'de> for Variant<'_, 'de, '_> {
 
     #[inline]
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Fault> {
-        seed.deserialize(&mut *self.reader)
+        self.reader.nested(|reader| seed.deserialize(reader))
     }
 
     #[inline]

@@ -54,7 +54,10 @@ impl<'de, 'p> Reader<'de, 'p> {
 
     /// Runs `read` one level deeper.
     #[inline]
-    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+    pub(super) fn nested<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         if self.depth == MAX_DEPTH {
             return Err(Fault::TooDeep);
         }
@@ -274,7 +277,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.nested(|reader| visitor.visit_enum(Variant { reader }))
+        // The variant's body is the next level, as for the writer.
+        visitor.visit_enum(Variant { reader: self })
     }
 }
 

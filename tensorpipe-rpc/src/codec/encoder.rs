@@ -75,7 +75,8 @@ pub struct Encoder {
 impl Encoder {
     /// An encoder whose metadata begins with the first value.
     pub fn new() -> Self {
-        Self::after(Vec::new())
+        // A small call in one allocation.
+        Self::after(Vec::with_capacity(64))
     }
 
     /// An encoder whose metadata begins with `header`, so that header and arguments share one vector.

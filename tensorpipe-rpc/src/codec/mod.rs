@@ -1,6 +1,6 @@
 //! Values to bytes and back, tensors and payloads beside them.
 //!
-//! The bytes are postcard's: arguments one after another, no names, no types. A [`Tensor`] or [`Payload`] anywhere in
+//! The bytes are postcard's: arguments one after another, no names, no types. A `Tensor` or `Payload` anywhere in
 //! a value travels beside the bytes, which hold its index (see [`tensorpipe::tensor::lift`]). Bytes come from a peer:
 //! depth, elements without bytes and the memory that a value takes are limited, and an index is good for one use.
 

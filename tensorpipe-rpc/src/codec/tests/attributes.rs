@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(debug_assertions)]
 use super::super::{Encoder, Fault};
-use super::{encode, tensor, there_and_back};
+#[cfg(debug_assertions)]
+use super::tensor;
+use super::{decode, encode, there_and_back};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
@@ -11,8 +14,15 @@ struct Inner {
     b: u8,
 }
 
+/// What the sender is told, or in release builds, which do not read back, at least the receiver.
 fn refusal<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> String {
-    encode(value).unwrap_err().in_method("push").to_string()
+    match encode(value) {
+        Err(error) => error.in_method("push").to_string(),
+        Ok(encoded) => match decode::<T>(encoded) {
+            Err(error) if !cfg!(debug_assertions) => error.in_method("push").to_string(),
+            _ => panic!("it was not refused"),
+        },
+    }
 }
 
 #[test]
@@ -57,10 +67,7 @@ fn untagged_and_tagged() {
         refusal(&Tagged::One { value: 1 }),
         refusal(&serde_json::json!(1)),
     ] {
-        assert!(
-            error.starts_with("argument `x` of `push` cannot be read back"),
-            "{error}"
-        );
+        assert!(error.contains(" of `push` cannot be "), "{error}");
         assert!(error.contains("`#[serde(untagged)]`"), "{error}");
         assert!(error.contains("tag = .."), "{error}");
     }
@@ -107,12 +114,14 @@ fn skipped_both_ways_is_fine_and_one_way_is_not() {
     }
     assert_eq!(there_and_back(&Both { a: 1, b: 2 }), Both { a: 1, b: 0 });
     let error = refusal(&One { a: 1, b: 2 });
-    assert!(
-        error.contains("look for `skip_serializing_if`, `skip_serializing`"),
-        "{error}"
-    );
+    let hint = match cfg!(debug_assertions) {
+        true => "look for `skip_serializing_if`, `skip_serializing`",
+        false => "check that both ends were built from the same definition",
+    };
+    assert!(error.contains(hint), "{error}");
 }
 
+#[cfg(debug_assertions)]
 #[test]
 fn a_serialize_unlike_its_deserialize() {
     let mut encoder = Encoder::new();

@@ -1,5 +1,6 @@
 //! Depth, elements without bytes, and memory.
 
+use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 
 use serde::ser::SerializeSeq as _;
@@ -20,10 +21,9 @@ fn list(depth: u32) -> List {
 
 #[test]
 fn a_type_may_nest_to_the_limit_and_no_deeper() {
-    // The reader counts the last unit variant, too.
-    let deep = list(MAX_DEPTH - 1);
+    let deep = list(MAX_DEPTH);
     assert_eq!(there_and_back(&deep), deep);
-    let error = encode(&list(MAX_DEPTH)).unwrap_err();
+    let error = encode(&list(MAX_DEPTH + 1)).unwrap_err();
     assert_eq!(error.fault(), &Fault::TooDeep);
     assert!(
         error.to_string().contains("nests deeper than 128 levels"),
@@ -33,6 +33,52 @@ fn a_type_may_nest_to_the_limit_and_no_deeper() {
     let endless = ManuallyDrop::new(list(50_000));
     let error = encode::<List>(&endless).unwrap_err();
     assert_eq!(error.fault(), &Fault::TooDeep);
+}
+
+#[test]
+fn writer_and_reader_count_the_same_levels() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Nest {
+        End,
+        Unit(()),
+        Newtype(Box<Self>),
+        Tuple(u8, Box<Self>),
+        Fields { inner: Box<Self> },
+        Option(Option<Box<Self>>),
+        Seq(Vec<Self>),
+        Map(HashMap<u8, Self>),
+        Struct(Box<Wrapper>),
+        Pair((Box<Self>, u8)),
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Wrapper {
+        inner: Nest,
+    }
+    let wraps: [fn(Nest) -> Nest; 8] = [
+        |inner| Nest::Newtype(Box::new(inner)),
+        |inner| Nest::Tuple(1, Box::new(inner)),
+        |inner| Nest::Fields {
+            inner: Box::new(inner),
+        },
+        |inner| Nest::Option(Some(Box::new(inner))),
+        |inner| Nest::Seq(vec![inner]),
+        |inner| Nest::Map(HashMap::from([(1, inner)])),
+        |inner| Nest::Struct(Box::new(Wrapper { inner })),
+        |inner| Nest::Pair((Box::new(inner), 1)),
+    ];
+    for wrap in wraps {
+        for end in [|| Nest::End, || Nest::Unit(())] {
+            let value = |depth| (0..depth).fold(end(), |inner, _| wrap(inner));
+            // The writer's limit, found by its word alone, is one that the reader accepts.
+            let deepest = (1..=MAX_DEPTH)
+                .rev()
+                .find(|depth| !matches!(encode(&value(*depth)), Err(e) if !e.one_way));
+            let value = value(deepest.unwrap());
+            let bytes = postcard::to_stdvec(&value).unwrap();
+            assert_eq!(bytes_as::<Nest>(&bytes).unwrap(), value);
+            assert_eq!(there_and_back(&value), value);
+        }
+    }
 }
 
 #[test]

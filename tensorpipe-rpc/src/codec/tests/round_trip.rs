@@ -8,7 +8,7 @@ use serde::ser::{SerializeSeq as _, SerializeTuple as _};
 use serde::{Deserialize, Serialize, Serializer};
 use tensorpipe::{Buffer, Payload, Tensor};
 
-use super::super::{Arguments, Encoder, Fault, Reply, decode_reply};
+use super::super::{Argument, Arguments, Encoder, Fault, Reply, decode_reply};
 use super::{decode, encode, number, tensor, there_and_back};
 
 #[test]
@@ -125,6 +125,30 @@ fn arguments_follow_a_header_and_each_other() {
     assert_eq!(arguments.take::<Vec<u16>>("ids").unwrap(), [5]);
     assert_eq!(arguments.take::<u64>("n").unwrap(), 9);
     arguments.finish().unwrap();
+}
+
+#[test]
+fn a_stub_takes_values_references_and_borrowed_forms() {
+    /// As the macro writes it.
+    fn stub(
+        name: impl Argument<String>,
+        x: impl Argument<Tensor>,
+        ids: impl Argument<Vec<u16>>,
+        n: impl Argument<Option<u64>>,
+    ) -> Vec<u8> {
+        let mut encoder = Encoder::new();
+        encoder.push("name", &name).unwrap();
+        encoder.push("x", &x).unwrap();
+        encoder.push("ids", &ids).unwrap();
+        encoder.push("n", &n).unwrap();
+        encoder.finish().metadata
+    }
+    let expected = [1, b'w', 0, 2, 1, 2, 1, 5];
+    let (name, x, ids, number) = ("w".to_owned(), tensor(1), vec![1, 2], Some(5));
+    assert_eq!(stub("w", &x, &[1, 2], Some(5)), expected);
+    assert_eq!(stub(&name, &x, &ids, number), expected);
+    assert_eq!(stub(&*name, &x, &ids[..], number), expected);
+    assert_eq!(stub(name, x, ids, number), expected);
 }
 
 #[test]
