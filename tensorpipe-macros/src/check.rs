@@ -8,10 +8,11 @@ use crate::names;
 use crate::report::Errors;
 use crate::signature;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::{
-    Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeReference,
+    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeReference,
     TypeTraitObject,
 };
 
@@ -173,7 +174,7 @@ fn cfg_attrs(attrs: &[syn::Attribute], errors: &mut Errors) {
     }
 }
 
-fn name(method: &Method<'_>, ids: &mut HashMap<u32, String>, errors: &mut Errors) {
+fn name<'a>(method: &Method<'a>, ids: &mut HashMap<u32, &'a Ident>, errors: &mut Errors) {
     let (ident, name) = (method.ident(), method.name());
     if names::is_reserved(&name) {
         errors.at(
@@ -181,14 +182,23 @@ fn name(method: &Method<'_>, ids: &mut HashMap<u32, String>, errors: &mut Errors
             format!("the generated client has a `{name}` of its own: rename this method"),
         );
     }
-    // Two methods of one name are rustc's to report.
-    let other = ids
-        .entry(names::method_id(&name))
-        .or_insert_with(|| name.clone());
-    if *other != name {
-        let message =
-            format!("`{name}` and `{other}` have the same number on the wire: rename one of them");
-        errors.at(ident, message);
+    match ids.entry(names::method_id(&name)) {
+        Entry::Vacant(place) => {
+            place.insert(ident);
+        }
+        Entry::Occupied(other) => {
+            let other = other.get().unraw();
+            if other != name {
+                let message = format!(
+                    "`{name}` and `{other}` have the same number on the wire: rename one of them"
+                );
+                errors.at(ident, message);
+            } else if method.cfgs().is_empty() {
+                // A `#[cfg]` may leave only one of them: rustc knows.
+                let message = format!("there is another method `{name}`: rename one of them");
+                errors.at(ident, message);
+            }
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::names::is_reserved;
 use crate::report::Errors;
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{FnArg, ItemTrait, Pat, PatWild, Token};
+use std::collections::HashSet;
+use syn::{FnArg, ItemTrait, Pat, PatIdent, PatWild, Token, parse_quote};
 
 // Input:
 //     pub trait Embedder {
@@ -50,7 +51,7 @@ fn trait_item(service: &Service<'_>) -> TokenStream {
     } = service.syntax;
     let where_clause = &generics.where_clause;
     let supertraits = supertraits.iter();
-    let methods = service.methods.iter().map(|method| {
+    let methods = without_duplicates(service).map(|method| {
         if method.sound {
             trait_method(method)
         } else {
@@ -68,6 +69,13 @@ fn trait_item(service: &Service<'_>) -> TokenStream {
     }
 }
 
+/// The first method of each name.
+fn without_duplicates<'a>(service: &'a Service<'a>) -> impl Iterator<Item = &'a Method<'a>> {
+    let mut seen = HashSet::new();
+    let methods = service.methods.iter();
+    methods.filter(move |method| seen.insert(method.name()))
+}
+
 /// The method as the user wrote it, less what rustc would complain about once more.
 fn as_written(method: &Method<'_>) -> TokenStream {
     let mut syntax = method.syntax.clone();
@@ -78,7 +86,14 @@ fn as_written(method: &Method<'_>) -> TokenStream {
     if syntax.default.is_none() {
         for input in &mut syntax.sig.inputs {
             if let FnArg::Typed(input) = input
-                && !matches!(&*input.pat, Pat::Ident(_))
+                && !matches!(
+                    &*input.pat,
+                    Pat::Ident(PatIdent {
+                        mutability: None,
+                        subpat: None,
+                        ..
+                    })
+                )
             {
                 *input.pat = Pat::Wild(PatWild {
                     attrs: Vec::new(),
@@ -87,6 +102,13 @@ fn as_written(method: &Method<'_>) -> TokenStream {
             }
         }
     }
+    let bound = parse_quote!(Self: ::core::marker::Sized);
+    syntax
+        .sig
+        .generics
+        .make_where_clause()
+        .predicates
+        .push(bound);
     quote!(#syntax)
 }
 
@@ -96,10 +118,7 @@ fn client(service: &Service<'_>, args: &Args) -> TokenStream {
     let client = Client::new(service, args);
     let generic = !service.syntax.generics.params.is_empty();
     // A method of a reserved name would be a second error: the client has the first of that name.
-    let methods = service
-        .methods
-        .iter()
-        .filter(|method| !is_reserved(&method.name()));
+    let methods = without_duplicates(service).filter(|method| !is_reserved(&method.name()));
     let methods = methods.map(|method| {
         if method.sound && !generic {
             return client.method(method, &quote!(::core::unreachable!()));

@@ -163,7 +163,7 @@ impl<'a> Input<'a> {
                 ..
             }) => ident.clone(),
             pat => {
-                let message = "an argument needs a plain name, which is sent with the call: take it apart in the body";
+                let message = "the name of an argument is sent with the call: write `name: Type`";
                 errors.at(pat, message);
                 format_ident!("argument_{index}")
             }

@@ -1,7 +1,7 @@
 //! The client: one method per call, which starts the call at once and returns its future.
 
-use super::allow_generated;
 use super::schema::{self, Index};
+use super::{allow_generated, travelling};
 use crate::args::Args;
 use crate::model::{Argument, Method, Outcome, Service};
 use crate::names::local;
@@ -121,8 +121,18 @@ impl<'a> Client<'a> {
             .collect();
         // Two, since the error of a call that has none of its own is not deserializable.
         let start = match &method.outcome {
-            Outcome::Nothing | Outcome::Value(_) => quote!(call_value),
-            Outcome::Result { .. } => quote!(call_result),
+            Outcome::Nothing => quote!(call_value::<()>),
+            Outcome::Value(ty) => {
+                let ty = travelling(ty, self.private);
+                quote!(call_value::<#ty>)
+            }
+            Outcome::Result { ok, error } => {
+                let (ok, error) = (
+                    travelling(ok, self.private),
+                    travelling(error, self.private),
+                );
+                quote!(call_result::<#ok, #error>)
+            }
         };
         let parameter = match pushes.as_slice() {
             [] => quote!(_),

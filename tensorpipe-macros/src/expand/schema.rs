@@ -1,5 +1,6 @@
 //! The schema: what both processes compare before the first call, as a constant of the client.
 
+use super::travelling;
 use crate::model::{Argument, Method, Outcome, Service};
 use crate::names::local;
 use crate::signature;
@@ -91,15 +92,22 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     let tracer = local("tracer");
     let arguments = method.arguments().map(|Argument { ident, ty }| {
         let name = ident.unraw().to_string();
+        let ty = travelling(ty, private);
         quote!(#tracer.argument::<#ty>(#name);)
     });
     let outcome = match &method.outcome {
         Outcome::Nothing => quote!(#tracer.returns::<()>();),
-        Outcome::Value(ty) => quote!(#tracer.returns::<#ty>();),
-        Outcome::Result { ok, error } => quote! {
-            #tracer.returns::<#ok>();
-            #tracer.error::<#error>();
-        },
+        Outcome::Value(ty) => {
+            let ty = travelling(ty, private);
+            quote!(#tracer.returns::<#ty>();)
+        }
+        Outcome::Result { ok, error } => {
+            let (ok, error) = (travelling(ok, private), travelling(error, private));
+            quote! {
+                #tracer.returns::<#ok>();
+                #tracer.error::<#error>();
+            }
+        }
     };
     quote! {
         #(#cfgs)*

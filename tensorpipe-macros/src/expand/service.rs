@@ -1,7 +1,7 @@
 //! The server side: an adapter from the user's implementation to the runtime's `Service`.
 
-use super::allow_generated;
 use super::schema::Index;
+use super::{allow_generated, travelling};
 use crate::args::Args;
 use crate::model::{Argument, Input, Method, Outcome, Service};
 use crate::names::{implementor, local};
@@ -156,6 +156,7 @@ impl<'a> Adapter<'a> {
         let ident = method.ident();
         let takes = method.arguments().map(|Argument { ident, ty }| {
             let name = ident.unraw().to_string();
+            let ty = travelling(ty, private);
             quote! {
                 let #ident = match #arguments.take::<#ty>(#name) {
                     ::core::result::Result::Ok(#value) => #value,
@@ -175,8 +176,14 @@ impl<'a> Adapter<'a> {
         });
         let reply = match &method.outcome {
             Outcome::Nothing => quote!(#private::Reply::value::<()>),
-            Outcome::Value(ty) => quote!(#private::Reply::value::<#ty>),
-            Outcome::Result { ok, error } => quote!(#private::Reply::result::<#ok, #error>),
+            Outcome::Value(ty) => {
+                let ty = travelling(ty, private);
+                quote!(#private::Reply::value::<#ty>)
+            }
+            Outcome::Result { ok, error } => {
+                let (ok, error) = (travelling(ok, private), travelling(error, private));
+                quote!(#private::Reply::result::<#ok, #error>)
+            }
         };
         quote! {
             #(#cfgs)*

@@ -6,6 +6,7 @@ use crate::model::{Argument, Outcome, Service};
 use crate::names;
 use proc_macro2::TokenStream;
 use quote::quote;
+use syn::ext::IdentExt;
 
 // Input:
 //     pub trait Embedder {
@@ -20,8 +21,8 @@ use quote::quote;
 //         request: EmbedderClientRequest,
 //         response: EmbedderClientResponse,
 //         methods: [
-//             { attributes: (), variant: Embed, method: embed, name: "embed", arguments: (text: String), result: (Result<Tensor, Refused>) }
-//             { attributes: (), variant: Size, method: size, name: "size", arguments: (), value: (u64) }
+//             { attributes: (), variant: Embed, method: embed, name: "Embedder.embed", arguments: (text: String), result: (Result<Tensor, Refused>) }
+//             { attributes: (), variant: Size, method: size, name: "Embedder.size", arguments: (), value: (u64) }
 //         ],
 //     }
 pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
@@ -40,7 +41,8 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
         .zip(names::variants(&service.methods));
     let methods = methods.map(|(method, variant)| {
         let cfgs = method.cfgs();
-        let (ident, name) = (method.ident(), method.name());
+        let ident = method.ident();
+        let name = format!("{}.{}", service.syntax.ident.unraw(), method.name());
         let arguments = method
             .arguments()
             .map(|Argument { ident, ty }| quote!(#ident: #ty));

@@ -8,6 +8,7 @@
     missing_debug_implementations,
     unnameable_types,
     unused_imports,
+    unused_macros,
     unreachable_pub,
     reason = "copies a public API, of which no test uses all"
 )]
@@ -52,6 +53,15 @@ pub mod __private {
             at += 1;
         }
         hash
+    }
+
+    /// What may travel. `Itself` is how the macro names such a type.
+    pub trait Value: Serialize + DeserializeOwned + Send + 'static {
+        type Itself;
+    }
+
+    impl<T: Serialize + DeserializeOwned + Send + 'static> Value for T {
+        type Itself = T;
     }
 
     #[derive(Default)]
