@@ -52,7 +52,12 @@ pub(crate) struct Argument<'a> {
 pub(crate) enum Outcome<'a> {
     Nothing,
     Value(&'a Type),
-    Result { ok: &'a Type, error: &'a Type },
+    Result {
+        ok: &'a Type,
+        error: &'a Type,
+        /// Both in what the user wrote: `anyhow::Result<T, E>`, say.
+        written: &'a Type,
+    },
 }
 
 impl<'a> Service<'a> {
@@ -179,7 +184,11 @@ impl<'a> Outcome<'a> {
             return Self::Nothing;
         };
         match result_arguments(ty).as_deref() {
-            Some([ok, error]) => Self::Result { ok, error },
+            Some([ok, error]) => Self::Result {
+                ok,
+                error,
+                written: ty,
+            },
             _ => Self::Value(ty),
         }
     }
@@ -188,8 +197,7 @@ impl<'a> Outcome<'a> {
     pub(crate) fn written(&self) -> TokenStream {
         match self {
             Self::Nothing => quote!(()),
-            Self::Value(ty) => ty.to_token_stream(),
-            Self::Result { ok, error } => quote!(::core::result::Result<#ok, #error>),
+            Self::Value(written) | Self::Result { written, .. } => written.to_token_stream(),
         }
     }
 }
@@ -270,4 +278,71 @@ fn only_methods(what: &str) -> String {
     format!(
         "{what} cannot be called from another process: a service trait holds only async methods"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Input, Method, Outcome, Service};
+    use crate::report::Errors;
+    use crate::signature::text;
+    use quote::quote;
+    use syn::{ItemTrait, parse_quote};
+
+    /// Reads a method with this argument list and return type, and shows what became of it.
+    fn with_method<R>(syntax: &ItemTrait, show: impl FnOnce(&Method<'_>) -> R) -> R {
+        let mut errors = Errors::default();
+        let service = Service::read(syntax, &mut errors);
+        assert!(errors.is_empty(), "{}", errors.into_compile_errors());
+        show(&service.methods[0])
+    }
+
+    #[test]
+    fn only_a_written_out_result_is_a_result() {
+        let outcome = |output| {
+            with_method(
+                &parse_quote!(trait T { async fn m(&self) #output; }),
+                |method| match &method.outcome {
+                    Outcome::Nothing => "nothing".to_owned(),
+                    Outcome::Value(ty) => format!("value {}", text(ty)),
+                    Outcome::Result { ok, error, .. } => format!("{} or {}", text(ok), text(error)),
+                },
+            )
+        };
+        assert_eq!(outcome(quote!()), "nothing");
+        assert_eq!(outcome(quote!(-> u64)), "value u64");
+        assert_eq!(outcome(quote!(-> Result<u64, Refused>)), "u64 or Refused");
+        assert_eq!(
+            outcome(quote!(-> (::std::result::Result<(), E>))),
+            "() or E"
+        );
+        assert_eq!(outcome(quote!(-> io::Result<u64>)), "value io::Result<u64>");
+        assert_eq!(
+            outcome(quote!(-> Vec<Result<u8, E>>)),
+            "value Vec<Result<u8, E>>"
+        );
+    }
+
+    #[test]
+    fn the_context_is_no_argument() {
+        let inputs = |inputs| {
+            with_method(
+                &parse_quote!(trait T { async fn m(&self, #inputs); }),
+                |method| {
+                    let inputs = method.inputs.iter().map(|input| match input {
+                        Input::Argument(argument) => argument.ident.to_string(),
+                        Input::Context { by_reference, .. } => format!("context {by_reference}"),
+                    });
+                    inputs.collect::<Vec<_>>().join(", ")
+                },
+            )
+        };
+        assert_eq!(inputs(quote!(a: u8, b: u8)), "a, b");
+        assert_eq!(inputs(quote!(a: u8, cx: CallContext)), "a, context false");
+        assert_eq!(
+            inputs(quote!(cx: &rpc::CallContext, a: u8)),
+            "context true, a"
+        );
+        assert_eq!(inputs(quote!(cx: &&CallContext)), "cx");
+        assert_eq!(inputs(quote!(cx: Vec<CallContext>)), "cx");
+    }
 }

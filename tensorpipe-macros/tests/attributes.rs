@@ -13,17 +13,17 @@ use tensorpipe_macros::tensor_service;
 #[tensor_service(crate = "crate::mock")]
 trait Partial {
     /// Not compiled.
-    #[cfg(any())]
+    #[cfg(not(test))]
     async fn absent(&self, missing: Missing) -> Missing;
     async fn first(&self) -> u8;
-    #[cfg(all())]
-    #[cfg(not(any()))]
+    #[cfg(test)]
+    #[cfg(not(doc))]
     async fn second(&self) -> u8;
     /// One of two.
-    #[cfg(all())]
+    #[cfg(test)]
     async fn third(&self) -> u8;
     /// The other, of the same name.
-    #[cfg(not(all()))]
+    #[cfg(not(test))]
     async fn third(&self, missing: Missing) -> u8;
     async fn fourth(&self) -> u8;
 }
@@ -67,7 +67,7 @@ fn a_method_that_cfg_removes_leaves_no_gap() {
 
 /// Not compiled, and so are its client and its service.
 #[tensor_service(crate = "crate::mock")]
-#[cfg(any())]
+#[cfg(not(test))]
 pub trait Absent {
     async fn absent(&self, missing: Missing) -> Missing;
 }
@@ -78,7 +78,7 @@ trait Aging {
     async fn old(&self) -> u8;
     #[must_use]
     async fn important(&self) -> u8;
-    async fn new(&self) -> u8;
+    async fn fresh(&self) -> u8;
 }
 
 impl Aging for One {
@@ -88,7 +88,7 @@ impl Aging for One {
     async fn important(&self) -> u8 {
         2
     }
-    async fn new(&self) -> u8 {
+    async fn fresh(&self) -> u8 {
         3
     }
 }
@@ -104,7 +104,7 @@ fn a_deprecated_method_is_deprecated_in_the_client() {
     let old = client.old();
     assert_eq!(run(old), Ok(1));
     assert_eq!(run(client.important()), Ok(2));
-    assert_eq!(run(client.new()), Ok(3));
+    assert_eq!(run(client.fresh()), Ok(3));
 }
 
 mod old {

@@ -60,7 +60,11 @@ fn arguments_may_have_the_names_of_generated_variables() {
 
 /// Methods named like those of the types that the expansion handles.
 #[tensor_service(crate = "crate::mock")]
-#[expect(non_snake_case, reason = "two names that are one in camel case")]
+#[expect(
+    non_snake_case,
+    clippy::wrong_self_convention,
+    reason = "unusual names are the test"
+)]
 trait Methods {
     async fn call(&self) -> u8;
     async fn new(&self) -> u8;

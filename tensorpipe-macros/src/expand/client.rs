@@ -105,7 +105,7 @@ impl<'a> Client<'a> {
         match &method.outcome {
             Outcome::Nothing => quote!(#private::Call<()>),
             Outcome::Value(ty) => quote!(#private::Call<#ty>),
-            Outcome::Result { ok, error } => quote!(#private::Call<#ok, #error>),
+            Outcome::Result { ok, error, .. } => quote!(#private::Call<#ok, #error>),
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> Client<'a> {
                 let ty = travelling(ty, self.private);
                 quote!(call_value::<#ty>)
             }
-            Outcome::Result { ok, error } => {
+            Outcome::Result { ok, error, .. } => {
                 let (ok, error) = (
                     travelling(ok, self.private),
                     travelling(error, self.private),
@@ -203,7 +203,7 @@ impl<'a> Client<'a> {
     fn docs(&self) -> TokenStream {
         let service: Ident = self.service.syntax.ident.unraw();
         let first =
-            format!("Client of [`{service}`]: each method makes the call of the same name.");
+            format!(" Client of [`{service}`]: each method makes the call of the same name.");
         quote! {
             #[doc = #first]
             ///
@@ -219,7 +219,7 @@ impl<'a> Client<'a> {
         }
         let service = self.service.syntax.ident.unraw();
         let line = format!(
-            "Calls [`{service}::{}`] on the server.",
+            " Calls [`{service}::{}`] on the server.",
             method.ident().unraw()
         );
         quote!(#[doc = #line])

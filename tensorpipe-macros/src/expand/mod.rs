@@ -69,6 +69,7 @@ fn allow_generated() -> TokenStream {
             dead_code,
             deprecated,
             non_snake_case,
+            unused_mut,
             unused_variables,
             clippy::too_many_arguments,
             clippy::type_complexity,
@@ -76,3 +77,6 @@ fn allow_generated() -> TokenStream {
         )]
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,7 @@ pub(super) fn expand(service: &Service<'_>, private: &TokenStream) -> TokenStrea
     let vis = &service.syntax.vis;
     let name = service.syntax.ident.unraw().to_string();
     let methods = service.methods.iter().map(|m| method(m, private));
-    let docs = format!("What [`{name}`] looks like: both sides compare it when they connect.");
+    let docs = format!(" What [`{name}`] looks like: both sides compare it when they connect.");
     quote! {
         #[doc = #docs]
         #vis const SCHEMA: &'static #private::Schema = &#private::Schema {
@@ -101,7 +101,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             let ty = travelling(ty, private);
             quote!(#tracer.returns::<#ty>();)
         }
-        Outcome::Result { ok, error } => {
+        Outcome::Result { ok, error, .. } => {
             let (ok, error) = (travelling(ok, private), travelling(error, private));
             quote! {
                 #tracer.returns::<#ok>();

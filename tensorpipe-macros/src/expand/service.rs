@@ -86,7 +86,7 @@ impl<'a> Adapter<'a> {
         let cfgs = self.service.cfgs();
         let allow = allow_generated();
         let trait_ident = self.service.syntax.ident.unraw();
-        let docs = format!("Serves an implementation of [`{trait_ident}`]: give it to a server.");
+        let docs = format!(" Serves an implementation of [`{trait_ident}`]: give it to a server.");
         let name = adapter.to_string();
         quote! {
             #(#attrs)*
@@ -134,7 +134,6 @@ impl<'a> Adapter<'a> {
 
             #(#cfgs)*
             #allow
-            #[allow(unused_mut, unused_variables, reason = "not every service has arguments or asks for the context")]
             #[automatically_derived]
             impl<#implementor: #bound> #private::Service for #adapter<#implementor> {
                 fn schema(&self) -> &'static #private::Schema {
@@ -180,7 +179,7 @@ impl<'a> Adapter<'a> {
                 let ty = travelling(ty, private);
                 quote!(#private::Reply::value::<#ty>)
             }
-            Outcome::Result { ok, error } => {
+            Outcome::Result { ok, error, .. } => {
                 let (ok, error) = (travelling(ok, private), travelling(error, private));
                 quote!(#private::Reply::result::<#ok, #error>)
             }
