@@ -29,7 +29,7 @@ pub(crate) fn check(service: &mut Service<'_>, errors: &mut Errors) {
         let before_output = errors.len();
         output(method, errors);
         method.sound_output &= errors.len() == before_output;
-        attributes(method, errors);
+        cfg_attrs(&method.syntax.attrs, errors);
         name(method, &mut ids, errors);
         method.sound &= errors.len() == before;
     }
@@ -161,10 +161,6 @@ fn output(method: &Method<'_>, errors: &mut Errors) {
         return errors.at(ty, message);
     }
     Owned::check("result", ty, !sig.generics.params.is_empty(), errors);
-}
-
-fn attributes(method: &Method<'_>, errors: &mut Errors) {
-    cfg_attrs(&method.syntax.attrs, errors);
 }
 
 fn cfg_attrs(attrs: &[syn::Attribute], errors: &mut Errors) {
