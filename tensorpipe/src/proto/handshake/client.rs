@@ -1,0 +1,58 @@
+//! The connector's side of the handshake.
+
+use super::{check_preface, whole_frame};
+use crate::error::PeerFault;
+use crate::proto::wire::frame::Kind;
+use crate::proto::wire::hello::{Answer, Purpose, Reject};
+use crate::proto::wire::{PREFACE_LEN, preface};
+
+/// What the listener said.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Answer(Box<Answer>),
+    Reject(Reject),
+}
+
+/// Waits for the listener's preface, then for its ANSWER.
+#[derive(Debug, Default)]
+pub(crate) struct ClientHandshake {
+    preface_seen: bool,
+}
+
+impl ClientHandshake {
+    /// What to send first.
+    pub(crate) fn hello(purpose: &Purpose) -> Vec<u8> {
+        let mut out = preface().to_vec();
+        purpose.put(&mut out);
+        out
+    }
+
+    /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more. What follows
+    /// the reply belongs to the pipe.
+    pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Reply>), PeerFault> {
+        let mut used = 0;
+        if !self.preface_seen {
+            self.preface_seen = check_preface(input)?;
+            if !self.preface_seen {
+                return Ok((0, None));
+            }
+            used = PREFACE_LEN;
+        }
+        let Some((kind, body)) = whole_frame(&input[used..])? else {
+            return Ok((used, None));
+        };
+        let end = used + body.end;
+        let body = &input[used..][body];
+        let reply = match kind {
+            Kind::Answer => Reply::Answer(Box::new(Answer::decode(body)?)),
+            Kind::Reject => Reply::Reject(Reject::decode(body)?),
+            other => {
+                return Err(PeerFault::Unexpected {
+                    frame: other.name(),
+                    when: "instead of an answer",
+                });
+            }
+        };
+        Ok((end, Some(reply)))
+    }
+}

@@ -1,0 +1,304 @@
+//! Choosing transport and channels: a pure function of two brochures.
+//!
+//! The listener's order decides. Every candidate of either side that is not chosen gets a reason in words.
+
+use crate::device::Device;
+use crate::proto::wire::hello::Brochure;
+
+/// Whether another side's domain or device descriptor can be reached, or why not.
+pub(crate) type Verdict = Result<(), String>;
+
+/// A transport of the listener's context.
+pub(crate) struct LocalTransport<'a> {
+    pub(crate) name: &'a str,
+    /// Judges the other side's domain descriptor.
+    pub(crate) reaches: &'a dyn Fn(&[u8]) -> Verdict,
+    /// Where the connector finds it; the reason if this listener cannot be reached over it.
+    pub(crate) address: Result<String, String>,
+}
+
+/// A channel of the listener's context.
+pub(crate) struct LocalChannel<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) connections: u8,
+    pub(crate) devices: &'a [(Device, Vec<u8>)],
+    /// Judges a pair of (device, descriptor): ours, theirs.
+    #[expect(clippy::type_complexity, reason = "named by its fields' documentation")]
+    pub(crate) reaches: &'a dyn Fn((Device, &[u8]), (Device, &[u8])) -> Verdict,
+}
+
+/// A channel that was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SelectedChannel {
+    /// Position in the listener's list.
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    pub(crate) connections: u8,
+    /// (listener's device, connector's device).
+    pub(crate) pairs: Vec<(Device, Device)>,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// Name and address of the transport to move to; `None` stays.
+    pub(crate) moved: Option<(String, String)>,
+    /// In the listener's order.
+    pub(crate) channels: Vec<SelectedChannel>,
+    /// (candidate, reason).
+    pub(crate) refusals: Vec<(String, String)>,
+}
+
+/// Chooses for a connection that came over `bootstrap`.
+pub(crate) fn select(
+    bootstrap: &str,
+    transports: &[LocalTransport<'_>],
+    channels: &[LocalChannel<'_>],
+    theirs: &Brochure,
+) -> Selection {
+    let mut refusals = Vec::new();
+    let moved = select_transport(bootstrap, transports, theirs, &mut refusals);
+    let channels = select_channels(channels, theirs, &mut refusals);
+    refusals.truncate(64);
+    Selection {
+        moved,
+        channels,
+        refusals,
+    }
+}
+
+fn select_transport(
+    bootstrap: &str,
+    ours: &[LocalTransport<'_>],
+    theirs: &Brochure,
+    refusals: &mut Vec<(String, String)>,
+) -> Option<(String, String)> {
+    let mut chosen: Option<(&str, Option<&str>)> = None;
+    for transport in ours {
+        let mut refuse =
+            |reason: String| refusals.push((format!("transport {}", transport.name), reason));
+        if let Some((better, _)) = chosen {
+            refuse(format!("{better} is preferred"));
+            continue;
+        }
+        if transport.name == bootstrap {
+            chosen = Some((transport.name, None));
+            continue;
+        }
+        let Some(offer) = theirs
+            .transports
+            .iter()
+            .find(|offer| offer.name == transport.name)
+        else {
+            refuse("the connecting side does not have it".to_owned());
+            continue;
+        };
+        match (&transport.address, (transport.reaches)(&offer.domain)) {
+            (_, Err(reason)) => refuse(reason),
+            (Err(reason), _) => refuse(reason.clone()),
+            (Ok(address), Ok(())) => chosen = Some((transport.name, Some(address))),
+        }
+    }
+    for offer in &theirs.transports {
+        if !ours.iter().any(|transport| transport.name == offer.name) {
+            refusals.push((
+                format!("transport {}", offer.name),
+                "the listening side does not have it".to_owned(),
+            ));
+        }
+    }
+    let (name, address) = chosen?;
+    Some((name.to_owned(), address?.to_owned()))
+}
+
+fn select_channels(
+    ours: &[LocalChannel<'_>],
+    theirs: &Brochure,
+    refusals: &mut Vec<(String, String)>,
+) -> Vec<SelectedChannel> {
+    let mut selected = Vec::new();
+    for (index, channel) in ours.iter().enumerate() {
+        let mut refuse =
+            |reason: String| refusals.push((format!("channel {}", channel.name), reason));
+        let Some(offer) = theirs
+            .channels
+            .iter()
+            .find(|offer| offer.name == channel.name)
+        else {
+            refuse("the connecting side does not have it".to_owned());
+            continue;
+        };
+        let mut pairs = Vec::new();
+        let mut reasons = Vec::new();
+        for (our_device, our_descriptor) in channel.devices {
+            for (their_device, their_descriptor) in &offer.devices {
+                match (channel.reaches)(
+                    (*our_device, our_descriptor),
+                    (*their_device, their_descriptor),
+                ) {
+                    Ok(()) => pairs.push((*our_device, *their_device)),
+                    Err(reason) => reasons.push((*our_device, *their_device, reason)),
+                }
+            }
+        }
+        if pairs.is_empty() && reasons.is_empty() {
+            refuse("it serves no device".to_owned());
+        }
+        for (our_device, their_device, reason) in reasons {
+            refuse(format!("{our_device} to {their_device}: {reason}"));
+        }
+        if !pairs.is_empty() {
+            let connections = channel.connections.max(offer.connections);
+            selected.push(SelectedChannel {
+                index,
+                name: channel.name.to_owned(),
+                connections,
+                pairs,
+            });
+        }
+    }
+    for offer in &theirs.channels {
+        if !ours.iter().any(|channel| channel.name == offer.name) {
+            refusals.push((
+                format!("channel {}", offer.name),
+                "the listening side does not have it".to_owned(),
+            ));
+        }
+    }
+    selected
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::wire::hello::{ChannelOffer, TransportOffer};
+
+    fn brochure(transports: &[(&str, &str)], channels: &[(&str, &str)]) -> Brochure {
+        Brochure {
+            transports: transports
+                .iter()
+                .map(|(name, domain)| TransportOffer {
+                    name: (*name).into(),
+                    domain: domain.as_bytes().to_vec(),
+                })
+                .collect(),
+            channels: channels
+                .iter()
+                .map(|(name, descriptor)| ChannelOffer {
+                    name: (*name).into(),
+                    connections: 0,
+                    devices: vec![(Device::CPU, descriptor.as_bytes().to_vec())],
+                })
+                .collect(),
+        }
+    }
+
+    fn same(ours: &'static str) -> impl Fn(&[u8]) -> Verdict {
+        move |theirs| {
+            if theirs == ours.as_bytes() {
+                Ok(())
+            } else {
+                Err("another process".into())
+            }
+        }
+    }
+
+    /// Which transport and channels are chosen, for each pair of offers.
+    #[test]
+    fn the_table() {
+        let here = same("here");
+        let any = |_: &[u8]| Ok(());
+        let memory = || LocalTransport {
+            name: "memory",
+            reaches: &here,
+            address: Ok("m1".into()),
+        };
+        let tcp = || LocalTransport {
+            name: "tcp",
+            reaches: &any,
+            address: Err("not listening on it".into()),
+        };
+        let devices = [(Device::CPU, b"here".to_vec())];
+        let equal = |ours: (Device, &[u8]), theirs: (Device, &[u8])| {
+            if ours.1 == theirs.1 {
+                Ok(())
+            } else {
+                Err("another process".to_owned())
+            }
+        };
+        let always = |_: (Device, &[u8]), _: (Device, &[u8])| Ok(());
+        let xth = || LocalChannel {
+            name: "xth",
+            connections: 0,
+            devices: &devices,
+            reaches: &equal,
+        };
+        let basic = || LocalChannel {
+            name: "basic",
+            connections: 0,
+            devices: &devices,
+            reaches: &always,
+        };
+        // (their transports, their channels, moved to, channels)
+        type Case<'a> = (
+            &'a [(&'a str, &'a str)],
+            &'a [(&'a str, &'a str)],
+            Option<&'a str>,
+            &'a [&'a str],
+        );
+        let cases: [Case<'_>; 5] = [
+            (
+                &[("memory", "here"), ("tcp", "")],
+                &[("xth", "here"), ("basic", "")],
+                Some("memory"),
+                &["xth", "basic"],
+            ),
+            (
+                &[("memory", "there"), ("tcp", "")],
+                &[("xth", "there"), ("basic", "")],
+                None,
+                &["basic"],
+            ),
+            (&[("tcp", "")], &[("basic", "")], None, &["basic"]),
+            (&[("tcp", ""), ("smoke", "")], &[("mirrors", "")], None, &[]),
+            (&[], &[], None, &[]),
+        ];
+        for (transports, channels, moved, chosen) in cases {
+            let theirs = brochure(transports, channels);
+            let selection = select("tcp", &[memory(), tcp()], &[xth(), basic()], &theirs);
+            assert_eq!(
+                selection.moved.as_ref().map(|(name, _)| name.as_str()),
+                moved
+            );
+            let names: Vec<_> = selection
+                .channels
+                .iter()
+                .map(|channel| channel.name.as_str())
+                .collect();
+            assert_eq!(names, chosen);
+            // Every candidate is either chosen or has a reason.
+            for candidate in ["memory", "tcp"]
+                .iter()
+                .chain(transports.iter().map(|(name, _)| name))
+            {
+                let used = moved.unwrap_or("tcp") == *candidate;
+                let refused = selection
+                    .refusals
+                    .iter()
+                    .any(|(name, _)| *name == format!("transport {candidate}"));
+                assert!(used != refused, "{candidate}: {selection:?}");
+            }
+            for candidate in ["xth", "basic"]
+                .iter()
+                .chain(channels.iter().map(|(name, _)| name))
+            {
+                let used = names.contains(candidate);
+                let refused = selection
+                    .refusals
+                    .iter()
+                    .any(|(name, _)| *name == format!("channel {candidate}"));
+                assert!(used != refused, "{candidate}: {selection:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The protocol, free of I/O: bytes and commands in, bytes and events out; `now` is an argument.
+//!
+//! [`handshake`] turns two brochures into one selection; [`PipeState`] then moves messages. Neither ever touches the
+//! bytes of a payload or tensor: it says where they belong, the driver carries them.
+
+pub(crate) mod handshake;
+pub(crate) mod wire;
+
+mod flow;
+mod input;
+mod output;
+mod pipe;
+mod read;
+mod write;
+
+pub(crate) use input::Input;
+pub(crate) use output::{Mark, Segment};
+pub(crate) use pipe::{Event, KeepAlive, OpId, PipeState};
+pub(crate) use read::Disposition;
+pub(crate) use write::OutgoingPart;

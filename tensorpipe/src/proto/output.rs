@@ -1,0 +1,257 @@
+//! What leaves: control frames first, then messages and chunks of bulk data in turns, so that neither starves the other
+//! and a control frame waits for one chunk at most.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::pipe::{OpId, PipeState};
+use super::wire::codec::Put;
+use super::wire::descriptor::Carriage;
+use super::wire::frame::{Control, HEADER_LEN, Header, Kind};
+use super::write::ToSend;
+use crate::error::PeerFault;
+
+/// Control frames that may wait for the transport: a peer that provokes more and does not read is at fault.
+const CONTROL_QUEUE_MAX: usize = 1 << 16;
+
+/// Messages sent in a row while bulk data waits, in bytes of their frames.
+const MESSAGE_BURST: u64 = 256 << 10;
+
+/// A piece of what is to be sent, in order.
+#[derive(Debug)]
+pub(crate) enum Segment<S> {
+    /// That many of the bytes appended to the transmit buffer.
+    Control(usize),
+    /// A range of a part's memory.
+    Data { source: S, range: Range<u64> },
+    /// Everything before has to do with this: tell `written` when it is with the transport.
+    Mark(Mark),
+}
+
+/// See [`Segment::Mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// The head and eager parts of a message.
+    Message(u64),
+    /// The last chunk of a stream.
+    Stream(OpId),
+    /// FIN.
+    Fin,
+}
+
+/// A part on its way in DATA frames.
+#[derive(Debug)]
+pub(super) struct Stream<S> {
+    pub(super) op: OpId,
+    pub(super) source: S,
+    pub(super) len: u64,
+    pub(super) offset: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbox<S> {
+    control: VecDeque<Control>,
+    pub(super) streams: VecDeque<Stream<S>>,
+    /// Numbers of messages to be flushed, asked for once they are sent.
+    pub(super) flush: VecDeque<u64>,
+    /// Bytes of messages sent since the last chunk.
+    burst: u64,
+}
+
+impl<S> Default for Outbox<S> {
+    fn default() -> Self {
+        Self {
+            control: VecDeque::new(),
+            streams: VecDeque::new(),
+            flush: VecDeque::new(),
+            burst: 0,
+        }
+    }
+}
+
+impl<S> Outbox<S> {
+    pub(super) fn control(&mut self, frame: Control) {
+        // Limits and answers to pings are states: the newest says it all.
+        let replaces = |queued: &Control| {
+            matches!(
+                (queued, &frame),
+                (Control::Window { .. }, Control::Window { .. })
+                    | (Control::Pong { .. }, Control::Pong { .. })
+            )
+        };
+        match self
+            .control
+            .iter_mut()
+            .rev()
+            .take(4)
+            .find(|queued| replaces(queued))
+        {
+            Some(queued) => *queued = frame,
+            None => self.control.push_back(frame),
+        }
+    }
+
+    /// Fails if the peer makes this side queue answers that it does not fetch.
+    pub(super) fn check(&self) -> Result<(), PeerFault> {
+        if self.control.len() <= CONTROL_QUEUE_MAX {
+            return Ok(());
+        }
+        Err(PeerFault::CreditExceeded {
+            what: "frames that want an answer",
+            limit: CONTROL_QUEUE_MAX as u64,
+        })
+    }
+}
+
+impl<S: Clone, D> PipeState<S, D> {
+    /// Appends one frame to `out` and `segments`. Returns `false` when there is nothing to send.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        out: &mut Vec<u8>,
+        segments: &mut Vec<Segment<S>>,
+    ) -> bool {
+        let start = out.len();
+        if let Some(control) = self.outbox.control.pop_front() {
+            control.put(out);
+            segments.push(Segment::Control(out.len() - start));
+            return true;
+        }
+        let bulk_waits = !self.outbox.streams.is_empty();
+        if (!bulk_waits || self.outbox.burst < MESSAGE_BURST)
+            && self.transmit_message(out, segments)
+        {
+            return true;
+        }
+        self.outbox.burst = 0;
+        self.transmit_chunk(out, segments)
+            || (bulk_waits && self.transmit_message(out, segments))
+            || self.transmit_flush(out, segments)
+            || self.transmit_fin(out, segments)
+    }
+
+    /// Whether `poll_transmit` might have something.
+    pub(crate) fn wants_transmit(&self) -> bool {
+        !self.outbox.control.is_empty()
+            || !self.outbox.streams.is_empty()
+            || self.outgoing.next_sent < self.outgoing.next_number()
+            || !self.outbox.flush.is_empty()
+            || (self.closing.asked && !self.closing.fin_sent)
+    }
+
+    /// The driver has given everything before `mark` to the transport.
+    pub(crate) fn written(&mut self, mark: Mark) {
+        match mark {
+            Mark::Message(number) => {
+                if let Some(message) = self.outgoing.message(number) {
+                    message.written = true;
+                }
+                self.check_written(number);
+            }
+            Mark::Stream(op) => self.events.push_back(super::Event::StreamSent { op }),
+            Mark::Fin => {}
+        }
+    }
+
+    fn transmit_message(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
+        let start = out.len();
+        match self.outgoing.next_to_send(&mut self.send_window) {
+            None => false,
+            Some(ToSend::Hole(message, code, text)) => {
+                Control::Reset {
+                    message,
+                    code,
+                    text,
+                }
+                .put(out);
+                segments.push(Segment::Control(out.len() - start));
+                true
+            }
+            Some(ToSend::Message {
+                number,
+                head,
+                message,
+                ahead,
+            }) => {
+                let body = head.put(out);
+                segments.push(Segment::Control(out.len() - start));
+                for part in &mut message.parts {
+                    if part.carriage == Carriage::Eager {
+                        if let Some(source) = part.source.take().filter(|_| part.len > 0) {
+                            segments.push(Segment::Data {
+                                source,
+                                range: 0..part.len,
+                            });
+                        }
+                    }
+                }
+                segments.push(Segment::Mark(Mark::Message(number)));
+                self.outbox.burst += u64::from(body) + HEADER_LEN as u64;
+                if ahead {
+                    // Cannot fail: the message was found a moment ago.
+                    let _ = self.start_bulk(number, &[]);
+                }
+                true
+            }
+        }
+    }
+
+    fn transmit_chunk(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
+        let Some(mut stream) = self.outbox.streams.pop_front() else {
+            return false;
+        };
+        let start = out.len();
+        let len = (stream.len - stream.offset).min(u64::from(self.peer.chunk));
+        Header::put(out, Kind::Data, 0, len as u32 + DATA_FIELDS as u32);
+        out.put_u64(stream.op.message);
+        out.put_u16(stream.op.part);
+        segments.push(Segment::Control(out.len() - start));
+        let range = stream.offset..stream.offset + len;
+        stream.offset += len;
+        if stream.offset == stream.len {
+            segments.push(Segment::Data {
+                source: stream.source,
+                range,
+            });
+            segments.push(Segment::Mark(Mark::Stream(stream.op)));
+        } else {
+            segments.push(Segment::Data {
+                source: stream.source.clone(),
+                range,
+            });
+            self.outbox.streams.push_back(stream);
+        }
+        true
+    }
+
+    fn transmit_flush(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
+        let start = out.len();
+        let Some(message) = self
+            .outbox
+            .flush
+            .front()
+            .copied()
+            .filter(|number| *number < self.outgoing.next_sent)
+        else {
+            return false;
+        };
+        self.outbox.flush.pop_front();
+        Control::Flush { message }.put(out);
+        segments.push(Segment::Control(out.len() - start));
+        true
+    }
+
+    fn transmit_fin(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
+        if !self.closing.asked || self.closing.fin_sent || !self.outgoing.is_empty() {
+            return false;
+        }
+        self.closing.fin_sent = true;
+        let start = out.len();
+        Control::Fin.put(out);
+        segments.push(Segment::Control(out.len() - start));
+        segments.push(Segment::Mark(Mark::Fin));
+        true
+    }
+}
+
+/// Message number and part number at the front of a DATA body, in bytes.
+pub(super) const DATA_FIELDS: usize = 10;

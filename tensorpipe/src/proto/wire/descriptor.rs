@@ -1,0 +1,383 @@
+//! The head of a MESSAGE frame: the descriptor and how each part travels. Its eager parts' bytes follow in the frame.
+//!
+//! Body: `u32` length of the fixed fields that follow (so that later fields can be skipped), then those fields, then all
+//! metadata back to back (the message's, each payload's, each tensor's), then the eager parts' bytes in order.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::codec::{Put, Reader};
+use super::frame::Kind;
+use super::hello::WireLimits;
+use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
+use crate::error::PeerFault;
+use crate::tensor::{DType, MAX_DIMS, byte_len};
+
+/// The part's bytes follow in this frame.
+const EAGER: u8 = 1;
+/// The part's bytes follow without waiting for a go-ahead.
+const AHEAD: u8 = 2;
+/// The tensor has a target device.
+const TARGET: u8 = 4;
+
+/// How one payload (first) or tensor (then) travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriage {
+    /// In the MESSAGE frame.
+    Eager,
+    /// Through the channel of this number, after the go-ahead or (`ahead`) without one.
+    Bulk { channel: u8, ahead: bool },
+}
+
+pub(crate) type Carriages = SmallVec<[Carriage; 4]>;
+
+/// Everything of a message but the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) descriptor: Descriptor,
+    /// Payloads first, then tensors.
+    pub(crate) carriages: Carriages,
+}
+
+impl Head {
+    /// Length of part number `part`, in bytes.
+    pub(crate) fn part_len(&self, part: usize) -> u64 {
+        let payloads = &self.descriptor.payloads;
+        match payloads.get(part) {
+            Some(payload) => payload.len,
+            None => self.descriptor.tensors[part - payloads.len()].byte_len(),
+        }
+    }
+
+    pub(crate) fn eager_len(&self) -> u64 {
+        self.sum(|carriage| matches!(carriage, Carriage::Eager))
+    }
+
+    pub(crate) fn ahead_len(&self) -> u64 {
+        self.sum(|carriage| matches!(carriage, Carriage::Bulk { ahead: true, .. }))
+    }
+
+    fn sum(&self, which: impl Fn(&Carriage) -> bool) -> u64 {
+        let chosen = self
+            .carriages
+            .iter()
+            .enumerate()
+            .filter(|(_, carriage)| which(carriage));
+        chosen.map(|(part, _)| self.part_len(part)).sum()
+    }
+
+    fn metadata_len(&self) -> usize {
+        let d = &self.descriptor;
+        d.metadata.len()
+            + d.payloads
+                .iter()
+                .map(|payload| payload.metadata.len())
+                .sum::<usize>()
+            + d.tensors
+                .iter()
+                .map(|tensor| tensor.metadata.len())
+                .sum::<usize>()
+    }
+
+    /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
+        let start = out.len();
+        out.extend_from_slice(&[0, 0, 0, 0, Kind::Message as u8, 0, 0, 0, 0, 0, 0, 0]);
+        let fields = out.len();
+        let d = &self.descriptor;
+        out.put_u32(d.metadata.len() as u32);
+        out.put_u16(d.payloads.len() as u16);
+        out.put_u16(d.tensors.len() as u16);
+        for (payload, carriage) in d.payloads.iter().zip(&self.carriages) {
+            put_carriage(out, *carriage, 0);
+            out.put_u64(payload.len);
+            out.put_u32(payload.metadata.len() as u32);
+        }
+        for (tensor, carriage) in d.tensors.iter().zip(&self.carriages[d.payloads.len()..]) {
+            put_carriage(
+                out,
+                *carriage,
+                if tensor.target.is_some() { TARGET } else { 0 },
+            );
+            out.put_u8(tensor.dtype.code());
+            out.put_u8(tensor.shape.len() as u8);
+            tensor.shape.iter().for_each(|dim| out.put_u64(*dim));
+            out.put_device(tensor.source);
+            if let Some(target) = tensor.target {
+                out.put_device(target);
+            }
+            out.put_u32(tensor.metadata.len() as u32);
+        }
+        let fields_len = (out.len() - fields) as u32;
+        out[fields - 4..fields].copy_from_slice(&fields_len.to_le_bytes());
+        out.put_bytes(&d.metadata);
+        d.payloads
+            .iter()
+            .for_each(|payload| out.put_bytes(&payload.metadata));
+        d.tensors
+            .iter()
+            .for_each(|tensor| out.put_bytes(&tensor.metadata));
+        let body = (out.len() - start - super::frame::HEADER_LEN) as u64 + self.eager_len();
+        out[start..start + 4].copy_from_slice(&(body as u32).to_le_bytes());
+        body as u32
+    }
+
+    /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
+    /// many bytes are needed before it can be decoded.
+    pub(crate) fn decode(
+        body_so_far: &[u8],
+        body_len: u32,
+        channels: usize,
+        limits: &WireLimits,
+    ) -> Result<Result<(Self, usize), usize>, PeerFault> {
+        let frame = Kind::Message.name();
+        let truncated = PeerFault::Truncated { frame };
+        let body_len = body_len as usize;
+        let Some((len, rest)) = body_so_far.split_first_chunk() else {
+            return if body_len < 4 {
+                Err(truncated)
+            } else {
+                Ok(Err(4))
+            };
+        };
+        let fields_len = u32::from_le_bytes(*len) as usize;
+        if fields_len > body_len - 4 {
+            return Err(truncated);
+        }
+        let Some(fields) = rest.get(..fields_len) else {
+            return Ok(Err(4 + fields_len));
+        };
+        let mut r = Reader::new(fields, frame);
+        let mut meta = MetadataLengths {
+            total: 0,
+            limit: u64::from(limits.metadata),
+        };
+        let message_meta = meta.add(r.u32()?)?;
+        let (payload_count, tensor_count) = (r.u16()?, r.u16()?);
+        let parts = u64::from(payload_count) + u64::from(tensor_count);
+        check("payloads and tensors", parts, u64::from(limits.parts))?;
+        if parts as usize * 8 > r.remaining() {
+            return Err(truncated);
+        }
+        let mut carriages = Carriages::with_capacity(parts as usize);
+        let mut payloads = Vec::with_capacity(usize::from(payload_count));
+        let mut tensors = Vec::with_capacity(usize::from(tensor_count));
+        for _ in 0..payload_count {
+            let (carriage, _) = take_carriage(&mut r, channels)?;
+            let len = r.u64()?;
+            check("a payload", len, limits.payload)?;
+            carriages.push(carriage);
+            payloads.push((len, meta.add(r.u32()?)?));
+        }
+        for _ in 0..tensor_count {
+            let (carriage, flags) = take_carriage(&mut r, channels)?;
+            let dtype =
+                DType::from_code(r.u8()?).ok_or_else(|| r.malformed("an unknown element type"))?;
+            let dims = usize::from(r.u8()?);
+            if dims > MAX_DIMS {
+                return Err(r.malformed("a tensor of more than 32 dimensions"));
+            }
+            let shape = (0..dims).map(|_| r.u64()).collect::<Result<Vec<_>, _>>()?;
+            let len = byte_len(dtype, &shape)
+                .ok_or_else(|| r.malformed("a shape whose size overflows"))?;
+            check("a tensor", len, limits.tensor)?;
+            let source = r.device()?;
+            let target = if flags & TARGET != 0 {
+                Some(r.device()?)
+            } else {
+                None
+            };
+            carriages.push(carriage);
+            tensors.push((
+                TensorDescriptor {
+                    dtype,
+                    shape,
+                    source,
+                    target,
+                    metadata: Bytes::new(),
+                },
+                meta.add(r.u32()?)?,
+            ));
+        }
+        let head_len = 4 + fields_len + meta.total as usize;
+        if head_len > body_len {
+            return Err(truncated);
+        }
+        if body_so_far.len() < head_len {
+            return Ok(Err(head_len));
+        }
+        let mut bytes = Bytes::copy_from_slice(&body_so_far[4 + fields_len..head_len]);
+        let descriptor = Descriptor {
+            metadata: bytes.split_to(message_meta),
+            payloads: payloads
+                .into_iter()
+                .map(|(len, meta)| PayloadDescriptor {
+                    len,
+                    metadata: bytes.split_to(meta),
+                })
+                .collect(),
+            tensors: tensors
+                .into_iter()
+                .map(|(tensor, meta)| TensorDescriptor {
+                    metadata: bytes.split_to(meta),
+                    ..tensor
+                })
+                .collect(),
+        };
+        let head = Self {
+            descriptor,
+            carriages,
+        };
+        head.check(body_len - head_len, limits)?;
+        Ok(Ok((head, head_len)))
+    }
+
+    /// The sums fit the limits, and the eager parts fill the frame exactly.
+    fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
+        let mut total = 0u64;
+        let mut eager = 0u64;
+        for (part, carriage) in self.carriages.iter().enumerate() {
+            let len = self.part_len(part);
+            total = total.saturating_add(len);
+            if *carriage == Carriage::Eager {
+                check("an eager part", len, u64::from(limits.eager_part))?;
+                eager += len;
+            }
+        }
+        check("a message", total, limits.message)?;
+        check(
+            "a message's eager parts",
+            eager,
+            u64::from(limits.eager_message),
+        )?;
+        if eager != eager_bytes as u64 {
+            return Err(PeerFault::Malformed {
+                frame: Kind::Message.name(),
+                what: "eager parts that do not fill the frame",
+            });
+        }
+        debug_assert!(self.metadata_len() as u64 <= u64::from(limits.metadata));
+        Ok(())
+    }
+}
+
+struct MetadataLengths {
+    total: u64,
+    limit: u64,
+}
+
+impl MetadataLengths {
+    fn add(&mut self, len: u32) -> Result<usize, PeerFault> {
+        self.total += u64::from(len);
+        check("metadata", self.total, self.limit)?;
+        Ok(len as usize)
+    }
+}
+
+fn check(what: &'static str, found: u64, limit: u64) -> Result<(), PeerFault> {
+    if found > limit {
+        Err(PeerFault::LimitExceeded { what, found, limit })
+    } else {
+        Ok(())
+    }
+}
+
+fn put_carriage(out: &mut Vec<u8>, carriage: Carriage, more: u8) {
+    match carriage {
+        Carriage::Eager => out.put_u16(u16::from(EAGER | more)),
+        Carriage::Bulk { channel, ahead } => {
+            out.put_u8(more | if ahead { AHEAD } else { 0 });
+            out.put_u8(channel);
+        }
+    }
+}
+
+fn take_carriage(r: &mut Reader<'_>, channels: usize) -> Result<(Carriage, u8), PeerFault> {
+    let (flags, channel) = (r.u8()?, r.u8()?);
+    if flags & EAGER != 0 {
+        return Ok((Carriage::Eager, flags));
+    }
+    if usize::from(channel) >= channels {
+        return Err(r.malformed("a channel that was not negotiated"));
+    }
+    Ok((
+        Carriage::Bulk {
+            channel,
+            ahead: flags & AHEAD != 0,
+        },
+        flags,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::proto::wire::hello::tests::limits;
+
+    fn head() -> Head {
+        Head {
+            descriptor: Descriptor {
+                metadata: Bytes::from_static(b"meta"),
+                payloads: vec![PayloadDescriptor {
+                    len: 3,
+                    metadata: Bytes::from_static(b"p"),
+                }],
+                tensors: vec![TensorDescriptor {
+                    dtype: DType::F32,
+                    shape: vec![1 << 20, 2],
+                    source: Device::CPU,
+                    target: Some("cuda:1".parse().unwrap()),
+                    metadata: Bytes::from_static(b"tt"),
+                }],
+            },
+            carriages: Carriages::from_slice(&[
+                Carriage::Eager,
+                Carriage::Bulk {
+                    channel: 1,
+                    ahead: false,
+                },
+            ]),
+        }
+    }
+
+    #[test]
+    fn a_head_comes_back_and_tells_how_much_it_needs() {
+        let mut out = Vec::new();
+        let body_len = head().put(&mut out);
+        let body = &out[8..];
+        assert_eq!(body_len as usize, body.len() + 3);
+        let (decoded, used) = Head::decode(body, body_len, 2, &limits()).unwrap().unwrap();
+        assert_eq!((decoded, used), (head(), body.len()));
+        for cut in 0..body.len() {
+            let need = Head::decode(&body[..cut], body_len, 2, &limits())
+                .unwrap()
+                .unwrap_err();
+            assert!(need > cut && need <= body.len());
+        }
+        assert!(
+            Head::decode(body, body_len, 1, &limits()).is_err(),
+            "channel 1 was not negotiated"
+        );
+        assert!(
+            Head::decode(body, body_len + 1, 2, &limits()).is_err(),
+            "eager parts must fill the frame"
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(body in proptest::collection::vec(0u8.., 0..200), len in 0u32..400) {
+            let len = len.max(body.len() as u32);
+            let _ = Head::decode(&body, len, 3, &limits());
+        }
+
+        #[test]
+        fn a_flipped_byte_is_decoded_or_refused(at in 12usize..70, value in 0u8..) {
+            let mut out = Vec::new();
+            let body_len = head().put(&mut out);
+            if let Some(byte) = out.get_mut(at) { *byte = value; }
+            let _ = Head::decode(&out[8..], body_len, 2, &limits());
+        }
+    }
+}

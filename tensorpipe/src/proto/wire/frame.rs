@@ -1,0 +1,403 @@
+//! Frame header and the small control frames.
+
+use super::codec::{Put, Reader};
+use crate::error::{PeerFault, ResetCode};
+
+/// Body length (`u32`), kind (`u8`), flags (`u8`), two bytes of zero.
+pub(crate) const HEADER_LEN: usize = 8;
+
+/// The longest text in a control frame, in bytes.
+pub(crate) const TEXT_MAX: usize = 1024;
+
+/// The longest body of a control frame, in bytes. A CHANNEL frame's content is limited by it too.
+pub(crate) const CONTROL_MAX: u32 = 16 << 10;
+
+/// Flag: a receiver that does not know the kind skips the frame.
+pub(crate) const OPTIONAL: u8 = 1;
+
+/// Flag of CHANNEL and DATA-like frames: the operation belongs to a message of the frame's *receiver*.
+pub(crate) const YOURS: u8 = 2;
+
+/// What a frame is. The discriminant is its code on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Hello = 1,
+    Answer = 2,
+    Reject = 3,
+    Stay = 4,
+    Message = 16,
+    Data = 17,
+    Grant = 18,
+    Window = 19,
+    Reset = 20,
+    Refuse = 21,
+    Flush = 22,
+    Flushed = 23,
+    Ping = 24,
+    Pong = 25,
+    GoAway = 26,
+    Fin = 27,
+    FinAck = 28,
+    Channel = 29,
+}
+
+impl Kind {
+    fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Hello,
+            2 => Self::Answer,
+            3 => Self::Reject,
+            4 => Self::Stay,
+            16 => Self::Message,
+            17 => Self::Data,
+            18 => Self::Grant,
+            19 => Self::Window,
+            20 => Self::Reset,
+            21 => Self::Refuse,
+            22 => Self::Flush,
+            23 => Self::Flushed,
+            24 => Self::Ping,
+            25 => Self::Pong,
+            26 => Self::GoAway,
+            27 => Self::Fin,
+            28 => Self::FinAck,
+            29 => Self::Channel,
+            _ => return None,
+        })
+    }
+
+    /// Its name in errors and in WIRE.md.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "HELLO",
+            Self::Answer => "ANSWER",
+            Self::Reject => "REJECT",
+            Self::Stay => "STAY",
+            Self::Message => "MESSAGE",
+            Self::Data => "DATA",
+            Self::Grant => "GRANT",
+            Self::Window => "WINDOW",
+            Self::Reset => "RESET",
+            Self::Refuse => "REFUSE",
+            Self::Flush => "FLUSH",
+            Self::Flushed => "FLUSHED",
+            Self::Ping => "PING",
+            Self::Pong => "PONG",
+            Self::GoAway => "GOAWAY",
+            Self::Fin => "FIN",
+            Self::FinAck => "FIN_ACK",
+            Self::Channel => "CHANNEL",
+        }
+    }
+}
+
+/// A decoded header. `kind` is `None` for one that is to be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) len: u32,
+    pub(crate) kind: Option<Kind>,
+    pub(crate) flags: u8,
+}
+
+impl Header {
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, PeerFault> {
+        let [a, b, c, d, code, flags, ..] = *bytes;
+        let kind = Kind::from_code(code);
+        if kind.is_none() && flags & OPTIONAL == 0 {
+            return Err(PeerFault::UnknownFrame { kind: code });
+        }
+        Ok(Self {
+            len: u32::from_le_bytes([a, b, c, d]),
+            kind,
+            flags,
+        })
+    }
+
+    pub(crate) fn put(out: &mut Vec<u8>, kind: Kind, flags: u8, len: u32) {
+        out.put_u32(len);
+        out.put_u8(kind as u8);
+        out.put_u8(flags);
+        out.put_u16(0);
+    }
+}
+
+/// Encodes a frame whose body `fill` writes.
+pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, flags: u8, fill: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    Header::put(out, kind, flags, 0);
+    fill(out);
+    let len = (out.len() - start - HEADER_LEN) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// The frames that carry no bytes of the application's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// The reader wants the bulk parts of a message, except the skipped ones.
+    Grant {
+        message: u64,
+        skip: Vec<u16>,
+    },
+    /// Cumulative limits: messages, frame bytes and bulk bytes ahead that may have been sent in all.
+    Window {
+        messages: u64,
+        bytes: u64,
+        ahead: u64,
+    },
+    /// The writer abandons a message.
+    Reset {
+        message: u64,
+        code: ResetCode,
+        text: String,
+    },
+    /// The reader does not want a message, or no more of it.
+    Refuse {
+        message: u64,
+        code: ResetCode,
+        text: String,
+    },
+    /// Say when the application has called read for every message up to this one.
+    Flush {
+        message: u64,
+    },
+    /// It has.
+    Flushed {
+        message: u64,
+    },
+    Ping {
+        nonce: u64,
+    },
+    Pong {
+        nonce: u64,
+    },
+    /// No message from `next` on will be looked at.
+    GoAway {
+        next: u64,
+        text: String,
+    },
+    /// No message follows.
+    Fin,
+    /// All messages before the FIN have arrived here.
+    FinAck,
+    /// Bytes of a channel for one of its operations.
+    Channel {
+        message: u64,
+        part: u16,
+        yours: bool,
+        body: Vec<u8>,
+    },
+}
+
+impl Control {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Grant { message, skip } => put_frame(out, Kind::Grant, 0, |out| {
+                out.put_u64(*message);
+                out.put_u16(skip.len() as u16);
+                skip.iter().for_each(|part| out.put_u16(*part));
+            }),
+            Self::Window {
+                messages,
+                bytes,
+                ahead,
+            } => put_frame(out, Kind::Window, 0, |out| {
+                out.put_u64(*messages);
+                out.put_u64(*bytes);
+                out.put_u64(*ahead);
+            }),
+            Self::Reset {
+                message,
+                code,
+                text,
+            } => put_reason(out, Kind::Reset, *message, *code, text),
+            Self::Refuse {
+                message,
+                code,
+                text,
+            } => put_reason(out, Kind::Refuse, *message, *code, text),
+            Self::Flush { message } => put_frame(out, Kind::Flush, 0, |out| out.put_u64(*message)),
+            Self::Flushed { message } => {
+                put_frame(out, Kind::Flushed, 0, |out| out.put_u64(*message))
+            }
+            Self::Ping { nonce } => put_frame(out, Kind::Ping, 0, |out| out.put_u64(*nonce)),
+            Self::Pong { nonce } => put_frame(out, Kind::Pong, 0, |out| out.put_u64(*nonce)),
+            Self::GoAway { next, text } => put_frame(out, Kind::GoAway, 0, |out| {
+                out.put_u64(*next);
+                out.put_text(cut(text));
+            }),
+            Self::Fin => put_frame(out, Kind::Fin, 0, |_| {}),
+            Self::FinAck => put_frame(out, Kind::FinAck, 0, |_| {}),
+            Self::Channel {
+                message,
+                part,
+                yours,
+                body,
+            } => {
+                put_frame(out, Kind::Channel, if *yours { YOURS } else { 0 }, |out| {
+                    out.put_u64(*message);
+                    out.put_u16(*part);
+                    out.put_bytes(body);
+                });
+            }
+        }
+    }
+
+    /// Decodes the body of a control frame. MESSAGE, DATA and the handshake's frames do not come here.
+    pub(crate) fn decode(kind: Kind, flags: u8, body: &[u8]) -> Result<Self, PeerFault> {
+        let mut r = Reader::new(body, kind.name());
+        Ok(match kind {
+            Kind::Grant => {
+                let message = r.u64()?;
+                let count = r.u16()?;
+                let mut skip = Vec::with_capacity(usize::from(count).min(r.remaining() / 2));
+                for _ in 0..count {
+                    skip.push(r.u16()?);
+                }
+                Self::Grant { message, skip }
+            }
+            Kind::Window => Self::Window {
+                messages: r.u64()?,
+                bytes: r.u64()?,
+                ahead: r.u64()?,
+            },
+            Kind::Reset => Self::Reset {
+                message: r.u64()?,
+                code: ResetCode::from_code(r.u8()?),
+                text: text(&mut r)?,
+            },
+            Kind::Refuse => Self::Refuse {
+                message: r.u64()?,
+                code: ResetCode::from_code(r.u8()?),
+                text: text(&mut r)?,
+            },
+            Kind::Flush => Self::Flush { message: r.u64()? },
+            Kind::Flushed => Self::Flushed { message: r.u64()? },
+            Kind::Ping => Self::Ping { nonce: r.u64()? },
+            Kind::Pong => Self::Pong { nonce: r.u64()? },
+            Kind::GoAway => Self::GoAway {
+                next: r.u64()?,
+                text: text(&mut r)?,
+            },
+            Kind::Fin => Self::Fin,
+            Kind::FinAck => Self::FinAck,
+            Kind::Channel => {
+                let (message, part) = (r.u64()?, r.u16()?);
+                let rest = r.remaining();
+                Self::Channel {
+                    message,
+                    part,
+                    yours: flags & YOURS != 0,
+                    body: r.bytes(rest)?.to_vec(),
+                }
+            }
+            Kind::Hello | Kind::Answer | Kind::Reject | Kind::Stay | Kind::Message | Kind::Data => {
+                return Err(PeerFault::Unexpected {
+                    frame: kind.name(),
+                    when: "on an open pipe",
+                });
+            }
+        })
+    }
+}
+
+fn put_reason(out: &mut Vec<u8>, kind: Kind, message: u64, code: ResetCode, text: &str) {
+    put_frame(out, kind, 0, |out| {
+        out.put_u64(message);
+        out.put_u8(code.code());
+        out.put_text(cut(text));
+    });
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_MAX)]
+}
+
+fn text(r: &mut Reader<'_>) -> Result<String, PeerFault> {
+    Ok(cut(r.text()?).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_frames_come_back() {
+        let all = [
+            Control::Grant {
+                message: 7,
+                skip: vec![1, 3],
+            },
+            Control::Window {
+                messages: 1,
+                bytes: 2,
+                ahead: 3,
+            },
+            Control::Reset {
+                message: 1,
+                code: ResetCode::Cancelled,
+                text: "enough".into(),
+            },
+            Control::Refuse {
+                message: 2,
+                code: ResetCode::Skipped,
+                text: String::new(),
+            },
+            Control::Flush { message: 9 },
+            Control::Flushed { message: 9 },
+            Control::Ping { nonce: 1 },
+            Control::Pong { nonce: 1 },
+            Control::GoAway {
+                next: 4,
+                text: "bye".into(),
+            },
+            Control::Fin,
+            Control::FinAck,
+            Control::Channel {
+                message: 3,
+                part: 1,
+                yours: true,
+                body: vec![1, 2, 3],
+            },
+        ];
+        for control in all {
+            let mut out = Vec::new();
+            control.put(&mut out);
+            let (head, body) = out.split_first_chunk().unwrap();
+            let header = Header::decode(head).unwrap();
+            assert_eq!(header.len as usize, body.len());
+            let kind = header.kind.unwrap();
+            assert_eq!(Control::decode(kind, header.flags, body).unwrap(), control);
+            // Every shorter body is refused, none panics.
+            if !matches!(kind, Kind::Channel) {
+                for cut in 0..body.len() {
+                    assert!(
+                        Control::decode(kind, header.flags, &body[..cut]).is_err(),
+                        "{kind:?} cut at {cut}"
+                    );
+                }
+            }
+            // A longer one is a later version's.
+            let longer = [body, &[0xff; 9]].concat();
+            assert!(Control::decode(kind, header.flags, &longer).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_unknown_frame_is_skipped_only_if_it_says_so() {
+        let mut bytes = [5, 0, 0, 0, 200, OPTIONAL, 0, 0];
+        assert_eq!(
+            Header::decode(&bytes).unwrap(),
+            Header {
+                len: 5,
+                kind: None,
+                flags: OPTIONAL
+            }
+        );
+        bytes[5] = 0;
+        assert_eq!(
+            Header::decode(&bytes),
+            Err(PeerFault::UnknownFrame { kind: 200 })
+        );
+    }
+}

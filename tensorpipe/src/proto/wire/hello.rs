@@ -1,0 +1,422 @@
+//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY.
+
+use super::codec::{Put, Reader};
+use super::frame::{Kind, put_frame};
+use crate::device::Device;
+use crate::error::PeerFault;
+
+/// The longest handshake frame, in bytes; with the preface it bounds what a connection costs before it is known.
+pub(crate) const HANDSHAKE_MAX: u32 = 32 << 10;
+
+/// A random 128-bit number, sent where guessing must fail.
+pub(crate) type Token = [u8; 16];
+
+/// What one side is prepared to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WireLimits {
+    /// The longest body of a DATA frame, in bytes.
+    pub(crate) chunk: u32,
+    /// Payloads and tensors up to this size ride in the MESSAGE frame, in bytes each.
+    pub(crate) eager_part: u32,
+    /// And together.
+    pub(crate) eager_message: u32,
+    /// All metadata of a message, in bytes.
+    pub(crate) metadata: u32,
+    /// Payloads plus tensors of a message.
+    pub(crate) parts: u16,
+    /// One payload, in bytes.
+    pub(crate) payload: u64,
+    /// One tensor, in bytes.
+    pub(crate) tensor: u64,
+    /// All payloads and tensors of a message, in bytes.
+    pub(crate) message: u64,
+    /// Messages, frame bytes and bulk bytes ahead of a go-ahead that may be under way: the first WINDOW.
+    pub(crate) window_messages: u64,
+    pub(crate) window_bytes: u64,
+    pub(crate) window_ahead: u64,
+}
+
+impl WireLimits {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u16(68);
+        out.put_u32(self.chunk);
+        out.put_u32(self.eager_part);
+        out.put_u32(self.eager_message);
+        out.put_u32(self.metadata);
+        out.put_u16(self.parts);
+        out.put_u16(0);
+        for value in [
+            self.payload,
+            self.tensor,
+            self.message,
+            self.window_messages,
+            self.window_bytes,
+            self.window_ahead,
+        ] {
+            out.put_u64(value);
+        }
+    }
+
+    fn take(r: &mut Reader<'_>, frame: &'static str) -> Result<Self, PeerFault> {
+        let mut r = Reader::new(r.blob()?, frame);
+        let limits = Self {
+            chunk: r.u32()?,
+            eager_part: r.u32()?,
+            eager_message: r.u32()?,
+            metadata: r.u32()?,
+            parts: {
+                let parts = r.u16()?;
+                r.u16()?;
+                parts
+            },
+            payload: r.u64()?,
+            tensor: r.u64()?,
+            message: r.u64()?,
+            window_messages: r.u64()?,
+            window_bytes: r.u64()?,
+            window_ahead: r.u64()?,
+        };
+        if limits.chunk < 1024
+            || limits.window_messages == 0
+            || limits.window_bytes < u64::from(limits.frame_max())
+        {
+            return Err(PeerFault::Malformed {
+                frame,
+                what: "limits under which nothing can be sent",
+            });
+        }
+        Ok(limits)
+    }
+
+    /// The longest MESSAGE body that these limits allow.
+    pub(crate) fn frame_max(&self) -> u32 {
+        // A part's fixed fields take at most 40 bytes and 32 dimensions of 8 bytes.
+        self.metadata
+            .saturating_add(self.eager_message)
+            .saturating_add(u32::from(self.parts).saturating_mul(320))
+            .saturating_add(64)
+    }
+}
+
+/// A transport on offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TransportOffer {
+    pub(crate) name: String,
+    pub(crate) domain: Vec<u8>,
+}
+
+/// A channel on offer, with a descriptor for each device it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChannelOffer {
+    pub(crate) name: String,
+    pub(crate) connections: u8,
+    pub(crate) devices: Vec<(Device, Vec<u8>)>,
+}
+
+/// Everything that a context has, in order of preference.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Brochure {
+    pub(crate) transports: Vec<TransportOffer>,
+    pub(crate) channels: Vec<ChannelOffer>,
+}
+
+/// What a connection is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A new pipe.
+    Pipe {
+        name: String,
+        process: Token,
+        limits: WireLimits,
+        brochure: Brochure,
+    },
+    /// One more connection of a pipe that is being made.
+    Join(Token),
+}
+
+/// One channel that may carry tensors, and over which extra connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChosenChannel {
+    pub(crate) name: String,
+    /// One token for each connection of its own.
+    pub(crate) tokens: Vec<Token>,
+    /// The listener's descriptors.
+    pub(crate) devices: Vec<(Device, Vec<u8>)>,
+    /// (listener's device, connector's device) between which it may be used.
+    pub(crate) pairs: Vec<(Device, Device)>,
+}
+
+/// The listener's choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) name: String,
+    pub(crate) process: Token,
+    pub(crate) limits: WireLimits,
+    /// Transport, address and token to move to; `None` stays on this connection.
+    pub(crate) moved: Option<(String, String, Token)>,
+    /// In order of preference; a tensor's descriptor names one by its position.
+    pub(crate) channels: Vec<ChosenChannel>,
+    /// What was not chosen, and why: (`transport`/`channel` name, reason).
+    pub(crate) refusals: Vec<(String, String)>,
+}
+
+fn put_devices(out: &mut Vec<u8>, devices: &[(Device, Vec<u8>)]) {
+    out.put_u8(devices.len() as u8);
+    for (device, descriptor) in devices {
+        out.put_device(*device);
+        out.put_blob(descriptor);
+    }
+}
+
+fn take_devices(r: &mut Reader<'_>) -> Result<Vec<(Device, Vec<u8>)>, PeerFault> {
+    (0..r.u8()?)
+        .map(|_| Ok((r.device()?, r.blob()?.to_vec())))
+        .collect()
+}
+
+impl Purpose {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_frame(out, Kind::Hello, 0, |out| match self {
+            Self::Pipe {
+                name,
+                process,
+                limits,
+                brochure,
+            } => {
+                out.put_u8(0);
+                out.put_text(name);
+                out.put_bytes(process);
+                limits.put(out);
+                out.put_u8(brochure.transports.len() as u8);
+                for transport in &brochure.transports {
+                    out.put_text(&transport.name);
+                    out.put_blob(&transport.domain);
+                }
+                out.put_u8(brochure.channels.len() as u8);
+                for channel in &brochure.channels {
+                    out.put_text(&channel.name);
+                    out.put_u8(channel.connections);
+                    put_devices(out, &channel.devices);
+                }
+            }
+            Self::Join(token) => {
+                out.put_u8(1);
+                out.put_bytes(token);
+            }
+        });
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
+        let mut r = Reader::new(body, Kind::Hello.name());
+        match r.u8()? {
+            0 => {
+                let name = r.text()?.to_owned();
+                let process = r.id128()?;
+                let limits = WireLimits::take(&mut r, Kind::Hello.name())?;
+                let transports = (0..r.u8()?)
+                    .map(|_| {
+                        Ok(TransportOffer {
+                            name: r.text()?.to_owned(),
+                            domain: r.blob()?.to_vec(),
+                        })
+                    })
+                    .collect::<Result<_, PeerFault>>()?;
+                let channels = (0..r.u8()?)
+                    .map(|_| {
+                        Ok(ChannelOffer {
+                            name: r.text()?.to_owned(),
+                            connections: r.u8()?,
+                            devices: take_devices(&mut r)?,
+                        })
+                    })
+                    .collect::<Result<_, PeerFault>>()?;
+                Ok(Self::Pipe {
+                    name,
+                    process,
+                    limits,
+                    brochure: Brochure {
+                        transports,
+                        channels,
+                    },
+                })
+            }
+            1 => Ok(Self::Join(r.id128()?)),
+            _ => Err(r.malformed("a purpose that is neither a new pipe nor a join")),
+        }
+    }
+}
+
+impl Answer {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_frame(out, Kind::Answer, 0, |out| {
+            out.put_text(&self.name);
+            out.put_bytes(&self.process);
+            self.limits.put(out);
+            match &self.moved {
+                None => out.put_u8(0),
+                Some((transport, address, token)) => {
+                    out.put_u8(1);
+                    out.put_text(transport);
+                    out.put_text(address);
+                    out.put_bytes(token);
+                }
+            }
+            out.put_u8(self.channels.len() as u8);
+            for channel in &self.channels {
+                out.put_text(&channel.name);
+                out.put_u8(channel.tokens.len() as u8);
+                channel.tokens.iter().for_each(|token| out.put_bytes(token));
+                put_devices(out, &channel.devices);
+                out.put_u8(channel.pairs.len() as u8);
+                for (ours, theirs) in &channel.pairs {
+                    out.put_device(*ours);
+                    out.put_device(*theirs);
+                }
+            }
+            out.put_u8(self.refusals.len() as u8);
+            for (candidate, reason) in &self.refusals {
+                out.put_text(candidate);
+                out.put_text(reason);
+            }
+        });
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
+        let mut r = Reader::new(body, Kind::Answer.name());
+        let name = r.text()?.to_owned();
+        let process = r.id128()?;
+        let limits = WireLimits::take(&mut r, Kind::Answer.name())?;
+        let moved = match r.u8()? {
+            0 => None,
+            1 => Some((r.text()?.to_owned(), r.text()?.to_owned(), r.id128()?)),
+            _ => return Err(r.malformed("a verdict that is neither stay nor move")),
+        };
+        let channels = (0..r.u8()?)
+            .map(|_| {
+                Ok(ChosenChannel {
+                    name: r.text()?.to_owned(),
+                    tokens: (0..r.u8()?)
+                        .map(|_| r.id128())
+                        .collect::<Result<_, PeerFault>>()?,
+                    devices: take_devices(&mut r)?,
+                    pairs: (0..r.u8()?)
+                        .map(|_| Ok((r.device()?, r.device()?)))
+                        .collect::<Result<_, PeerFault>>()?,
+                })
+            })
+            .collect::<Result<_, PeerFault>>()?;
+        let refusals = (0..r.u8()?)
+            .map(|_| Ok((r.text()?.to_owned(), r.text()?.to_owned())))
+            .collect::<Result<_, PeerFault>>()?;
+        Ok(Self {
+            name,
+            process,
+            limits,
+            moved,
+            channels,
+            refusals,
+        })
+    }
+}
+
+/// The listener does not want this connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reject {
+    /// Whether trying again later can help.
+    pub(crate) transient: bool,
+    pub(crate) reason: String,
+}
+
+impl Reject {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_frame(out, Kind::Reject, 0, |out| {
+            out.put_u8(u8::from(self.transient));
+            out.put_text(&self.reason);
+        });
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
+        let mut r = Reader::new(body, Kind::Reject.name());
+        Ok(Self {
+            transient: r.u8()? != 0,
+            reason: r.text()?.to_owned(),
+        })
+    }
+}
+
+/// The connector could not move, for this reason, and stays on the first connection.
+pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str) {
+    put_frame(out, Kind::Stay, 0, |out| out.put_text(reason));
+}
+
+pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {
+    Ok(Reader::new(body, Kind::Stay.name()).text()?.to_owned())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::proto::wire::frame::HEADER_LEN;
+
+    pub(crate) fn limits() -> WireLimits {
+        WireLimits {
+            chunk: 1 << 18,
+            eager_part: 1 << 16,
+            eager_message: 1 << 18,
+            metadata: 1 << 20,
+            parts: 1024,
+            payload: 1 << 33,
+            tensor: 1 << 36,
+            message: 1 << 37,
+            window_messages: 1024,
+            window_bytes: 1 << 22,
+            window_ahead: 0,
+        }
+    }
+
+    #[test]
+    fn hello_and_answer_come_back_and_short_ones_are_refused() {
+        let gpu = Device::new(crate::device::DeviceKind::CUDA, 1);
+        let hello = Purpose::Pipe {
+            name: "trainer".into(),
+            process: [7; 16],
+            limits: limits(),
+            brochure: Brochure {
+                transports: vec![TransportOffer {
+                    name: "tcp".into(),
+                    domain: b"ip".to_vec(),
+                }],
+                channels: vec![ChannelOffer {
+                    name: "basic".into(),
+                    connections: 0,
+                    devices: vec![(Device::CPU, b"any".to_vec()), (gpu, vec![])],
+                }],
+            },
+        };
+        let answer = Answer {
+            name: "server".into(),
+            process: [8; 16],
+            limits: limits(),
+            moved: Some(("memory".into(), "x".into(), [3; 16])),
+            channels: vec![ChosenChannel {
+                name: "basic".into(),
+                tokens: vec![[1; 16]],
+                devices: vec![(Device::CPU, vec![])],
+                pairs: vec![(Device::CPU, gpu)],
+            }],
+            refusals: vec![("channel `xth`".into(), "another process".into())],
+        };
+        let mut one = Vec::new();
+        hello.put(&mut one);
+        let mut two = Vec::new();
+        answer.put(&mut two);
+        assert_eq!(Purpose::decode(&one[HEADER_LEN..]).unwrap(), hello);
+        assert_eq!(Answer::decode(&two[HEADER_LEN..]).unwrap(), answer);
+        for cut in HEADER_LEN..one.len() {
+            assert!(Purpose::decode(&one[HEADER_LEN..cut]).is_err());
+        }
+        for cut in HEADER_LEN..two.len() {
+            assert!(Answer::decode(&two[HEADER_LEN..cut]).is_err());
+        }
+    }
+}

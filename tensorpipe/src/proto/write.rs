@@ -1,0 +1,282 @@
+//! Outgoing messages, from the application's `write` until every byte is handed over.
+//!
+//! A message is numbered when it is queued. One that is abandoned before it left becomes a hole: a RESET sent in its
+//! turn, so that numbers on both sides stay in step.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::flow::SendWindow;
+use super::wire::descriptor::{Carriage, Carriages, Head};
+use super::wire::hello::WireLimits;
+use crate::descriptor::Descriptor;
+use crate::error::{Misuse, ResetCode};
+
+/// A payload or tensor to be sent. `S` is the driver's handle on its memory.
+#[derive(Debug)]
+pub(crate) struct OutgoingPart<S> {
+    pub(crate) source: S,
+    /// The channel to use if it does not ride in the frame.
+    pub(crate) channel: u8,
+    /// Parts up to this size ride in the frame, as far as the reader's limits allow; 0 lets only empty ones.
+    pub(crate) ride_up_to: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct OutPart<S> {
+    pub(super) len: u64,
+    pub(super) carriage: Carriage,
+    /// `None` once it is handed over, skipped, or given to its channel.
+    pub(super) source: Option<S>,
+    pub(super) done: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Not sent yet.
+    Queued(Head),
+    /// Sent; bulk parts wait for the go-ahead.
+    Sent,
+    /// The go-ahead is there.
+    Granted,
+    /// Abandoned before it was sent.
+    Hole(ResetCode, String),
+}
+
+#[derive(Debug)]
+pub(super) struct OutMessage<S> {
+    pub(super) stage: Stage,
+    pub(super) parts: SmallVec<[OutPart<S>; 2]>,
+    /// The head and eager bytes are with the transport.
+    pub(super) written: bool,
+}
+
+impl<S> OutMessage<S> {
+    pub(super) fn is_done(&self) -> bool {
+        self.written && self.parts.iter().all(|part| part.done)
+    }
+}
+
+/// The queue of outgoing messages, by number.
+#[derive(Debug)]
+pub(super) struct Outgoing<S> {
+    messages: VecDeque<Option<OutMessage<S>>>,
+    /// Number of the first in `messages`.
+    base: u64,
+    /// Number of the next to be sent.
+    pub(super) next_sent: u64,
+}
+
+impl<S> Default for Outgoing<S> {
+    fn default() -> Self {
+        Self {
+            messages: VecDeque::new(),
+            base: 0,
+            next_sent: 0,
+        }
+    }
+}
+
+impl<S> Outgoing<S> {
+    /// Queues a message, whose descriptor has been checked against the peer's limits.
+    pub(super) fn push(
+        &mut self,
+        descriptor: Descriptor,
+        parts: Vec<OutgoingPart<S>>,
+        peer: &WireLimits,
+    ) -> u64 {
+        let mut head = Head {
+            descriptor,
+            carriages: Carriages::new(),
+        };
+        let mut riding = 0u64;
+        let parts = parts.into_iter().enumerate().map(|(i, part)| {
+            let len = head.part_len(i);
+            let rides = len <= part.ride_up_to.min(u64::from(peer.eager_part))
+                && riding + len <= u64::from(peer.eager_message);
+            let carriage = if rides || len == 0 {
+                riding += len;
+                Carriage::Eager
+            } else {
+                Carriage::Bulk {
+                    channel: part.channel,
+                    ahead: false,
+                }
+            };
+            head.carriages.push(carriage);
+            OutPart {
+                len,
+                carriage,
+                source: Some(part.source),
+                done: carriage == Carriage::Eager,
+            }
+        });
+        let parts = parts.collect();
+        self.messages.push_back(Some(OutMessage {
+            stage: Stage::Queued(head),
+            parts,
+            written: false,
+        }));
+        self.next_number() - 1
+    }
+
+    /// The number that the next message will get.
+    pub(super) fn next_number(&self) -> u64 {
+        self.base + self.messages.len() as u64
+    }
+
+    pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
+        let index = number.checked_sub(self.base)?;
+        self.messages
+            .get_mut(usize::try_from(index).ok()?)?
+            .as_mut()
+    }
+
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let index = number
+            .checked_sub(self.base)
+            .and_then(|index| usize::try_from(index).ok());
+        index
+            .and_then(|index| self.messages.get(index))
+            .is_some_and(Option::is_some)
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        let removed = self.messages.get_mut(index)?.take();
+        while self.base < self.next_sent && matches!(self.messages.front(), Some(None)) {
+            self.messages.pop_front();
+            self.base += 1;
+        }
+        removed
+    }
+
+    /// The next message, if the window has room for it; marks it as sent.
+    pub(super) fn next_to_send(&mut self, window: &mut SendWindow) -> Option<ToSend<'_, S>> {
+        let number = self.next_sent;
+        if number == self.next_number() {
+            return None;
+        }
+        let index = (number - self.base) as usize;
+        match self.messages[index]
+            .as_mut()
+            .map(|message| &mut message.stage)
+        {
+            Some(Stage::Hole(code, text)) => {
+                let (code, text) = (*code, std::mem::take(text));
+                self.next_sent += 1;
+                self.remove(number);
+                Some(ToSend::Hole(number, code, text))
+            }
+            Some(Stage::Queued(head)) => {
+                if !window.take(body_len_bound(head)) {
+                    return None;
+                }
+                let bulk: u64 = (head.descriptor.byte_len()).saturating_sub(head.eager_len());
+                let ahead = bulk > 0 && window.take_ahead(bulk);
+                if ahead {
+                    head.carriages.iter_mut().for_each(|carriage| {
+                        if let Carriage::Bulk { ahead, .. } = carriage {
+                            *ahead = true;
+                        }
+                    });
+                }
+                self.next_sent += 1;
+                let message = self.messages[index].as_mut()?;
+                let Stage::Queued(head) = std::mem::replace(&mut message.stage, Stage::Sent) else {
+                    return None;
+                };
+                for (part, carriage) in message.parts.iter_mut().zip(&head.carriages) {
+                    part.carriage = *carriage;
+                }
+                Some(ToSend::Message {
+                    number,
+                    head,
+                    message,
+                    ahead,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether everything queued is handed over.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.iter().all(Option::is_none)
+    }
+
+    /// Messages not yet handed over.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+}
+
+pub(super) enum ToSend<'a, S> {
+    Hole(u64, ResetCode, String),
+    Message {
+        number: u64,
+        head: Head,
+        message: &'a mut OutMessage<S>,
+        ahead: bool,
+    },
+}
+
+/// The credit that a head takes: the reader computes the same from what it decodes.
+pub(super) fn body_len_bound(head: &Head) -> u64 {
+    let d = &head.descriptor;
+    let metadata = d.metadata.len()
+        + d.payloads
+            .iter()
+            .map(|payload| payload.metadata.len())
+            .sum::<usize>()
+        + d.tensors
+            .iter()
+            .map(|tensor| tensor.metadata.len())
+            .sum::<usize>();
+    // Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
+    head.eager_len() + metadata as u64 + 64 * (1 + head.carriages.len() as u64)
+}
+
+/// Refuses what the peer has said it will not take.
+pub(super) fn check(descriptor: &Descriptor, peer: &WireLimits) -> Result<(), Misuse> {
+    let fits = |what, found: u64, limit: u64, field| {
+        if found > limit {
+            Err(Misuse::TooLarge {
+                what,
+                found,
+                limit,
+                field,
+                side: "the peer",
+            })
+        } else {
+            Ok(())
+        }
+    };
+    let metadata = descriptor.metadata.len() as u64
+        + descriptor
+            .payloads
+            .iter()
+            .map(|payload| payload.metadata.len() as u64)
+            .sum::<u64>()
+        + descriptor
+            .tensors
+            .iter()
+            .map(|tensor| tensor.metadata.len() as u64)
+            .sum::<u64>();
+    let parts = (descriptor.payloads.len() + descriptor.tensors.len()) as u64;
+    fits("metadata", metadata, u64::from(peer.metadata), "metadata")?;
+    fits(
+        "number of payloads and tensors",
+        parts,
+        u64::from(peer.parts),
+        "parts",
+    )?;
+    for payload in &descriptor.payloads {
+        fits("a payload", payload.len, peer.payload, "payload")?;
+    }
+    for tensor in &descriptor.tensors {
+        fits("a tensor", tensor.byte_len(), peer.tensor, "tensor")?;
+    }
+    fits("a message", descriptor.byte_len(), peer.message, "message")
+}
