@@ -11,7 +11,6 @@
 //! [`worker`] ([`model`], [`data`]) → [`progress`] → [`report`].
 
 mod args;
-mod convert;
 mod data;
 mod ending;
 mod launcher;

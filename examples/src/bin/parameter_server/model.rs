@@ -10,7 +10,6 @@ use candle_core::{Device, Var};
 use candle_nn::loss::cross_entropy;
 use tensorpipe::Tensor;
 
-use crate::convert::{from_candle, to_candle};
 use crate::data::{CLASSES, Digits, PIXELS};
 use crate::random::Random;
 
@@ -70,13 +69,13 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Takes the parameters out of `tensors`.
-    pub(crate) fn new(tensors: &Tensors) -> Result<Self> {
-        let variable = |name: &str| -> Result<Var> {
+    /// Moves the parameters out of `tensors`.
+    pub(crate) fn new(mut tensors: Tensors) -> Result<Self> {
+        let mut variable = |name: &str| -> Result<Var> {
             let tensor = tensors
-                .get(name)
+                .remove(name)
                 .with_context(|| format!("the server has no parameter `{name}`"))?;
-            Ok(Var::from_tensor(&to_candle(tensor)?)?)
+            Ok(Var::from_tensor(&tensor.try_into()?)?)
         };
         let [first, second, third, fourth] = LAYOUT.map(|(name, _)| variable(name));
         Ok(Self {
@@ -94,7 +93,7 @@ impl Network {
             let gradient = gradients
                 .get(variable.as_tensor())
                 .with_context(|| format!("`{name}` does not take part in the loss"))?;
-            tensors.insert((*name).to_owned(), from_candle(gradient)?);
+            tensors.insert((*name).to_owned(), gradient.try_into()?);
         }
         Ok(Gradients {
             loss: loss.to_scalar()?,
@@ -133,7 +132,7 @@ mod tests {
     fn gradients_have_the_shapes_of_the_parameters() {
         let parameters = initial(1).unwrap();
         let batch = data::load().unwrap().train.select(&[0, 1, 2]);
-        let found = Network::new(&parameters)
+        let found = Network::new(parameters.clone())
             .unwrap()
             .gradients(&batch)
             .unwrap();
@@ -156,7 +155,7 @@ mod tests {
             .train
             .select(&(0..32).collect::<Vec<_>>());
         let mut parameters = initial(2).unwrap();
-        let before = Network::new(&parameters)
+        let before = Network::new(parameters.clone())
             .unwrap()
             .gradients(&batch)
             .unwrap();
@@ -168,7 +167,7 @@ mod tests {
                 predicted += step * slope * slope;
             }
         }
-        let after = Network::new(&parameters)
+        let after = Network::new(parameters.clone())
             .unwrap()
             .gradients(&batch)
             .unwrap();
@@ -183,7 +182,7 @@ mod tests {
     fn a_missing_parameter_is_named() {
         let mut parameters = initial(1).unwrap();
         parameters.remove("hidden.bias");
-        let error = Network::new(&parameters).unwrap_err();
+        let error = Network::new(parameters.clone()).unwrap_err();
         assert!(error.to_string().contains("`hidden.bias`"), "{error}");
     }
 }

@@ -53,7 +53,7 @@ pub(crate) async fn run(serve: Serve) -> Result<Ending> {
 /// Measures how much of `test` a network with these parameters recognises, from 0 to 1.
 pub(crate) async fn measure(parameters: Tensors, test: &Arc<Digits>) -> Result<f64> {
     let test = Arc::clone(test);
-    let measured = spawn_blocking(move || Network::new(&parameters)?.accuracy(&test));
+    let measured = spawn_blocking(move || Network::new(parameters)?.accuracy(&test));
     measured.await.context("measuring the accuracy")?
 }
 

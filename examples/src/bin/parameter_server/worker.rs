@@ -82,7 +82,7 @@ impl Worker {
             let parameters = pull.await?;
             let batch = self.images.select(self.batches.draw());
             // Milliseconds of arithmetic: not on a thread that serves connections.
-            let computed = spawn_blocking(move || Network::new(&parameters)?.gradients(&batch));
+            let computed = spawn_blocking(move || Network::new(parameters)?.gradients(&batch));
             let found = computed.await.context("computing gradients")??;
             let push = self.server.push(&found.tensors, found.loss);
             pull = self.server.pull(names());
@@ -120,11 +120,14 @@ mod tests {
         for step in 0..steps {
             let (batches, pulled) = &mut crew[(step % workers) as usize];
             let batch = split.train.select(batches.draw());
-            let found = Network::new(pulled).unwrap().gradients(&batch).unwrap();
+            let found = Network::new(pulled.clone())
+                .unwrap()
+                .gradients(&batch)
+                .unwrap();
             store.push(found.tensors, found.loss).await.unwrap();
             *pulled = store.pull(names()).await;
         }
-        let network = Network::new(&store.parameters()).unwrap();
+        let network = Network::new(store.parameters()).unwrap();
         network.accuracy(&split.test).unwrap()
     }
 
