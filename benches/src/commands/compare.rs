@@ -93,7 +93,8 @@ fn take_turns(
             cores_us: Vec::new(),
         })
         .collect();
-    let pair = cores::pair().ok();
+    // Once pinned we are shown one core only.
+    let pair = plan.cores.or_else(|| cores::pair().ok());
     for run in 1..=runs {
         for (system, turns) in systems.iter().zip(&mut turns) {
             let mut plan = plan.clone();
