@@ -11,7 +11,7 @@ use super::wire::codec::Reader;
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
 use super::write::Stage;
-use crate::error::PeerFault;
+use crate::error::{PeerFault, ResetCode};
 
 /// What the bytes that follow are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,8 @@ pub(crate) enum Input {
     NeedMore(usize),
     /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
     Head { message: u64 },
-    /// The next `len` bytes belong to a part, or to nobody.
+    /// The next `len` bytes belong to a part, or to nobody. Events are to be acted on before `take_dest`: one of them may
+    /// ask for that part's memory.
     Bulk { target: Option<OpId>, len: u64 },
 }
 
@@ -39,6 +40,16 @@ enum State {
     Eager { message: u64, part: u16, left: u64 },
     /// A chunk of a stream.
     Data { op: OpId, left: u64 },
+}
+
+impl State {
+    fn skip(left: u64) -> Self {
+        if left == 0 {
+            Self::Header
+        } else {
+            Self::Skip { left }
+        }
+    }
 }
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -227,11 +238,6 @@ impl<S: Clone, D> PipeState<S, D> {
             part.done |= part.carriage == Carriage::Eager;
         }
         self.parser.state = State::Header;
-        if self.closing.ignore_from.is_some_and(|from| number >= from) {
-            message.disposition = Disposition::Undecided;
-            self.refuse(number, crate::error::ResetCode::Closing, "");
-            return;
-        }
         message.disposition = Disposition::Undecided;
         if message.credit.ahead > 0 {
             self.events.push_back(Event::Ahead { message: number });
@@ -246,20 +252,14 @@ impl<S: Clone, D> PipeState<S, D> {
         let Header { len, kind, flags } = Header::decode(header)?;
         let Some(kind) = kind else {
             check_len("skipped", len, self.ours.chunk.max(CONTROL_MAX))?;
-            self.parser.state = if len == 0 {
-                State::Header
-            } else {
-                State::Skip {
-                    left: u64::from(len),
-                }
-            };
+            self.parser.state = State::skip(u64::from(len));
             return Ok(Frame::Done(HEADER_LEN));
         };
         match kind {
             Kind::Message => self.message_frame(len, rest),
             Kind::Data => self.data_frame(len, rest),
             _ => {
-                check_len(kind.name(), len, CONTROL_MAX)?;
+                check_len(kind.name(), len, kind.body_max())?;
                 let Some(body) = rest.get(..len as usize) else {
                     return Ok(Frame::NeedMore(HEADER_LEN + len as usize));
                 };
@@ -286,12 +286,14 @@ impl<S: Clone, D> PipeState<S, D> {
         let message = InMessage::new(head);
         self.receive_window.receive(message.credit)?;
         self.incoming.next += 1;
-        let has_eager = message
-            .parts
-            .iter()
-            .any(|part| part.carriage == Carriage::Eager && part.len > 0);
         self.incoming.messages.insert(number, message);
-        if has_eager {
+        let eager_len = u64::from(len) - head_len as u64;
+        if self.closing.ignore_from.is_some_and(|from| number >= from) {
+            self.refuse(number, ResetCode::Closing, "");
+            self.parser.state = State::skip(eager_len);
+            return Ok(Frame::Done(HEADER_LEN + head_len));
+        }
+        if eager_len > 0 {
             return Ok(Frame::Head(HEADER_LEN + head_len, number));
         }
         self.next_eager(number, 0);
@@ -300,7 +302,11 @@ impl<S: Clone, D> PipeState<S, D> {
 
     fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
         let frame = Kind::Data.name();
-        check_len(frame, len, self.ours.chunk + DATA_FIELDS as u32)?;
+        check_len(
+            frame,
+            len,
+            self.ours.chunk.saturating_add(DATA_FIELDS as u32),
+        )?;
         if (len as usize) < DATA_FIELDS {
             return Err(PeerFault::Truncated { frame });
         }
@@ -375,8 +381,14 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             Control::Reset {
                 message,
+                answer: true,
+                ..
+            } => self.peer_confirmed(message)?,
+            Control::Reset {
+                message,
                 code,
                 text,
+                answer: false,
             } => self.peer_reset(message, code, text)?,
             Control::Refuse {
                 message,
@@ -390,6 +402,7 @@ impl<S: Clone, D> PipeState<S, D> {
                     message,
                     code,
                     text: String::new(),
+                    answer: true,
                 });
                 self.events.push_back(Event::Refused {
                     message,
@@ -415,6 +428,16 @@ impl<S: Clone, D> PipeState<S, D> {
             Control::Ping { nonce } => self.outbox.control(Control::Pong { nonce }),
             Control::Pong { .. } => {}
             Control::GoAway { next, text } => {
+                if next > self.outgoing.next_sent {
+                    return Err(PeerFault::UnknownMessage {
+                        frame: "GOAWAY",
+                        message: next,
+                    });
+                }
+                let next = self
+                    .closing
+                    .peer_ignores_from
+                    .map_or(next, |old| old.min(next));
                 self.closing.peer_ignores_from = Some(next);
                 self.events.push_back(Event::GoAway { next, text });
             }
@@ -435,7 +458,12 @@ impl<S: Clone, D> PipeState<S, D> {
                         when: "without a FIN",
                     });
                 }
-                self.closing.fin_acked = true;
+                if std::mem::replace(&mut self.closing.fin_acked, true) {
+                    return Err(PeerFault::Unexpected {
+                        frame: "FIN_ACK",
+                        when: "twice",
+                    });
+                }
                 self.events.push_back(Event::FinAck);
             }
             Control::Channel {
@@ -465,12 +493,20 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    fn peer_reset(
-        &mut self,
-        message: u64,
-        code: crate::error::ResetCode,
-        text: String,
-    ) -> Result<(), PeerFault> {
+    /// The writer has heard that a message is refused: nothing more comes of it.
+    fn peer_confirmed(&mut self, message: u64) -> Result<(), PeerFault> {
+        let refused = self.incoming.messages.get(&message);
+        if refused.is_none_or(|message| message.disposition != Disposition::Refused) {
+            return Err(PeerFault::Unexpected {
+                frame: "RESET",
+                when: "in answer to no REFUSE",
+            });
+        }
+        self.release(message);
+        Ok(())
+    }
+
+    fn peer_reset(&mut self, message: u64, code: ResetCode, text: String) -> Result<(), PeerFault> {
         if message > self.incoming.next {
             return Err(PeerFault::UnknownMessage {
                 frame: "RESET",
@@ -478,6 +514,12 @@ impl<S: Clone, D> PipeState<S, D> {
             });
         }
         if message == self.incoming.next {
+            if self.closing.fin_received {
+                return Err(PeerFault::Unexpected {
+                    frame: "RESET",
+                    when: "of a message after its FIN",
+                });
+            }
             // A hole: the writer gave it up before it left.
             self.incoming.next += 1;
             self.count_read(message);
@@ -492,29 +534,24 @@ impl<S: Clone, D> PipeState<S, D> {
             });
             return Ok(());
         };
-        let refused = incoming.disposition == Disposition::Refused;
-        for (i, part) in incoming.parts.iter_mut().enumerate() {
-            part.dest = None;
-            if let (Carriage::Bulk { channel, .. }, false, false) =
-                (part.carriage, part.done, refused)
-            {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: false,
-                };
-                self.events.push_back(Event::Cancel { op, channel });
-            }
+        if incoming.disposition == Disposition::Refused {
+            // The REFUSE is still on its way to the writer, and will be answered.
+            return Ok(());
         }
-        if !refused {
-            self.events.push_back(Event::Reset {
+        for (part, channel) in incoming.abandon() {
+            let op = OpId {
                 message,
-                code,
-                text,
-            });
+                part,
+                outgoing: false,
+            };
+            self.events.push_back(Event::Cancel { op, channel });
         }
-        self.count_read(message);
-        self.finish(message);
+        self.events.push_back(Event::Reset {
+            message,
+            code,
+            text,
+        });
+        self.release(message);
         Ok(())
     }
 

@@ -13,6 +13,11 @@ mod pipe;
 mod read;
 mod write;
 
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
 pub(crate) use input::Input;
 pub(crate) use output::{Mark, Segment};
 pub(crate) use pipe::{Event, KeepAlive, OpId, PipeState};

@@ -116,6 +116,9 @@ impl<S: Clone, D> PipeState<S, D> {
             segments.push(Segment::Control(out.len() - start));
             return true;
         }
+        if self.transmit_flush(out, segments) {
+            return true;
+        }
         let bulk_waits = !self.outbox.streams.is_empty();
         if (!bulk_waits || self.outbox.burst < MESSAGE_BURST)
             && self.transmit_message(out, segments)
@@ -125,7 +128,6 @@ impl<S: Clone, D> PipeState<S, D> {
         self.outbox.burst = 0;
         self.transmit_chunk(out, segments)
             || (bulk_waits && self.transmit_message(out, segments))
-            || self.transmit_flush(out, segments)
             || self.transmit_fin(out, segments)
     }
 
@@ -147,8 +149,10 @@ impl<S: Clone, D> PipeState<S, D> {
                 }
                 self.check_written(number);
             }
-            Mark::Stream(op) => self.events.push_back(super::Event::StreamSent { op }),
-            Mark::Fin => {}
+            Mark::Stream(op) if self.outgoing.contains(op.message) => {
+                self.events.push_back(super::Event::StreamSent { op });
+            }
+            Mark::Stream(_) | Mark::Fin => {}
         }
     }
 
@@ -161,6 +165,7 @@ impl<S: Clone, D> PipeState<S, D> {
                     message,
                     code,
                     text,
+                    answer: false,
                 }
                 .put(out);
                 segments.push(Segment::Control(out.len() - start));

@@ -5,7 +5,9 @@
 //! [`close`](PipeState::close), [`go_away`](PipeState::go_away). Commands of channels: [`stream`](PipeState::stream),
 //! [`expect`](PipeState::expect), [`part_sent`](PipeState::part_sent), [`part_received`](PipeState::part_received),
 //! [`channel`](PipeState::channel). Input: `handle`, `bulk_received`, `handle_timeout`. Output, to be drained after any of
-//! them: `poll_event`, then `poll_transmit`.
+//! them: `poll_event`, then `poll_transmit`, which may itself give rise to events.
+//!
+//! Invariant: after [`Event::Cancel`] of a part there is no other event about it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use super::input::Parser;
 use super::output::{Outbox, Stream};
 use super::read::{Disposition, Incoming};
 use super::wire::descriptor::Carriage;
-use super::wire::frame::Control;
+use super::wire::frame::{CHANNEL_MAX, Control};
 use super::wire::hello::WireLimits;
 use super::write::{self, Outgoing, OutgoingPart, Stage};
 use crate::descriptor::Descriptor;
@@ -49,13 +51,13 @@ pub(crate) enum Event<S, D> {
     Cancel { op: OpId, channel: u8 },
     /// Every byte of a message is handed over.
     Written { message: u64 },
-    /// The reader does not want the message. `started` tells whether it was still under way.
+    /// The reader does not want the message, or no more of it. It may long be handed over.
     Refused {
         message: u64,
         code: ResetCode,
         text: String,
     },
-    /// The writer abandons a message, or what it asked for with it.
+    /// The writer abandons a message, or what it asked for with it. Not told of one that was refused here.
     Reset {
         message: u64,
         code: ResetCode,
@@ -136,6 +138,7 @@ impl<S: Clone, D> PipeState<S, D> {
         channels: usize,
         keep_alive: KeepAlive,
     ) -> Self {
+        let peer = peer.capped(&ours);
         Self {
             ours,
             peer,
@@ -154,12 +157,17 @@ impl<S: Clone, D> PipeState<S, D> {
 
     // Commands of the application.
 
-    /// Queues a message. Returns its number.
+    /// Queues a message. Returns its number. Fails if the peer would not take it, or after `close`.
     pub(crate) fn write(
         &mut self,
         descriptor: Descriptor,
         parts: Vec<OutgoingPart<S>>,
     ) -> Result<u64, Misuse> {
+        if self.closing.asked {
+            return Err(Misuse::Other(
+                "this pipe is closing; write before `close`".to_owned(),
+            ));
+        }
         write::check(&descriptor, &self.peer)?;
         Ok(self.outgoing.push(descriptor, parts, &self.peer))
     }
@@ -194,6 +202,7 @@ impl<S: Clone, D> PipeState<S, D> {
             message,
             code,
             text: text.to_owned(),
+            answer: false,
         });
     }
 
@@ -218,22 +227,36 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
+    /// Length of a part of an incoming message, in bytes.
+    pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
+        let message = self.incoming.messages.get(&op.message)?;
+        Some(message.parts.get(usize::from(op.part))?.len)
+    }
+
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
+    /// A skipped part that comes without a go-ahead still comes, and is thrown away.
     pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
         let Some(incoming) = self.incoming.messages.get_mut(&message) else {
             return false;
         };
-        incoming.disposition = Disposition::Reading;
+        match incoming.disposition {
+            Disposition::Undecided => incoming.disposition = Disposition::Reading,
+            Disposition::Reading => return true,
+            Disposition::Arriving | Disposition::Refused => return false,
+        }
         let mut waits = false;
         let mut refused = Vec::new();
         for (i, part) in incoming.parts.iter_mut().enumerate() {
-            if let Carriage::Bulk { ahead: false, .. } = part.carriage {
-                let skipped = skip.contains(&(i as u16));
-                part.done |= skipped;
-                waits |= !skipped;
-                if skipped {
+            let skipped = skip.contains(&(i as u16));
+            match part.carriage {
+                Carriage::Eager => {}
+                Carriage::Bulk { ahead: true, .. } if skipped => part.dest = None,
+                Carriage::Bulk { ahead: true, .. } => {}
+                Carriage::Bulk { ahead: false, .. } if skipped => {
+                    part.done = true;
                     refused.push(i as u16);
                 }
+                Carriage::Bulk { ahead: false, .. } => waits = true,
             }
         }
         if waits || !refused.is_empty() {
@@ -251,44 +274,41 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(incoming) = self.incoming.messages.get_mut(&message) else {
             return;
         };
-        let in_transit = incoming.in_transit();
-        let bulk = incoming
-            .parts
-            .iter()
-            .any(|part| part.carriage != Carriage::Eager && part.len > 0);
-        incoming.disposition = Disposition::Refused;
-        incoming.descriptor = None;
-        for (i, part) in incoming.parts.iter_mut().enumerate() {
-            part.dest = None;
-            if let (Carriage::Bulk { channel, .. }, false) = (part.carriage, part.done) {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: false,
-                };
-                self.events.push_back(Event::Cancel { op, channel });
-            }
+        if incoming.disposition == Disposition::Refused {
+            return;
         }
-        // The writer always hears of a refusal; a skipped message without bulk is of no interest to it.
-        if bulk || code != ResetCode::Skipped {
+        // The writer always hears of a refusal, and answers; a skipped message for which it does not wait is of no
+        // interest to it.
+        let tell = incoming.is_open() || code != ResetCode::Skipped;
+        for (part, channel) in incoming.abandon() {
+            let op = OpId {
+                message,
+                part,
+                outgoing: false,
+            };
+            self.events.push_back(Event::Cancel { op, channel });
+        }
+        incoming.disposition = Disposition::Refused;
+        if tell {
             self.outbox.control(Control::Refuse {
                 message,
                 code,
                 text: text.to_owned(),
             });
-        }
-        self.count_read(message);
-        if !in_transit {
-            self.finish(message);
+            self.count_read(message);
+        } else {
+            self.release(message);
         }
     }
 
-    /// The application is done with a message: its credit goes back to the writer.
+    /// The application is done with a message: its credit goes back to the writer. Bulk parts that have not come are
+    /// not wanted: the message is refused as [`ResetCode::Skipped`].
     pub(crate) fn finish(&mut self, message: u64) {
-        if let Some(incoming) = self.incoming.messages.remove(&message) {
-            if let Some(window) = self.receive_window.finish(incoming.credit) {
-                self.outbox.control(window);
-            }
+        match self.incoming.messages.get(&message) {
+            None => {}
+            Some(incoming) if incoming.disposition == Disposition::Refused => {}
+            Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
+            Some(_) => self.release(message),
         }
     }
 
@@ -329,9 +349,18 @@ impl<S: Clone, D> PipeState<S, D> {
 
     // Commands of channels.
 
-    /// Sends a part on the pipe's own connection, in DATA frames between which control frames pass.
+    /// Sends a part on the pipe's own connection, in DATA frames between which control frames pass. Ignored if the
+    /// message was abandoned meanwhile: its `Cancel` is among the events.
     pub(crate) fn stream(&mut self, op: OpId, source: S, len: u64) {
         debug_assert!(op.outgoing);
+        // Abandoned since it was started: nothing may follow the RESET.
+        let part = self
+            .outgoing
+            .message(op.message)
+            .and_then(|message| message.parts.get(usize::from(op.part)));
+        if part.is_none_or(|part| part.done) {
+            return;
+        }
         self.outbox.streams.push_back(Stream {
             op,
             source,
@@ -342,8 +371,9 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Lets DATA frames fill `dest`. Returns `false` if the part is not wanted any more.
     pub(crate) fn expect(&mut self, op: OpId, dest: D) -> bool {
-        let part = self.incoming.messages.get_mut(&op.message);
-        match part.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
+        let message = self.incoming.messages.get_mut(&op.message);
+        let wanted = message.filter(|message| message.disposition != Disposition::Refused);
+        match wanted.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
             Some(part) if !part.done => {
                 part.expected = true;
                 part.dest = Some(dest);
@@ -378,8 +408,9 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Sends bytes of a channel about one of its operations.
+    /// Sends bytes of a channel about one of its operations: at most [`CHANNEL_MAX`].
     pub(crate) fn channel(&mut self, op: OpId, body: Vec<u8>) {
+        debug_assert!(body.len() <= CHANNEL_MAX);
         self.outbox.control(Control::Channel {
             message: op.message,
             part: op.part,
@@ -397,7 +428,8 @@ impl<S: Clone, D> PipeState<S, D> {
     /// When `handle_timeout` wants to be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let half = self.keep_alive.silence? / 2;
-        Some(self.keep_alive.asked.unwrap_or(self.keep_alive.last_heard) + half)
+        let since = self.keep_alive.asked.unwrap_or(self.keep_alive.last_heard);
+        since.checked_add(half)
     }
 
     /// Something came from the peer.
@@ -435,7 +467,18 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Forgets an outgoing message; its channels hear of it.
+    /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
+    pub(super) fn release(&mut self, message: u64) {
+        let Some(released) = self.incoming.messages.remove(&message) else {
+            return;
+        };
+        if let Some(window) = self.receive_window.finish(released.credit) {
+            self.outbox.control(window);
+        }
+        self.count_read(message);
+    }
+
+    /// Forgets an outgoing message; the channels at work on it hear of it.
     pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
         let Some(dropped) = self.outgoing.remove(message) else {
             return false;

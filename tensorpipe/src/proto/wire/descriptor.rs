@@ -238,7 +238,11 @@ impl Head {
         let mut eager = 0u64;
         for (part, carriage) in self.carriages.iter().enumerate() {
             let len = self.part_len(part);
-            total = total.saturating_add(len);
+            total = total.checked_add(len).ok_or(PeerFault::LimitExceeded {
+                what: "a message",
+                found: u64::MAX,
+                limit: limits.message,
+            })?;
             if *carriage == Carriage::Eager {
                 check("an eager part", len, u64::from(limits.eager_part))?;
                 eager += len;

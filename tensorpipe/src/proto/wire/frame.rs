@@ -9,14 +9,20 @@ pub(crate) const HEADER_LEN: usize = 8;
 /// The longest text in a control frame, in bytes.
 pub(crate) const TEXT_MAX: usize = 1024;
 
-/// The longest body of a control frame, in bytes. A CHANNEL frame's content is limited by it too.
+/// The longest body of a control frame but GRANT, in bytes. A CHANNEL frame's content is limited by it too.
 pub(crate) const CONTROL_MAX: u32 = 16 << 10;
+
+/// The longest content of a CHANNEL frame, in bytes.
+pub(crate) const CHANNEL_MAX: usize = CONTROL_MAX as usize - 10;
 
 /// Flag: a receiver that does not know the kind skips the frame.
 pub(crate) const OPTIONAL: u8 = 1;
 
 /// Flag of CHANNEL and DATA-like frames: the operation belongs to a message of the frame's *receiver*.
 pub(crate) const YOURS: u8 = 2;
+
+/// Flag of RESET: it answers a REFUSE, and is the last that the reader hears of the message.
+pub(crate) const ANSWER: u8 = 4;
 
 /// What a frame is. The discriminant is its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +71,15 @@ impl Kind {
             29 => Self::Channel,
             _ => return None,
         })
+    }
+
+    /// The longest body that a control frame of this kind may have, in bytes.
+    pub(crate) fn body_max(self) -> u32 {
+        match self {
+            // A reader may skip as many parts as a message can have.
+            Self::Grant => 10 + 2 * u16::MAX as u32,
+            _ => CONTROL_MAX,
+        }
     }
 
     /// Its name in errors and in WIRE.md.
@@ -145,11 +160,12 @@ pub(crate) enum Control {
         bytes: u64,
         ahead: u64,
     },
-    /// The writer abandons a message.
+    /// The writer abandons a message, or (`answer`) confirms that nothing more comes of one that was refused.
     Reset {
         message: u64,
         code: ResetCode,
         text: String,
+        answer: bool,
     },
     /// The reader does not want a message, or no more of it.
     Refuse {
@@ -210,12 +226,16 @@ impl Control {
                 message,
                 code,
                 text,
-            } => put_reason(out, Kind::Reset, *message, *code, text),
+                answer,
+            } => {
+                let flags = if *answer { ANSWER } else { 0 };
+                put_reason(out, Kind::Reset, flags, *message, *code, text);
+            }
             Self::Refuse {
                 message,
                 code,
                 text,
-            } => put_reason(out, Kind::Refuse, *message, *code, text),
+            } => put_reason(out, Kind::Refuse, 0, *message, *code, text),
             Self::Flush { message } => put_frame(out, Kind::Flush, 0, |out| out.put_u64(*message)),
             Self::Flushed { message } => {
                 put_frame(out, Kind::Flushed, 0, |out| out.put_u64(*message))
@@ -265,6 +285,7 @@ impl Control {
                 message: r.u64()?,
                 code: ResetCode::from_code(r.u8()?),
                 text: text(&mut r)?,
+                answer: flags & ANSWER != 0,
             },
             Kind::Refuse => Self::Refuse {
                 message: r.u64()?,
@@ -301,8 +322,8 @@ impl Control {
     }
 }
 
-fn put_reason(out: &mut Vec<u8>, kind: Kind, message: u64, code: ResetCode, text: &str) {
-    put_frame(out, kind, 0, |out| {
+fn put_reason(out: &mut Vec<u8>, kind: Kind, flags: u8, message: u64, code: ResetCode, text: &str) {
+    put_frame(out, kind, flags, |out| {
         out.put_u64(message);
         out.put_u8(code.code());
         out.put_text(cut(text));
@@ -337,6 +358,13 @@ mod tests {
                 message: 1,
                 code: ResetCode::Cancelled,
                 text: "enough".into(),
+                answer: false,
+            },
+            Control::Reset {
+                message: 1,
+                code: ResetCode::Refused,
+                text: String::new(),
+                answer: true,
             },
             Control::Refuse {
                 message: 2,

@@ -88,6 +88,17 @@ impl WireLimits {
         Ok(limits)
     }
 
+    /// What a writer makes of its peer's limits: no chunk longer than its own, so that no stream starves the rest,
+    /// and frames whose length a header can hold.
+    pub(crate) fn capped(mut self, own: &Self) -> Self {
+        const FRAME_SHARE_MAX: u32 = 1 << 30;
+        self.chunk = self.chunk.min(own.chunk);
+        self.eager_part = self.eager_part.min(FRAME_SHARE_MAX);
+        self.eager_message = self.eager_message.min(FRAME_SHARE_MAX);
+        self.metadata = self.metadata.min(FRAME_SHARE_MAX);
+        self
+    }
+
     /// The longest MESSAGE body that these limits allow.
     pub(crate) fn frame_max(&self) -> u32 {
         // A part's fixed fields take at most 40 bytes and 32 dimensions of 8 bytes.
@@ -161,8 +172,9 @@ pub(crate) struct Answer {
 }
 
 fn put_devices(out: &mut Vec<u8>, devices: &[(Device, Vec<u8>)]) {
-    out.put_u8(devices.len() as u8);
-    for (device, descriptor) in devices {
+    let count = u8::try_from(devices.len()).unwrap_or(u8::MAX);
+    out.put_u8(count);
+    for (device, descriptor) in &devices[..usize::from(count)] {
         out.put_device(*device);
         out.put_blob(descriptor);
     }
@@ -267,8 +279,10 @@ impl Answer {
                 out.put_u8(channel.tokens.len() as u8);
                 channel.tokens.iter().for_each(|token| out.put_bytes(token));
                 put_devices(out, &channel.devices);
-                out.put_u8(channel.pairs.len() as u8);
-                for (ours, theirs) in &channel.pairs {
+                // Sixteen devices and the CPU on either side make more pairs than a byte can count.
+                let count = u16::try_from(channel.pairs.len()).unwrap_or(u16::MAX);
+                out.put_u16(count);
+                for (ours, theirs) in &channel.pairs[..usize::from(count)] {
                     out.put_device(*ours);
                     out.put_device(*theirs);
                 }
@@ -299,7 +313,7 @@ impl Answer {
                         .map(|_| r.id128())
                         .collect::<Result<_, PeerFault>>()?,
                     devices: take_devices(&mut r)?,
-                    pairs: (0..r.u8()?)
+                    pairs: (0..r.u16()?)
                         .map(|_| Ok((r.device()?, r.device()?)))
                         .collect::<Result<_, PeerFault>>()?,
                 })

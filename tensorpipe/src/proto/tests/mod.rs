@@ -1,0 +1,19 @@
+//! Stories about two pipes: one idea a file. Each ends by looking that nothing is left behind.
+
+mod ahead;
+mod backlog;
+mod close;
+mod credit;
+mod cut;
+mod fairness;
+mod flush;
+mod go_away;
+mod handshake;
+mod keep_alive;
+mod parts;
+mod ping_pong;
+mod refuse;
+mod reset;
+mod skip;
+mod split;
+mod unknown;
