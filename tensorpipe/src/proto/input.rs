@@ -16,18 +16,20 @@ use crate::error::{PeerFault, ResetCode};
 /// What the bytes that follow are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Not enough bytes: at least this many are needed at the front of the next call's input.
+    /// At least this many bytes are needed at the front of the next call's input. Where they are there already, call
+    /// again once the events are acted on: one of them asks for memory that comes next.
     NeedMore(usize),
     /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
     Head { message: u64 },
-    /// The next `len` bytes belong to a part, or to nobody. Events are to be acted on before `take_dest`: one of them may
-    /// ask for that part's memory.
+    /// The next `len` bytes belong to a part, or to nobody.
     Bulk { target: Option<OpId>, len: u64 },
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     state: State,
+    /// A message has come whose bulk parts follow without a go-ahead: they need memory first.
+    pause: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +62,7 @@ impl<S: Clone, D> PipeState<S, D> {
         now: Instant,
     ) -> Result<(usize, Input), PeerFault> {
         let mut used = 0;
+        self.parser.pause = false;
         if !input.is_empty() {
             self.heard(now);
         }
@@ -100,6 +103,9 @@ impl<S: Clone, D> PipeState<S, D> {
                             len: left,
                         },
                     ));
+                }
+                State::Header if self.parser.pause => {
+                    return Ok((used, Input::NeedMore(HEADER_LEN)));
                 }
                 State::Header => match self.frame(&input[used..])? {
                     Frame::Done(len) => used += len,
@@ -213,6 +219,8 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         if part.got == part.len && part.carriage != Carriage::Eager && !refused {
             let dest = part.dest.take();
+            // Thrown away as it came: nobody waits for it.
+            part.done |= dest.is_none();
             self.events.push_back(Event::StreamReceived { op, dest });
         }
     }
@@ -241,6 +249,7 @@ impl<S: Clone, D> PipeState<S, D> {
         message.disposition = Disposition::Undecided;
         if message.credit.ahead > 0 {
             self.events.push_back(Event::Ahead { message: number });
+            self.parser.pause = true;
         }
         self.events.push_back(Event::Ready { message: number });
     }
@@ -396,7 +405,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 text,
             } => {
                 self.check_sent("REFUSE", message)?;
-                self.drop_outgoing(message);
+                let under_way = self.drop_outgoing(message);
                 // Always answered, so that the reader knows when nothing of it can come any more.
                 self.outbox.control(Control::Reset {
                     message,
@@ -404,11 +413,14 @@ impl<S: Clone, D> PipeState<S, D> {
                     text: String::new(),
                     answer: true,
                 });
-                self.events.push_back(Event::Refused {
-                    message,
-                    code,
-                    text,
-                });
+                // To skip what is handed over is no news.
+                if under_way || code != ResetCode::Skipped {
+                    self.events.push_back(Event::Refused {
+                        message,
+                        code,
+                        text,
+                    });
+                }
             }
             Control::Flush { message } => {
                 if message >= self.incoming.next {

@@ -91,6 +91,12 @@ impl<S> Outbox<S> {
         }
     }
 
+    /// Control frames that wait.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.control.len()
+    }
+
     /// Fails if the peer makes this side queue answers that it does not fetch.
     pub(super) fn check(&self) -> Result<(), PeerFault> {
         if self.control.len() <= CONTROL_QUEUE_MAX {

@@ -136,6 +136,12 @@ impl<D> Incoming<D> {
         self.flushed()
     }
 
+    /// Questions that wait for an answer.
+    #[cfg(test)]
+    pub(super) fn questions(&self) -> usize {
+        self.flush.len()
+    }
+
     /// The peer asks. Returns the number to report at once, if everything is read.
     pub(super) fn flush(&mut self, number: u64) -> Option<u64> {
         // It waits for the last unread message up to `number`: so there are never more questions than messages.

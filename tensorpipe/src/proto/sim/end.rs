@@ -61,7 +61,10 @@ pub(in crate::proto) struct End {
     /// And then it closes.
     pub(in crate::proto) close_after: bool,
 
+    /// Offered and not yet decided on.
     pub(in crate::proto) ready: Vec<u64>,
+    /// Ever offered.
+    pub(in crate::proto) offered: Vec<u64>,
     pub(in crate::proto) delivered: Vec<Delivered>,
     pub(in crate::proto) written: Vec<u64>,
     pub(in crate::proto) refused: Vec<(u64, ResetCode)>,
@@ -74,6 +77,8 @@ pub(in crate::proto) struct End {
     pub(in crate::proto) fin_ack: bool,
     pub(in crate::proto) fault: Option<PeerFault>,
     pub(in crate::proto) silent: Option<(Duration, Instant)>,
+    /// Everything sent, if wanted.
+    pub(in crate::proto) record: Option<Vec<u8>>,
     /// Kind and length of each frame sent.
     pub(in crate::proto) frames: Vec<(u8, usize)>,
 
@@ -100,6 +105,7 @@ impl End {
             on_open: Vec::new(),
             close_after: false,
             ready: Vec::new(),
+            offered: Vec::new(),
             delivered: Vec::new(),
             written: Vec::new(),
             refused: Vec::new(),
@@ -112,6 +118,7 @@ impl End {
             fin_ack: false,
             fault: None,
             silent: None,
+            record: None,
             frames: Vec::new(),
             reading: BTreeMap::new(),
             early: BTreeMap::new(),
@@ -204,6 +211,11 @@ impl End {
     pub(in crate::proto) fn reset(&mut self, message: u64) {
         self.pipe.reset(message, ResetCode::Cancelled, "enough");
         self.events();
+    }
+
+    /// Messages that the application has begun to read.
+    pub(in crate::proto) fn under_way(&self) -> Vec<u64> {
+        self.reading.keys().copied().collect()
     }
 
     /// What was delivered, in the order in which it was written.
@@ -301,6 +313,9 @@ impl End {
         let announced = u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize;
         assert_eq!(frame.len(), 8 + announced, "one whole frame at a time");
         self.frames.push((frame[4], frame.len()));
+        if let Some(record) = &mut self.record {
+            record.extend_from_slice(&frame);
+        }
         self.backlog.push_back(Out::Bytes(frame));
         self.backlog.extend(marks);
         self.events();
@@ -318,14 +333,21 @@ impl End {
 
     fn consume(&mut self, now: Instant) -> Result<(), PeerFault> {
         self.shake_hands(now)?;
+        let mut waits = 0;
         while matches!(self.phase, Phase::Open) && !self.is_over() {
             let (used, next) = self.pipe.handle(&self.input, now)?;
             self.input.drain(..used);
-            self.events();
+            if used > 0 {
+                waits = 0;
+            }
             match next {
                 Input::NeedMore(len) => {
-                    assert!(len > self.input.len(), "it has what it asks for");
-                    return Ok(());
+                    if len > self.input.len() {
+                        self.events();
+                        return Ok(());
+                    }
+                    waits += 1;
+                    assert!(waits < 2, "it has what it asks for");
                 }
                 Input::Head { message } => {
                     let parts: Vec<_> = self.pipe.eager_parts(message).collect();
@@ -346,6 +368,7 @@ impl End {
                         dest
                     });
                     self.input.drain(..len);
+                    waits = 0;
                     self.pipe.bulk_received(len as u64, dest);
                 }
             }
@@ -412,6 +435,7 @@ impl End {
         match event {
             Event::Ready { message } => {
                 self.ready.push(message);
+                self.offered.push(message);
                 if self.eager_reader {
                     self.read(message);
                 }
