@@ -6,7 +6,7 @@
 mod end;
 mod message;
 
-pub(super) use end::{Delivered, End, Pipe, incoming};
+pub(super) use end::{End, incoming};
 pub(super) use message::{Msg, limits, message};
 
 use std::collections::VecDeque;

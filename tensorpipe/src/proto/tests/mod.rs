@@ -19,3 +19,4 @@ mod reset;
 mod skip;
 mod split;
 mod unknown;
+mod wire_md;
