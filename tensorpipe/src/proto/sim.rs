@@ -125,8 +125,13 @@ impl Pair {
             (&mut self.b, &mut self.a_to_b),
             (&mut self.a, &mut self.b_to_a),
         ] {
+            // What has come in since the last look comes in one piece.
+            let mut arrived = Vec::new();
             while let Some(bytes) = link.receive(now) {
-                end.receive(&bytes, now);
+                arrived.extend_from_slice(&bytes);
+            }
+            if !arrived.is_empty() {
+                end.receive(&arrived, now);
                 moved = true;
             }
             moved |= !link.stalled && !link.under_way.is_empty();

@@ -301,6 +301,7 @@ fn fields_mean_nothing() {
         other => panic!("{other:?}"),
     };
     malformed(&head(&[(5, bulk(2, false))]));
+    malformed(&head(&[(0, bulk(0, false))]));
     let tensor = |dtype: DType, shape: Vec<u64>| {
         let mut out = Vec::new();
         let tensor = TensorDescriptor {

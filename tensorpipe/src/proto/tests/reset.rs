@@ -103,6 +103,20 @@ fn during_its_bulk_the_rest_does_not_leave() {
 }
 
 #[test]
+fn with_its_last_chunk_half_way_out_no_channel_hears_that_it_was_sent() {
+    let mut pair = Pair::new();
+    pair.a_to_b.bytes_per_tick = 200;
+    pair.a.write(&message("half").tensor(1000));
+    pair.run_for(Duration::from_millis(4));
+    assert_eq!(pair.a.started.len(), 1);
+    pair.a.reset(0);
+    pair.run();
+    assert_eq!(pair.a.cancelled, pair.a.started);
+    assert!(pair.a.written.is_empty());
+    pair.assert_clean();
+}
+
+#[test]
 fn handed_over_it_is_still_named_to_the_reader() {
     let mut pair = Pair::new();
     pair.a.write(&message("call").tensor(1000));

@@ -232,7 +232,7 @@ impl Head {
         Ok(Ok((head, head_len)))
     }
 
-    /// The sums fit the limits, and the eager parts fill the frame exactly.
+    /// The sums fit the limits, what is empty is eager, and the eager parts fill the frame exactly.
     fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
         let mut total = 0u64;
         let mut eager = 0u64;
@@ -246,6 +246,11 @@ impl Head {
             if *carriage == Carriage::Eager {
                 check("an eager part", len, u64::from(limits.eager_part))?;
                 eager += len;
+            } else if len == 0 {
+                return Err(PeerFault::Malformed {
+                    frame: Kind::Message.name(),
+                    what: "an empty part that waits for a go-ahead",
+                });
             }
         }
         check("a message", total, limits.message)?;
