@@ -56,6 +56,10 @@ pub(in crate::proto) struct End {
     pub(in crate::proto) split: usize,
     /// Whether the application reads whatever is offered.
     pub(in crate::proto) eager_reader: bool,
+    /// Whether it skips whatever is offered, at once.
+    pub(in crate::proto) skips: bool,
+    /// Whether there is no memory for what comes ahead.
+    pub(in crate::proto) out_of_memory: bool,
     /// Written as soon as the handshake is done.
     pub(in crate::proto) on_open: Vec<Msg>,
     /// And then it closes.
@@ -102,6 +106,8 @@ impl End {
             backlog: VecDeque::new(),
             split: usize::MAX,
             eager_reader: true,
+            skips: false,
+            out_of_memory: false,
             on_open: Vec::new(),
             close_after: false,
             ready: Vec::new(),
@@ -436,10 +442,13 @@ impl End {
             Event::Ready { message } => {
                 self.ready.push(message);
                 self.offered.push(message);
-                if self.eager_reader {
+                if self.skips {
+                    self.refuse(message, ResetCode::Skipped);
+                } else if self.eager_reader {
                     self.read(message);
                 }
             }
+            Event::Ahead { .. } if self.out_of_memory => {}
             Event::Ahead { message } => {
                 for part in 0.. {
                     let op = incoming(message, part);
@@ -468,8 +477,16 @@ impl End {
                 self.pipe.part_sent(op);
             }
             Event::StreamSent { op } => self.pipe.part_sent(op),
-            Event::StreamReceived { op, dest } => self.part(op, dest),
-            Event::Channel { op, body, .. } => self.part(op, Some(body)),
+            Event::StreamReceived { op, dest } => {
+                if dest.is_some() {
+                    self.pipe.part_received(op);
+                }
+                self.part(op, dest);
+            }
+            Event::Channel { op, body, .. } => {
+                self.pipe.part_received(op);
+                self.part(op, Some(body));
+            }
             Event::Cancel { op, .. } => self.cancelled.push(op),
             Event::Written { message } => self.written.push(message),
             Event::Refused { message, code, .. } => self.refused.push((message, code)),
@@ -487,7 +504,6 @@ impl End {
     }
 
     fn part(&mut self, op: OpId, bytes: Option<Vec<u8>>) {
-        self.pipe.part_received(op);
         match self.reading.get_mut(&op.message) {
             Some(reading) => {
                 reading.missing.remove(&op.part);

@@ -89,3 +89,31 @@ fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
     assert_eq!(pair.a.refused, [(1, ResetCode::Refused)]);
     pair.assert_clean();
 }
+
+#[test]
+fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
+    let mut pair = pair(10_000);
+    pair.b.out_of_memory = true;
+    pair.a.write(&message("lost").tensor(5000));
+    pair.run();
+    pair.b.read(0);
+    pair.run();
+    assert_eq!(pair.b.delivered[0].parts, [None]);
+    assert_eq!(
+        pair.a.refused,
+        [],
+        "all of it has come: it is simply done with"
+    );
+    pair.assert_clean();
+}
+
+#[test]
+fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
+    let mut pair = pair(10_000);
+    pair.b.skips = true;
+    pair.a.write(&message("skipped").tensor(5000));
+    pair.run();
+    assert_eq!((pair.a.written.len(), pair.a.refused.len()), (1, 0));
+    assert_eq!(pair.b.cancelled, [incoming(0, 0)]);
+    pair.assert_clean();
+}
