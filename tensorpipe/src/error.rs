@@ -73,6 +73,16 @@ pub enum Misuse {
     /// The bytes of a tensor live on a device that the CPU cannot read.
     #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]
     NotOnCpu(Device),
+    /// Rows that a tensor does not have.
+    #[error(
+        "rows {}..{} of a tensor that has {rows}; stay within its first dimension", .range.start, .range.end
+    )]
+    Rows {
+        /// The rows asked for.
+        range: std::ops::Range<u64>,
+        /// The rows there are.
+        rows: u64,
+    },
     /// Shape and length disagree.
     #[error("a {dtype} tensor of shape {shape:?} takes {wanted} bytes, got {found}")]
     Shape {
@@ -111,6 +121,16 @@ pub enum Misuse {
         name: String,
         /// Why it is not there, or which there are.
         reason: String,
+    },
+    /// An element type that the other side of a conversion does not have.
+    #[error("{library} has no {dtype} tensors; convert to {instead} first")]
+    UnsupportedDType {
+        /// Which library lacks it.
+        library: &'static str,
+        /// The element type, as the library that has it writes it.
+        dtype: String,
+        /// What both have.
+        instead: &'static str,
     },
     /// Anything else, said in words.
     #[error("{0}")]
@@ -369,7 +389,7 @@ pub enum Error {
         /// How many times.
         attempts: u32,
         /// What the last attempt met.
-        source: Box<Error>,
+        source: Box<Self>,
     },
     /// The listener does not want this pipe.
     #[error("{peer} refused the pipe: {reason}")]

@@ -2,9 +2,13 @@
 //!
 //! A [`Device`] is a kind and an index. Kinds are names, not an enum: a backend outside this crate brings its own.
 
+mod pool;
 mod region;
 
+pub use pool::{Pool, PoolOptions, PoolStats};
 pub use region::{Buffer, BufferMut, Memory};
+
+pub use crate::sys::block::ALIGNMENT;
 
 use std::fmt;
 use std::str::FromStr;

@@ -4,23 +4,15 @@
 //! `Buffer` costs nothing. All memory is initialised from birth (zero pages or earlier content of a pool), so that a
 //! half-filled buffer is never undefined.
 
-#![allow(
-    unsafe_code,
-    reason = "64-byte aligned memory comes from std::alloc and is handed out as slices"
-)]
-
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::Device;
-
-/// The alignment of all memory that this crate allocates, in bytes: a cache line, and enough for AVX-512.
-pub const ALIGNMENT: usize = 64;
+use crate::error::SystemError;
+use crate::sys::block::Block;
 
 /// Memory of a device, kept alive by whoever holds it.
 ///
@@ -49,62 +41,9 @@ pub trait Memory: Send + Sync + 'static {
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-/// One allocation of ours: zeroed at birth, aligned to [`ALIGNMENT`].
-pub(crate) struct Block {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a Block owns its allocation exclusively, like a Box<[u8]>; nothing in it is tied to a thread.
-unsafe impl Send for Block {}
-// SAFETY: shared access only hands out `&[u8]`.
-unsafe impl Sync for Block {}
-
-impl Block {
-    pub(crate) fn zeroed(len: usize) -> Self {
-        let start = if len == 0 {
-            NonNull::<u128>::dangling().cast()
-        } else {
-            let layout = Self::layout(len);
-            // SAFETY: the layout's size is not zero, checked above.
-            let start = unsafe { alloc_zeroed(layout) };
-            NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout))
-        };
-        Self { start, len }
-    }
-
-    fn layout(len: usize) -> Layout {
-        // A length beyond isize::MAX can be neither a slice's nor a message's: limits refuse it earlier.
-        Layout::from_size_align(len, ALIGNMENT).unwrap_or_else(|_| panic!("capacity overflow"))
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: start points to `len` initialised bytes (or dangles with len 0) that live as long as self.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if self.len != 0 {
-            // SAFETY: allocated in `zeroed` with the same layout, and freed once.
-            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
-        }
-    }
-}
-
 impl Memory for Block {
     fn len(&self) -> usize {
-        self.len
+        self.len()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         Some(self.bytes())
@@ -293,6 +232,17 @@ impl BufferMut {
         }
     }
 
+    /// The same, for a length that may be too much for this machine.
+    ///
+    /// # Errors
+    /// When the system has no such memory, where [`BufferMut::zeroed`] panics.
+    pub fn try_zeroed(len: usize) -> Result<Self, SystemError> {
+        Ok(Self {
+            memory: Arc::new(Block::try_zeroed(len)?),
+            len,
+        })
+    }
+
     /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does, or it is shorter.
     pub fn from_memory(mut memory: Arc<dyn Memory>, len: usize) -> Result<Self, Arc<dyn Memory>> {
         if Arc::get_mut(&mut memory).is_none() || memory.len() < len {
@@ -358,6 +308,7 @@ impl fmt::Debug for BufferMut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::ALIGNMENT;
 
     #[test]
     fn fresh_memory_is_aligned_zeroed_and_exclusive() {

@@ -20,6 +20,6 @@ mod tests;
 
 pub(crate) use input::Input;
 pub(crate) use output::{Mark, Segment};
-pub(crate) use pipe::{Event, KeepAlive, OpId, PipeState};
-pub(crate) use read::Disposition;
+pub use pipe::OpId;
+pub(crate) use pipe::{Event, KeepAlive, PipeState};
 pub(crate) use write::OutgoingPart;

@@ -227,10 +227,48 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
+    /// The channel that carries a part of a message of this side's.
+    pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
+        match self
+            .outgoing
+            .message(op.message)?
+            .parts
+            .get(usize::from(op.part))?
+            .carriage
+        {
+            Carriage::Eager => None,
+            Carriage::Bulk { channel, .. } => Some(channel),
+        }
+    }
+
     /// Length of a part of an incoming message, in bytes.
     pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
         let message = self.incoming.messages.get(&op.message)?;
-        Some(message.parts.get(usize::from(op.part))?.len)
+        message.parts.get(usize::from(op.part)).map(|part| part.len)
+    }
+
+    /// Bytes of an incoming message's bulk parts that are not here yet.
+    pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
+        let parts = self
+            .incoming
+            .messages
+            .get(&message)
+            .map(|message| message.parts.as_slice())
+            .unwrap_or_default();
+        parts
+            .iter()
+            .filter(|part| !part.done)
+            .map(|part| part.len - part.got)
+            .sum()
+    }
+
+    /// Lets go of everything that is under way: the pipe has ended.
+    pub(crate) fn abandon(&mut self) {
+        // Numbers stay: who asks what was written last is not told that there was nothing.
+        self.outgoing.clear();
+        self.incoming.clear();
+        self.outbox = Outbox::default();
+        self.events.clear();
     }
 
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.

@@ -158,6 +158,12 @@ impl<D> Incoming<D> {
         }
     }
 
+    /// Drops everything.
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+        self.flush.clear();
+    }
+
     fn flushed(&mut self) -> Option<u64> {
         self.advance();
         // One answer tells how far reading has come: it serves every question up to there.

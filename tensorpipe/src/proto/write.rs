@@ -189,6 +189,12 @@ impl<S> Outgoing<S> {
         }
     }
 
+    /// Drops everything, sent or not.
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+        self.next_sent = self.next;
+    }
+
     /// Whether everything queued is handed over.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()

@@ -4,15 +4,25 @@
 //! shared; [`Tensor::make_mut`] copies only if somebody else holds it too.
 
 mod dtype;
+mod from;
+#[cfg(any(feature = "candle", feature = "ndarray", feature = "safetensors"))]
+pub mod interop;
+mod pooled;
+#[cfg(feature = "serde")]
+pub(crate) mod serde;
 
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub use self::serde::lift;
 pub use dtype::{DType, Element};
 
 use std::fmt;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::device::{Buffer, BufferMut, Device};
-use crate::error::Misuse;
+use crate::device::{ALIGNMENT, Buffer, BufferMut, Device};
+use crate::error::{Misuse, SystemError};
 
 /// Dimensions, outermost first.
 pub(crate) type Shape = SmallVec<[u64; 4]>;
@@ -21,6 +31,9 @@ pub(crate) type Shape = SmallVec<[u64; 4]>;
 pub const MAX_DIMS: usize = 32;
 
 /// A contiguous, row-major, reference-counted tensor.
+///
+/// There is no `==`: by value or by bits, NaN and memory of a GPU make it a choice. Compare [`Tensor::as_slice`] or
+/// [`Tensor::as_bytes`].
 #[derive(Clone)]
 pub struct Tensor {
     buffer: Buffer,
@@ -75,21 +88,19 @@ impl Tensor {
         }
     }
 
-    /// All zeros, in fresh 64-byte aligned main memory.
+    /// All zeros, in fresh 64-byte aligned main memory. Where tensors come and go, a [`Pool`](crate::Pool) is faster.
+    ///
+    /// ```
+    /// # use tensorpipe::{DType, Tensor};
+    /// let mut t = Tensor::zeros(DType::F32, [2, 3])?;
+    /// t.make_mut::<f32>()?[5] = 1.0;
+    /// # Ok::<(), tensorpipe::Misuse>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Misuse::Shape`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot.
     pub fn zeros(dtype: DType, shape: impl AsRef<[u64]>) -> Result<Self, Misuse> {
-        let shape = shape.as_ref();
-        let len = byte_len(dtype, shape)
-            .and_then(|len| usize::try_from(len).ok())
-            .filter(|len| *len <= isize::MAX as usize - 64);
-        let Some(len) = len else {
-            return Err(Misuse::Shape {
-                dtype,
-                shape: shape.to_vec(),
-                wanted: u64::MAX,
-                found: 0,
-            });
-        };
-        Self::from_buffer(BufferMut::zeroed(len).freeze(), dtype, shape)
+        Self::allocate(dtype, shape.as_ref(), BufferMut::try_zeroed)
     }
 
     /// The element type.
@@ -198,7 +209,7 @@ impl Tensor {
     /// [`Misuse::NotOnCpu`] for device memory.
     pub fn to_aligned(&self) -> Result<Self, Misuse> {
         let bytes = self.as_bytes()?;
-        if bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(64) {
+        if bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             return Ok(self.clone());
         }
         Ok(Self {
@@ -216,6 +227,79 @@ impl Tensor {
         Self::from_buffer(self.buffer, self.dtype, shape)
     }
 
+    /// Rows `range` of the outermost dimension, sharing the memory.
+    ///
+    /// ```
+    /// # use tensorpipe::Tensor;
+    /// let batch = Tensor::from_vec((0..12u32).collect(), [4, 3])?;
+    /// let half = batch.rows(2..4)?;
+    /// assert_eq!((half.shape(), half.as_slice::<u32>()?[0]), (&[2, 3][..], 6));
+    /// # Ok::<(), tensorpipe::Misuse>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Misuse::Rows`] for rows that are not there.
+    pub fn rows(&self, range: Range<u64>) -> Result<Self, Misuse> {
+        let rows = self.shape.first().copied().unwrap_or(0);
+        if range.start > range.end || range.end > rows {
+            return Err(Misuse::Rows { range, rows });
+        }
+        let mut shape = self.shape.clone();
+        // Fits `usize`, because the bytes of all rows do; without elements a row has no bytes.
+        let row = self.buffer.len().checked_div(rows as usize).unwrap_or(0);
+        if let Some(first) = shape.first_mut() {
+            *first = range.end - range.start;
+        }
+        Ok(Self {
+            buffer: self
+                .buffer
+                .slice(range.start as usize * row..range.end as usize * row),
+            dtype: self.dtype,
+            shape,
+        })
+    }
+
+    /// The only element of a tensor that has one, such as a loss.
+    ///
+    /// ```
+    /// # use tensorpipe::Tensor;
+    /// assert_eq!(Tensor::scalar(0.5f32).item::<f32>()?, 0.5);
+    /// # Ok::<(), tensorpipe::Misuse>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Misuse::Shape`] when there is not exactly one; else as [`Tensor::as_slice`], without the alignment.
+    pub fn item<T: Element>(&self) -> Result<T, Misuse> {
+        self.check_dtype::<T>()?;
+        let bytes = self.as_bytes()?;
+        bytemuck::try_pod_read_unaligned(bytes).map_err(|_| Misuse::Shape {
+            dtype: self.dtype,
+            shape: Vec::new(),
+            wanted: size_of::<T>() as u64,
+            found: bytes.len() as u64,
+        })
+    }
+
+    fn allocate(
+        dtype: DType,
+        shape: &[u64],
+        memory: impl FnOnce(usize) -> Result<BufferMut, SystemError>,
+    ) -> Result<Self, Misuse> {
+        let len = byte_len(dtype, shape).and_then(|len| usize::try_from(len).ok());
+        let len = len.ok_or_else(|| Misuse::Shape {
+            dtype,
+            shape: shape.to_vec(),
+            wanted: u64::MAX,
+            found: 0,
+        })?;
+        let buffer = memory(len).map_err(|error| {
+            Misuse::Other(format!(
+                "no memory for a {dtype} tensor of shape {shape:?} ({error}); make it in parts"
+            ))
+        })?;
+        Self::from_buffer(buffer.freeze(), dtype, shape)
+    }
+
     fn check_dtype<T: Element>(&self) -> Result<(), Misuse> {
         if T::accepts(self.dtype) {
             Ok(())
@@ -228,8 +312,11 @@ impl Tensor {
     }
 }
 
-/// Bytes that a tensor takes; `None` when that overflows.
+/// Bytes that a tensor takes; `None` when that overflows. A zero decides, wherever it stands.
 pub(crate) fn byte_len(dtype: DType, shape: &[u64]) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
     shape
         .iter()
         .try_fold(dtype.size() as u64, |len, dim| len.checked_mul(*dim))
@@ -260,59 +347,4 @@ impl fmt::Debug for Tensor {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::Bytes;
-
-    #[test]
-    fn shape_and_length_must_agree() {
-        assert!(Tensor::from_vec(vec![0f32; 6], [2, 3]).is_ok());
-        let error = Tensor::from_vec(vec![0f32; 5], [2, 3]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "a f32 tensor of shape [2, 3] takes 24 bytes, got 20"
-        );
-        assert!(Tensor::zeros(DType::F64, [u64::MAX, 2]).is_err());
-        assert_eq!(
-            Tensor::from_vec(vec![7u8], []).unwrap().shape(),
-            &[] as &[u64]
-        );
-        assert_eq!(Tensor::zeros(DType::F64, [0, u64::MAX]).unwrap().len(), 0);
-    }
-
-    #[test]
-    fn a_view_checks_type_and_alignment() {
-        let t = Tensor::from_vec(vec![1i32, 2], [2]).unwrap();
-        assert_eq!(
-            t.as_slice::<f32>(),
-            Err(Misuse::DType {
-                wanted: DType::F32,
-                found: DType::I32
-            })
-        );
-        let aligned = Buffer::copy_from_slice(&[0; 9]);
-        let shifted = Tensor::from_buffer(aligned.slice(1..9), DType::F32, [2]).unwrap();
-        let error = shifted.as_slice::<f32>().unwrap_err();
-        assert!(error.to_string().contains("to_aligned()"), "{error}");
-        assert_eq!(
-            shifted.to_aligned().unwrap().as_slice::<f32>().unwrap(),
-            &[0.0, 0.0]
-        );
-        let bools =
-            Tensor::from_buffer(Bytes::from_static(&[0, 1, 7]).into(), DType::Bool, [3]).unwrap();
-        assert_eq!(bools.as_slice::<u8>().unwrap(), &[0, 1, 7]);
-    }
-
-    #[test]
-    fn writing_to_a_shared_tensor_copies_it() {
-        let mut t = Tensor::from_vec(vec![1f32, 2.], [2]).unwrap();
-        let before = t.as_slice::<f32>().unwrap().as_ptr();
-        t.make_mut::<f32>().unwrap()[0] = 5.0;
-        assert_eq!(t.as_slice::<f32>().unwrap().as_ptr(), before);
-        let other = t.clone();
-        t.make_mut::<f32>().unwrap()[0] = 9.0;
-        assert_eq!(other.as_slice::<f32>().unwrap(), &[5.0, 2.0]);
-        assert_eq!(t.as_slice::<f32>().unwrap(), &[9.0, 2.0]);
-        assert_eq!(other.into_vec::<f32>().unwrap(), [5.0, 2.0]);
-    }
-}
+mod tests;

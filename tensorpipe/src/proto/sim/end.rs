@@ -295,11 +295,9 @@ impl End {
             return false;
         }
         let (mut bytes, mut segments) = (Vec::new(), Vec::new());
-        let wants = self.pipe.wants_transmit();
         if !self.pipe.poll_transmit(&mut bytes, &mut segments) {
             return false;
         }
-        assert!(wants, "something is sent that was not announced");
         let mut frame = Vec::new();
         let mut rest = &bytes[..];
         let mut marks = Vec::new();
@@ -528,7 +526,8 @@ impl End {
         );
         assert!(self.pipe.outbox.streams.is_empty());
         assert!(self.reading.is_empty() && self.early.is_empty());
-        assert!(!self.pipe.wants_transmit() && self.backlog.is_empty());
+        assert!(!self.pipe.has_control() && self.pipe.outbox.flush.is_empty());
+        assert!(self.backlog.is_empty());
         assert_eq!(self.pipe.receive_window.outstanding(), Default::default());
     }
 }

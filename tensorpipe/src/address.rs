@@ -1,0 +1,86 @@
+//! URLs: `transport://address`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Misuse;
+
+/// Where a listener is: the name of a transport and an address that it understands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Url {
+    transport: String,
+    address: String,
+}
+
+impl Url {
+    pub(crate) fn new(transport: &str, address: &str) -> Self {
+        Self {
+            transport: transport.to_owned(),
+            address: address.to_owned(),
+        }
+    }
+
+    /// The transport's name.
+    pub fn transport(&self) -> &str {
+        &self.transport
+    }
+
+    /// The address, e.g. `127.0.0.1:5000`, `[::1]:0` or `host.example:5000` for tcp.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+impl FromStr for Url {
+    type Err = Misuse;
+
+    fn from_str(url: &str) -> Result<Self, Misuse> {
+        let bad = |reason: &str| Misuse::Address {
+            url: url.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let (transport, address) = url
+            .split_once("://")
+            .ok_or_else(|| bad("there is no `://` in it"))?;
+        if transport.is_empty()
+            || !transport
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        {
+            return Err(bad(
+                "a transport's name is in lower-case letters and digits",
+            ));
+        }
+        if address.is_empty() {
+            return Err(bad("nothing stands after `://`"));
+        }
+        if address.len() > 1024 {
+            return Err(bad("it is longer than 1024 bytes"));
+        }
+        Ok(Self::new(transport, address))
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.transport, self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let url: Url = "tcp://[::1]:80".parse().unwrap();
+        assert_eq!((url.transport(), url.address()), ("tcp", "[::1]:80"));
+        assert_eq!(url.to_string(), "tcp://[::1]:80");
+        for bad in ["", "127.0.0.1:80", "tcp:/x", "://x", "TCP://x", "tcp://"] {
+            assert!(
+                matches!(bad.parse::<Url>(), Err(Misuse::Address { .. })),
+                "{bad}"
+            );
+        }
+    }
+}

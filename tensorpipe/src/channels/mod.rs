@@ -1,0 +1,141 @@
+//! Channels move the memory of tensors and large payloads.
+//!
+//! A [`Channel`] belongs to a context; for each pipe on which both ends have it, it opens a [`Lane`]. The contract of a
+//! lane, which the conformance suite checks:
+//!
+//! - `send` is called once per operation at the writer, after the reader's go-ahead; `recv` once at the reader, before
+//!   the writer's first byte or control frame for it can arrive. Each ends in exactly one of [`LaneIo::sent`] /
+//!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`;
+//! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
+//! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
+//!   that the destination is complete and not written any more;
+//! - no method waits or computes for long: what takes time runs elsewhere and reports through [`LaneHandle`];
+//! - bytes from the peer's lane are checked: nonsense is a [`ChannelFault`], never a panic;
+//! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
+
+mod basic;
+mod xth;
+
+pub use basic::BasicChannel;
+pub use xth::XthChannel;
+
+use std::sync::Arc;
+
+use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::error::Error;
+pub use crate::pipe::{LaneHandle, LaneIo};
+pub use crate::proto::OpId;
+use crate::transports::Connection;
+
+/// Moves tensor memory between devices of two contexts. Having one means that it works here.
+pub trait Channel: Send + Sync + 'static {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// The devices that it serves here, each with what tells whether two of them reach each other (at most 1 KiB).
+    fn devices(&self) -> Vec<(Device, Vec<u8>)>;
+
+    /// Whether a device here and one at the peer reach each other, or why not. By default when their descriptors are equal.
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        if ours.1 == theirs.1 {
+            Ok(())
+        } else {
+            Err("the two ends are in different domains".to_owned())
+        }
+    }
+
+    /// How many connections of its own it needs for each pipe. With none, it sends control frames on the pipe's.
+    fn connections(&self) -> u8 {
+        0
+    }
+
+    /// Main-memory parts up to this size, in bytes, are better off in the message's own frame.
+    fn rides_up_to(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Opens it for a pipe.
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error>;
+}
+
+/// What a channel gets for a pipe on which it was negotiated.
+#[non_exhaustive]
+pub struct Link {
+    /// The connections that it asked for, in the same order at both ends.
+    pub connections: Vec<Box<dyn Connection>>,
+    /// For work that is done elsewhere.
+    pub handle: LaneHandle,
+    /// Whether this is the end that connected.
+    pub connector: bool,
+    /// The peer's devices and their descriptors.
+    pub peer_devices: Vec<(Device, Vec<u8>)>,
+    /// Memory for what comes in.
+    pub pool: Pool,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(crate) fn new(
+        connections: Vec<Box<dyn Connection>>,
+        handle: LaneHandle,
+        connector: bool,
+        peer_devices: Vec<(Device, Vec<u8>)>,
+        pool: Pool,
+    ) -> Self {
+        Self {
+            connections,
+            handle,
+            connector,
+            peer_devices,
+            pool,
+        }
+    }
+}
+
+/// Where a part should go.
+#[derive(Debug)]
+pub enum Want {
+    /// Into this memory.
+    Into(BufferMut),
+    /// Into whatever memory the channel has for it, best without a copy.
+    Adopt {
+        /// Length in bytes.
+        len: u64,
+        /// The device where it should be.
+        device: Device,
+    },
+}
+
+/// The peer's lane sent something that makes no sense; in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelFault(pub String);
+
+/// One end of a channel on one pipe. See the module's documentation for the contract.
+pub trait Lane: Send {
+    /// Sends `source` as operation `op`.
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>);
+
+    /// Receives operation `op`.
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>);
+
+    /// The peer's lane has sent `body` about `op`.
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault>;
+
+    /// A stream that this lane began is through: for an incoming one, with the memory it filled.
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>);
+
+    /// Nobody waits for `op` any more.
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>);
+}
+
+/// The channels of a context by default: order is priority.
+pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
+    vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())]
+}

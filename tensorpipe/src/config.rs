@@ -1,0 +1,192 @@
+//! Limits, bounds on waiting, and how a connector waits for its listener.
+
+use std::time::Duration;
+
+use crate::error::Misuse;
+use crate::proto::wire::hello::WireLimits;
+
+/// What this side is prepared to receive, and how much it holds at once. The defaults are safe to expose to strangers:
+/// memory grows with bytes that have come in, never with what a peer announces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// All metadata of one message, in bytes. Default 1 MiB.
+    pub metadata: u32,
+    /// One payload, in bytes. Default 8 GiB.
+    pub payload: u64,
+    /// One tensor, in bytes. Default 64 GiB.
+    pub tensor: u64,
+    /// All payloads and tensors of one message, in bytes. Default 128 GiB.
+    pub message: u64,
+    /// Payloads plus tensors of one message. Default 4096.
+    pub parts: u16,
+    /// Payloads and tensors up to this size travel in the message's own frame, in bytes. Default 64 KiB.
+    pub eager_part: u32,
+    /// And together. Default 256 KiB.
+    pub eager_message: u32,
+    /// The longest piece of bulk data between which other frames pass, in bytes. Default 256 KiB.
+    pub chunk: u32,
+    /// Messages that may be under way to this side and not yet read. Default 1024.
+    pub window_messages: u32,
+    /// Bytes of them, without bulk parts. Default 4 MiB.
+    pub window_bytes: u64,
+    /// Bulk bytes that may be sent before the reader's go-ahead. Default 0.
+    pub window_ahead: u64,
+    /// Messages that may be queued here and not yet handed over. Default 65536.
+    pub queued_writes: usize,
+    /// Handshakes under way at once on one listener. Default 256.
+    pub handshakes: usize,
+    /// Open pipes of one listener. Default 4096.
+    pub pipes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            metadata: 1 << 20,
+            payload: 8 << 30,
+            tensor: 64 << 30,
+            message: 128 << 30,
+            parts: 4096,
+            eager_part: 64 << 10,
+            eager_message: 256 << 10,
+            chunk: 256 << 10,
+            window_messages: 1024,
+            window_bytes: 4 << 20,
+            window_ahead: 0,
+            queued_writes: 1 << 16,
+            handshakes: 256,
+            pipes: 4096,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn wire(&self) -> WireLimits {
+        WireLimits {
+            chunk: self.chunk,
+            eager_part: self.eager_part,
+            eager_message: self.eager_message,
+            metadata: self.metadata,
+            parts: self.parts,
+            payload: self.payload,
+            tensor: self.tensor,
+            message: self.message,
+            window_messages: u64::from(self.window_messages),
+            window_bytes: self.window_bytes,
+            window_ahead: self.window_ahead,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Misuse> {
+        let range = |what, found: u64, low: u64, high: u64| {
+            if (low..=high).contains(&found) {
+                return Ok(());
+            }
+            Err(Misuse::Config {
+                what,
+                wanted: format!("from {low} to {high}"),
+                found: found.to_string(),
+            })
+        };
+        range("Limits::chunk", u64::from(self.chunk), 1024, 64 << 20)?;
+        range("Limits::metadata", u64::from(self.metadata), 0, 256 << 20)?;
+        range(
+            "Limits::eager_part",
+            u64::from(self.eager_part),
+            0,
+            16 << 20,
+        )?;
+        range(
+            "Limits::eager_message",
+            u64::from(self.eager_message),
+            0,
+            64 << 20,
+        )?;
+        range(
+            "Limits::window_messages",
+            u64::from(self.window_messages),
+            1,
+            1 << 30,
+        )?;
+        range("Limits::handshakes", self.handshakes as u64, 1, 1 << 20)?;
+        range("Limits::pipes", self.pipes as u64, 1, 1 << 20)?;
+        range(
+            "Limits::queued_writes",
+            self.queued_writes as u64,
+            1,
+            1 << 30,
+        )?;
+        let frame = u64::from(self.wire().frame_max());
+        range(
+            "Limits::window_bytes (at least one message's frame)",
+            self.window_bytes,
+            frame,
+            1 << 40,
+        )
+    }
+}
+
+/// Bounds on waiting for a peer's machinery. Waiting for an application (`accept`, `read_descriptor`) has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timeouts {
+    /// A whole handshake. Default 10 s.
+    pub handshake: Duration,
+    /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever.
+    /// A process that blocks its runtime (a long computation on a current-thread runtime) says nothing meanwhile.
+    pub silence: Option<Duration>,
+    /// How long closing, or a dropped pipe in the background, waits until the peer has everything. Default 10 s.
+    pub linger: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            silence: Some(Duration::from_secs(10)),
+            linger: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How `connect` waits for a listener that is not there yet: refused and unreachable addresses, unknown host names and
+/// listeners that are full are tried again, with growing pauses, until the bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectPolicy {
+    /// How long to try in all. Default 30 s. Zero tries once.
+    pub patience: Duration,
+    /// The first pause; each one after is twice as long, and shortened by up to half at random. Default 20 ms.
+    pub first_pause: Duration,
+    /// The longest pause. Default 1 s.
+    pub longest_pause: Duration,
+}
+
+impl Default for ConnectPolicy {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(30),
+            first_pause: Duration::from_millis(20),
+            longest_pause: Duration::from_secs(1),
+        }
+    }
+}
+
+impl ConnectPolicy {
+    /// Tries once.
+    pub fn once() -> Self {
+        Self {
+            patience: Duration::ZERO,
+            ..Self::default()
+        }
+    }
+
+    /// Tries for so long.
+    pub fn patient(patience: Duration) -> Self {
+        Self {
+            patience,
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Warm main memory that is used again: a [`Pool`] of blocks for received tensors.
+//!
+//! Fresh memory costs a page fault per page when it is first touched (104 ms for 256 MiB), warm memory costs nothing.
+//! Blocks come in size classes, four per power of two, so that at most a fifth of one is unused; of each class the block
+//! that came back last, whose lines are still in the caches, goes out first.
+//!
+//! Invariant: a block is in the hands of one `PooledBlock` or in one free list, never both, and
+//! `retained <= retain` whenever the lock is free.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{BufferMut, Memory};
+use crate::error::SystemError;
+use crate::sys::block::Block;
+
+/// Shorter memory comes from the allocator, which keeps it warm itself and wastes less of it.
+const SMALLEST: usize = 4096;
+
+/// Warm main memory for tensors. Cloning clones a handle; the memory is shared by all of them.
+///
+/// What was taken goes back when its last handle is dropped, on whichever thread; after the last `Pool` is gone it is
+/// freed instead.
+///
+/// ```
+/// # use tensorpipe::{Pool, PoolOptions};
+/// let pool = Pool::new(PoolOptions::default());
+/// drop(pool.take(1 << 20));
+/// drop(pool.take(1 << 20));
+/// assert_eq!((pool.stats().fresh, pool.stats().recycled), (1, 1));
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+/// How a [`Pool`] behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Bytes that are kept warm while nobody uses them; beyond it the block that came back longest ago is freed.
+    /// 0 keeps none. Default: 512 MiB.
+    pub retain: u64,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self { retain: 512 << 20 }
+    }
+}
+
+/// What a [`Pool`] did so far and holds now. Memory shorter than 4 KiB is not pooled and not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Blocks handed out: `recycled + fresh`.
+    pub taken: u64,
+    /// Of these, how many were warm.
+    pub recycled: u64,
+    /// Of these, how many came from the system.
+    pub fresh: u64,
+    /// Bytes kept for later, in whole blocks.
+    pub retained_bytes: u64,
+    /// Bytes in use, in whole blocks.
+    pub outstanding_bytes: u64,
+}
+
+impl Pool {
+    /// An empty pool: memory comes from the system when first asked for.
+    pub fn new(options: PoolOptions) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                retain: options.retain,
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// `len` bytes to fill, aligned to 64 bytes, to 2 MiB from 2 MiB on.
+    ///
+    /// They hold whatever was there before, like `torch.empty`: zeros or earlier content of this pool.
+    ///
+    /// # Panics
+    /// When the system has no such memory. For a length that a peer named use [`Pool::try_take`].
+    pub fn take(&self, len: usize) -> BufferMut {
+        self.try_take(len).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Pool::take`].
+    ///
+    /// # Errors
+    /// When the system has no such memory.
+    pub fn try_take(&self, len: usize) -> Result<BufferMut, SystemError> {
+        Ok(self.acquire(len)?.0)
+    }
+
+    /// `len` zero bytes. Warm memory is overwritten with them.
+    ///
+    /// # Panics
+    /// As [`Pool::take`].
+    pub fn zeroed(&self, len: usize) -> BufferMut {
+        self.try_zeroed(len)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Pool::zeroed`].
+    ///
+    /// # Errors
+    /// When the system has no such memory.
+    pub fn try_zeroed(&self, len: usize) -> Result<BufferMut, SystemError> {
+        let (mut buffer, warm) = self.acquire(len)?;
+        if let Some(bytes) = buffer.as_bytes_mut().filter(|_| warm) {
+            bytes.fill(0);
+        }
+        Ok(buffer)
+    }
+
+    /// What it did and holds.
+    pub fn stats(&self) -> PoolStats {
+        self.shared.lock().stats
+    }
+
+    /// Frees unused blocks, the ones that came back longest ago first, until at most `keep_bytes` are kept.
+    pub fn trim(&self, keep_bytes: u64) {
+        let evicted = self.shared.lock().evict(keep_bytes);
+        // Unmapping takes milliseconds: not under the lock.
+        drop(evicted);
+    }
+
+    /// The memory, and whether it may hold something else than zeros.
+    fn acquire(&self, len: usize) -> Result<(BufferMut, bool), SystemError> {
+        if len < SMALLEST {
+            return Ok((of_memory(Arc::new(Block::try_zeroed(len)?), len), false));
+        }
+        let class = Class::of(len);
+        let warm = self.shared.lock().reuse(class);
+        let recycled = warm.is_some();
+        let block = match warm {
+            Some(block) => block,
+            None => {
+                let block = Block::try_zeroed(class.size)?;
+                self.shared.lock().count_fresh(class);
+                block
+            }
+        };
+        let memory = PooledBlock {
+            block: Some(block),
+            pool: Arc::downgrade(&self.shared),
+        };
+        Ok((of_memory(Arc::new(memory), len), recycled))
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new(PoolOptions::default())
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = self.stats();
+        write!(
+            f,
+            "Pool({} bytes out, {} of {} kept)",
+            stats.outstanding_bytes, stats.retained_bytes, self.shared.retain
+        )
+    }
+}
+
+fn of_memory(memory: Arc<dyn Memory>, len: usize) -> BufferMut {
+    // Just made: nobody else holds it, and its class is at least as long.
+    BufferMut::from_memory(memory, len).unwrap_or_else(|_| BufferMut::zeroed(len))
+}
+
+struct Shared {
+    retain: u64,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, block: Block) {
+        let evicted = self.lock().keep(block, self.retain);
+        drop(evicted);
+    }
+}
+
+/// The free lists and the counters that belong to them.
+#[derive(Default)]
+struct State {
+    /// By class; the block that came back last is at the back.
+    free: Vec<VecDeque<Idle>>,
+    /// Orders returns over all classes.
+    returns: u64,
+    stats: PoolStats,
+}
+
+struct Idle {
+    returned: u64,
+    block: Block,
+}
+
+impl State {
+    fn reuse(&mut self, class: Class) -> Option<Block> {
+        let block = self.free.get_mut(class.index)?.pop_back()?.block;
+        self.stats.taken += 1;
+        self.stats.recycled += 1;
+        self.stats.retained_bytes -= class.size as u64;
+        self.stats.outstanding_bytes += class.size as u64;
+        Some(block)
+    }
+
+    fn count_fresh(&mut self, class: Class) {
+        self.stats.taken += 1;
+        self.stats.fresh += 1;
+        self.stats.outstanding_bytes += class.size as u64;
+    }
+
+    /// Takes a block back; returns what must be freed for it, which may be the block itself.
+    fn keep(&mut self, block: Block, retain: u64) -> Vec<Block> {
+        let size = block.len() as u64;
+        self.stats.outstanding_bytes -= size;
+        if size > retain {
+            return vec![block];
+        }
+        let class = Class::of(block.len()).index;
+        if self.free.len() <= class {
+            self.free.resize_with(class + 1, VecDeque::new);
+        }
+        self.returns += 1;
+        self.free[class].push_back(Idle {
+            returned: self.returns,
+            block,
+        });
+        self.stats.retained_bytes += size;
+        self.evict(retain)
+    }
+
+    fn evict(&mut self, keep_bytes: u64) -> Vec<Block> {
+        let mut evicted = Vec::new();
+        while self.stats.retained_bytes > keep_bytes {
+            // The front of each list is its oldest, so one of the fronts is the oldest of all. At most a hundred
+            // lists, and the system call that follows costs more.
+            let oldest = self
+                .free
+                .iter_mut()
+                .filter(|list| !list.is_empty())
+                .min_by_key(|list| list.front().map(|idle| idle.returned));
+            let Some(idle) = oldest.and_then(VecDeque::pop_front) else {
+                break;
+            };
+            self.stats.retained_bytes -= idle.block.len() as u64;
+            evicted.push(idle.block);
+        }
+        evicted
+    }
+}
+
+/// A size that blocks have: 4 KiB, then four steps per power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    index: usize,
+    size: usize,
+}
+
+impl Class {
+    /// The smallest class for `len` bytes.
+    fn of(len: usize) -> Self {
+        let last = len.max(SMALLEST) - 1;
+        let power = last.ilog2();
+        let step = power - 2;
+        // The upper three bits of `last`, 4 to 7: its power's quarter.
+        let quarter = last >> step;
+        Self {
+            index: (power - (SMALLEST - 1).ilog2()) as usize * 4 + quarter - 7,
+            // Saturates for lengths that no allocation can have, which the system then refuses.
+            size: (quarter + 1)
+                .checked_shl(step)
+                .filter(|size| *size >= len)
+                .unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// A block on loan.
+struct PooledBlock {
+    /// `None` only while dropping.
+    block: Option<Block>,
+    pool: Weak<Shared>,
+}
+
+impl Memory for PooledBlock {
+    fn len(&self) -> usize {
+        self.block.as_ref().map_or(0, Block::len)
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        self.block.as_ref().map(Block::bytes)
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        self.block.as_mut().map(Block::bytes_mut)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for PooledBlock {
+    fn drop(&mut self) {
+        if let (Some(block), Some(pool)) = (self.block.take(), self.pool.upgrade()) {
+            pool.give_back(block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! The entry point of pipes.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
+
+use crate::address::Url;
+use crate::context::Inner;
+use crate::error::{Error, Misuse};
+use crate::negotiate::{self, Entrance};
+use crate::pipe::Pipe;
+use crate::sync::{Mutex, lock};
+use crate::transports::{Acceptor, Transport};
+
+/// A pause after the system refused to accept: most likely it is out of file descriptors, and one will be free soon.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts pipes at one or several URLs. Dropping it stops; pipes that were not accepted are closed.
+pub struct Listener {
+    urls: Vec<Url>,
+    pipes: tokio::sync::Mutex<mpsc::UnboundedReceiver<Pipe>>,
+    tasks: Arc<Tasks>,
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener")
+            .field("urls", &self.urls)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What runs for a listener.
+#[derive(Default)]
+pub(crate) struct Tasks(Mutex<Vec<AbortHandle>>);
+
+impl Tasks {
+    pub(crate) fn stop(&self) {
+        lock(&self.0).drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Listener {
+    pub(crate) async fn bind(context: Arc<Inner>, urls: Vec<Url>) -> Result<Self, Error> {
+        if urls.is_empty() {
+            return Err(Misuse::Other(
+                "a listener needs at least one URL, e.g. `tcp://127.0.0.1:0`".to_owned(),
+            )
+            .into());
+        }
+        let mut acceptors: Vec<(Arc<dyn Transport>, Box<dyn Acceptor>)> = Vec::new();
+        let mut bound = Vec::new();
+        for url in &urls {
+            let transport = context.transport(url.transport())?.clone();
+            let acceptor = transport.listen(url.address()).await?;
+            bound.push(Url::new(transport.name(), &acceptor.address()));
+            acceptors.push((transport, acceptor));
+        }
+        // Where pipes that begin elsewhere can be moved to.
+        let mut side_addresses = Vec::new();
+        for transport in &context.transports {
+            let Some(address) = transport.side_address() else {
+                continue;
+            };
+            let acceptor = transport.listen(&address).await?;
+            side_addresses.push((transport.name(), acceptor.address()));
+            acceptors.push((transport.clone(), acceptor));
+        }
+        let (sender, pipes) = mpsc::unbounded_channel();
+        let tasks = Arc::new(Tasks::default());
+        let entrance = Arc::new(Entrance::new(context.clone(), side_addresses, sender));
+        for (transport, acceptor) in acceptors {
+            let task = tokio::spawn(accept_loop(entrance.clone(), transport, acceptor));
+            lock(&tasks.0).push(task.abort_handle());
+        }
+        context.add_listener(&tasks);
+        Ok(Self {
+            urls: bound,
+            pipes: tokio::sync::Mutex::new(pipes),
+            tasks,
+        })
+    }
+
+    /// Where it listens, in the order in which it was asked to; a port 0 has become a real one.
+    pub fn urls(&self) -> &[Url] {
+        &self.urls
+    }
+
+    /// The first of them.
+    pub fn url(&self) -> &Url {
+        &self.urls[0]
+    }
+
+    /// The next pipe. Cancel safe. Waits as long as it takes.
+    ///
+    /// # Errors
+    /// [`Misuse::Other`] once its context has been closed.
+    pub async fn accept(&self) -> Result<Pipe, Error> {
+        let closed = || Misuse::Other("the context of this listener has been closed".to_owned());
+        self.pipes
+            .lock()
+            .await
+            .recv()
+            .await
+            .ok_or_else(|| closed().into())
+    }
+
+    /// Stops listening; pipes that were accepted go on.
+    pub fn close(self) {
+        self.tasks.stop();
+    }
+}
+
+async fn accept_loop(
+    entrance: Arc<Entrance>,
+    transport: Arc<dyn Transport>,
+    mut acceptor: Box<dyn Acceptor>,
+) {
+    let handshakes = Arc::new(Semaphore::new(entrance.limits().handshakes));
+    let mut guests = tokio::task::JoinSet::new();
+    loop {
+        let accepted = poll_fn(|cx| acceptor.poll_accept(cx)).await;
+        while guests.try_join_next().is_some() {}
+        match accepted {
+            Ok(connection) => match handshakes.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    let (entrance, transport) = (entrance.clone(), transport.clone());
+                    guests.spawn(async move {
+                        let _permit = permit;
+                        negotiate::receive(&entrance, &*transport, connection).await;
+                    });
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        limit = entrance.limits().handshakes,
+                        "too many handshakes at once: one more is turned away"
+                    );
+                    negotiate::turn_away(connection);
+                }
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What a writer hands in, what a reader gets, and where a reader wants it.
+
+use bytes::Bytes;
+
+use crate::descriptor::Descriptor;
+use crate::device::{Buffer, BufferMut, Device};
+use crate::tensor::Tensor;
+
+/// Metadata, CPU payloads and tensors, sent and received as one.
+///
+/// ```
+/// # use tensorpipe::{Message, Payload, Tensor};
+/// let message = Message::new("step 7")
+///     .payload(Payload::new(b"some bytes".to_vec()))
+///     .tensor(Tensor::from(vec![1f32, 2.0]));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    /// A few bytes that say what it is; they arrive with the descriptor.
+    pub metadata: Bytes,
+    /// CPU bytes.
+    pub payloads: Vec<Payload>,
+    /// Tensors on any device.
+    pub tensors: Vec<MessageTensor>,
+}
+
+impl Message {
+    /// A message of metadata alone.
+    pub fn new(metadata: impl Into<Bytes>) -> Self {
+        Self {
+            metadata: metadata.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a payload.
+    pub fn payload(mut self, payload: impl Into<Payload>) -> Self {
+        self.payloads.push(payload.into());
+        self
+    }
+
+    /// Adds a tensor.
+    pub fn tensor(mut self, tensor: impl Into<MessageTensor>) -> Self {
+        self.tensors.push(tensor.into());
+        self
+    }
+
+    /// Bytes of all payloads and tensors together.
+    pub fn byte_len(&self) -> u64 {
+        let payloads: usize = self.payloads.iter().map(|payload| payload.data.len()).sum();
+        let tensors: usize = self
+            .tensors
+            .iter()
+            .map(|tensor| tensor.tensor.byte_len())
+            .sum();
+        payloads as u64 + tensors as u64
+    }
+}
+
+/// CPU bytes that travel beside a message's metadata.
+#[derive(Clone, Debug)]
+pub struct Payload {
+    /// A few bytes that say what it is.
+    pub metadata: Bytes,
+    /// The bytes.
+    pub data: Buffer,
+}
+
+impl Payload {
+    /// Takes over bytes, without a copy.
+    pub fn new(data: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self::from(Buffer::from_owner(data))
+    }
+
+    /// The same with metadata of its own.
+    pub fn with_metadata(mut self, metadata: impl Into<Bytes>) -> Self {
+        self.metadata = metadata.into();
+        self
+    }
+
+    /// The bytes. Empty for memory that the CPU cannot read, which no payload of a received message is.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.data.as_bytes().unwrap_or_default()
+    }
+}
+
+impl From<Buffer> for Payload {
+    fn from(data: Buffer) -> Self {
+        Self {
+            metadata: Bytes::new(),
+            data,
+        }
+    }
+}
+
+/// A tensor of a message.
+#[derive(Clone, Debug)]
+pub struct MessageTensor {
+    /// The tensor. To give it away, keep no other handle: then a receiver in the same process owns it alone.
+    pub tensor: Tensor,
+    /// A few bytes that say what it is.
+    pub metadata: Bytes,
+    /// The device at the receiver where it should go; `None` leaves that to the receiver.
+    pub target: Option<Device>,
+}
+
+impl MessageTensor {
+    /// A tensor with metadata of its own.
+    pub fn with_metadata(mut self, metadata: impl Into<Bytes>) -> Self {
+        self.metadata = metadata.into();
+        self
+    }
+
+    /// A tensor that should go to `target`.
+    pub fn to_device(mut self, target: Device) -> Self {
+        self.target = Some(target);
+        self
+    }
+}
+
+impl From<Tensor> for MessageTensor {
+    fn from(tensor: Tensor) -> Self {
+        Self {
+            tensor,
+            metadata: Bytes::new(),
+            target: None,
+        }
+    }
+}
+
+/// Where a reader wants the parts of a message.
+#[derive(Debug, Default)]
+pub struct Allocation {
+    /// One for each payload.
+    pub payloads: Vec<Place>,
+    /// One for each tensor.
+    pub tensors: Vec<Place>,
+}
+
+/// Where a reader wants one payload or tensor.
+#[derive(Debug, Default)]
+pub enum Place {
+    /// In memory that the context's pool provides, or wherever the channel can give it without a copy; on the tensor's
+    /// target device if the writer named one.
+    #[default]
+    Pool,
+    /// In this memory, whose length must be the part's and whose device its target's.
+    Into(BufferMut),
+    /// Nowhere: its bytes are not sent, where they have not been sent yet. An empty part stands in its place.
+    Skip,
+}
+
+impl Allocation {
+    /// Everything into pooled memory.
+    pub fn for_descriptor(descriptor: &Descriptor) -> Self {
+        Self {
+            payloads: descriptor.payloads.iter().map(|_| Place::Pool).collect(),
+            tensors: descriptor.tensors.iter().map(|_| Place::Pool).collect(),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The connector's side.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::establish::{Established, OpenChannel, establish};
+use super::{Guest, purpose};
+use crate::address::Url;
+use crate::context::{Inner, within_handshake};
+use crate::error::{Error, PeerFault};
+use crate::pipe::Pipe;
+use crate::proto::handshake::{ClientHandshake, Reply};
+use crate::proto::wire::hello::{Answer, Purpose, Token, put_stay};
+use crate::transports::{Connection, Transport};
+
+/// One attempt.
+pub(crate) async fn connect(
+    context: &Arc<Inner>,
+    transport: &Arc<dyn Transport>,
+    url: &Url,
+) -> Result<Pipe, Error> {
+    let what = || format!("the handshake with {url}");
+    let established = within_handshake(context, what, handshake(context, transport, url)).await?;
+    establish(context, established)
+}
+
+async fn handshake(
+    context: &Arc<Inner>,
+    transport: &Arc<dyn Transport>,
+    url: &Url,
+) -> Result<Established, Error> {
+    let connection = transport.connect(url.address()).await?;
+    let mut guest = Guest::new(connection, url.to_string());
+    guest
+        .send(&ClientHandshake::hello(&purpose(context)))
+        .await?;
+    let mut handshake = ClientHandshake::default();
+    let answer = match guest.read(|input| handshake.handle(input)).await? {
+        Reply::Answer(answer) => *answer,
+        Reply::Reject(reject) => {
+            let (peer, reason) = (guest.name.clone(), reject.reason.into());
+            return Err(Error::Rejected {
+                peer,
+                reason,
+                transient: reject.transient,
+            });
+        }
+    };
+    let mut channels =
+        chosen_channels(context, &answer).map_err(|fault| fault_of(&guest, fault))?;
+    let mut refusals = answer.refusals.clone();
+    let mut route = (transport.clone(), url.address().to_owned());
+    let mut moved_from = None;
+    if let Some((name, address, token)) = &answer.moved {
+        let better = context.transport(name);
+        let better = better.map_err(|_| {
+            fault_of(
+                &guest,
+                PeerFault::NotOffered {
+                    what: format!("transport {name}"),
+                },
+            )
+        })?;
+        match join(&**better, address, *token).await {
+            Ok(connection) => {
+                moved_from = Some(transport.name().to_owned());
+                route = (better.clone(), address.clone());
+                guest = Guest::new(connection, guest.name);
+            }
+            Err(error) => {
+                tracing::warn!(%url, transport = %name, %error, "could not move, staying");
+                let mut stay = Vec::new();
+                put_stay(&mut stay, &error.to_string());
+                guest.send(&stay).await?;
+                refusals.retain(|(candidate, _)| {
+                    *candidate != format!("transport {}", transport.name())
+                });
+                refusals.insert(0, (format!("transport {name}"), error.to_string()));
+            }
+        }
+    }
+    join_channels(&mut channels, &answer, &route).await?;
+    Ok(Established {
+        ends: guest.connection.ends(),
+        connection: guest.connection,
+        leftover: guest.input,
+        transport: route.0.name().to_owned(),
+        moved_from,
+        peer_name: answer.name,
+        peer_limits: answer.limits,
+        channels,
+        refusals,
+        connector: true,
+        permit: None,
+    })
+}
+
+fn fault_of(guest: &Guest, fault: PeerFault) -> Error {
+    Error::Peer {
+        pipe: guest.name.clone(),
+        fault,
+    }
+}
+
+/// The answer in terms of this context's channels. What was not offered is the listener's fault.
+fn chosen_channels(context: &Inner, answer: &Answer) -> Result<Vec<OpenChannel>, PeerFault> {
+    let mut channels = Vec::new();
+    for chosen in &answer.channels {
+        let what = format!("channel {}", chosen.name);
+        let not_offered = || PeerFault::NotOffered { what: what.clone() };
+        let channel = context
+            .channels
+            .iter()
+            .find(|channel| channel.name() == chosen.name)
+            .ok_or_else(not_offered)?;
+        let devices = channel.devices();
+        if chosen
+            .pairs
+            .iter()
+            .any(|(_, ours)| !devices.iter().any(|(device, _)| device == ours))
+        {
+            return Err(not_offered());
+        }
+        channels.push(OpenChannel {
+            channel: channel.clone(),
+            connections: Vec::new(),
+            pairs: chosen
+                .pairs
+                .iter()
+                .map(|(theirs, ours)| (*ours, *theirs))
+                .collect(),
+            peer_devices: chosen.devices.clone(),
+        });
+    }
+    Ok(channels)
+}
+
+/// Opens the connections that channels have of their own.
+async fn join_channels(
+    channels: &mut [OpenChannel],
+    answer: &Answer,
+    (transport, address): &(Arc<dyn Transport>, String),
+) -> Result<(), Error> {
+    let mut joins = JoinSet::new();
+    for (i, chosen) in answer.channels.iter().enumerate() {
+        for (j, token) in chosen.tokens.iter().copied().enumerate() {
+            let (transport, address) = (transport.clone(), address.clone());
+            joins.spawn(async move {
+                join(&*transport, &address, token)
+                    .await
+                    .map(|connection| (i, j, connection))
+            });
+        }
+    }
+    let mut joined = Vec::new();
+    while let Some(result) = joins.join_next().await {
+        let join = result.map_err(|error| Error::Lost {
+            pipe: "handshake".into(),
+            reason: error.to_string().into(),
+        })?;
+        joined.push(join?);
+    }
+    joined.sort_by_key(|(i, j, _)| (*i, *j));
+    for (i, _, connection) in joined {
+        channels[i].connections.push(connection);
+    }
+    Ok(())
+}
+
+async fn join(
+    transport: &dyn Transport,
+    address: &str,
+    token: Token,
+) -> Result<Box<dyn Connection>, Error> {
+    let connection = transport.connect(address).await?;
+    let mut guest = Guest::new(connection, address);
+    guest
+        .send(&ClientHandshake::hello(&Purpose::Join(token)))
+        .await?;
+    Ok(guest.connection)
+}

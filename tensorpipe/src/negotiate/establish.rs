@@ -1,0 +1,112 @@
+//! The last step at both ends: connections and choices become a pipe.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::channels::{Channel, Link};
+use crate::context::Inner;
+use crate::device::Device;
+use crate::error::{Error, Misuse};
+use crate::pipe::{Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background};
+use crate::proto::wire::hello::WireLimits;
+use crate::proto::{KeepAlive, PipeState};
+use crate::route::{ChannelRoute, Refusal, Route};
+use crate::sync::lock;
+use crate::transports::Connection;
+
+/// A channel that was chosen, with the connections that it has of its own.
+pub(super) struct OpenChannel {
+    pub(super) channel: Arc<dyn Channel>,
+    pub(super) connections: Vec<Box<dyn Connection>>,
+    /// (this side's device, the peer's).
+    pub(super) pairs: Vec<(Device, Device)>,
+    pub(super) peer_devices: Vec<(Device, Vec<u8>)>,
+}
+
+/// A finished handshake.
+pub(super) struct Established {
+    pub(super) connection: Box<dyn Connection>,
+    pub(super) ends: String,
+    pub(super) leftover: Vec<u8>,
+    pub(super) transport: String,
+    pub(super) moved_from: Option<String>,
+    pub(super) peer_name: String,
+    pub(super) peer_limits: WireLimits,
+    pub(super) channels: Vec<OpenChannel>,
+    pub(super) refusals: Vec<(String, String)>,
+    pub(super) connector: bool,
+    /// Its place among the pipes of its listener.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+}
+
+pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Result<Pipe, Error> {
+    let runtime = tokio::runtime::Handle::try_current().map_err(|_| Misuse::NoRuntime)?;
+    let Established {
+        channels,
+        refusals,
+        permit,
+        peer_limits,
+        ..
+    } = established;
+    let route = Route {
+        transport: established.transport,
+        address: established.ends,
+        moved_from: established.moved_from,
+        channels: channels
+            .iter()
+            .map(|open| ChannelRoute {
+                name: open.channel.name().to_owned(),
+                pairs: open.pairs.clone(),
+            })
+            .collect(),
+        refused: refusals
+            .into_iter()
+            .map(|(candidate, reason)| Refusal { candidate, reason })
+            .collect(),
+    };
+    let peer_name: Arc<str> = established.peer_name.into();
+    let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
+    tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
+    let keep_alive = KeepAlive::new(context.timeouts.silence, Instant::now());
+    let state = PipeState::new(
+        context.limits.wire(),
+        peer_limits,
+        channels.len(),
+        keep_alive,
+    );
+    let core = Arc::new(Core::new(Parts {
+        name,
+        peer_name,
+        route,
+        pool: context.pool.clone(),
+        timeouts: context.timeouts.clone(),
+        queued_writes: context.limits.queued_writes,
+        shared: Shared::new(state, context.pool.clone(), runtime.clone(), permit),
+        runtime,
+        connection: established.connection,
+        leftover: established.leftover,
+    }));
+    let mut lanes = Vec::with_capacity(channels.len());
+    for open in channels {
+        let handle = LaneHandle::new(&core);
+        let link = Link::new(
+            open.connections,
+            handle,
+            established.connector,
+            open.peer_devices,
+            context.pool.clone(),
+        );
+        let lane = open.channel.open(link)?;
+        lanes.push(LaneSlot {
+            channel: open.channel,
+            pairs: open.pairs,
+            lane,
+        });
+    }
+    lock(&core.shared).set_lanes(lanes);
+    context.add_pipe(&core);
+    spawn_background(&core);
+    Ok(Pipe::new(core))
+}

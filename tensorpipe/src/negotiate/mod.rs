@@ -1,0 +1,121 @@
+//! Making pipes: carries out the handshake that [`proto::handshake`](crate::proto::handshake) defines.
+
+mod connect;
+mod establish;
+mod prefixed;
+mod receive;
+
+pub(crate) use connect::connect;
+pub(crate) use receive::{Entrance, receive, turn_away};
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::context::Inner;
+use crate::error::{Error, PeerFault};
+use crate::process::{process_id, random_token};
+use crate::proto::wire::hello::{Brochure, ChannelOffer, Purpose, TransportOffer};
+use crate::transports::Connection;
+
+/// Bytes read at once during a handshake: what a connection costs grows with what it sends.
+const PIECE: usize = 4 << 10;
+
+/// A connection whose handshake is under way.
+struct Guest {
+    connection: Box<dyn Connection>,
+    /// Read and not used yet.
+    input: Vec<u8>,
+    /// Who it is, for errors.
+    name: Arc<str>,
+}
+
+impl Guest {
+    fn new(connection: Box<dyn Connection>, name: impl Into<Arc<str>>) -> Self {
+        Self {
+            connection,
+            input: Vec::new(),
+            name: name.into(),
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let sent = async {
+            self.connection.write_all(bytes).await?;
+            self.connection.flush().await
+        };
+        sent.await.map_err(|error| self.lost(&error.to_string()))
+    }
+
+    /// Reads until `handle` has seen enough. `handle` tells how many bytes it used, and what it made of them.
+    async fn read<T>(
+        &mut self,
+        mut handle: impl FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
+    ) -> Result<T, Error> {
+        loop {
+            if !self.input.is_empty() {
+                let fault = |fault| Error::Peer {
+                    pipe: self.name.clone(),
+                    fault,
+                };
+                let (used, found) = handle(&self.input).map_err(fault)?;
+                self.input.drain(..used);
+                if let Some(found) = found {
+                    return Ok(found);
+                }
+            }
+            let mut piece = [0; PIECE];
+            match self.connection.read(&mut piece).await {
+                Ok(0) => return Err(self.lost("it was closed during the handshake")),
+                Ok(len) => self.input.extend_from_slice(&piece[..len]),
+                Err(error) => return Err(self.lost(&error.to_string())),
+            }
+        }
+    }
+
+    fn lost(&self, reason: &str) -> Error {
+        Error::Lost {
+            pipe: self.name.clone(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// What this context offers.
+fn purpose(context: &Inner) -> Purpose {
+    let transports = context.transports.iter();
+    let transports = transports
+        .map(|t| TransportOffer {
+            name: t.name().to_owned(),
+            domain: t.domain(),
+        })
+        .collect();
+    let channels = context.channels.iter().map(|channel| ChannelOffer {
+        name: channel.name().to_owned(),
+        connections: channel.connections(),
+        devices: channel.devices(),
+    });
+    Purpose::Pipe {
+        name: context.name.to_string(),
+        process: process_id(),
+        limits: context.limits.wire(),
+        brochure: Brochure {
+            transports,
+            channels: channels.collect(),
+        },
+    }
+}
+
+/// Whether trying again can help: a listener that is not there yet, is restarting, or is full.
+pub(crate) fn is_transient(error: &Error) -> bool {
+    match error {
+        Error::System(_) | Error::Lost { .. } | Error::Timeout { .. } => true,
+        Error::Rejected { transient, .. } => *transient,
+        _ => false,
+    }
+}
+
+/// From 0 to 1.
+pub(crate) fn random_fraction() -> f64 {
+    f64::from(random_token()[0]) / 256.0
+}

@@ -1,0 +1,98 @@
+//! The task of a pipe: drives it when nobody awaits an operation, keeps its clock, and sees its end through.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+
+use super::core::Core;
+use super::poller::TICK;
+use crate::error::Error;
+use crate::sync::{Arc, lock};
+
+pub(crate) fn spawn_background(core: &Arc<Core>) {
+    let task = Background {
+        core: core.clone(),
+        sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        wake_at: None,
+    };
+    core.runtime.spawn(task);
+}
+
+struct Background {
+    core: Arc<Core>,
+    sleep: Pin<Box<Sleep>>,
+    wake_at: Option<Instant>,
+}
+
+impl Future for Background {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let core = this.core.clone();
+        core.poller.set_background(cx.waker());
+        core.drive();
+        loop {
+            this.finish_closing();
+            if lock(&core.shared).is_over() {
+                // Once more, so that the connection is let go of.
+                core.drive();
+                return Poll::Ready(());
+            }
+            let now = Instant::now();
+            let next = core.next_timeout();
+            if next.is_some_and(|next| next <= now) {
+                core.handle_timeout(now);
+                core.drive();
+                continue;
+            }
+            let tick = core.poller.is_ticking().then(|| now + TICK);
+            let Some(wake_at) = [tick, next].into_iter().flatten().min() else {
+                return Poll::Pending;
+            };
+            // A sleep that ends early is cheaper than one that is set anew with each message.
+            if this.wake_at.is_none_or(|set| set > wake_at || set <= now) {
+                this.wake_at = Some(wake_at);
+                this.sleep.as_mut().reset(wake_at.into());
+            }
+            if this.sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            this.wake_at = None;
+            if core.poller.is_ticking() && core.poller.tick() {
+                core.drive();
+            }
+        }
+    }
+}
+
+impl Background {
+    /// Ends a pipe that is closing once the peer has everything.
+    fn finish_closing(&self) {
+        let core = &self.core;
+        let done = {
+            let shared = lock(&core.shared);
+            shared.linger_until.is_some() && shared.state.is_closed_out()
+        };
+        if done {
+            core.fail(Error::Closed {
+                pipe: core.name.clone(),
+                by_peer: false,
+            });
+        }
+    }
+}
+
+/// The runtime has gone, and its timers and sockets with it.
+impl Drop for Background {
+    fn drop(&mut self) {
+        if !lock(&self.core.shared).is_over() {
+            let core = self.core.clone();
+            core.fail(core.lost("the tokio runtime that it was made on has shut down"));
+            core.drive();
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! One open pipe: what everybody holds a handle on.
+//!
+//! Two locks. `shared` (the protocol's state, operations, lanes) is held for short sections without system calls. `io`
+//! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
+//! holder sees before or after it lets go. So nobody ever waits for somebody else's system call.
+
+use std::time::{Duration, Instant};
+
+use super::io::Io;
+use super::poller::Poller;
+use super::shared::Shared;
+use super::stats::Counters;
+use crate::config::Timeouts;
+use crate::device::Pool;
+use crate::error::Error;
+use crate::route::Route;
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
+
+/// Rounds of work in one poll, before other tasks get their turn.
+const ROUNDS: usize = 16;
+
+pub(crate) struct Core {
+    pub(crate) name: Arc<str>,
+    pub(crate) peer_name: Arc<str>,
+    pub(crate) route: Route,
+    pub(crate) pool: Pool,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) queued_writes: usize,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) poller: Arc<Poller>,
+    pub(crate) counters: Counters,
+    pub(crate) shared: Mutex<Shared>,
+    pub(super) io: Mutex<Io>,
+    kick: AtomicBool,
+    /// Somebody calls the handler: one at a time, so that messages keep their order.
+    delivering: AtomicBool,
+}
+
+/// How a round of I/O ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    /// Nothing to do until the connection wakes the poller.
+    Idle,
+    /// Stopped early to let messages be delivered.
+    More,
+}
+
+/// What a [`Core`] is made of.
+pub(crate) struct Parts {
+    pub(crate) name: Arc<str>,
+    pub(crate) peer_name: Arc<str>,
+    pub(crate) route: Route,
+    pub(crate) pool: Pool,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) queued_writes: usize,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) shared: Shared,
+    pub(crate) connection: Box<dyn crate::transports::Connection>,
+    /// What the peer has sent behind its handshake.
+    pub(crate) leftover: Vec<u8>,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let poller = Arc::new(Poller::default());
+        Self {
+            io: Mutex::new(Io::new(
+                parts.connection,
+                parts.leftover,
+                poller.clone().into(),
+            )),
+            poller,
+            name: parts.name,
+            peer_name: parts.peer_name,
+            route: parts.route,
+            pool: parts.pool,
+            timeouts: parts.timeouts,
+            queued_writes: parts.queued_writes,
+            runtime: parts.runtime,
+            counters: Counters::default(),
+            shared: Mutex::new(parts.shared),
+            kick: AtomicBool::new(false),
+            delivering: AtomicBool::new(false),
+        }
+    }
+
+    /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.
+    pub(crate) fn drive(self: &Arc<Self>) {
+        self.poller.driving();
+        self.kick.store(true, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            let Some(mut io) = try_lock(&self.io) else {
+                return;
+            };
+            let mut round = Round::Idle;
+            while round == Round::Idle && self.kick.swap(false, Ordering::SeqCst) {
+                round = io.round(self);
+            }
+            drop(io);
+            self.deliver();
+            if round == Round::More {
+                self.kick.store(true, Ordering::SeqCst);
+            }
+            if !self.kick.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+        // There is more, but it is others' turn.
+        self.poller.notify();
+    }
+
+    /// Calls the handler for what has arrived.
+    fn deliver(self: &Arc<Self>) {
+        loop {
+            if self.delivering.swap(true, Ordering::SeqCst) {
+                return;
+            }
+            while let Some((handler, delivery)) = lock(&self.shared).next_delivery() {
+                delivery.give(self, &*handler);
+            }
+            self.delivering.store(false, Ordering::SeqCst);
+            // One that came in between the last look and the line above must not be left behind.
+            if !lock(&self.shared).has_delivery() {
+                return;
+            }
+        }
+    }
+
+    /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
+    pub(crate) fn fail(self: &Arc<Self>, error: Error) {
+        let mut wakes = Vec::new();
+        lock(&self.shared).end(error, &mut wakes);
+        wakes.into_iter().for_each(std::task::Waker::wake);
+        // Lets go of the connection.
+        self.poller.wake_background();
+        self.deliver();
+    }
+
+    pub(crate) fn lost(&self, reason: impl Into<Arc<str>>) -> Error {
+        Error::Lost {
+            pipe: self.name.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    /// When the background task has to act next.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let shared = lock(&self.shared);
+        let keep_alive = shared.state.next_timeout();
+        [keep_alive, shared.linger_until]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
+        let (silent, lingered) = {
+            let mut shared = lock(&self.shared);
+            let silent = shared.state.handle_timeout(now).err();
+            (
+                silent,
+                shared.linger_until.is_some_and(|until| now >= until),
+            )
+        };
+        if let Some(silence) = silent {
+            self.fail(Error::Silent {
+                pipe: self.name.clone(),
+                silence,
+            });
+        } else if lingered {
+            let what = format!(
+                "pipe {}: delivering what was written before closing",
+                self.name
+            )
+            .into();
+            let after = self.timeouts.linger;
+            self.fail(Error::Timeout {
+                what,
+                after,
+                hint: "the peer does not read; raise `Timeouts::linger`",
+            });
+        }
+    }
+
+    /// Begins to close: what is written still leaves, for as long as `linger` at most.
+    pub(crate) fn start_closing(self: &Arc<Self>, linger: Duration) {
+        {
+            let mut shared = lock(&self.shared);
+            if shared.ended.is_some() || shared.linger_until.is_some() {
+                return;
+            }
+            shared.linger_until = Some(Instant::now() + linger);
+            shared.start_closing();
+        }
+        self.poller.wake_background();
+        self.drive();
+    }
+}

@@ -1,0 +1,55 @@
+//! Messages pushed instead of fetched: for whoever builds calls on a pipe.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use super::incoming::{Arrival, Incoming};
+use crate::error::{Error, ResetCode};
+use crate::message::Message;
+
+/// Receives everything of a pipe, on whichever task drives it, one call at a time, in order.
+///
+/// Methods must not block: what takes longer than some microseconds belongs on a task of its own. They may write to the
+/// pipe, start reads, and close it.
+pub trait Handler: Send + Sync + 'static {
+    /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
+    fn incoming(&self, incoming: Incoming);
+
+    /// A message taken with [`Incoming::accept`] is complete, or never will be.
+    fn message(&self, id: u64, message: Result<Message, Error>);
+
+    /// The peer abandons message `id`, which may have been read long ago: what it asked for is not wanted any more.
+    fn reset(&self, id: u64, code: ResetCode, reason: &str);
+
+    /// The peer did not take message `id` of ours, or not all of it.
+    fn refused(&self, id: u64, code: ResetCode, reason: &str);
+
+    /// The peer will not look at our messages from `next` on.
+    fn going_away(&self, next: u64, reason: &str);
+
+    /// The pipe has ended. Nothing follows.
+    fn closed(&self, error: &Error);
+}
+
+/// One call of the handler.
+pub(super) enum Delivery {
+    Incoming(Arrival),
+    Message(u64, Result<Message, Error>),
+    Reset(u64, ResetCode, String),
+    Refused(u64, ResetCode, String),
+    GoingAway(u64, String),
+    Closed(Error),
+}
+
+impl Delivery {
+    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
+        match self {
+            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
+            Self::Message(id, message) => handler.message(id, message),
+            Self::Reset(id, code, reason) => handler.reset(id, code, &reason),
+            Self::Refused(id, code, reason) => handler.refused(id, code, &reason),
+            Self::GoingAway(next, reason) => handler.going_away(next, &reason),
+            Self::Closed(error) => handler.closed(&error),
+        }
+    }
+}

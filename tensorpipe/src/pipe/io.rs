@@ -1,0 +1,507 @@
+//! The connection of a pipe: gathers what the protocol wants to send into few writes, reads frames into one small buffer
+//! and bulk bytes straight into their place.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use tokio::io::ReadBuf;
+
+use super::core::{Core, Round};
+use crate::device::{Buffer, BufferMut};
+use crate::error::Error;
+use crate::proto::{Input, Mark, Segment};
+use crate::sync::{Arc, lock};
+use crate::transports::Connection;
+
+/// Bytes gathered for one write. What is gathered cannot be overtaken by a control frame.
+const GATHER: u64 = 512 << 10;
+
+/// Pieces in one write.
+const SLICES: usize = 64;
+
+/// Parts up to this size are copied next to their frame's header: cheaper than one more piece.
+const COPY_UP_TO: u64 = 512;
+
+/// Room for frames, in bytes. Grows for one large head up to the limit on metadata, with the bytes that have come in.
+const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// Room for frames while bulk data flows: little, so that bulk bytes are not copied through it.
+const RECEIVE_BUFFER_BULK: usize = 2 << 10;
+
+/// What a part must have left to be read directly into its place, in bytes.
+const DIRECT_FROM: u64 = 4 << 10;
+
+enum Piece {
+    Bytes(usize),
+    Data {
+        source: Buffer,
+        at: usize,
+        end: usize,
+    },
+    Mark(Mark),
+}
+
+/// Bulk bytes being received.
+struct Bulk {
+    left: u64,
+    /// Received since the protocol was last told.
+    got: u64,
+    dest: Option<BufferMut>,
+    at: u64,
+}
+
+pub(super) struct Io {
+    connection: Option<Box<dyn Connection>>,
+    waker: Waker,
+    /// Frame bytes to be sent, from `sent` on.
+    frames: Vec<u8>,
+    frames_sent: usize,
+    pieces: VecDeque<Piece>,
+    queued: u64,
+    segments: Vec<Segment<Buffer>>,
+    unflushed: bool,
+    received: Vec<u8>,
+    start: usize,
+    end: usize,
+    need: usize,
+    bulk: Option<Bulk>,
+    /// Bulk data flowed lately.
+    bulky: bool,
+    marks: Vec<Mark>,
+    /// The peer has shut down its direction.
+    eof: bool,
+}
+
+impl Io {
+    pub(super) fn new(connection: Box<dyn Connection>, leftover: Vec<u8>, waker: Waker) -> Self {
+        let end = leftover.len();
+        let mut received = leftover;
+        received.resize(RECEIVE_BUFFER.max(end), 0);
+        Self {
+            connection: Some(connection),
+            waker,
+            frames: Vec::new(),
+            frames_sent: 0,
+            pieces: VecDeque::new(),
+            queued: 0,
+            segments: Vec::new(),
+            unflushed: false,
+            received,
+            start: 0,
+            end,
+            need: 0,
+            bulk: None,
+            bulky: false,
+            marks: Vec::new(),
+            eof: false,
+        }
+    }
+
+    /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
+    pub(super) fn round(&mut self, core: &Arc<Core>) -> Round {
+        let mut wakes = Vec::new();
+        let outcome = self.send_and_receive(core, &mut wakes);
+        let round = match outcome {
+            Ok(round) => round,
+            Err(error) => {
+                self.let_go(core);
+                lock(&core.shared).end(error, &mut wakes);
+                core.poller.wake_background();
+                Round::Idle
+            }
+        };
+        wakes.into_iter().for_each(Waker::wake);
+        round
+    }
+
+    fn send_and_receive(
+        &mut self,
+        core: &Arc<Core>,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<Round, Error> {
+        if self.connection.is_none() {
+            return Ok(Round::Idle);
+        }
+        if lock(&core.shared).is_over() {
+            // Whatever was still to be said (FIN_ACK) leaves if it can.
+            let _ = self.send(core, wakes);
+            self.let_go(core);
+            return Ok(Round::Idle);
+        }
+        loop {
+            self.send(core, wakes)?;
+            let received = self.receive(core, wakes)?;
+            if lock(&core.shared).has_delivery() {
+                return Ok(Round::More);
+            }
+            if !received {
+                // What receiving made us say (grants, windows, answers) goes out before we wait.
+                self.send(core, wakes)?;
+                return Ok(Round::Idle);
+            }
+        }
+    }
+
+    /// Drops the connection and all memory held for it.
+    fn let_go(&mut self, core: &Arc<Core>) {
+        if let Some(mut connection) = self.connection.take() {
+            let mut cx = Context::from_waker(Waker::noop());
+            // Never waits: what the system has not taken by now was not delivered in good order anyway.
+            let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
+            tracing::debug!(pipe = %core.name, "connection closed");
+        }
+        self.pieces.clear();
+        self.frames = Vec::new();
+        self.received = Vec::new();
+        self.bulk = None;
+    }
+
+    /// Returns whether all there was to send is with the connection.
+    fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+        loop {
+            self.gather(core);
+            if self.pieces.is_empty() {
+                return self.flush(core).map(|()| true);
+            }
+            if !self.write(core)? {
+                self.report_marks(core, wakes);
+                return Ok(false);
+            }
+            self.report_marks(core, wakes);
+        }
+    }
+
+    fn gather(&mut self, core: &Arc<Core>) {
+        if self.queued >= GATHER / 2 {
+            return;
+        }
+        let mut shared = lock(&core.shared);
+        while self.queued < GATHER
+            && self.pieces.len() < SLICES
+            && shared
+                .state
+                .poll_transmit(&mut self.frames, &mut self.segments)
+        {
+            for segment in self.segments.drain(..) {
+                match segment {
+                    Segment::Control(len) => {
+                        self.queued += len as u64;
+                        match self.pieces.back_mut() {
+                            Some(Piece::Bytes(bytes)) => *bytes += len,
+                            _ => self.pieces.push_back(Piece::Bytes(len)),
+                        }
+                    }
+                    Segment::Data { source, range } => {
+                        let len = range.end - range.start;
+                        self.queued += len;
+                        match (source.as_bytes(), self.pieces.back_mut()) {
+                            (Some(bytes), Some(Piece::Bytes(piece))) if len <= COPY_UP_TO => {
+                                self.frames.extend_from_slice(
+                                    &bytes[range.start as usize..range.end as usize],
+                                );
+                                *piece += len as usize;
+                            }
+                            _ => {
+                                let (at, end) = (range.start as usize, range.end as usize);
+                                self.pieces.push_back(Piece::Data { source, at, end });
+                            }
+                        }
+                    }
+                    Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
+                }
+            }
+        }
+    }
+
+    /// One write. Returns `false` if the connection wants to wait.
+    fn write(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+        let Some(connection) = &mut self.connection else {
+            return Ok(false);
+        };
+        let mut cx = Context::from_waker(&self.waker);
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut count = 0;
+        let mut frames = &self.frames[self.frames_sent..];
+        for piece in &self.pieces {
+            let bytes = match piece {
+                Piece::Bytes(len) => {
+                    let (bytes, rest) = frames.split_at(*len);
+                    frames = rest;
+                    bytes
+                }
+                Piece::Data { source, at, end } => {
+                    &source.as_bytes().unwrap_or_default()[*at..*end]
+                }
+                Piece::Mark(_) => continue,
+            };
+            slices[count] = IoSlice::new(bytes);
+            count += 1;
+            if count == SLICES {
+                break;
+            }
+        }
+        if count == 0 {
+            self.advance(0);
+            return Ok(true);
+        }
+        match Pin::new(&mut **connection).poll_write_vectored(&mut cx, &slices[..count]) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(core.lost("it takes no more bytes")),
+            Poll::Ready(Ok(len)) => {
+                core.counters.wrote(len);
+                self.advance(len);
+                self.unflushed = true;
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
+        }
+    }
+
+    /// Takes `len` written bytes off the queue, and the marks that are now at its front.
+    fn advance(&mut self, mut len: usize) {
+        self.queued -= len as u64;
+        while let Some(piece) = self.pieces.front_mut() {
+            let left = match piece {
+                Piece::Bytes(bytes) => {
+                    let taken = len.min(*bytes);
+                    *bytes -= taken;
+                    self.frames_sent += taken;
+                    len -= taken;
+                    *bytes
+                }
+                Piece::Data { at, end, .. } => {
+                    let taken = len.min(*end - *at);
+                    *at += taken;
+                    len -= taken;
+                    *end - *at
+                }
+                Piece::Mark(mark) => {
+                    self.marks.push(*mark);
+                    0
+                }
+            };
+            if left > 0 {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+        if self.frames_sent == self.frames.len() {
+            self.frames.clear();
+            self.frames_sent = 0;
+            // One large head does not stay.
+            self.frames.shrink_to(RECEIVE_BUFFER);
+        }
+    }
+
+    fn report_marks(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
+        if self.marks.is_empty() {
+            return;
+        }
+        let mut shared = lock(&core.shared);
+        for mark in self.marks.drain(..) {
+            shared.state.written(mark);
+        }
+        shared.process(core, wakes);
+    }
+
+    fn flush(&mut self, core: &Arc<Core>) -> Result<(), Error> {
+        if let (true, Some(connection)) = (self.unflushed, &mut self.connection) {
+            match Pin::new(&mut **connection).poll_flush(&mut Context::from_waker(&self.waker)) {
+                Poll::Ready(Ok(())) => self.unflushed = false,
+                Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+                Poll::Pending => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives until the connection wants to wait, or a message is there. Returns `false` if it wants to wait.
+    fn receive(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+        loop {
+            if self.bulk.is_some() {
+                if !self.receive_bulk(core, wakes)? {
+                    return Ok(false);
+                }
+                if lock(&core.shared).has_delivery() {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if self.end > self.start && self.end - self.start >= self.need {
+                if self.parse(core, wakes)? {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if !self.fill(core)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Lets the protocol look at what has come in. Returns whether a message is there to be delivered.
+    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+        let mut guard = lock(&core.shared);
+        let shared = &mut *guard;
+        let input = &self.received[self.start..self.end];
+        let fault = |fault| Error::Peer {
+            pipe: core.name.clone(),
+            fault,
+        };
+        let (used, input) = shared.state.handle(input, Instant::now()).map_err(fault)?;
+        self.start += used;
+        match input {
+            Input::NeedMore(len) => self.need = len,
+            Input::Head { message } => {
+                shared.allocate_eager(core, message)?;
+                self.need = 0;
+            }
+            Input::Bulk { target, len } => {
+                let dest = target.and_then(|op| shared.state.take_dest(op));
+                let (dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
+                self.bulk = Some(Bulk {
+                    left: len,
+                    got: 0,
+                    dest,
+                    at,
+                });
+                self.bulky = len >= DIRECT_FROM;
+                self.need = 0;
+            }
+        }
+        shared.process(core, wakes);
+        Ok(shared.has_delivery())
+    }
+
+    /// Returns `false` if the connection wants to wait.
+    fn receive_bulk(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+        let Some(bulk) = &mut self.bulk else {
+            return Ok(true);
+        };
+        let buffered = ((self.end - self.start) as u64).min(bulk.left) as usize;
+        if buffered > 0 {
+            if let Some(dest) = bulk.dest.as_mut().and_then(BufferMut::as_bytes_mut) {
+                let at = bulk.at as usize;
+                dest[at..at + buffered]
+                    .copy_from_slice(&self.received[self.start..self.start + buffered]);
+                core.counters.copied(buffered);
+            }
+            self.start += buffered;
+            bulk.advance(buffered as u64);
+        }
+        if bulk.left > 0 {
+            let direct = bulk.dest.as_mut().filter(|_| bulk.left >= DIRECT_FROM);
+            let Some(dest) = direct.and_then(BufferMut::as_bytes_mut) else {
+                return self.fill(core);
+            };
+            let Some(connection) = &mut self.connection else {
+                return Ok(false);
+            };
+            let at = bulk.at as usize;
+            let mut buf = ReadBuf::new(&mut dest[at..at + bulk.left as usize]);
+            let mut cx = Context::from_waker(&self.waker);
+            match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+                Poll::Ready(Ok(())) => {
+                    let len = buf.filled().len();
+                    if len == 0 {
+                        self.eof = true;
+                        return Err(self.end_of_stream(core));
+                    }
+                    core.counters.read(len);
+                    bulk.advance(len as u64);
+                }
+            }
+        }
+        if bulk.left == 0
+            && let Some(bulk) = self.bulk.take()
+        {
+            let mut shared = lock(&core.shared);
+            shared.state.bulk_received(bulk.got, bulk.dest);
+            // What a channel streams counts as a sign of life, too.
+            shared.state.heard(Instant::now());
+            shared.process(core, wakes);
+        }
+        Ok(true)
+    }
+
+    /// Reads frames. Returns `false` if the connection wants to wait.
+    fn fill(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0
+            && self.received.len() - self.start < self.need.max(RECEIVE_BUFFER / 2)
+        {
+            self.received.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.received.len() {
+            // One large head: at most doubles with what has come in.
+            let room = (self.received.len() * 2).min(self.need.max(RECEIVE_BUFFER));
+            self.received.resize(room.max(self.received.len() + 1), 0);
+        } else if self.received.len() > RECEIVE_BUFFER && self.end == 0 {
+            self.received.truncate(RECEIVE_BUFFER);
+            self.received.shrink_to_fit();
+        }
+        let room = if self.bulky && self.need <= RECEIVE_BUFFER_BULK {
+            (self.end + RECEIVE_BUFFER_BULK).min(self.received.len())
+        } else {
+            self.received.len()
+        };
+        self.bulky = false;
+        let Some(connection) = &mut self.connection else {
+            return Ok(false);
+        };
+        let mut buf = ReadBuf::new(&mut self.received[self.end..room]);
+        let mut cx = Context::from_waker(&self.waker);
+        match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
+            Poll::Ready(Ok(())) => {
+                let len = buf.filled().len();
+                if len == 0 {
+                    self.eof = true;
+                    return Err(self.end_of_stream(core));
+                }
+                core.counters.read(len);
+                self.end += len;
+                Ok(true)
+            }
+        }
+    }
+
+    fn end_of_stream(&self, core: &Arc<Core>) -> Error {
+        if lock(&core.shared).state.is_closed_in() {
+            return Error::Closed {
+                pipe: core.name.clone(),
+                by_peer: true,
+            };
+        }
+        core.lost(
+            "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
+        )
+    }
+
+    fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
+        // A peer that closed in good order may reset the connection for what we sent it since.
+        if lock(&core.shared).state.is_closed_in() {
+            return Error::Closed {
+                pipe: core.name.clone(),
+                by_peer: true,
+            };
+        }
+        core.lost(error.to_string())
+    }
+}
+
+impl Bulk {
+    fn advance(&mut self, len: u64) {
+        self.left -= len;
+        self.got += len;
+        self.at += len;
+    }
+}

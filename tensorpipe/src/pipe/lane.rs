@@ -1,0 +1,155 @@
+//! What a lane sees of its pipe.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use crate::device::{Buffer, BufferMut, Pool};
+use crate::error::Error;
+use crate::proto::{OpId, PipeState};
+use crate::sync::{Weak, lock};
+
+/// How an operation of a lane went on.
+#[derive(Debug)]
+pub(crate) enum LaneResult {
+    Sent(OpId),
+    Received(OpId, Buffer),
+    Failed(OpId, Error),
+}
+
+/// A lane's access to its pipe, from inside one of its methods.
+pub struct LaneIo<'a> {
+    pub(super) state: &'a mut PipeState<Buffer, BufferMut>,
+    pub(super) results: &'a mut Vec<LaneResult>,
+    pub(super) pool: &'a Pool,
+    pub(super) runtime: &'a tokio::runtime::Handle,
+}
+
+impl std::fmt::Debug for LaneIo<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneIo").finish_non_exhaustive()
+    }
+}
+
+impl LaneIo<'_> {
+    /// Sends bytes to the peer's lane about `op`; at most 8 KiB. They arrive in order, between other frames.
+    pub fn control(&mut self, op: OpId, body: Vec<u8>) {
+        self.state.channel(op, body);
+    }
+
+    /// Sends main memory as part `op` on the pipe's own connection; `Lane::streamed` tells when it is through.
+    pub fn stream(&mut self, op: OpId, source: Buffer) {
+        let len = source.len() as u64;
+        self.state.stream(op, source, len);
+    }
+
+    /// Lets what the peer's lane streams for `op` fill `dest`; `Lane::streamed` brings it back.
+    pub fn expect(&mut self, op: OpId, dest: BufferMut) {
+        self.state.expect(op, dest);
+    }
+
+    /// Warm main memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the system has none.
+    pub fn allocate(&mut self, len: u64) -> Result<BufferMut, Error> {
+        allocate(self.pool, len)
+    }
+
+    /// `op` is with the peer or its transport: the source is not read any more.
+    pub fn sent(&mut self, op: OpId) {
+        self.results.push(LaneResult::Sent(op));
+    }
+
+    /// `op` is complete, in this memory.
+    pub fn received(&mut self, op: OpId, memory: Buffer) {
+        self.results.push(LaneResult::Received(op, memory));
+    }
+
+    /// `op` cannot be done. Its message is abandoned, the pipe goes on.
+    pub fn failed(&mut self, op: OpId, error: Error) {
+        self.results.push(LaneResult::Failed(op, error));
+    }
+
+    /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`].
+    pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        self.runtime.spawn_blocking(work);
+    }
+
+    /// Runs a future of the lane's own; it reports through the [`LaneHandle`].
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+}
+
+pub(super) fn allocate(pool: &Pool, len: u64) -> Result<BufferMut, Error> {
+    let taken = usize::try_from(len).map_err(|error| error.to_string());
+    let taken = taken.and_then(|len| pool.try_take(len).map_err(|error| error.to_string()));
+    taken.map_err(|reason| Error::OutOfMemory {
+        bytes: len,
+        reason: reason.into(),
+    })
+}
+
+/// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
+#[derive(Clone)]
+pub struct LaneHandle {
+    pub(super) core: Weak<Core>,
+}
+
+impl std::fmt::Debug for LaneHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneHandle").finish_non_exhaustive()
+    }
+}
+
+impl LaneHandle {
+    pub(crate) fn new(core: &Arc<Core>) -> Self {
+        Self {
+            core: Arc::downgrade(core),
+        }
+    }
+
+    /// As [`LaneIo::control`].
+    pub fn control(&self, op: OpId, body: Vec<u8>) {
+        self.with(|core| lock(&core.shared).state.channel(op, body));
+    }
+
+    /// As [`LaneIo::sent`].
+    pub fn sent(&self, op: OpId) {
+        self.result(LaneResult::Sent(op));
+    }
+
+    /// As [`LaneIo::received`].
+    pub fn received(&self, op: OpId, memory: Buffer) {
+        self.result(LaneResult::Received(op, memory));
+    }
+
+    /// As [`LaneIo::failed`].
+    pub fn failed(&self, op: OpId, error: Error) {
+        self.result(LaneResult::Failed(op, error));
+    }
+
+    /// Ends the pipe: a connection of the channel's own is lost, or its peer sends nonsense on it.
+    pub fn broken(&self, error: Error) {
+        self.with(|core| core.fail(error));
+    }
+
+    fn result(&self, result: LaneResult) {
+        self.with(|core| {
+            let mut wakes = Vec::new();
+            {
+                let mut shared = lock(&core.shared);
+                shared.lane_results.push(result);
+                shared.process(core, &mut wakes);
+            }
+            wakes.into_iter().for_each(std::task::Waker::wake);
+        });
+    }
+
+    fn with(&self, act: impl FnOnce(&Arc<Core>)) {
+        if let Some(core) = self.core.upgrade() {
+            act(&core);
+            core.drive();
+        }
+    }
+}

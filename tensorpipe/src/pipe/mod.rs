@@ -1,0 +1,260 @@
+//! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
+
+mod background;
+mod core;
+mod handler;
+mod incoming;
+mod io;
+mod lane;
+mod poller;
+mod reading;
+mod shared;
+mod stats;
+mod waiter;
+mod write;
+
+pub(crate) use self::background::spawn_background;
+pub(crate) use self::core::{Core, Parts};
+pub use self::handler::Handler;
+pub use self::incoming::{Incoming, Read};
+pub use self::lane::{LaneHandle, LaneIo};
+pub(crate) use self::shared::{LaneSlot, Shared};
+pub use self::stats::PipeStats;
+pub use self::write::{Flush, Write};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::waiter::{Interest, Waiter};
+use crate::device::Pool;
+use crate::error::{Error, ResetCode};
+use crate::message::Message;
+use crate::route::Route;
+use crate::sync::lock;
+
+/// One end of a two-way stream of [`Message`]s between two contexts.
+///
+/// Cloning it clones the handle. Messages arrive in the order in which they were written. When the last handle is
+/// dropped, what was written is still delivered in the background, for [`Timeouts::linger`](crate::Timeouts::linger) at
+/// most; [`Pipe::close`] waits for it.
+#[derive(Clone)]
+pub struct Pipe {
+    handle: Arc<Handle>,
+}
+
+/// Closes the pipe with the last handle.
+struct Handle {
+    core: Arc<Core>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.start_closing(self.core.timeouts.linger);
+    }
+}
+
+impl std::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipe")
+            .field("name", &self.core().name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pipe {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self {
+            handle: Arc::new(Handle { core }),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+
+    /// Its name in errors and logs: this context's and the peer's.
+    pub fn name(&self) -> &str {
+        &self.core().name
+    }
+
+    /// The name that the peer's context gave itself.
+    pub fn peer_name(&self) -> &str {
+        &self.core().peer_name
+    }
+
+    /// Which transport and channels were chosen, and why not the others.
+    pub fn route(&self) -> &Route {
+        &self.core().route
+    }
+
+    /// The pool that received tensors come from.
+    pub fn pool(&self) -> &Pool {
+        &self.core().pool
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> PipeStats {
+        self.core().counters.snapshot()
+    }
+
+    /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the
+    /// transport or the channel. Large tensors leave only after the peer's reader has asked for them, so awaiting a write
+    /// waits for that reader. Dropping the future changes nothing: the message still goes; [`Write::cancel`] takes it back.
+    ///
+    /// # Errors
+    /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow (nothing is sent),
+    /// [`Error::Refused`] when the reader does not want it, and how the pipe ended.
+    pub fn write(&self, message: Message) -> Write {
+        Write::start(self.core().clone(), message)
+    }
+
+    /// Sends a message that nobody will ask about. Returns its number.
+    ///
+    /// # Errors
+    /// As [`Pipe::write`], as far as they are known at once.
+    pub fn send(&self, message: Message) -> Result<u64, Error> {
+        let queued = write::enqueue(self.core(), message, false)?;
+        self.core().drive();
+        Ok(queued)
+    }
+
+    /// Abandons message number `id` of this side's: what has not left does not leave, and the peer hears of it even if it
+    /// has read the message long ago.
+    pub fn reset(&self, id: u64, code: ResetCode, reason: &str) {
+        write::reset(self.core(), id, code, reason);
+    }
+
+    /// Ends when the peer's application has called read for (or skipped) everything written so far.
+    pub fn flush(&self) -> Flush {
+        Flush::start(self.core().clone())
+    }
+
+    /// The next message's descriptor. Cancel safe: a message is either returned or still there.
+    ///
+    /// Several may be asked for at once; each gets another message.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after the last message of a peer that closed in good order; else how the pipe ended.
+    pub async fn read_descriptor(&self) -> Result<Incoming, Error> {
+        let core = self.core();
+        let mut waiter = Waiter::new(core.clone());
+        std::future::poll_fn(|cx| {
+            waiter.poll(cx, Interest::Descriptor, |shared| {
+                take_arrival(core, shared)
+            })
+        })
+        .await
+    }
+
+    /// The next message, read into pooled memory. Not cancel safe: a message whose read is dropped is given up.
+    ///
+    /// # Errors
+    /// As [`Pipe::read_descriptor`] and [`Incoming::read`].
+    pub async fn read(&self) -> Result<Message, Error> {
+        self.read_descriptor().await?.read().await
+    }
+
+    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
+    pub fn set_handler(&self, handler: Arc<dyn Handler>) {
+        lock(&self.core().shared).set_handler(handler);
+        self.core().drive();
+    }
+
+    /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].
+    pub fn awaiting(&self) -> Awaiting {
+        Awaiting {
+            core: self.core().clone(),
+            slot: None,
+        }
+    }
+
+    /// Tells the peer that no message of its from now on will be looked at, and why; those that come are refused.
+    /// Messages before are still read, and this side may still write. Returns the number of the first ignored message.
+    pub fn go_away(&self, reason: &str) -> u64 {
+        let next = lock(&self.core().shared).state.go_away(reason);
+        self.core().drive();
+        next
+    }
+
+    /// Delivers what was written, then ends the pipe. Whoever still reads or writes on it gets [`Error::Closed`]. Bounded
+    /// by [`Timeouts::linger`](crate::Timeouts::linger).
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when the peer did not take everything in time, else how the pipe ended before it did.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.close_within(self.core().timeouts.linger).await
+    }
+
+    /// The same with a bound of its own.
+    ///
+    /// # Errors
+    /// As [`Pipe::close`].
+    pub async fn close_within(&self, linger: Duration) -> Result<(), Error> {
+        let core = self.core();
+        core.start_closing(linger);
+        match self.ended().await {
+            Error::Closed { by_peer: false, .. } => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Ends when the pipe has ended, with how it did.
+    pub async fn ended(&self) -> Error {
+        let mut waiter = Waiter::new(self.core().clone());
+        std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, |shared| shared.ended.clone()))
+            .await
+    }
+}
+
+fn take_arrival(core: &Arc<Core>, shared: &mut Shared) -> Option<Result<Incoming, Error>> {
+    if let Some(arrival) = shared.arrived.pop_front() {
+        return Some(Ok(Incoming::new(core.clone(), arrival)));
+    }
+    if let Some(error) = &shared.ended {
+        return Some(Err(error.clone()));
+    }
+    // Nothing more will come, although the connection still stands.
+    shared.state.is_closed_in().then(|| {
+        Err(Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: true,
+        })
+    })
+}
+
+/// Drives a pipe for an operation that a [`Handler`] completes.
+///
+/// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
+/// state: the task is then the one that is woken when the pipe's connection has something to say, so that the answer
+/// takes no detour through another task.
+pub struct Awaiting {
+    core: Arc<Core>,
+    slot: Option<u64>,
+}
+
+impl std::fmt::Debug for Awaiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Awaiting")
+            .field("pipe", &self.core.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Awaiting {
+    /// Makes `waker` the one that the connection wakes, and moves what can be moved.
+    pub fn drive(&mut self, waker: &std::task::Waker) {
+        self.core.poller.register(&mut self.slot, waker);
+        self.core.drive();
+    }
+
+    /// The operation is awaited no more (as by dropping this).
+    pub fn leave(&mut self) {
+        self.core.poller.leave(&mut self.slot);
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,205 @@
+//! Who drives a pipe when its connection has something to say.
+//!
+//! The connection always wakes the [`Poller`]; the poller passes the wake on to one task: the operation that was awaited
+//! last, else the pipe's background task. So an answer reaches the task that waits for it without a hop through another
+//! one. An operation that is awaited no more leaves, and hands on a wake that it has not acted on.
+//!
+//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). A wake
+//! given to it would be lost for everybody. So while operations are registered, the background task looks every
+//! [`TICK`] whether somebody was woken and has not driven the pipe since; then it drives, and passes the sleeper over.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+
+/// How long a forgotten future can delay the others of its pipe.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Default)]
+pub(crate) struct Poller {
+    /// Somebody was woken and has not driven the pipe since.
+    notified: AtomicBool,
+    roles: Mutex<Roles>,
+}
+
+#[derive(Debug, Default)]
+struct Roles {
+    /// Operations being awaited; the last one has the role.
+    waiting: Vec<(u64, Waker)>,
+    background: Option<Waker>,
+    next_id: u64,
+    /// The background task looks after forgotten futures.
+    ticking: bool,
+    /// Operations registered since its last look.
+    active: bool,
+}
+
+impl Poller {
+    /// Makes `waker` the one to be woken; `slot` remembers the registration.
+    pub(crate) fn register(&self, slot: &mut Option<u64>, waker: &Waker) {
+        let mut start_ticking = None;
+        {
+            let mut roles = lock(&self.roles);
+            let id = *slot.get_or_insert_with(|| {
+                roles.next_id += 1;
+                roles.next_id
+            });
+            match roles.waiting.iter_mut().find(|(waiting, _)| *waiting == id) {
+                Some((_, known)) => known.clone_from(waker),
+                None => roles.waiting.push((id, waker.clone())),
+            }
+            roles.active = true;
+            if !std::mem::replace(&mut roles.ticking, true) {
+                start_ticking = roles.background.clone();
+            }
+        }
+        if let Some(background) = start_ticking {
+            background.wake();
+        }
+    }
+
+    /// The operation is awaited no more.
+    pub(crate) fn leave(&self, slot: &mut Option<u64>) {
+        let Some(id) = slot.take() else { return };
+        let had_role = {
+            let mut roles = lock(&self.roles);
+            let had_role = roles.waiting.last().is_some_and(|(last, _)| *last == id);
+            roles.waiting.retain(|(waiting, _)| *waiting != id);
+            had_role
+        };
+        if had_role && self.notified.load(Ordering::SeqCst) {
+            self.notify();
+        }
+    }
+
+    pub(crate) fn set_background(&self, waker: &Waker) {
+        let mut roles = lock(&self.roles);
+        match &mut roles.background {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// Whoever is about to drive says so first.
+    pub(crate) fn driving(&self) {
+        self.notified.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn notify(&self) {
+        self.notified.store(true, Ordering::SeqCst);
+        let waker = {
+            let roles = lock(&self.roles);
+            roles
+                .waiting
+                .last()
+                .map(|(_, waker)| waker)
+                .or(roles.background.as_ref())
+                .cloned()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn wake_background(&self) {
+        let waker = lock(&self.roles).background.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether the background task has to look again after a [`TICK`].
+    pub(crate) fn is_ticking(&self) -> bool {
+        lock(&self.roles).ticking
+    }
+
+    /// The background task looks. Returns whether somebody was woken and did not drive: it has lost the role.
+    pub(crate) fn tick(&self) -> bool {
+        let mut roles = lock(&self.roles);
+        let asleep = self.notified.load(Ordering::SeqCst);
+        if asleep {
+            roles.waiting.pop();
+        }
+        roles.ticking = !roles.waiting.is_empty() || std::mem::take(&mut roles.active);
+        asleep
+    }
+}
+
+impl Wake for Poller {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    #[derive(Default)]
+    struct Counter(AtomicU64);
+
+    impl Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn waker() -> (Arc<Counter>, Waker) {
+        let counter = Arc::new(Counter::default());
+        (counter.clone(), counter.into())
+    }
+
+    #[test]
+    fn the_last_awaited_operation_is_woken_and_hands_on_what_it_did_not_act_on() {
+        let poller = Poller::default();
+        let ((background, b), (first, f), (second, s)) = (waker(), waker(), waker());
+        let count = |c: &Counter| c.0.load(Ordering::SeqCst);
+        poller.set_background(&b);
+        poller.notify();
+        assert_eq!(count(&background), 1);
+        poller.driving();
+        let (mut one, mut two) = (None, None);
+        poller.register(&mut one, &f);
+        assert_eq!(
+            count(&background),
+            2,
+            "it starts looking after forgotten futures"
+        );
+        poller.register(&mut two, &s);
+        poller.notify();
+        assert_eq!((count(&first), count(&second)), (0, 1));
+        poller.leave(&mut two);
+        assert_eq!(count(&first), 1, "the second left without driving");
+        poller.driving();
+        poller.leave(&mut one);
+        assert_eq!(count(&background), 2, "the first drove");
+        poller.notify();
+        assert_eq!(count(&background), 3);
+    }
+
+    #[test]
+    fn a_forgotten_future_loses_the_role() {
+        let poller = Poller::default();
+        let ((background, b), (_, f)) = (waker(), waker());
+        poller.set_background(&b);
+        let mut slot = None;
+        poller.register(&mut slot, &f);
+        assert!(!poller.tick());
+        assert!(poller.is_ticking());
+        poller.notify();
+        assert!(poller.tick());
+        poller.driving();
+        poller.notify();
+        assert_eq!(background.0.load(Ordering::SeqCst), 2);
+        poller.driving();
+        assert!(!poller.tick());
+        assert!(!poller.is_ticking(), "nobody is left to look after");
+    }
+}

@@ -1,0 +1,161 @@
+//! A read under way: which parts are there, and where they go.
+
+use crate::descriptor::Descriptor;
+use crate::device::{Buffer, BufferMut};
+use crate::error::Error;
+use crate::message::{Message, MessageTensor, Payload};
+use crate::tensor::Tensor;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// `None` while parts come ahead of the application's read.
+    descriptor: Option<Descriptor>,
+    /// Parts that are there, by number.
+    parts: Vec<(u16, Buffer)>,
+    /// Memory of the application's for parts that come ahead into pooled memory: they are copied.
+    places: Vec<(u16, BufferMut)>,
+    /// Parts that were not wanted.
+    skipped: Vec<u16>,
+    /// Given to the handler when complete, instead of waited for.
+    pushed: bool,
+    /// Nobody waits for it any more.
+    discarded: bool,
+    result: Option<Result<Message, Error>>,
+}
+
+impl Reading {
+    /// Parts come before anybody has asked for them.
+    pub(super) fn ahead() -> Self {
+        Self::default()
+    }
+
+    /// The application reads.
+    pub(super) fn start(
+        &mut self,
+        descriptor: Descriptor,
+        eager: Vec<(u16, Buffer)>,
+        places: Vec<(u16, BufferMut)>,
+        skipped: Vec<u16>,
+        pushed: bool,
+    ) {
+        self.descriptor = Some(descriptor);
+        self.parts.extend(eager);
+        self.parts.retain(|(part, _)| !skipped.contains(part));
+        self.places = places;
+        self.skipped = skipped;
+        self.pushed = pushed;
+    }
+
+    pub(super) fn received(&mut self, part: u16, memory: Buffer) {
+        if !self.skipped.contains(&part) {
+            self.parts.push((part, memory));
+        }
+    }
+
+    pub(super) fn is_pushed(&self) -> bool {
+        self.pushed
+    }
+
+    /// Whether the application has called read.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.descriptor.is_some()
+    }
+
+    /// The message, if its last part is there.
+    pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
+        let descriptor = self.descriptor.as_ref()?;
+        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
+        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let wanted = nonempty
+            .enumerate()
+            .filter(|(part, len)| *len > 0 && !self.skipped.contains(&(*part as u16)));
+        if wanted.count() > self.parts.len() {
+            return None;
+        }
+        let parts = std::mem::take(&mut self.parts);
+        let places = std::mem::take(&mut self.places);
+        let descriptor = self.descriptor.clone()?;
+        Some(build(descriptor, parts, places))
+    }
+
+    pub(super) fn finish(&mut self, result: Result<Message, Error>) {
+        if self.result.is_none() {
+            self.parts.clear();
+            self.result = Some(result);
+        }
+    }
+
+    pub(super) fn take_result(&mut self) -> Option<Result<Message, Error>> {
+        self.result.take()
+    }
+
+    /// What still comes is thrown away.
+    pub(super) fn discard(&mut self) {
+        self.discarded = true;
+    }
+
+    pub(super) fn is_discarded(&self) -> bool {
+        self.discarded
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.result.is_some()
+    }
+}
+
+/// Puts a message together. Parts that are missing were empty or skipped, and become empty.
+pub(super) fn build(
+    descriptor: Descriptor,
+    mut parts: Vec<(u16, Buffer)>,
+    mut places: Vec<(u16, BufferMut)>,
+) -> Result<Message, Error> {
+    let mut part = 0u16;
+    let mut next = || {
+        let found = parts
+            .iter()
+            .position(|(i, _)| *i == part)
+            .map(|i| parts.swap_remove(i).1);
+        let place = places
+            .iter()
+            .position(|(i, _)| *i == part)
+            .map(|i| places.swap_remove(i).1);
+        part += 1;
+        match (found, place) {
+            (Some(source), Some(mut dest)) => {
+                if let (Some(from), Some(to)) = (source.as_bytes(), dest.as_bytes_mut()) {
+                    to.copy_from_slice(from);
+                }
+                dest.freeze()
+            }
+            (Some(source), None) => source,
+            (None, Some(dest)) => dest.freeze(),
+            (None, None) => BufferMut::zeroed(0).freeze(),
+        }
+    };
+    let payloads = descriptor.payloads.into_iter().map(|payload| Payload {
+        metadata: payload.metadata,
+        data: next(),
+    });
+    let payloads = payloads.collect();
+    let mut tensors = Vec::with_capacity(descriptor.tensors.len());
+    for tensor in descriptor.tensors {
+        let buffer = next();
+        let shape = if buffer.is_empty() && tensor.byte_len() > 0 {
+            vec![0]
+        } else {
+            tensor.shape
+        };
+        let value = Tensor::from_buffer(buffer, tensor.dtype, shape)?;
+        tensors.push(MessageTensor {
+            tensor: value,
+            metadata: tensor.metadata,
+            target: tensor.target,
+        });
+    }
+    Ok(Message {
+        metadata: descriptor.metadata,
+        payloads,
+        tensors,
+    })
+}

@@ -1,0 +1,429 @@
+//! What the holders of a pipe share: the protocol's state, the lanes, and the operations that wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+use std::time::Instant;
+
+use super::core::Core;
+use super::handler::{Delivery, Handler};
+use super::incoming::Arrival;
+use super::lane::{LaneIo, LaneResult, allocate};
+use super::reading::Reading;
+use super::waiter::Interest;
+use crate::channels::{Channel, ChannelFault, Lane, Want};
+use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::error::{Error, PeerFault, ResetCode};
+use crate::proto::{Event, OpId, PipeState};
+use crate::sync::Arc;
+
+/// A channel in use on this pipe.
+pub(crate) struct LaneSlot {
+    pub(crate) channel: Arc<dyn Channel>,
+    /// (this side's device, the peer's).
+    pub(crate) pairs: Vec<(Device, Device)>,
+    pub(crate) lane: Box<dyn Lane>,
+}
+
+pub(crate) struct Shared {
+    pub(super) state: PipeState<Buffer, BufferMut>,
+    pub(super) lanes: Vec<LaneSlot>,
+    pub(super) lane_results: Vec<LaneResult>,
+    pool: Pool,
+    runtime: tokio::runtime::Handle,
+    /// Messages that nobody has taken yet, while there is no handler.
+    pub(super) arrived: VecDeque<Arrival>,
+    /// Operations being awaited, by their registration.
+    pub(super) waiting: HashMap<u64, (Interest, Waker)>,
+    pub(super) reads: HashMap<u64, Reading>,
+    /// Writes that somebody may still ask about, and how they ended.
+    pub(super) writes: HashMap<u64, Option<Result<(), Error>>>,
+    /// The peer's application has called read for every message before this one.
+    pub(super) flushed_to: u64,
+    pub(super) handler: Option<Arc<dyn Handler>>,
+    deliveries: VecDeque<Delivery>,
+    /// How the pipe ended.
+    pub(super) ended: Option<Error>,
+    /// Closing: until when at most.
+    pub(super) linger_until: Option<Instant>,
+    /// Its place among the pipes of its listener.
+    permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    /// Why the peer takes no more messages.
+    pub(super) peer_goes_because: Arc<str>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        state: PipeState<Buffer, BufferMut>,
+        pool: Pool,
+        runtime: tokio::runtime::Handle,
+        permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    ) -> Self {
+        Self {
+            state,
+            permit,
+            lanes: Vec::new(),
+            lane_results: Vec::new(),
+            pool,
+            runtime,
+            arrived: VecDeque::new(),
+            waiting: HashMap::new(),
+            reads: HashMap::new(),
+            writes: HashMap::new(),
+            flushed_to: 0,
+            handler: None,
+            deliveries: VecDeque::new(),
+            ended: None,
+            linger_until: None,
+            peer_goes_because: "".into(),
+        }
+    }
+
+    /// Lanes need a handle on the core, which needs this first.
+    pub(crate) fn set_lanes(&mut self, lanes: Vec<LaneSlot>) {
+        self.lanes = lanes;
+    }
+
+    pub(super) fn has_delivery(&self) -> bool {
+        !self.deliveries.is_empty()
+    }
+
+    pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
+        let handler = self.handler.clone()?;
+        Some((handler, self.deliveries.pop_front()?))
+    }
+
+    pub(super) fn deliver(&mut self, delivery: Delivery) {
+        if self.handler.is_some() {
+            self.deliveries.push_back(delivery);
+        }
+    }
+
+    /// From now on messages are pushed to `handler`, those that wait first.
+    pub(super) fn set_handler(&mut self, handler: Arc<dyn Handler>) {
+        self.handler = Some(handler);
+        self.deliveries
+            .extend(self.arrived.drain(..).map(Delivery::Incoming));
+        if let Some(error) = &self.ended {
+            self.deliveries.push_back(Delivery::Closed(error.clone()));
+        }
+    }
+
+    /// Memory for the eager parts of an arriving message.
+    pub(super) fn allocate_eager(&mut self, core: &Core, message: u64) -> Result<(), Error> {
+        let parts: Vec<_> = self.state.eager_parts(message).collect();
+        for (part, len) in parts {
+            let dest = allocate(&core.pool, len)?;
+            self.state.set_dest(
+                OpId {
+                    message,
+                    part,
+                    outgoing: false,
+                },
+                dest,
+            );
+        }
+        self.state.start_eager(message);
+        Ok(())
+    }
+
+    /// Acts on everything that the protocol and the lanes have to say.
+    pub(super) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
+        loop {
+            if let Some(event) = self.state.poll_event() {
+                if let Err((channel, ChannelFault(what))) = self.event(event, core, wakes) {
+                    let fault = PeerFault::Channel { channel, what };
+                    self.end(
+                        Error::Peer {
+                            pipe: core.name.clone(),
+                            fault,
+                        },
+                        wakes,
+                    );
+                }
+            } else if !self.lane_results.is_empty() {
+                for result in std::mem::take(&mut self.lane_results) {
+                    self.lane_result(result, wakes);
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn event(
+        &mut self,
+        event: Event<Buffer, BufferMut>,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<(), (&'static str, ChannelFault)> {
+        match event {
+            Event::Ready { message } => self.arrive(message, wakes),
+            Event::Ahead { message } => self.start_ahead(message),
+            // Abandoned right after the go-ahead.
+            Event::Start { op, .. } if !self.state.is_writing(op.message) => {}
+            Event::Start {
+                op,
+                channel,
+                source,
+            } => self.with_lane(channel, |lane, io| lane.send(op, source, io)),
+            Event::StreamSent { op } => {
+                if let Some(channel) = self.state.outgoing_channel(op) {
+                    self.with_lane(channel, |lane, io| lane.streamed(op, None, io));
+                }
+            }
+            Event::StreamReceived { op, dest } => {
+                if let (Some((channel, _)), Some(dest)) =
+                    (self.state.bulk_channel(op.message, op.part), dest)
+                {
+                    self.with_lane(channel, |lane, io| lane.streamed(op, Some(dest), io));
+                }
+            }
+            Event::Cancel { op, channel } => {
+                self.with_lane(channel, |lane, io| lane.cancel(op, io))
+            }
+            Event::Channel { op, channel, body } => {
+                let name = self.lanes[usize::from(channel)].channel.name();
+                let mut result = Ok(());
+                self.with_lane(channel, |lane, io| result = lane.control(op, &body, io));
+                result.map_err(|fault| (name, fault))?;
+            }
+            Event::Written { message } => self.end_write(message, Ok(()), wakes),
+            Event::Refused {
+                message,
+                code,
+                text,
+            } => {
+                let result = if code == ResetCode::Skipped {
+                    Ok(())
+                } else {
+                    Err(Error::Refused {
+                        code,
+                        reason: text.as_str().into(),
+                    })
+                };
+                self.end_write(message, result, wakes);
+                self.deliver(Delivery::Refused(message, code, text));
+            }
+            Event::Reset {
+                message,
+                code,
+                text,
+            } => self.peer_reset(message, code, text, wakes),
+            Event::Flushed { message } => {
+                self.flushed_to = self.flushed_to.max(message + 1);
+                self.wake(Interest::Flush, wakes);
+            }
+            Event::GoAway { next, text } => self.peer_goes(next, text, core, wakes),
+            Event::Fin => self.wake(Interest::Descriptor, wakes),
+            Event::FinAck => core.poller.wake_background(),
+        }
+        Ok(())
+    }
+
+    pub(super) fn with_lane(
+        &mut self,
+        channel: u8,
+        act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>),
+    ) {
+        let Some(slot) = self.lanes.get_mut(usize::from(channel)) else {
+            return;
+        };
+        let mut io = LaneIo {
+            state: &mut self.state,
+            results: &mut self.lane_results,
+            pool: &self.pool,
+            runtime: &self.runtime,
+        };
+        act(&mut *slot.lane, &mut io);
+    }
+
+    fn arrive(&mut self, message: u64, wakes: &mut Vec<Waker>) {
+        let Some(descriptor) = self.state.take_descriptor(message) else {
+            return;
+        };
+        let eager = self
+            .state
+            .take_parts(message)
+            .into_iter()
+            .map(|(part, dest)| (part, dest.freeze()));
+        let arrival = Arrival::new(message, descriptor, eager.collect());
+        if self.handler.is_some() {
+            self.deliveries.push_back(Delivery::Incoming(arrival));
+        } else {
+            self.arrived.push_back(arrival);
+            self.wake(Interest::Descriptor, wakes);
+        }
+    }
+
+    /// Bulk parts come without a go-ahead: pooled memory takes them until the application says where it wants them.
+    fn start_ahead(&mut self, message: u64) {
+        for part in 0..u16::MAX {
+            let op = OpId {
+                message,
+                part,
+                outgoing: false,
+            };
+            match self.state.part_len(op) {
+                None => break,
+                Some(len) if len > 0 => {
+                    if let Some((channel, true)) = self.state.bulk_channel(message, part) {
+                        let want = Want::Adopt {
+                            len,
+                            device: Device::CPU,
+                        };
+                        self.with_lane(channel, |lane, io| lane.recv(op, want, io));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        self.reads.insert(message, Reading::ahead());
+    }
+
+    fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
+        match result {
+            LaneResult::Sent(op) => self.state.part_sent(op),
+            LaneResult::Received(op, memory) => {
+                self.state.part_received(op);
+                if let Some(reading) = self.reads.get_mut(&op.message) {
+                    reading.received(op.part, memory);
+                    self.check_read(op.message, wakes);
+                }
+            }
+            LaneResult::Failed(op, error) if op.outgoing => {
+                self.state
+                    .reset(op.message, ResetCode::Failed, &error.to_string());
+                self.end_write(op.message, Err(error), wakes);
+            }
+            LaneResult::Failed(op, error) => {
+                self.state
+                    .refuse(op.message, ResetCode::Failed, &error.to_string());
+                self.end_read(op.message, Err(error), wakes);
+            }
+        }
+    }
+
+    /// Completes a read whose last part is there.
+    pub(super) fn check_read(&mut self, message: u64, wakes: &mut Vec<Waker>) {
+        let Some(reading) = self.reads.get_mut(&message) else {
+            return;
+        };
+        if let Some(complete) = reading.take_complete() {
+            self.state.finish(message);
+            self.end_read(message, complete, wakes);
+        }
+    }
+
+    pub(super) fn end_read(
+        &mut self,
+        message: u64,
+        result: Result<crate::message::Message, Error>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let Some(reading) = self.reads.get_mut(&message) else {
+            return;
+        };
+        if reading.is_discarded() {
+            self.reads.remove(&message);
+        } else if reading.is_pushed() {
+            self.reads.remove(&message);
+            self.deliver(Delivery::Message(message, result));
+        } else {
+            reading.finish(result);
+            self.wake(Interest::Read(message), wakes);
+        }
+    }
+
+    pub(super) fn end_write(
+        &mut self,
+        message: u64,
+        result: Result<(), Error>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if let Some(watched @ None) = self.writes.get_mut(&message) {
+            *watched = Some(result);
+            self.wake(Interest::Write(message), wakes);
+        }
+    }
+
+    fn wake(&mut self, interest: Interest, wakes: &mut Vec<Waker>) {
+        if !self.waiting.is_empty() {
+            wakes.extend(
+                self.waiting
+                    .extract_if(|_, (what, _)| *what == interest)
+                    .map(|(_, (_, waker))| waker),
+            );
+        }
+    }
+
+    fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {
+        self.arrived.retain(|arrival| arrival.id != message);
+        let error = Error::Reset {
+            code,
+            reason: text.as_str().into(),
+        };
+        if self.reads.get(&message).is_some_and(Reading::is_waited_for) {
+            self.end_read(message, Err(error), wakes);
+        } else {
+            self.reads.remove(&message);
+        }
+        self.deliver(Delivery::Reset(message, code, text));
+    }
+
+    fn peer_goes(&mut self, next: u64, text: String, core: &Core, wakes: &mut Vec<Waker>) {
+        let reason: Arc<str> = text.as_str().into();
+        self.peer_goes_because = reason.clone();
+        let unseen: Vec<u64> = self
+            .writes
+            .keys()
+            .copied()
+            .filter(|id| *id >= next)
+            .collect();
+        for message in unseen {
+            let error = Error::GoingAway {
+                pipe: core.name.clone(),
+                reason: reason.clone(),
+            };
+            self.end_write(message, Err(error), wakes);
+        }
+        self.deliver(Delivery::GoingAway(next, text));
+    }
+
+    /// Writes no more; looks at nothing more.
+    pub(super) fn start_closing(&mut self) {
+        self.state.go_away("closed");
+        for arrival in std::mem::take(&mut self.arrived) {
+            self.state.refuse(arrival.id, ResetCode::Closing, "");
+        }
+        self.state.close();
+    }
+
+    /// Whether the connection is of no more use.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Ends the pipe, once: every pending operation gets `error`, every later one will.
+    pub(super) fn end(&mut self, error: Error, wakes: &mut Vec<Waker>) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(error.clone());
+        self.permit = None;
+        // Messages that are here whole can still be read; what was on its way cannot.
+        self.arrived.retain(Arrival::is_whole);
+        self.state.abandon();
+        self.lanes.clear();
+        self.lane_results.clear();
+        let reads: Vec<u64> = self.reads.keys().copied().collect();
+        for message in reads {
+            self.end_read(message, Err(error.clone()), wakes);
+        }
+        let writes: Vec<u64> = self.writes.keys().copied().collect();
+        for message in writes {
+            self.end_write(message, Err(error.clone()), wakes);
+        }
+        wakes.extend(self.waiting.drain().map(|(_, (_, waker))| waker));
+        self.deliver(Delivery::Closed(error));
+    }
+}

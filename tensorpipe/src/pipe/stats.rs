@@ -1,0 +1,54 @@
+//! Counters of what a pipe did: they tell a wasted system call or copy, where clocks only tell a busy machine.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// What a pipe has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PipeStats {
+    /// Writes accepted by the connection (for tcp: `sendmsg` calls that moved bytes).
+    pub writes: u64,
+    /// Reads answered by the connection (for tcp: `recv` calls that moved bytes).
+    pub reads: u64,
+    /// Bytes written to the connection.
+    pub bytes_out: u64,
+    /// Bytes read from the connection.
+    pub bytes_in: u64,
+    /// Payload and tensor bytes copied from the receive buffer into their place; the rest was read into it directly.
+    pub bytes_copied: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(super) writes: AtomicU64,
+    pub(super) reads: AtomicU64,
+    pub(super) bytes_out: AtomicU64,
+    pub(super) bytes_in: AtomicU64,
+    pub(super) bytes_copied: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self) -> PipeStats {
+        PipeStats {
+            writes: self.writes.load(Ordering::Relaxed),
+            reads: self.reads.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_copied: self.bytes_copied.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn wrote(&self, bytes: usize) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self, bytes: usize) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn copied(&self, bytes: usize) {
+        self.bytes_copied.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,283 @@
+//! Writing: a message becomes a descriptor and parts, each assigned to a channel.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::core::Core;
+use super::shared::{LaneSlot, Shared};
+use super::waiter::{Interest, Waiter};
+use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
+use crate::device::{Buffer, Device};
+use crate::error::{Error, Misuse, ResetCode};
+use crate::message::Message;
+use crate::proto::OutgoingPart;
+use crate::sync::lock;
+
+/// A write under way. See [`Pipe::write`](super::Pipe::write).
+pub struct Write {
+    waiter: Waiter,
+    id: Option<u64>,
+    refused: Option<Error>,
+}
+
+impl std::fmt::Debug for Write {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Write")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Write {
+    pub(super) fn start(core: Arc<Core>, message: Message) -> Self {
+        let queued = enqueue(&core, message, true);
+        if queued.is_ok() {
+            core.drive();
+        }
+        Self {
+            waiter: Waiter::new(core),
+            id: queued.as_ref().ok().copied(),
+            refused: queued.err(),
+        }
+    }
+
+    /// The message's number, unless it was refused at once.
+    pub fn id(&self) -> Option<u64> {
+        self.id
+    }
+
+    /// Takes the message back: what has not left does not leave, and the peer hears of it.
+    pub fn cancel(self) {
+        if let Some(id) = self.id {
+            reset(
+                self.waiter.core(),
+                id,
+                ResetCode::Cancelled,
+                "the write was cancelled",
+            );
+        }
+    }
+}
+
+impl Future for Write {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(refused) = self.refused.take() {
+            return Poll::Ready(Err(refused));
+        }
+        let Some(id) = self.id else {
+            return Poll::Ready(Err(Misuse::Other(
+                "a write was polled after it had ended".to_owned(),
+            )
+            .into()));
+        };
+        let result = std::task::ready!(self.waiter.poll(cx, Interest::Write(id), |shared| {
+            let result = shared.writes.get_mut(&id)?.take()?;
+            shared.writes.remove(&id);
+            Some(result)
+        }));
+        self.id = None;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Write {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            lock(&self.waiter.core().shared).writes.remove(&id);
+        }
+    }
+}
+
+/// Queues a message; `watched` remembers how it ends.
+pub(super) fn enqueue(core: &Core, message: Message, watched: bool) -> Result<u64, Error> {
+    let mut guard = lock(&core.shared);
+    let shared = &mut *guard;
+    if let Some(error) = &shared.ended {
+        return Err(error.clone());
+    }
+    if shared.linger_until.is_some() {
+        return Err(Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: false,
+        });
+    }
+    if shared.state.peer_ignores_from().is_some() {
+        let reason = shared.peer_goes_because.clone();
+        return Err(Error::GoingAway {
+            pipe: core.name.clone(),
+            reason,
+        });
+    }
+    if shared.state.unwritten() >= core.queued_writes {
+        return Err(Misuse::TooManyWrites(core.queued_writes).into());
+    }
+    let (descriptor, parts) = dissect(&shared.lanes, message)?;
+    let id = shared.state.write(descriptor, parts)?;
+    if watched {
+        shared.writes.insert(id, None);
+    }
+    Ok(id)
+}
+
+pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
+    let mut wakes = Vec::new();
+    {
+        let mut shared = lock(&core.shared);
+        if shared.ended.is_some() {
+            return;
+        }
+        shared.state.reset(id, code, reason);
+        let error = Error::Reset {
+            code,
+            reason: reason.into(),
+        };
+        shared.end_write(id, Err(error), &mut wakes);
+        shared.process(core, &mut wakes);
+    }
+    wakes.into_iter().for_each(Waker::wake);
+    core.drive();
+}
+
+fn dissect(
+    lanes: &[LaneSlot],
+    message: Message,
+) -> Result<(Descriptor, Vec<OutgoingPart<Buffer>>), Misuse> {
+    let mut parts = Vec::with_capacity(message.payloads.len() + message.tensors.len());
+    let mut payloads = Vec::with_capacity(message.payloads.len());
+    let mut tensors = Vec::with_capacity(message.tensors.len());
+    for payload in message.payloads {
+        if payload.data.as_bytes().is_none() {
+            return Err(Misuse::NotOnCpu(payload.data.device()));
+        }
+        let (channel, ride_up_to, _) =
+            choose(lanes, Device::CPU, Some(Device::CPU), payload.data.len())?;
+        payloads.push(PayloadDescriptor {
+            len: payload.data.len() as u64,
+            metadata: payload.metadata,
+        });
+        parts.push(OutgoingPart {
+            source: payload.data,
+            channel,
+            ride_up_to,
+        });
+    }
+    for part in message.tensors {
+        let tensor = part.tensor;
+        let (channel, ride_up_to, target) =
+            choose(lanes, tensor.device(), part.target, tensor.byte_len())?;
+        let rides = tensor.buffer().as_bytes().is_some();
+        tensors.push(TensorDescriptor {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            source: tensor.device(),
+            target,
+            metadata: part.metadata,
+        });
+        parts.push(OutgoingPart {
+            source: tensor.into_buffer(),
+            channel,
+            ride_up_to: if rides { ride_up_to } else { 0 },
+        });
+    }
+    Ok((
+        Descriptor {
+            metadata: message.metadata,
+            payloads,
+            tensors,
+        },
+        parts,
+    ))
+}
+
+/// The channel for a part, up to which size it rides in the frame, and the device where it goes.
+fn choose(
+    lanes: &[LaneSlot],
+    source: Device,
+    target: Option<Device>,
+    len: usize,
+) -> Result<(u8, u64, Option<Device>), Misuse> {
+    let wanted = target.unwrap_or(Device::CPU);
+    let serves = |slot: &LaneSlot, wanted| slot.pairs.contains(&(source, wanted));
+    if let Some((channel, slot)) = lanes
+        .iter()
+        .enumerate()
+        .find(|(_, slot)| serves(slot, wanted))
+    {
+        let ride_up_to = if wanted.is_cpu() {
+            slot.channel.rides_up_to()
+        } else {
+            0
+        };
+        return Ok((channel as u8, ride_up_to, target));
+    }
+    // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
+    let anywhere = |slot: &LaneSlot| {
+        slot.pairs
+            .iter()
+            .find(|(ours, _)| *ours == source)
+            .map(|(_, theirs)| *theirs)
+    };
+    match lanes
+        .iter()
+        .enumerate()
+        .find_map(|(i, slot)| Some((i, anywhere(slot)?)))
+    {
+        Some((channel, theirs)) if target.is_none() => Ok((channel as u8, 0, Some(theirs))),
+        _ if len == 0 => Ok((0, u64::MAX, target)),
+        _ => Err(Misuse::Other(format!(
+            "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
+        ))),
+    }
+}
+
+/// Waits until the peer's application has read. See [`Pipe::flush`](super::Pipe::flush).
+pub struct Flush {
+    waiter: Waiter,
+    /// Everything before this message.
+    until: u64,
+}
+
+impl std::fmt::Debug for Flush {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flush")
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Flush {
+    pub(super) fn start(core: Arc<Core>) -> Self {
+        let until = {
+            let mut shared = lock(&core.shared);
+            let last = shared.state.last_written();
+            if let Some(last) = last {
+                shared.state.flush(last);
+            }
+            last.map_or(0, |last| last + 1)
+        };
+        core.drive();
+        Self {
+            waiter: Waiter::new(core),
+            until,
+        }
+    }
+}
+
+impl Future for Flush {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let until = self.until;
+        self.waiter
+            .poll(cx, Interest::Flush, |shared: &mut Shared| {
+                if shared.flushed_to >= until {
+                    return Some(Ok(()));
+                }
+                shared.ended.clone().map(Err)
+            })
+    }
+}

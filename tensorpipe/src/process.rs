@@ -1,0 +1,36 @@
+//! Who this process is: a random id, made anew after a fork; never a pid, which other namespaces and later processes
+//! have too.
+
+use std::sync::Mutex;
+
+use crate::proto::wire::hello::Token;
+use crate::sync::lock;
+
+/// Random bytes from the kernel.
+pub(crate) fn random_token() -> Token {
+    let mut token = Token::default();
+    if getrandom::fill(&mut token).is_err() {
+        // Without a random source (before Linux 3.17, or early boot) tokens would be guessable: better no pipe at all.
+        panic!("the system has no source of random numbers");
+    }
+    token
+}
+
+/// 32 random hexadecimal digits.
+pub(crate) fn random_name() -> String {
+    random_token()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// The id of this process.
+pub(crate) fn process_id() -> Token {
+    static ID: Mutex<Option<(u32, Token)>> = Mutex::new(None);
+    let pid = std::process::id();
+    let mut id = lock(&ID);
+    match *id {
+        Some((owner, token)) if owner == pid => token,
+        _ => id.insert((pid, random_token())).1,
+    }
+}

@@ -1,0 +1,151 @@
+//! One allocation of main memory: zeroed at birth, aligned, owned like a `Box<[u8]>`.
+//!
+//! Blocks below 2 MiB come from the allocator, larger ones are mappings on huge pages that take no memory until they
+//! are touched. Which of the two follows from the length alone, so freeing needs no record of it.
+
+#![allow(
+    unsafe_code,
+    reason = "64-byte aligned memory comes from std::alloc or a mapping and is handed out as slices"
+)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+
+use super::huge_pages::{self, HUGE_PAGE};
+use crate::error::SystemError;
+
+/// The alignment of all memory that this crate allocates, in bytes: a cache line, and enough for AVX-512. Blocks of
+/// 2 MiB and more are aligned to 2 MiB.
+pub const ALIGNMENT: usize = 64;
+
+/// One allocation of ours.
+pub(crate) struct Block {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Block owns its allocation exclusively, like a Box<[u8]>; nothing in it is tied to a thread.
+unsafe impl Send for Block {}
+// SAFETY: shared access only hands out `&[u8]`.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// `len` zero bytes.
+    ///
+    /// # Panics
+    /// When the system has no such memory, as `vec!` would abort. For a length that a peer named use
+    /// [`Block::try_zeroed`].
+    pub(crate) fn zeroed(len: usize) -> Self {
+        Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// `len` zero bytes, or why there are none.
+    pub(crate) fn try_zeroed(len: usize) -> Result<Self, SystemError> {
+        let refused =
+            |call, errno: Errno| SystemError::new(call, format!("{len} bytes"), errno.into());
+        let start = match NonZeroUsize::new(len) {
+            None => NonNull::<u128>::dangling().cast(),
+            Some(size) if len >= HUGE_PAGE => {
+                huge_pages::map(size).map_err(|errno| refused("mmap", errno))?
+            }
+            Some(_) => {
+                // SAFETY: the layout's size is not zero in this arm.
+                let start = unsafe { alloc_zeroed(Self::layout(len)) };
+                NonNull::new(start).ok_or_else(|| refused("malloc", Errno::ENOMEM))?
+            }
+        };
+        Ok(Self { start, len })
+    }
+
+    fn layout(len: usize) -> Layout {
+        // Only for blocks below HUGE_PAGE, whose size cannot overflow.
+        Layout::from_size_align(len, ALIGNMENT).unwrap_or_else(|_| panic!("capacity overflow"))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: start points to `len` initialised bytes (or dangles with len 0) that live as long as self.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        match NonZeroUsize::new(self.len) {
+            None => {}
+            // SAFETY: mapped in `try_zeroed` with the same length, unmapped once, and `&mut self` is the last user.
+            Some(size) if self.len >= HUGE_PAGE => unsafe { huge_pages::unmap(self.start, size) },
+            // SAFETY: allocated in `try_zeroed` with the same layout, and freed once.
+            Some(_) => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_large_blocks_are_zeroed_aligned_and_writable_to_the_end() {
+        for len in [
+            1,
+            63,
+            4096,
+            HUGE_PAGE - 1,
+            HUGE_PAGE,
+            HUGE_PAGE + 1,
+            5 << 20,
+        ] {
+            let mut block = Block::zeroed(len);
+            let align = if len >= HUGE_PAGE {
+                HUGE_PAGE
+            } else {
+                ALIGNMENT
+            };
+            assert_eq!(block.bytes().as_ptr() as usize % align, 0, "{len}");
+            assert!(block.bytes().iter().all(|byte| *byte == 0), "{len}");
+            block.bytes_mut().fill(7);
+            assert_eq!((block.bytes()[0], block.bytes()[len - 1]), (7, 7));
+        }
+        assert_eq!(Block::zeroed(0).bytes(), b"");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        for len in [usize::MAX, isize::MAX as usize, 1 << 60] {
+            let error = Block::try_zeroed(len).err().unwrap();
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("mmap {len} bytes: "))
+            );
+        }
+    }
+
+    #[test]
+    fn an_untouched_mapping_takes_no_memory() {
+        let block = Block::zeroed(64 << 20);
+        let mut resident = vec![1u8; block.len() / 4096];
+        // SAFETY: the range is the block's own, and the vector has a byte for each of its pages.
+        let result = unsafe {
+            libc::mincore(
+                block.start.as_ptr().cast(),
+                block.len(),
+                resident.as_mut_ptr(),
+            )
+        };
+        assert_eq!(result, 0);
+        assert!(resident.iter().all(|page| page & 1 == 0));
+    }
+}

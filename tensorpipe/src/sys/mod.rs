@@ -1,0 +1,4 @@
+//! System calls and raw memory: what needs `unsafe` and knows nothing of pipes.
+
+pub(crate) mod block;
+mod huge_pages;

@@ -1,0 +1,61 @@
+//! Tensors in the memory of a [`Pool`].
+
+use super::{DType, Tensor};
+use crate::device::Pool;
+use crate::error::Misuse;
+
+impl Pool {
+    /// A tensor in warm memory. Its content is unspecified, like `torch.empty`: fill it through
+    /// [`Tensor::make_mut`], which copies nothing while this is the only handle.
+    ///
+    /// ```
+    /// # use tensorpipe::{DType, Pool};
+    /// let pool = Pool::default();
+    /// let mut batch = pool.tensor(DType::F32, [64, 1024])?;
+    /// batch.make_mut::<f32>()?.fill(1.0);
+    /// # Ok::<(), tensorpipe::Misuse>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Misuse::Shape`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot.
+    pub fn tensor(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
+        Tensor::allocate(dtype, shape.as_ref(), |len| self.try_take(len))
+    }
+
+    /// The same, all zeros.
+    ///
+    /// # Errors
+    /// As [`Pool::tensor`].
+    pub fn zeros(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
+        Tensor::allocate(dtype, shape.as_ref(), |len| self.try_zeroed(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pooled_tensor_is_written_in_place_and_goes_back() {
+        let pool = Pool::default();
+        let mut tensor = pool.tensor(DType::F32, [100, 100]).unwrap();
+        let at = tensor.as_bytes().unwrap().as_ptr();
+        tensor.make_mut::<f32>().unwrap().fill(2.0);
+        assert_eq!(tensor.as_bytes().unwrap().as_ptr(), at);
+        drop(tensor);
+        let zeros = pool.zeros(DType::I64, [5000]).unwrap();
+        assert_eq!(zeros.as_bytes().unwrap().as_ptr(), at);
+        assert!(zeros.as_slice::<i64>().unwrap().iter().all(|n| *n == 0));
+    }
+
+    #[test]
+    fn impossible_shapes_are_errors() {
+        let pool = Pool::default();
+        let error = pool.tensor(DType::F64, [u64::MAX, 2]).unwrap_err();
+        assert!(matches!(error, Misuse::Shape { .. }));
+        let error = pool.zeros(DType::U8, [1 << 60]).unwrap_err();
+        assert!(error.to_string().contains("make it in parts"), "{error}");
+        let error = pool.tensor(DType::U8, [1; 33]).unwrap_err();
+        assert!(matches!(error, Misuse::Shape { .. }));
+    }
+}

@@ -1,0 +1,175 @@
+//! How a codec takes tensors out of a value, and puts them back.
+//!
+//! The codec sees a newtype struct named [`Lifted::NAME`] and makes exactly that nested call inside [`offer`] or
+//! [`supply`], which arm a thread-local slot. The slot is used up by the first value that looks at it and put back by
+//! a guard, also on a panic; it is re-entrant, and since serde is synchronous it never outlives a call or an await.
+//! Whoever does not arm it (`serde_json` inside a user's `Serialize`) gets the plain form.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserializer, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+use crate::message::Payload;
+use crate::tensor::Tensor;
+
+/// A value that a codec may carry beside its bytes.
+pub trait Lifted: Clone + Sized {
+    /// The name of the newtype struct that it is to serde.
+    const NAME: &'static str;
+    /// What it is to a serializer that does not lift.
+    fn serialize_plain<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+    /// The way back.
+    fn deserialize_plain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+    /// Itself among its kind.
+    fn into_part(self) -> Part;
+    /// The way back; `Err` for a part of another kind.
+    fn from_part(part: Part) -> Result<Self, Part>;
+}
+
+/// Any value that can be lifted.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "named for what they hold")]
+pub enum Part {
+    Tensor(Tensor),
+    Payload(Payload),
+}
+
+/// Runs `serialize`; the first `T` that is serialized in it writes `index` in place of itself and is returned.
+/// `None` when there was none: then `serialize` wrote a value of its own.
+pub fn offer<T: Lifted, R>(index: u32, serialize: impl FnOnce() -> R) -> (R, Option<T>) {
+    let armed = Armed::with(Slot::Wanted {
+        index,
+        name: T::NAME,
+    });
+    let result = serialize();
+    let caught = match armed.disarm() {
+        Slot::Caught(part) => T::from_part(part).ok(),
+        _ => None,
+    };
+    (result, caught)
+}
+
+/// Runs `deserialize`; the first `T` that is deserialized in it is `value`, and reads nothing. Returned beside the
+/// result when nobody took it: then `deserialize` read something else.
+pub fn supply<T: Lifted, R>(value: T, deserialize: impl FnOnce() -> R) -> (R, Option<T>) {
+    let armed = Armed::with(Slot::Given(value.into_part()));
+    let result = deserialize();
+    let unused = match armed.disarm() {
+        Slot::Given(part) => T::from_part(part).ok(),
+        _ => None,
+    };
+    (result, unused)
+}
+
+pub(crate) fn serialize<T: Lifted, S: Serializer>(
+    value: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_newtype_struct(T::NAME, &Inner(value))
+}
+
+pub(crate) fn deserialize<'de, T: Lifted, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_newtype_struct(T::NAME, InnerVisitor(PhantomData))
+}
+
+/// The inside of the newtype struct: where the slot is looked at.
+struct Inner<'a, T>(&'a T);
+
+impl<T: Lifted> Serialize for Inner<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match catch(self.0) {
+            Some(index) => serializer.serialize_u32(index),
+            None => self.0.serialize_plain(serializer),
+        }
+    }
+}
+
+struct InnerVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Lifted> Visitor<'de> for InnerVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::NAME)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+        match given() {
+            Some(value) => Ok(value),
+            None => T::deserialize_plain(deserializer),
+        }
+    }
+}
+
+/// Hands `value` to whoever armed the slot for its kind; the index to write in place of it.
+fn catch<T: Lifted>(value: &T) -> Option<u32> {
+    SLOT.with_borrow_mut(|slot| match *slot {
+        Slot::Wanted { index, name } if name == T::NAME => {
+            *slot = Slot::Caught(value.clone().into_part());
+            Some(index)
+        }
+        _ => None,
+    })
+}
+
+fn given<T: Lifted>() -> Option<T> {
+    SLOT.with_borrow_mut(|slot| match std::mem::take(slot) {
+        Slot::Given(part) => match T::from_part(part) {
+            Ok(value) => Some(value),
+            Err(part) => {
+                *slot = Slot::Given(part);
+                None
+            }
+        },
+        other => {
+            *slot = other;
+            None
+        }
+    })
+}
+
+thread_local! {
+    static SLOT: RefCell<Slot> = const { RefCell::new(Slot::Idle) };
+}
+
+#[derive(Default)]
+enum Slot {
+    #[default]
+    Idle,
+    Wanted {
+        index: u32,
+        name: &'static str,
+    },
+    Caught(Part),
+    Given(Part),
+}
+
+/// The slot is armed while this lives; what was in it before comes back.
+struct Armed {
+    before: Slot,
+}
+
+impl Armed {
+    fn with(slot: Slot) -> Self {
+        Self {
+            before: SLOT.replace(slot),
+        }
+    }
+
+    /// What became of the slot.
+    fn disarm(self) -> Slot {
+        SLOT.take()
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        // What is dropped here may run foreign code: not while the slot is borrowed.
+        drop(SLOT.replace(std::mem::take(&mut self.before)));
+    }
+}

@@ -1,0 +1,98 @@
+//! What a tensor promises about shapes, views, sharing and memory.
+
+use super::*;
+use bytes::Bytes;
+
+#[test]
+fn shape_and_length_must_agree() {
+    assert!(Tensor::from_vec(vec![0f32; 6], [2, 3]).is_ok());
+    let error = Tensor::from_vec(vec![0f32; 5], [2, 3]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a f32 tensor of shape [2, 3] takes 24 bytes, got 20"
+    );
+    assert!(Tensor::zeros(DType::F64, [u64::MAX, 2]).is_err());
+    assert_eq!(
+        Tensor::from_vec(vec![7u8], []).unwrap().shape(),
+        &[] as &[u64]
+    );
+    assert_eq!(Tensor::zeros(DType::F64, [0, u64::MAX]).unwrap().len(), 0);
+}
+
+#[test]
+fn a_view_checks_type_and_alignment() {
+    let t = Tensor::from_vec(vec![1i32, 2], [2]).unwrap();
+    assert_eq!(
+        t.as_slice::<f32>(),
+        Err(Misuse::DType {
+            wanted: DType::F32,
+            found: DType::I32
+        })
+    );
+    let aligned = Buffer::copy_from_slice(&[0; 9]);
+    let shifted = Tensor::from_buffer(aligned.slice(1..9), DType::F32, [2]).unwrap();
+    let error = shifted.as_slice::<f32>().unwrap_err();
+    assert!(error.to_string().contains("to_aligned()"), "{error}");
+    assert_eq!(
+        shifted.to_aligned().unwrap().as_slice::<f32>().unwrap(),
+        &[0.0, 0.0]
+    );
+    let bools =
+        Tensor::from_buffer(Bytes::from_static(&[0, 1, 7]).into(), DType::Bool, [3]).unwrap();
+    assert_eq!(bools.as_slice::<u8>().unwrap(), &[0, 1, 7]);
+}
+
+#[test]
+fn writing_to_a_shared_tensor_copies_it() {
+    let mut t = Tensor::from_vec(vec![1f32, 2.], [2]).unwrap();
+    let before = t.as_slice::<f32>().unwrap().as_ptr();
+    t.make_mut::<f32>().unwrap()[0] = 5.0;
+    assert_eq!(t.as_slice::<f32>().unwrap().as_ptr(), before);
+    let other = t.clone();
+    t.make_mut::<f32>().unwrap()[0] = 9.0;
+    assert_eq!(other.as_slice::<f32>().unwrap(), &[5.0, 2.0]);
+    assert_eq!(t.as_slice::<f32>().unwrap(), &[9.0, 2.0]);
+    assert_eq!(other.into_vec::<f32>().unwrap(), [5.0, 2.0]);
+}
+
+#[test]
+fn rows_share_the_memory() {
+    let t = Tensor::from_vec((0..6u8).collect(), [3, 2]).unwrap();
+    let part = t.rows(1..3).unwrap();
+    assert_eq!(
+        (part.shape(), part.as_bytes().unwrap()),
+        (&[2, 2][..], &[2, 3, 4, 5][..])
+    );
+    assert_eq!(
+        part.as_bytes().unwrap().as_ptr(),
+        t.as_bytes().unwrap()[2..].as_ptr()
+    );
+    assert_eq!(t.rows(3..3).unwrap().shape(), [0, 2]);
+    let error = t.rows(1..4).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "rows 1..4 of a tensor that has 3; stay within its first dimension"
+    );
+    #[expect(clippy::reversed_empty_ranges, reason = "the mistake under test")]
+    let reversed = t.rows(2..1);
+    assert!(reversed.is_err());
+    assert!(Tensor::scalar(1f32).rows(0..1).is_err());
+    let wide = Tensor::zeros(DType::F64, [u64::MAX, 0]).unwrap();
+    assert_eq!(wide.rows(7..u64::MAX).unwrap().shape(), [u64::MAX - 7, 0]);
+}
+
+#[test]
+fn an_item_needs_one_element_and_no_alignment() {
+    let odd = Buffer::copy_from_slice(&[0, 1, 0, 0, 0]).slice(1..5);
+    let t = Tensor::from_buffer(odd, DType::U32, [1, 1]).unwrap();
+    assert_eq!(t.item::<u32>(), Ok(1));
+    assert!(matches!(t.item::<f32>(), Err(Misuse::DType { .. })));
+    let two = Tensor::from(vec![1u32, 2]);
+    assert!(matches!(two.item::<u32>(), Err(Misuse::Shape { .. })));
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error() {
+    let error = Tensor::zeros(DType::U8, [1 << 60]).unwrap_err();
+    assert!(error.to_string().contains("make it in parts"), "{error}");
+}

@@ -1,0 +1,88 @@
+//! Transports make connections: reliable, ordered, two-way streams of bytes.
+//!
+//! The contract of a [`Connection`], which the conformance suite checks:
+//!
+//! - bytes arrive once, in order, unchanged; writes of any length are accepted in part or whole;
+//! - it never waits inside a poll, and wakes the last waker given to it for each direction;
+//! - what was written before the writer shut down or dropped it in good order arrives, then the reader sees the end;
+//! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
+//! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so.
+
+mod memory;
+mod tcp;
+
+pub use memory::MemoryTransport;
+pub use tcp::TcpTransport;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+
+use crate::error::Error;
+
+/// A future of a transport.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A stream of bytes to a peer. See the module's documentation for the contract.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
+    /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
+    fn ends(&self) -> String;
+}
+
+/// In-memory streams serve tests and custom transports.
+impl Connection for DuplexStream {
+    fn ends(&self) -> String {
+        "in this process".to_owned()
+    }
+}
+
+/// Accepts connections at one address.
+pub trait Acceptor: Send {
+    /// The address, in a form that `connect` understands: a port 0 has become a real one.
+    fn address(&self) -> String;
+
+    /// The next connection. An error is this attempt's alone: the acceptor is asked again after a pause.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>>;
+}
+
+/// Makes connections. Having one means that it works here.
+pub trait Transport: Send + Sync + 'static {
+    /// Its name in URLs: lower-case letters and digits.
+    fn name(&self) -> &'static str;
+
+    /// What tells whether two of them reach each other. At most 1 KiB.
+    fn domain(&self) -> Vec<u8>;
+
+    /// Whether the transport of the same name with this domain can be reached from here, or why not.
+    fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
+        if theirs == self.domain() {
+            Ok(())
+        } else {
+            Err("the two ends are in different domains".to_owned())
+        }
+    }
+
+    /// Connects to an address. Bounded by the caller.
+    fn connect<'a>(&'a self, address: &'a str)
+    -> BoxFuture<'a, Result<Box<dyn Connection>, Error>>;
+
+    /// Listens at an address.
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>>;
+
+    /// An address at which each listener of a context listens without being asked, so that pipes which begin elsewhere
+    /// can be moved here. `None` if it is only used where a URL names it.
+    fn side_address(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The transports of a context by default: order is priority.
+pub(crate) fn builtin() -> Vec<Arc<dyn Transport>> {
+    vec![
+        Arc::new(MemoryTransport::new()),
+        Arc::new(TcpTransport::new()),
+    ]
+}

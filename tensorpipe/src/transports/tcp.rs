@@ -1,0 +1,217 @@
+//! TCP through tokio: NODELAY, keep-alive, vectored writes.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
+
+use super::{Acceptor, BoxFuture, Connection, Transport};
+use crate::error::{Error, Misuse, SystemError};
+
+/// Bytes in the kernel that are not on the wire yet: kept low, so that a control frame does not wait behind megabytes.
+const NOT_SENT_LOW_WATER: u32 = 1 << 20;
+
+/// How often the kernel looks for a host that is gone, and from when on: pings of the protocol find out earlier, this
+/// serves where they are switched off.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+const BACKLOG: u32 = 1024;
+
+/// Transport `tcp`: `tcp://HOST:PORT`, over IPv4 and IPv6.
+#[derive(Debug, Default)]
+pub struct TcpTransport(());
+
+impl TcpTransport {
+    /// Works everywhere.
+    pub fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Transport for TcpTransport {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn domain(&self) -> Vec<u8> {
+        b"ip".to_vec()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move {
+            let mut last = None;
+            for to in resolve(address).await? {
+                match TcpStream::connect(to).await {
+                    Ok(stream) => {
+                        return Ok(Box::new(TcpConnection::new(stream)?) as Box<dyn Connection>);
+                    }
+                    Err(error) => last = Some(SystemError::new("connect", to.to_string(), error)),
+                }
+            }
+            Err(last.unwrap_or_else(|| no_address(address)).into())
+        })
+    }
+
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+        Box::pin(async move {
+            let mut last = None;
+            for at in resolve(address).await? {
+                match bind(at) {
+                    Ok(listener) => return Ok(Box::new(listener) as Box<dyn Acceptor>),
+                    Err(error) => last = Some(SystemError::new("listen", at.to_string(), error)),
+                }
+            }
+            Err(last.unwrap_or_else(|| no_address(address)).into())
+        })
+    }
+}
+
+fn bind(at: SocketAddr) -> io::Result<TcpAcceptor> {
+    let socket = if at.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // A restarted server gets its port back from connections that are still fading.
+    socket.set_reuseaddr(true)?;
+    socket.bind(at)?;
+    let listener = socket.listen(BACKLOG)?;
+    Ok(TcpAcceptor {
+        address: listener.local_addr()?,
+        listener,
+    })
+}
+
+/// The socket addresses of `HOST:PORT`.
+async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
+    let bad = |reason: &str| Misuse::Address {
+        url: format!("tcp://{address}"),
+        reason: reason.to_owned(),
+    };
+    let (host, port) = address
+        .rsplit_once(':')
+        .ok_or_else(|| bad("the port is missing"))?;
+    if host.is_empty() {
+        return Err(bad("the host is missing; `0.0.0.0` or `[::]` listens everywhere").into());
+    }
+    if port.parse::<u16>().is_err() {
+        return Err(bad("the port is not a number from 0 to 65535").into());
+    }
+    if host.contains(':') && !host.starts_with('[') {
+        return Err(bad("an IPv6 address stands in brackets").into());
+    }
+    let found = lookup_host(address)
+        .await
+        .map_err(|error| SystemError::new("resolve", address, error))?;
+    Ok(found.collect())
+}
+
+fn no_address(address: &str) -> SystemError {
+    SystemError::new(
+        "resolve",
+        address,
+        io::Error::new(io::ErrorKind::NotFound, "the name has no address"),
+    )
+}
+
+struct TcpAcceptor {
+    address: SocketAddr,
+    listener: TcpListener,
+}
+
+impl Acceptor for TcpAcceptor {
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
+        let accepted = std::task::ready!(self.listener.poll_accept(cx));
+        Poll::Ready(match accepted {
+            Ok((stream, _)) => {
+                TcpConnection::new(stream).map(|connection| Box::new(connection) as _)
+            }
+            Err(error) => Err(SystemError::new("accept", self.address.to_string(), error).into()),
+        })
+    }
+}
+
+struct TcpConnection {
+    stream: TcpStream,
+    ends: String,
+}
+
+impl TcpConnection {
+    fn new(stream: TcpStream) -> Result<Self, Error> {
+        let set_up = || -> io::Result<String> {
+            let ends = format!("{} -> {}", stream.local_addr()?, stream.peer_addr()?);
+            stream.set_nodelay(true)?;
+            let socket = SockRef::from(&stream);
+            socket.set_tcp_keepalive(
+                &TcpKeepalive::new()
+                    .with_time(KEEP_ALIVE)
+                    .with_interval(KEEP_ALIVE / 3),
+            )?;
+            socket.set_tcp_notsent_lowat(NOT_SENT_LOW_WATER)?;
+            Ok(ends)
+        };
+        match set_up() {
+            Ok(ends) => Ok(Self { stream, ends }),
+            // A peer that is gone already: on some systems the options of such a socket cannot be set.
+            Err(error) => Err(SystemError::new("setsockopt", "a new connection", error).into()),
+        }
+    }
+}
+
+impl Connection for TcpConnection {
+    fn ends(&self) -> String {
+        self.ends.clone()
+    }
+}
+
+impl AsyncRead for TcpConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TcpConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
