@@ -1,6 +1,6 @@
 //! The state of one open pipe.
 //!
-//! Methods come in four families. Commands of the application: [`write`](PipeState::write), [`grant`](PipeState::grant),
+//! Methods come in four families, in the files beside this one. Commands of the application: [`write`](PipeState::write), [`grant`](PipeState::grant),
 //! [`refuse`](PipeState::refuse), [`reset`](PipeState::reset), [`finish`](PipeState::finish), [`flush`](PipeState::flush),
 //! [`close`](PipeState::close), [`go_away`](PipeState::go_away). Commands of channels: [`stream`](PipeState::stream),
 //! [`expect`](PipeState::expect), [`part_sent`](PipeState::part_sent), [`part_received`](PipeState::part_received),
@@ -10,18 +10,16 @@
 //! Invariant: after [`Event::Cancel`] of a part there is no other event about it.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 use super::flow::{ReceiveWindow, SendWindow};
 use super::input::Parser;
-use super::output::{Outbox, Stream};
-use super::read::{Disposition, Incoming};
-use super::wire::descriptor::Carriage;
+use super::keep_alive::KeepAlive;
+use super::output::Outbox;
+use super::read::Incoming;
 use super::wire::frame::{CHANNEL_MAX, Control};
 use super::wire::hello::WireLimits;
-use super::write::{self, Outgoing, OutgoingPart, Stage};
-use crate::descriptor::Descriptor;
-use crate::error::{Misuse, PeerFault, ResetCode};
+use super::write::Outgoing;
+use crate::error::ResetCode;
 
 /// One part of one message on its way: what a channel works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,26 +75,6 @@ pub(crate) enum Event<S, D> {
         channel: u8,
         body: Vec<u8>,
     },
-}
-
-/// When a silent peer is asked, and when it is given up.
-#[derive(Debug)]
-pub(crate) struct KeepAlive {
-    silence: Option<Duration>,
-    last_heard: Instant,
-    asked: Option<Instant>,
-    nonce: u64,
-}
-
-impl KeepAlive {
-    pub(crate) fn new(silence: Option<Duration>, now: Instant) -> Self {
-        Self {
-            silence,
-            last_heard: now,
-            asked: None,
-            nonce: 0,
-        }
-    }
 }
 
 /// See the module's documentation. `S` and `D` are the driver's handles on memory to send from and to receive into.
@@ -155,113 +133,6 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    // Commands of the application.
-
-    /// Queues a message. Returns its number. Fails if the peer would not take it, or after `close`.
-    pub(crate) fn write(
-        &mut self,
-        descriptor: Descriptor,
-        parts: Vec<OutgoingPart<S>>,
-    ) -> Result<u64, Misuse> {
-        if self.closing.asked {
-            return Err(Misuse::Other(
-                "this pipe is closing; write before `close`".to_owned(),
-            ));
-        }
-        write::check(&descriptor, &self.peer)?;
-        Ok(self.outgoing.push(descriptor, parts, &self.peer))
-    }
-
-    /// Messages written and not yet handed over.
-    pub(crate) fn unwritten(&self) -> usize {
-        self.outgoing.len()
-    }
-
-    /// Whether a written message is not yet handed over.
-    pub(crate) fn is_writing(&self, message: u64) -> bool {
-        self.outgoing.contains(message)
-    }
-
-    /// The number of the last message written, if there is one.
-    pub(crate) fn last_written(&self) -> Option<u64> {
-        self.outgoing.next_number().checked_sub(1)
-    }
-
-    /// Abandons a message, wherever it is: what has not left does not leave. A message that is already with the peer is
-    /// named to it, so that it can abandon what the message asked for.
-    pub(crate) fn reset(&mut self, message: u64, code: ResetCode, text: &str) {
-        if message >= self.outgoing.next_sent {
-            if let Some(queued) = self.outgoing.message(message) {
-                queued.stage = Stage::Hole(code, text.to_owned());
-                queued.parts.clear();
-            }
-            return;
-        }
-        self.drop_outgoing(message);
-        self.outbox.control(Control::Reset {
-            message,
-            code,
-            text: text.to_owned(),
-            answer: false,
-        });
-    }
-
-    /// The descriptor of a message that is ready; `None` the second time.
-    pub(crate) fn take_descriptor(&mut self, message: u64) -> Option<Descriptor> {
-        self.incoming.messages.get_mut(&message)?.descriptor.take()
-    }
-
-    /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether it comes
-    /// without a go-ahead.
-    pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
-        match self
-            .incoming
-            .messages
-            .get(&message)?
-            .parts
-            .get(usize::from(part))?
-            .carriage
-        {
-            Carriage::Eager => None,
-            Carriage::Bulk { channel, ahead } => Some((channel, ahead)),
-        }
-    }
-
-    /// The channel that carries a part of a message of this side's.
-    pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
-        match self
-            .outgoing
-            .message(op.message)?
-            .parts
-            .get(usize::from(op.part))?
-            .carriage
-        {
-            Carriage::Eager => None,
-            Carriage::Bulk { channel, .. } => Some(channel),
-        }
-    }
-
-    /// Length of a part of an incoming message, in bytes.
-    pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
-        let message = self.incoming.messages.get(&op.message)?;
-        message.parts.get(usize::from(op.part)).map(|part| part.len)
-    }
-
-    /// Bytes of an incoming message's bulk parts that are not here yet.
-    pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
-        let parts = self
-            .incoming
-            .messages
-            .get(&message)
-            .map(|message| message.parts.as_slice())
-            .unwrap_or_default();
-        parts
-            .iter()
-            .filter(|part| !part.done)
-            .map(|part| part.len - part.got)
-            .sum()
-    }
-
     /// Lets go of everything that is under way: the pipe has ended.
     pub(crate) fn abandon(&mut self) {
         // Numbers stay: who asks what was written last is not told that there was nothing.
@@ -269,85 +140,6 @@ impl<S: Clone, D> PipeState<S, D> {
         self.incoming.clear();
         self.outbox = Outbox::default();
         self.events.clear();
-    }
-
-    /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
-    /// A skipped part that comes without a go-ahead still comes, and is thrown away.
-    pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
-        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
-            return false;
-        };
-        match incoming.disposition {
-            Disposition::Undecided => incoming.disposition = Disposition::Reading,
-            Disposition::Reading => return true,
-            Disposition::Arriving | Disposition::Refused => return false,
-        }
-        let mut waits = false;
-        let mut refused = Vec::new();
-        for (i, part) in incoming.parts.iter_mut().enumerate() {
-            let skipped = skip.contains(&(i as u16));
-            match part.carriage {
-                Carriage::Eager => {}
-                Carriage::Bulk { ahead: true, .. } if skipped => part.dest = None,
-                Carriage::Bulk { ahead: true, .. } => {}
-                Carriage::Bulk { ahead: false, .. } if skipped => {
-                    part.done = true;
-                    refused.push(i as u16);
-                }
-                Carriage::Bulk { ahead: false, .. } => waits = true,
-            }
-        }
-        if waits || !refused.is_empty() {
-            self.outbox.control(Control::Grant {
-                message,
-                skip: refused,
-            });
-        }
-        self.count_read(message);
-        true
-    }
-
-    /// The application does not want a message, or no more of it.
-    pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
-        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
-            return;
-        };
-        if incoming.disposition == Disposition::Refused {
-            return;
-        }
-        // The writer always hears of a refusal, and answers; a skipped message for which it does not wait is of no
-        // interest to it.
-        let tell = incoming.is_open() || code != ResetCode::Skipped;
-        for (part, channel) in incoming.abandon() {
-            let op = OpId {
-                message,
-                part,
-                outgoing: false,
-            };
-            self.events.push_back(Event::Cancel { op, channel });
-        }
-        incoming.disposition = Disposition::Refused;
-        if tell {
-            self.outbox.control(Control::Refuse {
-                message,
-                code,
-                text: text.to_owned(),
-            });
-            self.count_read(message);
-        } else {
-            self.release(message);
-        }
-    }
-
-    /// The application is done with a message: its credit goes back to the writer. Bulk parts that have not come are
-    /// not wanted: the message is refused as [`ResetCode::Skipped`].
-    pub(crate) fn finish(&mut self, message: u64) {
-        match self.incoming.messages.get(&message) {
-            None => {}
-            Some(incoming) if incoming.disposition == Disposition::Refused => {}
-            Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
-            Some(_) => self.release(message),
-        }
     }
 
     /// Asks the peer to say when its application has called read for everything up to `message`.
@@ -385,67 +177,6 @@ impl<S: Clone, D> PipeState<S, D> {
         self.closing.fin_received
     }
 
-    // Commands of channels.
-
-    /// Sends a part on the pipe's own connection, in DATA frames between which control frames pass. Ignored if the
-    /// message was abandoned meanwhile: its `Cancel` is among the events.
-    pub(crate) fn stream(&mut self, op: OpId, source: S, len: u64) {
-        debug_assert!(op.outgoing);
-        // Abandoned since it was started: nothing may follow the RESET.
-        let part = self
-            .outgoing
-            .message(op.message)
-            .and_then(|message| message.parts.get(usize::from(op.part)));
-        if part.is_none_or(|part| part.done) {
-            return;
-        }
-        self.outbox.streams.push_back(Stream {
-            op,
-            source,
-            len,
-            offset: 0,
-        });
-    }
-
-    /// Lets DATA frames fill `dest`. Returns `false` if the part is not wanted any more.
-    pub(crate) fn expect(&mut self, op: OpId, dest: D) -> bool {
-        let message = self.incoming.messages.get_mut(&op.message);
-        let wanted = message.filter(|message| message.disposition != Disposition::Refused);
-        match wanted.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
-            Some(part) if !part.done => {
-                part.expected = true;
-                part.dest = Some(dest);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// A channel has handed over a part.
-    pub(crate) fn part_sent(&mut self, op: OpId) {
-        if let Some(part) = self
-            .outgoing
-            .message(op.message)
-            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
-        {
-            part.done = true;
-            part.source = None;
-        }
-        self.check_written(op.message);
-    }
-
-    /// A part is complete at this side.
-    pub(crate) fn part_received(&mut self, op: OpId) {
-        if let Some(part) = self
-            .incoming
-            .messages
-            .get_mut(&op.message)
-            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
-        {
-            part.done = true;
-        }
-    }
-
     /// Sends bytes of a channel about one of its operations: at most [`CHANNEL_MAX`].
     pub(crate) fn channel(&mut self, op: OpId, body: Vec<u8>) {
         debug_assert!(body.len() <= CHANNEL_MAX);
@@ -457,128 +188,7 @@ impl<S: Clone, D> PipeState<S, D> {
         });
     }
 
-    // Output.
-
     pub(crate) fn poll_event(&mut self) -> Option<Event<S, D>> {
         self.events.pop_front()
-    }
-
-    /// When `handle_timeout` wants to be called.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let half = self.keep_alive.silence? / 2;
-        let since = self.keep_alive.asked.unwrap_or(self.keep_alive.last_heard);
-        since.checked_add(half)
-    }
-
-    /// Something came from the peer.
-    pub(crate) fn heard(&mut self, now: Instant) {
-        self.keep_alive.last_heard = now;
-        self.keep_alive.asked = None;
-    }
-
-    /// Asks a silent peer for a sign of life. Fails with how long it has been silent once it had time to answer.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), Duration> {
-        let Some(silence) = self.keep_alive.silence else {
-            return Ok(());
-        };
-        let quiet = now.saturating_duration_since(self.keep_alive.last_heard);
-        match self.keep_alive.asked {
-            // A process that was itself suspended asks first, and gives the peer half the bound to answer.
-            None if quiet >= silence / 2 => {
-                self.keep_alive.asked = Some(now);
-                self.keep_alive.nonce += 1;
-                self.outbox.control(Control::Ping {
-                    nonce: self.keep_alive.nonce,
-                });
-                Ok(())
-            }
-            Some(asked) if now.saturating_duration_since(asked) >= silence / 2 => Err(quiet),
-            _ => Ok(()),
-        }
-    }
-
-    // Shared by the families.
-
-    pub(super) fn count_read(&mut self, message: u64) {
-        if let Some(message) = self.incoming.read(message) {
-            self.outbox.control(Control::Flushed { message });
-        }
-    }
-
-    /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
-    pub(super) fn release(&mut self, message: u64) {
-        let Some(released) = self.incoming.messages.remove(&message) else {
-            return;
-        };
-        if let Some(window) = self.receive_window.finish(released.credit) {
-            self.outbox.control(window);
-        }
-        self.count_read(message);
-    }
-
-    /// Forgets an outgoing message; the channels at work on it hear of it.
-    pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
-        let Some(dropped) = self.outgoing.remove(message) else {
-            return false;
-        };
-        self.outbox
-            .streams
-            .retain(|stream| stream.op.message != message);
-        for (i, part) in dropped.parts.iter().enumerate() {
-            if let (Carriage::Bulk { channel, .. }, None, false) =
-                (part.carriage, &part.source, part.done)
-            {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: true,
-                };
-                self.events.push_back(Event::Cancel { op, channel });
-            }
-        }
-        true
-    }
-
-    pub(super) fn check_written(&mut self, message: u64) {
-        if self
-            .outgoing
-            .message(message)
-            .is_some_and(|message| message.is_done())
-        {
-            self.outgoing.remove(message);
-            self.events.push_back(Event::Written { message });
-        }
-    }
-
-    /// Starts the bulk parts of an outgoing message but for `skip`.
-    pub(super) fn start_bulk(&mut self, message: u64, skip: &[u16]) -> Result<(), PeerFault> {
-        let Some(outgoing) = self.outgoing.message(message) else {
-            return Ok(());
-        };
-        outgoing.stage = Stage::Granted;
-        for (i, part) in outgoing.parts.iter_mut().enumerate() {
-            let Carriage::Bulk { channel, .. } = part.carriage else {
-                continue;
-            };
-            let Some(source) = part.source.take() else {
-                continue;
-            };
-            if skip.contains(&(i as u16)) {
-                part.done = true;
-            } else {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: true,
-                };
-                self.events.push_back(Event::Start {
-                    op,
-                    channel,
-                    source,
-                });
-            }
-        }
-        self.check_written(message);
-        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 //! [`End`] is the smallest driver that does what the real one does; a story writes on one end, runs the clock, and
 //! looks at what the other end was told. Invariant: nothing here depends on wall time or chance.
 
+mod driver;
 mod end;
 mod message;
 

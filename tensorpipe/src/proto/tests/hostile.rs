@@ -27,27 +27,27 @@ fn scene() -> Pair {
     pair
 }
 
-fn frame(kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
     let mut out = (body.len() as u32).to_le_bytes().to_vec();
     out.extend_from_slice(&[kind, flags, 0, 0]);
     out.extend_from_slice(body);
     out
 }
 
-fn control(frames: &[Control]) -> Vec<u8> {
+pub(super) fn control(frames: &[Control]) -> Vec<u8> {
     let mut out = Vec::new();
     frames.iter().for_each(|frame| frame.put(&mut out));
     out
 }
 
-fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
+pub(super) fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
     let mut body = message.to_le_bytes().to_vec();
     body.extend_from_slice(&part.to_le_bytes());
     body.resize(body.len() + len, 7);
     frame(Kind::Data as u8, 0, &body)
 }
 
-fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
+pub(super) fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
     let mut out = Vec::new();
     let head = Head {
         descriptor: Descriptor {
@@ -66,11 +66,11 @@ fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
     out
 }
 
-const fn bulk(channel: u8, ahead: bool) -> Carriage {
+pub(super) const fn bulk(channel: u8, ahead: bool) -> Carriage {
     Carriage::Bulk { channel, ahead }
 }
 
-fn reason(message: u64, answer: bool) -> Control {
+pub(super) fn reason(message: u64, answer: bool) -> Control {
     Control::Reset {
         message,
         code: ResetCode::Cancelled,
@@ -79,7 +79,7 @@ fn reason(message: u64, answer: bool) -> Control {
     }
 }
 
-fn refuse(message: u64) -> Control {
+pub(super) fn refuse(message: u64) -> Control {
     Control::Refuse {
         message,
         code: ResetCode::Refused,
@@ -382,84 +382,4 @@ fn holes_and_questions_behind_an_unread_message_take_no_memory() {
     assert_eq!(pair.b.fault, None);
     assert!(pair.b.pipe.incoming.messages.len() <= 4);
     assert!(pair.b.pipe.incoming.questions() <= 4);
-}
-
-/// Frames that a careless or malicious peer might send, in a pipe whose application takes everything.
-fn any_frame() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
-    use proptest::prelude::*;
-    let number = 0u64..6;
-    prop_oneof![
-        (0u8..32, 0u8..8, prop::collection::vec(0u8.., 0..40))
-            .prop_map(|(k, f, b)| frame(k, f, &b)),
-        (number.clone(), 0u16..3, 0usize..600).prop_map(|(m, p, len)| data(m, p, len)),
-        (number.clone(), any::<bool>()).prop_map(|(m, answer)| control(&[reason(m, answer)])),
-        number
-            .clone()
-            .prop_map(|message| control(&[refuse(message)])),
-        number
-            .clone()
-            .prop_map(|message| control(&[Control::Flush { message }])),
-        number.prop_map(|message| control(&[Control::Grant {
-            message,
-            skip: vec![0]
-        }])),
-        prop::collection::vec((0u64..300, 0u8..4), 0..4).prop_map(|parts| {
-            let carriage = |kind| match kind {
-                0 => Carriage::Eager,
-                kind => bulk(kind - 1, kind == 2),
-            };
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|(len, kind)| (*len, carriage(*kind)))
-                .collect();
-            let mut bytes = head(&parts);
-            let len = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
-            bytes.resize(8 + len, 3);
-            bytes
-        }),
-    ]
-}
-
-proptest::proptest! {
-    #[test]
-    fn any_frames_are_acted_on_or_refused(
-        frames in proptest::collection::vec(any_frame(), 1..40),
-        split in 1usize..200,
-        eager_reader: bool,
-    ) {
-        let mut reader = limits();
-        reader.window_ahead = 1000;
-        let mut pair = Pair::with(limits(), reader, None);
-        pair.b.split = split;
-        pair.b.eager_reader = eager_reader;
-        for _ in 0..3 {
-            pair.b.write(&message("m").tensor(3000));
-        }
-        // `a` says what we make up; `b`'s answers go nowhere.
-        for bytes in frames {
-            pair.step();
-            pair.b.receive(&bytes, pair.now);
-            proptest::prop_assert!(pair.b.pipe.incoming.messages.len() <= 8);
-        }
-    }
-
-    #[test]
-    fn a_true_conversation_with_flipped_bytes_is_acted_on_or_refused(
-        flips in proptest::collection::vec((0usize..9000, 0u8..), 1..4),
-    ) {
-        let mut pair = Pair::new();
-        pair.a.record = Some(Vec::new());
-        for sent in super::split::conversation() {
-            pair.a.write(&sent);
-        }
-        pair.run();
-        let mut bytes = pair.a.record.take().unwrap();
-        for (at, value) in flips {
-            let at = at % bytes.len();
-            bytes[at] = value;
-        }
-        let mut pair = Pair::new();
-        pair.b.receive(&bytes, pair.now);
-        pair.b.pipe.poll_event();
-    }
 }

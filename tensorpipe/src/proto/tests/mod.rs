@@ -3,10 +3,13 @@
 mod ahead;
 mod backlog;
 mod close;
+mod control_frames;
 mod credit;
 mod cut;
+mod end;
 mod fairness;
 mod flush;
+mod garbage;
 mod go_away;
 mod handshake;
 mod hostile;
