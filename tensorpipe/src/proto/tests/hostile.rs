@@ -336,8 +336,16 @@ fn fields_mean_nothing() {
 
     let cut = frame(Kind::Window as u8, 0, &[0; 23]);
     assert_eq!(fault(&cut), Some(PeerFault::Truncated { frame: "WINDOW" }));
-    let cut = frame(Kind::Message as u8, 0, &[0; 3]);
-    assert_eq!(fault(&cut), Some(PeerFault::Truncated { frame: "MESSAGE" }));
+    for len in 0..12 {
+        let cut = frame(Kind::Message as u8, 0, &vec![0; len]);
+        let more = [&cut[..], &[0; 100]].concat();
+        for bytes in [cut, more] {
+            assert_eq!(
+                fault(&bytes),
+                Some(PeerFault::Truncated { frame: "MESSAGE" })
+            );
+        }
+    }
 }
 
 #[test]

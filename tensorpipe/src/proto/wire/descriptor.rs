@@ -133,12 +133,13 @@ impl Head {
         let frame = Kind::Message.name();
         let truncated = PeerFault::Truncated { frame };
         let body_len = body_len as usize;
+        if body_len < 4 {
+            return Err(truncated);
+        }
+        // What follows may be the next frame's.
+        let body_so_far = &body_so_far[..body_so_far.len().min(body_len)];
         let Some((len, rest)) = body_so_far.split_first_chunk() else {
-            return if body_len < 4 {
-                Err(truncated)
-            } else {
-                Ok(Err(4))
-            };
+            return Ok(Err(4));
         };
         let fields_len = u32::from_le_bytes(*len) as usize;
         if fields_len > body_len - 4 {
