@@ -115,7 +115,12 @@ impl Core {
             if self.delivering.swap(true, Ordering::SeqCst) {
                 return;
             }
-            while let Some((handler, delivery)) = lock(&self.shared).next_delivery() {
+            loop {
+                // The lock is not held while the handler runs.
+                let next = lock(&self.shared).next_delivery();
+                let Some((handler, delivery)) = next else {
+                    break;
+                };
                 delivery.give(self, &*handler);
             }
             self.delivering.store(false, Ordering::SeqCst);
