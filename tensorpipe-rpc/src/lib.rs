@@ -13,8 +13,10 @@ mod server;
 mod service;
 mod value;
 
-#[path = "tarpc/mod.rs"]
-mod tarpc_layer;
+#[cfg(feature = "tarpc")]
+pub mod tarpc;
+#[path = "tarpc/stub.rs"]
+mod tarpc_stub;
 
 pub use call::Call;
 pub use client::{Connection, DEFAULT_DEADLINE};
@@ -36,7 +38,7 @@ pub mod __private {
     pub use crate::schema::{Method, Schema, Tracer, method_id};
     pub use crate::service::{HandlerFuture, Service, bad_arguments, unknown_method};
     #[cfg(feature = "tarpc")]
-    pub use crate::tarpc_layer::private as tarpc;
+    pub use crate::tarpc::private as tarpc;
     pub use crate::value::Value;
     pub use tensorpipe::Context;
 }
