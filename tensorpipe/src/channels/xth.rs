@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, Device};
-use crate::error::Error;
+use crate::error::{Error, ResetCode};
 use crate::process::{process_id, random_token};
 use crate::proto::wire::hello::Token;
 use crate::sync::lock;
@@ -102,9 +102,13 @@ impl Lane for XthLane {
         };
         let key = Token::try_from(body)
             .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
-        let source = lock(&table())
-            .remove(&key)
-            .ok_or_else(|| ChannelFault("a key without a tensor".to_owned()))?;
+        let Some(source) = lock(&table()).remove(&key) else {
+            // The writer took the message back while the key was on its way; its reset follows.
+            let reason = "it was taken back while it was handed over".into();
+            let code = ResetCode::Cancelled;
+            io.failed(op, Error::Reset { code, reason });
+            return Ok(());
+        };
         let (len, dest) = match want {
             Want::Adopt { len, .. } => (len, None),
             Want::Into(dest) => (dest.len() as u64, Some(dest)),
