@@ -15,7 +15,7 @@
 /// Input: see `tensorpipe-macros/src/expand/tarpc.rs`.
 ///
 /// Output, for one method `async fn embed(&self, text: String) -> Tensor`:
-/// ```ignore
+/// ```text
 /// pub enum EmbedderClientRequest { Embed { text: String } }
 /// pub enum EmbedderClientResponse { Embed(Tensor) }
 /// impl RequestName for EmbedderClientRequest { .. }
