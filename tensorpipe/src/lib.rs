@@ -15,6 +15,8 @@ mod route;
 mod sync;
 mod sys;
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 pub mod channels;
 pub mod device;
 pub mod tensor;

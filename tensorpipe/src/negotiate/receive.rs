@@ -222,16 +222,31 @@ async fn welcome(
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
     let mut moved_from = None;
-    if let Some((name, _, _, joined)) = moved {
-        tokio::select! {
-            joined = joined => {
-                let joined = joined.map_err(|_| guest.lost("the connection to move to never came"))?;
+    if let Some((name, _, _, mut joined)) = moved {
+        let stays = tokio::select! {
+            biased;
+            joined = &mut joined => Err(joined),
+            stays = guest.read(ServerHandshake::handle_stay) => match stays {
+                Ok(reason) => Ok(reason),
+                // A connector lets go of this connection once it has moved, which may be seen before the move itself.
+                Err(Error::Lost { .. }) => Err(joined.await),
+                Err(error) => return Err(error),
+            },
+        };
+        match stays {
+            Err(joined) => {
+                let joined =
+                    joined.map_err(|_| guest.lost("the connection to move to never came"))?;
                 moved_from = Some(std::mem::replace(&mut final_transport, name));
-                guest = Guest { name: guest.name, ..joined.guest };
+                guest = Guest {
+                    name: guest.name,
+                    ..joined.guest
+                };
             }
-            stays = guest.read(ServerHandshake::handle_stay) => {
-                refusals.retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
-                refusals.insert(0, (format!("transport {name}"), stays?));
+            Ok(reason) => {
+                refusals
+                    .retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
+                refusals.insert(0, (format!("transport {name}"), reason));
             }
         }
     }

@@ -134,7 +134,7 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if lock(&core.shared).has_delivery() {
+            if core.pauses(&lock(&core.shared)) {
                 return Ok(Round::More);
             }
             if !received {
@@ -153,6 +153,9 @@ impl Io {
             let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
             tracing::debug!(pipe = %core.name, "connection closed");
         }
+        // Outside the lock: a lane may use its handle while it is dropped.
+        let lanes = lock(&core.shared).take_retired_lanes();
+        drop(lanes);
         self.pieces.clear();
         self.frames = Vec::new();
         self.received = Vec::new();
@@ -327,7 +330,7 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                if lock(&core.shared).has_delivery() {
+                if core.pauses(&lock(&core.shared)) {
                     return Ok(true);
                 }
                 continue;
@@ -375,7 +378,7 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(shared.has_delivery())
+        Ok(core.pauses(shared))
     }
 
     /// Returns `false` if the connection wants to wait.

@@ -27,6 +27,8 @@ pub(crate) struct LaneSlot {
 pub(crate) struct Shared {
     pub(super) state: PipeState<Buffer, BufferMut>,
     pub(super) lanes: Vec<LaneSlot>,
+    /// Lanes of a pipe that has ended, to be dropped without the lock.
+    retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
     pool: Pool,
     runtime: tokio::runtime::Handle,
@@ -62,6 +64,7 @@ impl Shared {
             state,
             permit,
             lanes: Vec::new(),
+            retired_lanes: Vec::new(),
             lane_results: Vec::new(),
             pool,
             runtime,
@@ -81,6 +84,10 @@ impl Shared {
     /// Lanes need a handle on the core, which needs this first.
     pub(crate) fn set_lanes(&mut self, lanes: Vec<LaneSlot>) {
         self.lanes = lanes;
+    }
+
+    pub(super) fn take_retired_lanes(&mut self) -> Vec<LaneSlot> {
+        std::mem::take(&mut self.retired_lanes)
     }
 
     pub(super) fn has_delivery(&self) -> bool {
@@ -413,7 +420,7 @@ impl Shared {
         // Messages that are here whole can still be read; what was on its way cannot.
         self.arrived.retain(Arrival::is_whole);
         self.state.abandon();
-        self.lanes.clear();
+        self.retired_lanes.append(&mut self.lanes);
         self.lane_results.clear();
         let reads: Vec<u64> = self.reads.keys().copied().collect();
         for message in reads {
