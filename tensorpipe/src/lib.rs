@@ -16,6 +16,8 @@ mod sync;
 mod sys;
 
 pub mod channels;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod device;
 pub mod tensor;
 pub mod transports;
