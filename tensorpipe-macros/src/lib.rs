@@ -1,1 +1,59 @@
-//! `#[tensor_service]`: turns a trait into client and server stubs.
+//! `#[tensor_service]`: turns a trait into the client and server stubs of `tensorpipe-rpc`.
+//!
+//! The way of a trait through this crate: `args` and `model` read the tokens, `check` finds every
+//! mistake and puts it into the one bag of `report`, `expand` writes the code, and `fallback`
+//! writes placeholders instead when the bag is not empty. `names` owns every generated name.
+//!
+//! Invariant: nothing generated can be meant by accident. Paths are absolute, local variables have
+//! macro hygiene, and the user's own tokens keep their spans, so that rustc's errors about a type
+//! point into the trait.
+
+use proc_macro::TokenStream;
+
+mod args;
+mod check;
+mod expand;
+mod fallback;
+mod model;
+mod names;
+mod report;
+mod signature;
+
+/// Makes a client and a server stub for a trait of remote calls.
+///
+/// ```ignore
+/// #[tensor_service]
+/// pub trait ParameterServer {
+///     /// Adds a gradient; answers with the new version.
+///     async fn push(&self, name: String, gradient: Tensor) -> Result<u64, PushError>;
+///     #[rpc(idempotent)]
+///     async fn pull(&self, names: Vec<String>) -> HashMap<String, Tensor>;
+///     async fn who(&self, context: &CallContext, x: Tensor) -> Tensor;
+/// }
+/// ```
+///
+/// Beside the trait, `ParameterServerClient` (one method per call, each returns a `Call`) and
+/// `ParameterServerService<S>` (serves any `S: ParameterServer`) come into being.
+///
+/// # The trait
+///
+/// - Methods are `async fn`, take `&self`, have no generics, and their arguments and results are
+///   owned types that implement serde's `Serialize` and `Deserialize`. `Tensor` and `Payload`
+///   may stand anywhere inside them.
+/// - `-> Result<T, E>`, written out, lets the client see `E` as the service's own error. No
+///   return type means `()`.
+/// - An argument of type `&CallContext` or `CallContext` is filled in by the server and is not
+///   an argument of the client's method.
+/// - `#[rpc(idempotent)]` says that a call may be sent again when its fate is unknown.
+/// - Supertraits and default bodies are allowed; `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc comments
+///   of a method reach the client.
+/// - Implementations write plain `async fn`; their futures must be `Send`.
+///
+/// # The attribute
+///
+/// `#[tensor_service(crate = "path")]` names the runtime crate where it is not `::tensorpipe_rpc`,
+/// for example because another crate re-exports it.
+#[proc_macro_attribute]
+pub fn tensor_service(args: TokenStream, item: TokenStream) -> TokenStream {
+    expand::tensor_service(args.into(), item.into()).into()
+}

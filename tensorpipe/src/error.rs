@@ -389,7 +389,7 @@ pub enum Error {
         /// How many times.
         attempts: u32,
         /// What the last attempt met.
-        source: Box<Error>,
+        source: Box<Self>,
     },
     /// The listener does not want this pipe.
     #[error("{peer} refused the pipe: {reason}")]

@@ -10,7 +10,7 @@ use super::reading::{Reading, build};
 use super::waiter::{Interest, Waiter};
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
@@ -93,7 +93,9 @@ impl Incoming {
     pub fn read_into(mut self, allocation: Allocation) -> Read {
         let core = self.core.clone();
         let result = self.start(allocation, false);
-        core.drive();
+        if matches!(result, Ok(Some(_))) {
+            core.drive();
+        }
         let id = result.as_ref().ok().copied().flatten();
         Read {
             id,
@@ -199,10 +201,15 @@ impl Incoming {
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
-        {
+        let answers = {
             let mut shared = lock(&self.core.shared);
             shared.state.grant(arrival.id, &[]);
             shared.state.finish(arrival.id);
+            shared.state.has_control()
+        };
+        if answers {
+            // Credit, or the answer to a flush.
+            self.core.drive();
         }
         Some(build(arrival.descriptor, arrival.eager, Vec::new()))
     }

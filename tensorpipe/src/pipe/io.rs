@@ -12,7 +12,7 @@ use tokio::io::ReadBuf;
 use super::core::{Core, Round};
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
-use crate::proto::{Input, Mark, OpId, Segment};
+use crate::proto::{Input, Mark, Segment};
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
 
@@ -46,7 +46,6 @@ enum Piece {
 
 /// Bulk bytes being received.
 struct Bulk {
-    target: Option<OpId>,
     left: u64,
     /// Received since the protocol was last told.
     got: u64,
@@ -364,7 +363,6 @@ impl Io {
                 let dest = target.and_then(|op| shared.state.take_dest(op));
                 let (dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                 self.bulk = Some(Bulk {
-                    target,
                     left: len,
                     got: 0,
                     dest,
@@ -419,14 +417,14 @@ impl Io {
                 }
             }
         }
-        if bulk.left == 0 {
-            if let Some(bulk) = self.bulk.take() {
-                let mut shared = lock(&core.shared);
-                shared.state.bulk_received(bulk.got, bulk.dest);
-                // What a channel streams counts as a sign of life, too.
-                shared.state.heard(Instant::now());
-                shared.process(core, wakes);
-            }
+        if bulk.left == 0
+            && let Some(bulk) = self.bulk.take()
+        {
+            let mut shared = lock(&core.shared);
+            shared.state.bulk_received(bulk.got, bulk.dest);
+            // What a channel streams counts as a sign of life, too.
+            shared.state.heard(Instant::now());
+            shared.process(core, wakes);
         }
         Ok(true)
     }

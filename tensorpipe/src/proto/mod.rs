@@ -17,5 +17,4 @@ pub(crate) use input::Input;
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, KeepAlive, PipeState};
-pub(crate) use read::Disposition;
 pub(crate) use write::OutgoingPart;

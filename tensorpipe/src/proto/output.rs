@@ -129,13 +129,9 @@ impl<S: Clone, D> PipeState<S, D> {
             || self.transmit_fin(out, segments)
     }
 
-    /// Whether `poll_transmit` might have something.
-    pub(crate) fn wants_transmit(&self) -> bool {
+    /// Whether a control frame waits to be sent.
+    pub(crate) fn has_control(&self) -> bool {
         !self.outbox.control.is_empty()
-            || !self.outbox.streams.is_empty()
-            || self.outgoing.next_sent < self.outgoing.next_number()
-            || !self.outbox.flush.is_empty()
-            || (self.closing.asked && !self.closing.fin_sent)
     }
 
     /// The driver has given everything before `mark` to the transport.
@@ -175,13 +171,13 @@ impl<S: Clone, D> PipeState<S, D> {
                 let body = head.put(out);
                 segments.push(Segment::Control(out.len() - start));
                 for part in &mut message.parts {
-                    if part.carriage == Carriage::Eager {
-                        if let Some(source) = part.source.take().filter(|_| part.len > 0) {
-                            segments.push(Segment::Data {
-                                source,
-                                range: 0..part.len,
-                            });
-                        }
+                    if part.carriage == Carriage::Eager
+                        && let Some(source) = part.source.take().filter(|_| part.len > 0)
+                    {
+                        segments.push(Segment::Data {
+                            source,
+                            range: 0..part.len,
+                        });
                     }
                 }
                 segments.push(Segment::Mark(Mark::Message(number)));

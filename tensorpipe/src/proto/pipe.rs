@@ -328,10 +328,10 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The application is done with a message: its credit goes back to the writer.
     pub(crate) fn finish(&mut self, message: u64) {
-        if let Some(incoming) = self.incoming.messages.remove(&message) {
-            if let Some(window) = self.receive_window.finish(incoming.credit) {
-                self.outbox.control(window);
-            }
+        if let Some(incoming) = self.incoming.messages.remove(&message)
+            && let Some(window) = self.receive_window.finish(incoming.credit)
+        {
+            self.outbox.control(window);
         }
     }
 

@@ -15,7 +15,7 @@ mod select;
 mod server;
 
 pub(crate) use client::{ClientHandshake, Reply};
-pub(crate) use select::{LocalChannel, LocalTransport, SelectedChannel, Selection, select};
+pub(crate) use select::{LocalChannel, LocalTransport, Selection, select};
 pub(crate) use server::ServerHandshake;
 
 use super::wire::frame::{HEADER_LEN, Header, Kind};

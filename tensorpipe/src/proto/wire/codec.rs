@@ -75,10 +75,6 @@ impl<'a> Reader<'a> {
         Ok(Device::new(kind, self.u32()?))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rest.is_empty()
-    }
-
     pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }

@@ -1,0 +1,46 @@
+//! `tp-bench`: what the pipe and its calls cost on this machine, beside the strongest peers, in one run.
+//!
+//! ```text
+//! args     what the user asked for           -> plan::Plan, one per row of the table
+//! peer     the second process                   re-executes this binary, dies with it, every wait bounded
+//! system   what is measured                     trait System; one file each, one line in system::ALL
+//! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
+//! report   rows -> table or JSON lines
+//! commands baseline, compare, idle
+//! ```
+//!
+//! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
+
+mod args;
+mod commands;
+mod cores;
+mod measure;
+mod pattern;
+mod peer;
+mod plan;
+mod progress;
+mod report;
+mod size;
+mod system;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Baseline(arguments) => commands::baseline::run(&arguments),
+        Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Idle(arguments) => commands::idle::run(&arguments),
+        Command::Serve => peer::serve(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tp-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The child's side: reads its plan, serves it, ends with its stdin.
+
+use std::io::{BufRead, Write};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result};
+
+use super::{Greeting, HANDSHAKE};
+use crate::cores;
+use crate::plan::Plan;
+use crate::system::{Ready, by_name};
+
+/// Serves until stdin ends. This is what `tp-bench serve` does.
+///
+/// # Errors
+/// When it cannot serve; the parent was told so.
+pub(crate) fn serve() -> Result<()> {
+    let plan = plan()?;
+    let served = run(plan);
+    if let Err(error) = &served {
+        greet(&Greeting::Failed(format!("{error:#}")))?;
+    }
+    served
+}
+
+fn run(plan: Plan) -> Result<()> {
+    if let Some((_, core)) = plan.cores {
+        cores::pin(core)?;
+    }
+    let system = by_name(&plan.system)?;
+    plan.runtime.build()?.block_on(async {
+        let (ready, address) = Ready::new();
+        // A task, so that it is polled where its connections are, on either kind of runtime.
+        let serving = tokio::spawn(system.serve(plan, ready));
+        if let Ok(address) = address.await {
+            greet(&Greeting::Ready(address))?;
+        }
+        serving.await?
+    })
+}
+
+/// The parent's line. From then on a thread waits for the end of stdin and ends the process.
+fn plan() -> Result<Plan> {
+    let (sender, line) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut stdin = std::io::stdin().lock();
+        let mut line = String::new();
+        let _ = sender.send(stdin.read_line(&mut line).map(|_| line));
+        let mut rest = String::new();
+        // Whatever the parent may still say, its end is all that counts.
+        while matches!(stdin.read_line(&mut rest), Ok(read) if read > 0) {
+            rest.clear();
+        }
+        std::process::exit(0);
+    });
+    let line = line
+        .recv_timeout(HANDSHAKE)
+        .context("no plan came, this command is for tp-bench itself")??;
+    serde_json::from_str(&line).context("the first line is not a plan")
+}
+
+fn greet(greeting: &Greeting) -> Result<()> {
+    let mut line = serde_json::to_vec(greeting)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    stdout.flush()?;
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! One row's plan: what to measure and how. It travels to the second process as one line of JSON.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Everything that both processes must agree on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// Name of the system, as in [`crate::system::ALL`].
+    pub(crate) system: String,
+    pub(crate) case: Case,
+    pub(crate) transport: Transport,
+    /// The channel asked for; `None` leaves it to the negotiation.
+    pub(crate) channel: Option<String>,
+    pub(crate) alloc: Alloc,
+    pub(crate) runtime: Flavor,
+    /// Bytes of a round's tensor.
+    pub(crate) bytes: u64,
+    /// Wall-clock length of the measurement, warm-up not counted.
+    pub(crate) seconds: f64,
+    /// Core of the measuring process and core of the server, when pinned.
+    pub(crate) cores: Option<(usize, usize)>,
+}
+
+impl Plan {
+    /// Length of the measurement.
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// Bytes of a round's tensor, as a length in memory.
+    ///
+    /// # Errors
+    /// When this machine cannot address as much.
+    pub(crate) fn len(&self) -> Result<usize> {
+        usize::try_from(self.bytes).context("the size does not fit into this machine's memory")
+    }
+
+    /// Whether client and server live in one process.
+    pub(crate) fn in_process(&self) -> bool {
+        self.transport == Transport::Memory
+    }
+}
+
+/// What a round does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Case {
+    /// A call that gets its bytes back.
+    Echo,
+    /// A call that carries the bytes to the server, which acknowledges them.
+    Upload,
+    /// Many small calls, [`IN_FLIGHT`] of them under way at any time.
+    Pipeline,
+}
+
+/// Calls under way at any time in [`Case::Pipeline`].
+pub(crate) const IN_FLIGHT: usize = 64;
+
+impl Case {
+    /// The name in tables and in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Upload => "upload",
+            Self::Pipeline => "pipeline",
+        }
+    }
+}
+
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transport {
+    /// TCP over the loopback, two processes.
+    Tcp,
+    /// Client and server in one process, on one runtime.
+    Memory,
+}
+
+impl Transport {
+    /// The name in tables and in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// Where a sender's tensor lies. The baselines always use their own buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Alloc {
+    /// Ordinary memory of the program.
+    Heap,
+    /// The context's pool.
+    Pool,
+}
+
+/// The kind of tokio runtime on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Flavor {
+    /// `current_thread`.
+    Current,
+    /// `multi_thread`, one worker per core that the process may use.
+    Multi,
+}
+
+impl Flavor {
+    /// Builds the runtime. Its threads inherit the core that the caller is pinned to.
+    pub(crate) fn build(self) -> Result<tokio::runtime::Runtime> {
+        let mut builder = match self {
+            Self::Current => tokio::runtime::Builder::new_current_thread(),
+            Self::Multi => tokio::runtime::Builder::new_multi_thread(),
+        };
+        builder
+            .enable_all()
+            .build()
+            .context("tokio could not start a runtime")
+    }
+
+    /// The name in the table's head.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Current => "current_thread",
+            Self::Multi => "multi_thread",
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A plan for tests: a short echo of 64 bytes.
+    pub(crate) fn plan(system: &str, case: Case, bytes: u64) -> Plan {
+        Plan {
+            system: system.to_owned(),
+            case,
+            transport: Transport::Tcp,
+            channel: None,
+            alloc: Alloc::Heap,
+            runtime: Flavor::Current,
+            bytes,
+            seconds: 0.05,
+            cores: None,
+        }
+    }
+
+    #[test]
+    fn a_plan_travels_as_one_line() -> Result<()> {
+        let mut sent = plan("tokio", Case::Upload, 1 << 40);
+        sent.channel = Some("basic".to_owned());
+        sent.cores = Some((0, 1));
+        let line = serde_json::to_string(&sent)?;
+        assert!(!line.contains('\n'));
+        assert_eq!(serde_json::from_str::<Plan>(&line)?, sent);
+        Ok(())
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line_and_of_json() -> Result<()> {
+        for case in Case::value_variants() {
+            assert_eq!(serde_json::to_value(case)?, case.name());
+            assert_eq!(Case::from_str(case.name(), false), Ok(*case));
+        }
+        for transport in Transport::value_variants() {
+            assert_eq!(serde_json::to_value(transport)?, transport.name());
+            assert_eq!(Transport::from_str(transport.name(), false), Ok(*transport));
+        }
+        Ok(())
+    }
+}

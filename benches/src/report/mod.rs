@@ -1,0 +1,87 @@
+//! What a measurement has to say: rows for programs (one JSON object per line) and for people (a table).
+
+mod row;
+mod table;
+
+pub(crate) use row::{Comparison, IdleRow, Row};
+pub(crate) use table::{Align, Table};
+
+use crate::plan::Plan;
+
+/// The head of a table: what holds for all rows.
+pub(crate) fn head(what: &str, plan: &Plan) -> String {
+    let pinned = match plan.cores {
+        Some((client, server)) => format!("pinned to cores {client} and {server}"),
+        None => "not pinned".to_owned(),
+    };
+    format!(
+        "{what}: {}, {pinned}, {} s each",
+        plan.runtime.name(),
+        plan.seconds
+    )
+}
+
+/// What carried the bytes: `tcp`, or `tcp + ring`.
+pub(crate) fn over(transport: &str, channel: &str) -> String {
+    match channel {
+        "none" => transport.to_owned(),
+        channel => format!("{transport} + {channel}"),
+    }
+}
+
+/// Microseconds in the unit that suits them, three digits.
+pub(crate) fn time(micros: f64) -> String {
+    match micros {
+        _ if micros >= 1e6 => format!("{} s ", digits(micros / 1e6)),
+        _ if micros >= 1e3 => format!("{} ms", digits(micros / 1e3)),
+        _ => format!("{} µs", digits(micros)),
+    }
+}
+
+/// A rate a second: `1.14 M`, `370 k`, `21.5`.
+pub(crate) fn rate(per_second: f64) -> String {
+    match per_second {
+        _ if per_second >= 1e6 => format!("{} M", digits(per_second / 1e6)),
+        _ if per_second >= 1e3 => format!("{} k", digits(per_second / 1e3)),
+        _ => format!("{}  ", digits(per_second)),
+    }
+}
+
+/// GB/s, or nothing where no bytes were moved.
+pub(crate) fn throughput(gbps: f64) -> String {
+    if gbps > 0.0 {
+        digits(gbps)
+    } else {
+        "–".to_owned()
+    }
+}
+
+/// Three significant digits, no more than two of them after the point.
+fn digits(value: f64) -> String {
+    match value {
+        _ if value >= 100.0 => format!("{value:.0}"),
+        _ if value >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        let times = [0.09, 2.6, 51.23, 913.4, 2450.0, 46_000.0, 1_500_000.0].map(time);
+        assert_eq!(
+            times,
+            [
+                "0.09 µs", "2.60 µs", "51.2 µs", "913 µs", "2.45 ms", "46.0 ms", "1.50 s "
+            ]
+        );
+        assert_eq!(
+            [21.5, 370_000.0, 1_140_000.0].map(rate),
+            ["21.5  ", "370 k", "1.14 M"]
+        );
+        assert_eq!([0.0, 5.814].map(throughput), ["–", "5.81"]);
+    }
+}

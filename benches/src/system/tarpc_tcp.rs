@@ -1,0 +1,198 @@
+//! tarpc 0.38 over TCP as its own documentation sets it up, with the choices that make it fastest.
+//!
+//! Its `serde_transport` with bincode (the fastest codec that it ships; the other one is JSON); bytes as
+//! `bytes::Bytes`, which bincode carries as one slice; NODELAY; answers made on the connection's own task; a
+//! client that writes into the same buffer again when tarpc has let go of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tarpc::context::Context;
+use tarpc::server::{BaseChannel, Channel};
+use tarpc::tokio_serde::formats::Bincode;
+use tarpc::{client, serde_transport};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
+
+use crate::pattern;
+use crate::plan::{Case, IN_FLIGHT, Plan, Transport};
+use crate::system::{Client, Kind, Ready, Route, System};
+
+/// The system `tarpc`.
+pub(crate) struct Tarpc;
+
+impl System for Tarpc {
+    type Client = Caller;
+
+    const NAME: &'static str = "tarpc";
+    const ABOUT: &'static str =
+        "tarpc 0.38 over TCP, its serde_transport with bincode, answers on the connection's task";
+    const KIND: Kind = Kind::Baseline;
+    const CASES: &'static [Case] = &[Case::Echo, Case::Upload, Case::Pipeline];
+    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp];
+
+    async fn serve(plan: Plan, ready: Ready) -> Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("bind")?;
+        ready.announce(listener.local_addr()?);
+        let framing = framing(&plan)?;
+        loop {
+            let (stream, _) = listener.accept().await.context("accept")?;
+            stream.set_nodelay(true)?;
+            let transport = serde_transport::new(framing.new_framed(stream), Bincode::default());
+            let requests = BaseChannel::with_defaults(transport).execute(Server::default().serve());
+            // Not a task for each answer, as in tarpc's examples: on the connection's own task an echo is 8 % faster.
+            tokio::spawn(requests.for_each_concurrent(None, |answer| answer));
+        }
+    }
+
+    async fn connect(plan: Plan, address: String) -> Result<Caller> {
+        let stream = TcpStream::connect(&address)
+            .await
+            .with_context(|| format!("connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        let transport =
+            serde_transport::new(framing(&plan)?.new_framed(stream), Bincode::default());
+        let len = plan.len()?;
+        Ok(Caller {
+            stub: PeerClient::new(client::Config::default(), transport).spawn(),
+            case: plan.case,
+            sent: Bytes::from(vec![0; len]),
+            received: Vec::new(),
+        })
+    }
+}
+
+#[tarpc::service]
+trait Peer {
+    async fn echo(data: Bytes) -> Bytes;
+    async fn upload(data: Bytes);
+    /// Where the data uploaded last differ from those of `round`.
+    async fn verify(round: u64) -> Option<u64>;
+}
+
+/// Keeps the last upload until it is verified.
+#[derive(Clone, Default)]
+struct Server {
+    uploaded: Arc<Mutex<Bytes>>,
+}
+
+impl Peer for Server {
+    async fn echo(self, _: Context, data: Bytes) -> Bytes {
+        data
+    }
+
+    async fn upload(self, _: Context, data: Bytes) {
+        *self.uploaded.lock().unwrap_or_else(PoisonError::into_inner) = data;
+    }
+
+    async fn verify(self, _: Context, round: u64) -> Option<u64> {
+        let data =
+            std::mem::take(&mut *self.uploaded.lock().unwrap_or_else(PoisonError::into_inner));
+        pattern::mismatch(&data, round)
+    }
+}
+
+/// The client's side of one connection.
+pub(crate) struct Caller {
+    stub: PeerClient,
+    case: Case,
+    sent: Bytes,
+    received: Vec<Bytes>,
+}
+
+impl Client for Caller {
+    async fn prepare(&mut self, round: u64) -> Result<()> {
+        self.received.clear();
+        let mut buffer = std::mem::take(&mut self.sent)
+            .try_into_mut()
+            .unwrap_or_else(|shared| BytesMut::zeroed(shared.len()));
+        pattern::fill(&mut buffer, round);
+        self.sent = buffer.freeze();
+        Ok(())
+    }
+
+    async fn round(&mut self) -> Result<()> {
+        let data = self.sent.clone();
+        match self.case {
+            Case::Echo => self.received.push(self.stub.echo(context(), data).await?),
+            Case::Upload => self.stub.upload(context(), data).await?,
+            Case::Pipeline => {
+                let stub = &self.stub;
+                let received = &mut self.received;
+                stream::iter(0..PIPELINED)
+                    .map(|_| stub.echo(context(), data.clone()))
+                    .buffer_unordered(IN_FLIGHT)
+                    .try_for_each(|answer| {
+                        received.push(answer);
+                        std::future::ready(Ok(()))
+                    })
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn check(&mut self, round: u64) -> Result<()> {
+        if self.case == Case::Upload {
+            let wrong = self.stub.verify(context(), round).await?;
+            ensure!(
+                wrong.is_none(),
+                "byte {} is wrong",
+                wrong.unwrap_or_default()
+            );
+            return Ok(());
+        }
+        ensure!(
+            self.received.len() as u64 == self.calls_per_round(),
+            "{} answers",
+            self.received.len()
+        );
+        for answer in &self.received {
+            ensure!(
+                answer.len() == self.sent.len(),
+                "an answer of {} bytes",
+                answer.len()
+            );
+            let wrong = pattern::mismatch(answer, round);
+            ensure!(
+                wrong.is_none(),
+                "byte {} is wrong",
+                wrong.unwrap_or_default()
+            );
+        }
+        Ok(())
+    }
+
+    fn calls_per_round(&self) -> u64 {
+        if self.case == Case::Pipeline {
+            PIPELINED
+        } else {
+            1
+        }
+    }
+
+    fn route(&self) -> Route {
+        Route::plain("tcp")
+    }
+}
+
+/// A context with a deadline that no measured call reaches.
+fn context() -> Context {
+    let mut context = tarpc::context::current();
+    context.deadline = Instant::now() + Duration::from_secs(60);
+    context
+}
+
+fn framing(plan: &Plan) -> Result<Builder> {
+    let mut builder = LengthDelimitedCodec::builder();
+    builder.max_frame_length(plan.len()? + HEADROOM);
+    Ok(builder)
+}
+
+/// What tarpc adds to the bytes of a message, generously.
+const HEADROOM: usize = 4096;
+/// Calls of a round of the pipeline.
+const PIPELINED: u64 = 1024;

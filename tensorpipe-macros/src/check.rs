@@ -1,0 +1,274 @@
+//! Every rule of a service trait that syntax alone can decide.
+//!
+//! Invariant: a service that passes expands to code in which rustc can find fault only with the
+//! user's own types (unknown, not serializable, not `Send`).
+
+use crate::model::{Input, Method, Service, result_arguments};
+use crate::names;
+use crate::report::Errors;
+use crate::signature;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use syn::ext::IdentExt;
+use syn::visit::{self, Visit};
+use syn::{
+    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeReference,
+    TypeTraitObject,
+};
+
+/// Reports every mistake and marks the methods that have one.
+pub(crate) fn check(service: &mut Service<'_>, errors: &mut Errors) {
+    the_trait(service, errors);
+    let mut ids = HashMap::new();
+    for method in &mut service.methods {
+        let before = errors.len();
+        qualifiers(method, errors);
+        receiver(method, errors);
+        generics(method, errors);
+        arguments(method, errors);
+        let before_output = errors.len();
+        output(method, errors);
+        method.sound_output &= errors.len() == before_output;
+        cfg_attrs(&method.syntax.attrs, errors);
+        name(method, &mut ids, errors);
+        method.sound &= errors.len() == before;
+    }
+}
+
+fn the_trait(service: &Service<'_>, errors: &mut Errors) {
+    let syntax = service.syntax;
+    if let Some(unsafety) = &syntax.unsafety {
+        errors.at(unsafety, "a service trait is safe: remove `unsafe`");
+    }
+    if let Some(auto) = &syntax.modifiers.auto_token {
+        errors.at(auto, "a service trait has methods: remove `auto`");
+    }
+    if !syntax.generics.params.is_empty() {
+        let message =
+            "a service trait has no generics, since one schema describes it: write the types out";
+        errors.at(&syntax.generics.params, message);
+    }
+    if let Some(clause) = &syntax.generics.where_clause {
+        errors.at(
+            clause,
+            "write bounds of a service trait as supertraits instead",
+        );
+    }
+    cfg_attrs(&syntax.attrs, errors);
+}
+
+fn qualifiers(method: &Method<'_>, errors: &mut Errors) {
+    let sig = &method.syntax.sig;
+    if let Some(constness) = &sig.constness {
+        errors.at(constness, "a call cannot be `const`: remove it");
+    }
+    if let Safety::Unsafe(token) = &sig.safety {
+        errors.at(token, "a call cannot be `unsafe`: remove it");
+    }
+    if let Some(abi) = &sig.abi {
+        errors.at(abi, "a call has no ABI: remove `extern`");
+    }
+    if let Some(variadic) = &sig.variadic {
+        errors.at(
+            variadic,
+            "a call has a fixed number of arguments: use a `Vec<T>`",
+        );
+    }
+    if sig.asyncness.is_none() {
+        errors.at(
+            sig.fn_token,
+            "a call waits for another process: write `async fn`",
+        );
+    }
+}
+
+fn receiver(method: &Method<'_>, errors: &mut Errors) {
+    let sig = &method.syntax.sig;
+    let Some(receiver) = sig.receiver() else {
+        return errors.at(
+            &sig.ident,
+            "a call is made on a service: make `&self` the first argument",
+        );
+    };
+    match &receiver.kind {
+        ReceiverKind::Reference(_, None, None) => {}
+        ReceiverKind::Reference(_, Some(lifetime), None) => errors.at(lifetime, "remove the lifetime: write `&self`"),
+        ReceiverKind::Reference(_, _, Some(_)) => errors.at(
+            receiver,
+            "calls run at the same time and share the service: write `&self`, and keep what changes behind a lock",
+        ),
+        _ => errors.at(
+            receiver,
+            "the service outlives the call: write `&self`",
+        ),
+    }
+}
+
+fn generics(method: &Method<'_>, errors: &mut Errors) {
+    let generics = &method.syntax.sig.generics;
+    let lifetimes_only = generics
+        .params
+        .iter()
+        .all(|param| matches!(param, syn::GenericParam::Lifetime(_)));
+    if !generics.params.is_empty() {
+        let message = if lifetimes_only {
+            "a call outlives its caller's borrows: remove the lifetimes and use owned types"
+        } else {
+            "a call cannot be generic, since both processes must know its types: write the types out"
+        };
+        errors.at(&generics.params, message);
+    } else if let Some(clause) = &generics.where_clause {
+        errors.at(
+            clause,
+            "a call has no generics to bound: remove the where clause",
+        );
+    }
+}
+
+fn arguments(method: &Method<'_>, errors: &mut Errors) {
+    let mut seen = HashMap::new();
+    let mut context = false;
+    let lifetimes_declared = !method.syntax.sig.generics.params.is_empty();
+    for input in &method.inputs {
+        match input {
+            Input::Context { syntax, .. } if std::mem::replace(&mut context, true) => {
+                errors.at(&syntax.ty, "the call has one context: remove the second");
+            }
+            Input::Context { .. } => {}
+            Input::Argument(argument) => {
+                if seen
+                    .insert(argument.ident.unraw().to_string(), ())
+                    .is_some()
+                {
+                    errors.at(
+                        &argument.ident,
+                        format!("there is another argument `{}`: rename one", argument.ident),
+                    );
+                }
+                Owned::check("argument", argument.ty, lifetimes_declared, errors);
+            }
+        }
+    }
+}
+
+fn output(method: &Method<'_>, errors: &mut Errors) {
+    let sig = &method.syntax.sig;
+    let ReturnType::Type(_, ty) = &sig.output else {
+        return;
+    };
+    if result_arguments(ty).is_some_and(|arguments| arguments.len() != 2) {
+        let message = "the error type is hidden in this alias: write `Result<T, E>` out";
+        return errors.at(ty, message);
+    }
+    Owned::check("result", ty, !sig.generics.params.is_empty(), errors);
+}
+
+fn cfg_attrs(attrs: &[syn::Attribute], errors: &mut Errors) {
+    for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg_attr")) {
+        let message = "cfg_attr hides from #[tensor_service] what it stands for: write the attribute itself, or #[cfg] on the whole item";
+        errors.at(attr, message);
+    }
+}
+
+fn name<'a>(method: &Method<'a>, ids: &mut HashMap<u32, &'a Ident>, errors: &mut Errors) {
+    let (ident, name) = (method.ident(), method.name());
+    if names::is_reserved(&name) {
+        errors.at(
+            ident,
+            format!("the generated client has a `{name}` of its own: rename this method"),
+        );
+    }
+    match ids.entry(names::method_id(&name)) {
+        Entry::Vacant(place) => {
+            place.insert(ident);
+        }
+        Entry::Occupied(other) => {
+            let other = other.get().unraw();
+            if other != name {
+                let message = format!(
+                    "`{name}` and `{other}` have the same number on the wire: rename one of them"
+                );
+                errors.at(ident, message);
+            } else if method.cfgs().is_empty() {
+                // A `#[cfg]` may leave only one of them: rustc knows.
+                let message = format!("there is another method `{name}`: rename one of them");
+                errors.at(ident, message);
+            }
+        }
+    }
+}
+
+/// Finds what a type must not hold to cross to another process.
+struct Owned<'e> {
+    /// "argument" or "result".
+    role: &'static str,
+    /// The method was told already to drop its lifetimes: naming each use again helps nobody.
+    lifetimes_declared: bool,
+    errors: &'e mut Errors,
+}
+
+impl<'e> Owned<'e> {
+    fn check(role: &'static str, ty: &Type, lifetimes_declared: bool, errors: &'e mut Errors) {
+        Self {
+            role,
+            lifetimes_declared,
+            errors,
+        }
+        .visit_type(ty);
+    }
+}
+
+impl<'ast> Visit<'ast> for Owned<'_> {
+    fn visit_type_reference(&mut self, reference: &'ast TypeReference) {
+        let owned = match &*reference.elem {
+            Type::Path(path) if path.path.is_ident("str") => "String".to_owned(),
+            Type::Slice(slice) => format!("Vec<{}>", signature::text(&slice.elem)),
+            elem => signature::text(elem),
+        };
+        let borrowed = signature::text(reference);
+        let message = format!(
+            "a call's {} is owned: use `{owned}` instead of `{borrowed}`",
+            self.role
+        );
+        self.errors.at(reference, message);
+    }
+
+    fn visit_lifetime(&mut self, lifetime: &'ast Lifetime) {
+        if lifetime.ident != "static" && !self.lifetimes_declared {
+            let message = format!(
+                "a call's {} is owned: use a type without a lifetime",
+                self.role
+            );
+            self.errors.at(lifetime, message);
+        }
+    }
+
+    fn visit_type_impl_trait(&mut self, ty: &'ast TypeImplTrait) {
+        let message = format!(
+            "both processes must know the type of a call's {}: name it instead of `impl Trait`",
+            self.role
+        );
+        self.errors.at(ty, message);
+    }
+
+    fn visit_type_trait_object(&mut self, ty: &'ast TypeTraitObject) {
+        let message = format!(
+            "both processes must know the type of a call's {}: use an enum instead of `dyn Trait`",
+            self.role
+        );
+        self.errors.at(ty, message);
+    }
+
+    fn visit_path(&mut self, path: &'ast Path) {
+        match path.segments.first() {
+            Some(first) if first.ident == "Self" => {
+                let message = format!(
+                    "the client does not know the service's type: name the {}'s type instead of `Self`",
+                    self.role
+                );
+                self.errors.at(path, message);
+            }
+            _ => visit::visit_path(self, path),
+        }
+    }
+}

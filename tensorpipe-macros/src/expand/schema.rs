@@ -1,0 +1,135 @@
+//! The schema: what both processes compare before the first call, as a constant of the client.
+
+use super::travelling;
+use crate::model::{Argument, Method, Outcome, Service};
+use crate::names::local;
+use crate::signature;
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::Attribute;
+use syn::ext::IdentExt;
+
+// Input:
+//     pub trait Embedder {
+//         async fn embed(&self, text: String) -> Result<Tensor, Refused>;
+//     }
+//
+// Output:
+//     pub const SCHEMA: &'static Schema = &Schema {
+//         service: "Embedder",
+//         methods: &[Method {
+//             name: "embed",
+//             id: method_id("embed"),
+//             signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
+//             idempotent: false,
+//             structure: |tracer| {
+//                 tracer.argument::<String>("text");
+//                 tracer.returns::<Tensor>();
+//                 tracer.error::<Refused>();
+//             },
+//         }],
+//     };
+pub(super) fn expand(service: &Service<'_>, private: &TokenStream) -> TokenStream {
+    let vis = &service.syntax.vis;
+    let name = service.syntax.ident.unraw().to_string();
+    let methods = service.methods.iter().map(|m| method(m, private));
+    let docs = format!(" What [`{name}`] looks like: both sides compare it when they connect.");
+    quote! {
+        #[doc = #docs]
+        #vis const SCHEMA: &'static #private::Schema = &#private::Schema {
+            service: #name,
+            methods: &[#(#methods),*],
+        };
+    }
+}
+
+/// The place of a method in `SCHEMA.methods`: a number, plus one for each method before it whose
+/// `#[cfg]` holds.
+pub(super) struct Index {
+    certain: usize,
+    perhaps: Vec<TokenStream>,
+}
+
+impl Index {
+    /// The indices of all methods, in order.
+    pub(super) fn all(service: &Service<'_>) -> Vec<Self> {
+        let mut certain = 0;
+        let mut perhaps = Vec::new();
+        let mut indices = Vec::with_capacity(service.methods.len());
+        for method in &service.methods {
+            indices.push(Self {
+                certain,
+                perhaps: perhaps.clone(),
+            });
+            match predicate(&method.cfgs()) {
+                None => certain += 1,
+                Some(predicate) => perhaps.push(quote!(::core::cfg!(#predicate))),
+            }
+        }
+        indices
+    }
+
+    pub(super) fn expression(&self) -> TokenStream {
+        let Self { certain, perhaps } = self;
+        quote!(#certain #(+ #perhaps as ::core::primitive::usize)*)
+    }
+
+    /// What stands before `=>`.
+    pub(super) fn pattern(&self) -> TokenStream {
+        if self.perhaps.is_empty() {
+            return self.expression();
+        }
+        let (number, expression) = (local("number"), self.expression());
+        quote!(#number if #number == #expression)
+    }
+}
+
+fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
+    let cfgs = method.cfgs();
+    let name = method.name();
+    let signature = signature::of(method);
+    let idempotent = method.idempotent;
+    let tracer = local("tracer");
+    let arguments = method.arguments().map(|Argument { ident, ty }| {
+        let name = ident.unraw().to_string();
+        let ty = travelling(ty, private);
+        quote!(#tracer.argument::<#ty>(#name);)
+    });
+    let outcome = match &method.outcome {
+        Outcome::Nothing => quote!(#tracer.returns::<()>();),
+        Outcome::Value(ty) => {
+            let ty = travelling(ty, private);
+            quote!(#tracer.returns::<#ty>();)
+        }
+        Outcome::Result { ok, error, .. } => {
+            let (ok, error) = (travelling(ok, private), travelling(error, private));
+            quote! {
+                #tracer.returns::<#ok>();
+                #tracer.error::<#error>();
+            }
+        }
+    };
+    quote! {
+        #(#cfgs)*
+        #private::Method {
+            name: #name,
+            id: #private::method_id(#name),
+            signature: #signature,
+            idempotent: #idempotent,
+            structure: |#tracer| {
+                #(#arguments)*
+                #outcome
+            },
+        }
+    }
+}
+
+/// The predicates of all `#[cfg(..)]`s as one.
+fn predicate(cfgs: &[&Attribute]) -> Option<TokenStream> {
+    let predicates = cfgs.iter().filter_map(|cfg| match &cfg.meta {
+        syn::Meta::List(list) => Some(&list.tokens),
+        _ => None,
+    });
+    let predicates: Vec<_> = predicates.collect();
+    (!predicates.is_empty()).then(|| quote!(all(#(#predicates),*)))
+}

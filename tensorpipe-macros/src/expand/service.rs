@@ -1,0 +1,201 @@
+//! The server side: an adapter from the user's implementation to the runtime's `Service`.
+
+use super::schema::Index;
+use super::{allow_generated, travelling};
+use crate::args::Args;
+use crate::model::{Argument, Input, Method, Outcome, Service};
+use crate::names::{implementor, local};
+use proc_macro2::{Ident, TokenStream};
+use quote::quote;
+use syn::ext::IdentExt;
+
+/// Writes the adapter of one service.
+pub(crate) struct Adapter<'a> {
+    service: &'a Service<'a>,
+    private: &'a TokenStream,
+    /// The implementation's type.
+    implementor: Ident,
+}
+
+impl<'a> Adapter<'a> {
+    pub(crate) fn new(service: &'a Service<'a>, args: &'a Args) -> Self {
+        Self {
+            service,
+            private: &args.private,
+            implementor: implementor(),
+        }
+    }
+
+    // Input:
+    //     pub trait Embedder {
+    //         async fn embed(&self, text: String, context: &CallContext) -> Result<Tensor, Refused>;
+    //     }
+    //
+    // Output:
+    //     pub struct EmbedderService<S> { service: Arc<S> }
+    //     impl<S: Embedder> Service for EmbedderService<S> {
+    //         fn schema(&self) -> &'static Schema { EmbedderClient::SCHEMA }
+    //         fn call(&self, method: usize, mut arguments: Arguments, context: CallContext) -> HandlerFuture {
+    //             match method {
+    //                 0 => {
+    //                     let text = match arguments.take::<String>("text") {
+    //                         Ok(value) => value,
+    //                         Err(error) => return bad_arguments(error),
+    //                     };
+    //                     if let Err(error) = arguments.finish() { return bad_arguments(error); }
+    //                     let service = Arc::clone(&self.service);
+    //                     Box::pin(async move {
+    //                         Reply::result::<Tensor, Refused>(S::embed(&*service, text, &context).await)
+    //                     })
+    //                 }
+    //                 _ => unknown_method(method),
+    //             }
+    //         }
+    //     }
+    pub(super) fn expand(&self) -> TokenStream {
+        let private = self.private;
+        let (method, arguments, context) = (local("method"), local("arguments"), local("context"));
+        let arms = self.service.methods.iter().zip(Index::all(self.service));
+        let arms = arms.map(|(method, index)| self.arm(method, &index));
+        let trait_ident = &self.service.syntax.ident;
+        self.item(
+            &quote!(#trait_ident),
+            &quote! {
+                fn call(
+                    &self,
+                    #method: ::core::primitive::usize,
+                    mut #arguments: #private::Arguments,
+                    #context: #private::CallContext,
+                ) -> #private::HandlerFuture {
+                    match #method {
+                        #(#arms)*
+                        _ => #private::unknown_method(#method),
+                    }
+                }
+            },
+        )
+    }
+
+    /// The struct and its impls. `bound` is what the implementation must be, `call` the method of
+    /// the runtime's trait that makes a call.
+    pub(crate) fn item(&self, bound: &TokenStream, call: &TokenStream) -> TokenStream {
+        let (private, implementor) = (self.private, &self.implementor);
+        let vis = &self.service.syntax.vis;
+        let (adapter, client) = (&self.service.names.service, &self.service.names.client);
+        let attrs = self.service.shared_attrs();
+        let cfgs = self.service.cfgs();
+        let allow = allow_generated();
+        let trait_ident = self.service.syntax.ident.unraw();
+        let docs = format!(" Serves an implementation of [`{trait_ident}`]: give it to a server.");
+        let name = adapter.to_string();
+        quote! {
+            #(#attrs)*
+            #[doc = #docs]
+            ///
+            /// Cheap to clone; clones share the implementation.
+            #allow
+            #vis struct #adapter<S> {
+                service: ::std::sync::Arc<S>,
+            }
+
+            #(#cfgs)*
+            #allow
+            impl<#implementor: #bound> #adapter<#implementor> {
+                /// Serves `service`.
+                #[must_use]
+                #vis fn new(service: #implementor) -> Self {
+                    Self::from_arc(::std::sync::Arc::new(service))
+                }
+
+                /// Serves an implementation that others hold too.
+                #[must_use]
+                #vis fn from_arc(service: ::std::sync::Arc<#implementor>) -> Self {
+                    Self { service }
+                }
+            }
+
+            #(#cfgs)*
+            #allow
+            #[automatically_derived]
+            impl<#implementor> ::core::clone::Clone for #adapter<#implementor> {
+                fn clone(&self) -> Self {
+                    Self { service: ::std::sync::Arc::clone(&self.service) }
+                }
+            }
+
+            #(#cfgs)*
+            #allow
+            #[automatically_derived]
+            impl<#implementor> ::core::fmt::Debug for #adapter<#implementor> {
+                fn fmt(&self, formatter: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    formatter.write_str(#name)
+                }
+            }
+
+            #(#cfgs)*
+            #allow
+            #[automatically_derived]
+            impl<#implementor: #bound> #private::Service for #adapter<#implementor> {
+                fn schema(&self) -> &'static #private::Schema {
+                    #client::SCHEMA
+                }
+
+                #call
+            }
+        }
+    }
+
+    fn arm(&self, method: &Method<'_>, index: &Index) -> TokenStream {
+        let (private, implementor) = (self.private, &self.implementor);
+        let [arguments, context, service, value, error] =
+            ["arguments", "context", "service", "value", "error"].map(local);
+        let pattern = index.pattern();
+        let cfgs = method.cfgs();
+        let trait_ident = &self.service.syntax.ident;
+        let ident = method.ident();
+        let takes = method.arguments().map(|Argument { ident, ty }| {
+            let name = ident.unraw().to_string();
+            let ty = travelling(ty, private);
+            quote! {
+                let #ident = match #arguments.take::<#ty>(#name) {
+                    ::core::result::Result::Ok(#value) => #value,
+                    ::core::result::Result::Err(#error) => return #private::bad_arguments(#error),
+                };
+            }
+        });
+        let inputs = method.inputs.iter().map(|input| match input {
+            Input::Argument(Argument { ident, .. }) => quote!(#ident),
+            Input::Context {
+                by_reference: true, ..
+            } => quote!(&#context),
+            Input::Context {
+                by_reference: false,
+                ..
+            } => quote!(#context),
+        });
+        let reply = match &method.outcome {
+            Outcome::Nothing => quote!(#private::Reply::value::<()>),
+            Outcome::Value(ty) => {
+                let ty = travelling(ty, private);
+                quote!(#private::Reply::value::<#ty>)
+            }
+            Outcome::Result { ok, error, .. } => {
+                let (ok, error) = (travelling(ok, private), travelling(error, private));
+                quote!(#private::Reply::result::<#ok, #error>)
+            }
+        };
+        quote! {
+            #(#cfgs)*
+            #pattern => {
+                #(#takes)*
+                if let ::core::result::Result::Err(#error) = #arguments.finish() {
+                    return #private::bad_arguments(#error);
+                }
+                let #service = ::std::sync::Arc::clone(&self.service);
+                ::std::boxed::Box::pin(async move {
+                    #reply(<#implementor as #trait_ident>::#ident(&*#service, #(#inputs),*).await)
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The input of `tarpc_stub!`, a macro_rules of the runtime that expands to nothing without the
+//! runtime's feature `tarpc`: only the runtime knows its own features.
+
+use crate::args::Args;
+use crate::model::{Argument, Outcome, Service};
+use crate::names;
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::ext::IdentExt;
+
+// Input:
+//     pub trait Embedder {
+//         async fn embed(&self, text: String) -> Result<Tensor, Refused>;
+//         async fn size(&self) -> u64;
+//     }
+//
+// Output:
+//     tarpc_stub! {
+//         client: EmbedderClient,
+//         visibility: (pub),
+//         request: EmbedderClientRequest,
+//         response: EmbedderClientResponse,
+//         methods: [
+//             { attributes: (), variant: Embed, method: embed, name: "Embedder.embed", arguments: (text: String), result: (Result<Tensor, Refused>) }
+//             { attributes: (), variant: Size, method: size, name: "Embedder.size", arguments: (), value: (u64) }
+//         ],
+//     }
+pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
+    let private = &args.private;
+    let vis = &service.syntax.vis;
+    let cfgs = service.cfgs();
+    let names::Names {
+        client,
+        request,
+        response,
+        ..
+    } = &service.names;
+    let methods = service
+        .methods
+        .iter()
+        .zip(names::variants(&service.methods));
+    let methods = methods.map(|(method, variant)| {
+        let cfgs = method.cfgs();
+        let ident = method.ident();
+        let name = format!("{}.{}", service.syntax.ident.unraw(), method.name());
+        let arguments = method
+            .arguments()
+            .map(|Argument { ident, ty }| quote!(#ident: #ty));
+        let written = method.outcome.written();
+        let kind = match &method.outcome {
+            Outcome::Result { .. } => quote!(result),
+            Outcome::Nothing | Outcome::Value(_) => quote!(value),
+        };
+        quote! {
+            {
+                attributes: (#(#cfgs)*),
+                variant: #variant,
+                method: #ident,
+                name: #name,
+                arguments: (#(#arguments),*),
+                #kind: (#written)
+            }
+        }
+    });
+    quote! {
+        #private::tarpc_stub! {
+            attributes: (#(#cfgs)*),
+            client: #client,
+            visibility: (#vis),
+            request: #request,
+            response: #response,
+            methods: [#(#methods)*],
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The whole expansion of one trait, compared with a file that people read in review.
+//!
+//! `UPDATE_EXPANSION=1 cargo test -p tensorpipe-macros expansion` writes the file anew.
+
+use super::tensor_service;
+use quote::quote;
+use std::path::Path;
+
+#[test]
+fn expansion_is_what_was_reviewed() {
+    let expanded = tensor_service(
+        quote!(),
+        quote! {
+            /// Turns text into vectors.
+            pub trait Embedder: Debug {
+                /// Embeds one text.
+                #[rpc(idempotent)]
+                async fn embed(&self, text: String, context: &CallContext) -> Result<Tensor, Refused>;
+
+                #[cfg(feature = "gpu")]
+                async fn warm(&self);
+
+                #[deprecated]
+                async fn size(&self, r#type: Vec<u8>) -> u64 {
+                    0
+                }
+            }
+        },
+    );
+    let expanded = syn::parse2(expanded).expect("the expansion is a file of items");
+    let expanded = prettyplease::unparse(&expanded);
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/expansion/embedder.rs");
+    if std::env::var_os("UPDATE_EXPANSION").is_some() {
+        std::fs::write(&path, &expanded).unwrap();
+    }
+    let reviewed = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        expanded == reviewed,
+        "the expansion changed: run again with UPDATE_EXPANSION=1 and read the difference\n{expanded}"
+    );
+}

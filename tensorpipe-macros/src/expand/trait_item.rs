@@ -1,0 +1,72 @@
+//! The trait itself: `async fn` written as a function that returns a `Send` future.
+
+use crate::model::{Method, Service};
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
+
+// Input:
+//     pub trait Embedder: Debug {
+//         /// Docs.
+//         #[rpc(idempotent)]
+//         async fn embed(&self, text: String) -> Tensor;
+//         async fn warm(&self, size: u64) { .. }
+//     }
+//
+// Output:
+//     pub trait Embedder: Send + Sync + 'static + Debug {
+//         /// Docs.
+//         fn embed(&self, text: String) -> impl Future<Output = Tensor> + Send;
+//         fn warm(&self, size: u64) -> impl Future<Output = ()> + Send {
+//             async move { let size = size; { .. } }
+//         }
+//     }
+pub(super) fn expand(service: &Service<'_>) -> TokenStream {
+    let ItemTrait {
+        attrs,
+        vis,
+        trait_token,
+        ident,
+        supertraits,
+        ..
+    } = service.syntax;
+    let supertraits = supertraits.iter();
+    let methods = service.methods.iter().map(method);
+    quote! {
+        #(#attrs)*
+        #vis #trait_token #ident: ::core::marker::Send + ::core::marker::Sync + 'static #(+ #supertraits)* {
+            #(#methods)*
+        }
+    }
+}
+
+pub(crate) fn method(method: &Method<'_>) -> TokenStream {
+    let attrs = method.attrs();
+    let Signature {
+        fn_token,
+        ident,
+        inputs,
+        ..
+    } = &method.syntax.sig;
+    let written = method.outcome.written();
+    // With the span of the user's method: lints about it then point at it, and not at the attribute.
+    let output = quote_spanned! {ident.span()=>
+        -> impl ::core::future::Future<Output = #written> + ::core::marker::Send
+    };
+    let body = match &method.syntax.default {
+        None => method.syntax.semi_token.to_token_stream(),
+        // As rustc does for an `async fn`, the future owns every argument, also one that it never uses.
+        Some(block) => {
+            let names = inputs.iter().filter_map(owned_name);
+            quote!({ async move { #(let #names = #names;)* #block } })
+        }
+    };
+    quote!(#(#attrs)* #fn_token #ident(#inputs) #output #body)
+}
+
+fn owned_name(input: &FnArg) -> Option<&Pat> {
+    match input {
+        FnArg::Receiver(_) => None,
+        FnArg::Typed(PatType { pat, .. }) => Some(pat),
+    }
+}

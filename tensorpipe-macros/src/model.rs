@@ -1,0 +1,348 @@
+//! What a service is, read from the trait's syntax and borrowing it.
+//!
+//! Reading is lenient: whatever has no place in the model is reported and replaced by the nearest
+//! thing that has one, so that `check` sees every method and `fallback` can stand in for it.
+
+use crate::names::Names;
+use crate::report::Errors;
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, format_ident, quote};
+use syn::ext::IdentExt;
+use syn::{
+    Attribute, FnArg, GenericArgument, ItemTrait, Pat, PatIdent, PatType, Path, PathArguments,
+    ReturnType, TraitItem, TraitItemFn, Type,
+};
+
+/// A trait of calls.
+pub(crate) struct Service<'a> {
+    pub(crate) syntax: &'a ItemTrait,
+    pub(crate) names: Names,
+    pub(crate) methods: Vec<Method<'a>>,
+}
+
+/// One call.
+pub(crate) struct Method<'a> {
+    pub(crate) syntax: &'a TraitItemFn,
+    pub(crate) inputs: Vec<Input<'a>>,
+    pub(crate) outcome: Outcome<'a>,
+    pub(crate) idempotent: bool,
+    /// No check found anything wrong with it. Set by `check`.
+    pub(crate) sound: bool,
+    /// The same of its return type alone.
+    pub(crate) sound_output: bool,
+}
+
+/// What stands between the parentheses after `&self`.
+pub(crate) enum Input<'a> {
+    Argument(Argument<'a>),
+    /// `CallContext` or `&CallContext`: filled in by the server.
+    Context {
+        syntax: &'a PatType,
+        by_reference: bool,
+    },
+}
+
+/// An argument that travels.
+pub(crate) struct Argument<'a> {
+    pub(crate) ident: Ident,
+    pub(crate) ty: &'a Type,
+}
+
+/// What a call answers.
+pub(crate) enum Outcome<'a> {
+    Nothing,
+    Value(&'a Type),
+    Result {
+        ok: &'a Type,
+        error: &'a Type,
+        /// Both in what the user wrote: `anyhow::Result<T, E>`, say.
+        written: &'a Type,
+    },
+}
+
+impl<'a> Service<'a> {
+    pub(crate) fn read(syntax: &'a ItemTrait, errors: &mut Errors) -> Self {
+        let mut methods = Vec::new();
+        for item in &syntax.items {
+            match item {
+                TraitItem::Fn(method) => methods.push(Method::read(method, errors)),
+                TraitItem::Const(item) => errors.at(item, only_methods("an associated constant")),
+                TraitItem::Type(item) => errors.at(item, only_methods("an associated type")),
+                TraitItem::Macro(item) => errors.at(item, only_methods("a macro call")),
+                item => errors.at(item, only_methods("this item")),
+            }
+        }
+        Self {
+            syntax,
+            names: Names::of(&syntax.ident),
+            methods,
+        }
+    }
+
+    /// `#[cfg]`s of the trait: what is generated exists only where the trait does.
+    pub(crate) fn cfgs(&self) -> Vec<&'a Attribute> {
+        of_kind(&self.syntax.attrs, &["cfg"])
+    }
+
+    /// The attributes of the trait that every item named after it shares.
+    pub(crate) fn shared_attrs(&self) -> Vec<&'a Attribute> {
+        of_kind(&self.syntax.attrs, &["cfg", "deprecated"])
+    }
+}
+
+impl<'a> Method<'a> {
+    fn read(syntax: &'a TraitItemFn, errors: &mut Errors) -> Self {
+        let before = errors.len();
+        let inputs = syntax.sig.inputs.iter().filter_map(|input| match input {
+            FnArg::Receiver(_) => None,
+            FnArg::Typed(input) => Some(input),
+        });
+        let inputs = inputs
+            .enumerate()
+            .map(|(index, input)| Input::read(index, input, errors))
+            .collect();
+        Self {
+            syntax,
+            inputs,
+            outcome: Outcome::read(&syntax.sig.output),
+            idempotent: read_options(&syntax.attrs, errors),
+            sound: errors.len() == before,
+            sound_output: syntax.sig.generics.params.is_empty(),
+        }
+    }
+
+    pub(crate) fn ident(&self) -> &'a Ident {
+        &self.syntax.sig.ident
+    }
+
+    /// The name on the wire.
+    pub(crate) fn name(&self) -> String {
+        self.ident().unraw().to_string()
+    }
+
+    /// The arguments that travel.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &Argument<'a>> {
+        self.inputs.iter().filter_map(|input| match input {
+            Input::Argument(argument) => Some(argument),
+            Input::Context { .. } => None,
+        })
+    }
+
+    /// Everything but `#[rpc]`, which is ours.
+    pub(crate) fn attrs(&self) -> Vec<&'a Attribute> {
+        let attrs = self.syntax.attrs.iter();
+        attrs.filter(|attr| !attr.path().is_ident("rpc")).collect()
+    }
+
+    pub(crate) fn cfgs(&self) -> Vec<&'a Attribute> {
+        of_kind(&self.syntax.attrs, &["cfg"])
+    }
+
+    pub(crate) fn docs(&self) -> Vec<&'a Attribute> {
+        of_kind(&self.syntax.attrs, &["doc"])
+    }
+
+    /// The attributes that the client's method takes over, beside the docs.
+    pub(crate) fn client_attrs(&self) -> Vec<&'a Attribute> {
+        of_kind(&self.syntax.attrs, &["cfg", "deprecated", "must_use"])
+    }
+}
+
+impl<'a> Input<'a> {
+    fn read(index: usize, syntax: &'a PatType, errors: &mut Errors) -> Self {
+        for attr in &syntax.attrs {
+            errors.at(attr, "attributes on arguments are not supported: remove it");
+        }
+        if let Some(by_reference) = call_context(&syntax.ty) {
+            return Self::Context {
+                syntax,
+                by_reference,
+            };
+        }
+        let ident = match &*syntax.pat {
+            Pat::Ident(PatIdent {
+                by_ref: None,
+                mutability: None,
+                subpat: None,
+                ident,
+                ..
+            }) => ident.clone(),
+            pat => {
+                let message = "the name of an argument is sent with the call: write `name: Type`";
+                errors.at(pat, message);
+                format_ident!("argument_{index}")
+            }
+        };
+        let ty = &syntax.ty;
+        Self::Argument(Argument { ident, ty })
+    }
+}
+
+impl<'a> Outcome<'a> {
+    fn read(output: &'a ReturnType) -> Self {
+        let ReturnType::Type(_, ty) = output else {
+            return Self::Nothing;
+        };
+        match result_arguments(ty).as_deref() {
+            Some([ok, error]) => Self::Result {
+                ok,
+                error,
+                written: ty,
+            },
+            _ => Self::Value(ty),
+        }
+    }
+
+    /// The whole type that the handler answers with.
+    pub(crate) fn written(&self) -> TokenStream {
+        match self {
+            Self::Nothing => quote!(()),
+            Self::Value(written) | Self::Result { written, .. } => written.to_token_stream(),
+        }
+    }
+}
+
+/// The type arguments when `ty` is a path that ends in `Result`.
+pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
+    let last = as_path(ty)?.segments.last()?;
+    if last.ident != "Result" {
+        return None;
+    }
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return Some(Vec::new());
+    };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    Some(types.collect())
+}
+
+/// `Some(by_reference)` when the type is `CallContext` or `&CallContext`.
+fn call_context(ty: &Type) -> Option<bool> {
+    match bare(ty) {
+        Type::Reference(reference)
+            if reference.mutability.is_none() && reference.lifetime.is_none() =>
+        {
+            call_context(&reference.elem)
+                .filter(|by_reference| !by_reference)
+                .map(|_| true)
+        }
+        ty => {
+            let last = as_path(ty)?.segments.last()?;
+            (last.ident == "CallContext" && last.arguments.is_none()).then_some(false)
+        }
+    }
+}
+
+fn as_path(ty: &Type) -> Option<&Path> {
+    match bare(ty) {
+        Type::Path(path) if path.qself.is_none() => Some(&path.path),
+        _ => None,
+    }
+}
+
+/// Without parentheses and without the invisible group that macro_rules puts around `$ty`.
+fn bare(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => bare(&group.elem),
+        Type::Paren(paren) => bare(&paren.elem),
+        ty => ty,
+    }
+}
+
+/// Reads every `#[rpc(..)]`; the answer is whether the method is idempotent.
+fn read_options(attrs: &[Attribute], errors: &mut Errors) -> bool {
+    let mut idempotent = false;
+    for attr in attrs.iter().filter(|attr| attr.path().is_ident("rpc")) {
+        let read = attr.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("idempotent") {
+                return Err(meta.error("unknown option: the only one is `idempotent`"));
+            }
+            idempotent = true;
+            Ok(())
+        });
+        if let Err(error) = read {
+            errors.push(error);
+        }
+    }
+    idempotent
+}
+
+fn of_kind<'a>(attrs: &'a [Attribute], kinds: &[&str]) -> Vec<&'a Attribute> {
+    let wanted = |attr: &&Attribute| kinds.iter().any(|kind| attr.path().is_ident(kind));
+    attrs.iter().filter(wanted).collect()
+}
+
+fn only_methods(what: &str) -> String {
+    format!(
+        "{what} cannot be called from another process: a service trait holds only async methods"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Input, Method, Outcome, Service};
+    use crate::report::Errors;
+    use crate::signature::text;
+    use quote::quote;
+    use syn::{ItemTrait, parse_quote};
+
+    /// Reads a method with this argument list and return type, and shows what became of it.
+    fn with_method<R>(syntax: &ItemTrait, show: impl FnOnce(&Method<'_>) -> R) -> R {
+        let mut errors = Errors::default();
+        let service = Service::read(syntax, &mut errors);
+        assert!(errors.is_empty(), "{}", errors.into_compile_errors());
+        show(&service.methods[0])
+    }
+
+    #[test]
+    fn only_a_written_out_result_is_a_result() {
+        let outcome = |output| {
+            with_method(
+                &parse_quote!(trait T { async fn m(&self) #output; }),
+                |method| match &method.outcome {
+                    Outcome::Nothing => "nothing".to_owned(),
+                    Outcome::Value(ty) => format!("value {}", text(ty)),
+                    Outcome::Result { ok, error, .. } => format!("{} or {}", text(ok), text(error)),
+                },
+            )
+        };
+        assert_eq!(outcome(quote!()), "nothing");
+        assert_eq!(outcome(quote!(-> u64)), "value u64");
+        assert_eq!(outcome(quote!(-> Result<u64, Refused>)), "u64 or Refused");
+        assert_eq!(
+            outcome(quote!(-> (::std::result::Result<(), E>))),
+            "() or E"
+        );
+        assert_eq!(outcome(quote!(-> io::Result<u64>)), "value io::Result<u64>");
+        assert_eq!(
+            outcome(quote!(-> Vec<Result<u8, E>>)),
+            "value Vec<Result<u8, E>>"
+        );
+    }
+
+    #[test]
+    fn the_context_is_no_argument() {
+        let inputs = |inputs| {
+            with_method(
+                &parse_quote!(trait T { async fn m(&self, #inputs); }),
+                |method| {
+                    let inputs = method.inputs.iter().map(|input| match input {
+                        Input::Argument(argument) => argument.ident.to_string(),
+                        Input::Context { by_reference, .. } => format!("context {by_reference}"),
+                    });
+                    inputs.collect::<Vec<_>>().join(", ")
+                },
+            )
+        };
+        assert_eq!(inputs(quote!(a: u8, b: u8)), "a, b");
+        assert_eq!(inputs(quote!(a: u8, cx: CallContext)), "a, context false");
+        assert_eq!(
+            inputs(quote!(cx: &rpc::CallContext, a: u8)),
+            "context true, a"
+        );
+        assert_eq!(inputs(quote!(cx: &&CallContext)), "cx");
+        assert_eq!(inputs(quote!(cx: Vec<CallContext>)), "cx");
+    }
+}

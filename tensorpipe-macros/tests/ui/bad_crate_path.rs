@@ -1,0 +1,7 @@
+#[path = "../mock/mod.rs"]
+mod mock;
+
+#[tensorpipe_macros::tensor_service(crate = "my crate")]
+pub trait Embedder {}
+
+fn main() {}

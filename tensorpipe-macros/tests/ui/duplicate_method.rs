@@ -1,0 +1,10 @@
+#[path = "../mock/mod.rs"]
+mod mock;
+
+#[tensorpipe_macros::tensor_service(crate = "crate::mock")]
+pub trait Embedder {
+    async fn embed(&self, text: String) -> u64;
+    async fn embed(&self, tokens: Vec<u32>) -> u64;
+}
+
+fn main() {}

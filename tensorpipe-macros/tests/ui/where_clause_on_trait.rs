@@ -1,0 +1,12 @@
+#[path = "../mock/mod.rs"]
+mod mock;
+
+#[tensorpipe_macros::tensor_service(crate = "crate::mock")]
+pub trait Embedder
+where
+    Self: Clone,
+{
+    async fn embed(&self, text: String) -> u64;
+}
+
+fn main() {}

@@ -1,0 +1,126 @@
+//! Bytes to arguments, one after another.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use tensorpipe::{Payload, Tensor};
+
+use super::deserializer::Reader;
+use super::error::{DecodeError, Fault, Subject};
+
+/// The arguments of one call as they came, taken in order.
+pub struct Arguments {
+    metadata: Bytes,
+    read: usize,
+    payloads: Vec<Option<Payload>>,
+    tensors: Vec<Option<Tensor>>,
+}
+
+impl Arguments {
+    /// The values in `metadata` (without the call's header), with what came beside them.
+    pub fn new(metadata: impl Into<Bytes>, payloads: Vec<Payload>, tensors: Vec<Tensor>) -> Self {
+        Self {
+            metadata: metadata.into(),
+            read: 0,
+            payloads: payloads.into_iter().map(Some).collect(),
+            tensors: tensors.into_iter().map(Some).collect(),
+        }
+    }
+
+    /// Decodes the next argument.
+    ///
+    /// # Errors
+    /// [`DecodeError`] naming it; nothing can be taken after that.
+    #[inline]
+    pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, DecodeError> {
+        self.read(Subject::Argument(name))
+    }
+
+    /// To be called after the last argument.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when bytes, tensors or payloads are left over.
+    pub fn finish(self) -> Result<(), DecodeError> {
+        self.finish_about(Subject::Arguments)
+    }
+
+    fn read<T: DeserializeOwned>(&mut self, subject: Subject) -> Result<T, DecodeError> {
+        let mut reader = Reader::new(
+            &self.metadata[self.read..],
+            &mut self.tensors,
+            &mut self.payloads,
+        );
+        match T::deserialize(&mut reader) {
+            Ok(value) => {
+                self.read = self.metadata.len() - reader.left();
+                Ok(value)
+            }
+            Err(fault) => {
+                // What follows cannot be found any more.
+                self.metadata.clear();
+                self.read = 0;
+                Err(DecodeError {
+                    method: None,
+                    subject,
+                    fault,
+                })
+            }
+        }
+    }
+
+    fn finish_about(self, subject: Subject) -> Result<(), DecodeError> {
+        nothing_left(
+            self.metadata.len() - self.read,
+            &self.tensors,
+            &self.payloads,
+        )
+        .map_err(|fault| DecodeError {
+            method: None,
+            subject,
+            fault,
+        })
+    }
+}
+
+impl fmt::Debug for Arguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arguments")
+            .field("bytes", &(self.metadata.len() - self.read))
+            .field("tensors", &self.tensors)
+            .field("payloads", &self.payloads)
+            .finish()
+    }
+}
+
+/// Decodes a whole reply: `metadata` (without its header) is one `T` and nothing else.
+///
+/// # Errors
+/// [`DecodeError`] when it is not.
+pub fn decode_reply<T: DeserializeOwned>(
+    metadata: impl Into<Bytes>,
+    payloads: Vec<Payload>,
+    tensors: Vec<Tensor>,
+) -> Result<T, DecodeError> {
+    let mut reply = Arguments::new(metadata, payloads, tensors);
+    let value = reply.read(Subject::Reply)?;
+    reply.finish_about(Subject::Reply)?;
+    Ok(value)
+}
+
+pub(super) fn nothing_left(
+    bytes: usize,
+    tensors: &[Option<Tensor>],
+    payloads: &[Option<Payload>],
+) -> Result<(), Fault> {
+    let tensors = tensors.iter().flatten().count();
+    let payloads = payloads.iter().flatten().count();
+    if bytes == 0 && tensors == 0 && payloads == 0 {
+        return Ok(());
+    }
+    Err(Fault::LeftOver {
+        bytes,
+        tensors,
+        payloads,
+    })
+}

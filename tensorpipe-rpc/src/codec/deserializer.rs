@@ -1,0 +1,294 @@
+//! postcard's deserializer with tensors put back and everything limited that a peer's bytes could blow up.
+//!
+//! Every leaf is read by postcard; this layer follows the nesting. A length is believed only as far as bytes are left
+//! for the elements, elements without bytes and the memory of all elements have a budget, and depth is bounded.
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
+use tensorpipe::tensor::lift::{self, Lifted};
+use tensorpipe::{Payload, Tensor};
+
+use super::access::{Elements, Fields, Variant};
+use super::error::Fault;
+use super::{MAX_DEPTH, MAX_EMPTY, MEMORY_FACTOR, MEMORY_FLOOR};
+
+/// Where a value is read from.
+pub(super) struct Reader<'de, 'p> {
+    rest: &'de [u8],
+    tensors: &'p mut [Option<Tensor>],
+    payloads: &'p mut [Option<Payload>],
+    depth: u32,
+    empty_left: u32,
+    memory_left: u64,
+}
+
+impl<'de, 'p> Reader<'de, 'p> {
+    #[inline]
+    pub(super) fn new(
+        bytes: &'de [u8],
+        tensors: &'p mut [Option<Tensor>],
+        payloads: &'p mut [Option<Payload>],
+    ) -> Self {
+        Self {
+            memory_left: MEMORY_FLOOR.saturating_add(bytes.len() as u64 * MEMORY_FACTOR),
+            rest: bytes,
+            tensors,
+            payloads,
+            depth: 0,
+            empty_left: MAX_EMPTY,
+        }
+    }
+
+    /// Bytes not yet read.
+    #[inline]
+    pub(super) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    #[inline]
+    pub(super) fn leaf<T: Deserialize<'de>>(&mut self) -> Result<T, Fault> {
+        let mut postcard = postcard::Deserializer::from_bytes(self.rest);
+        let value = T::deserialize(&mut postcard)?;
+        self.rest = postcard.finalize()?;
+        Ok(value)
+    }
+
+    /// Runs `read` one level deeper.
+    #[inline]
+    pub(super) fn nested<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        if self.depth == MAX_DEPTH {
+            return Err(Fault::TooDeep);
+        }
+        self.depth += 1;
+        let value = read(self)?;
+        self.depth -= 1;
+        Ok(value)
+    }
+
+    /// The length of a sequence or map, if that many elements can still come.
+    fn len(&mut self) -> Result<usize, Fault> {
+        let len = self.leaf::<u64>()?;
+        let without_bytes = len.saturating_sub(self.rest.len() as u64);
+        if without_bytes > u64::from(MAX_EMPTY) {
+            Err(Fault::Truncated)
+        } else if without_bytes > u64::from(self.empty_left) {
+            Err(Fault::TooManyEmpty)
+        } else {
+            usize::try_from(len).map_err(|_| Fault::Truncated)
+        }
+    }
+
+    /// Reads an element, charging its memory, and its number if it has no bytes.
+    #[inline]
+    pub(super) fn element<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
+        self.charge::<S::Value>()?;
+        let before = self.rest.len();
+        let value = seed.deserialize(&mut *self)?;
+        if self.rest.len() == before {
+            self.empty_left = self.empty_left.checked_sub(1).ok_or(Fault::TooManyEmpty)?;
+        }
+        Ok(value)
+    }
+
+    #[inline]
+    pub(super) fn charge<T>(&mut self) -> Result<(), Fault> {
+        self.memory_left = self
+            .memory_left
+            .checked_sub(size_of::<T>() as u64)
+            .ok_or(Fault::TooMuchMemory)?;
+        Ok(())
+    }
+
+    pub(super) fn fields<V: Visitor<'de>>(
+        &mut self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.nested(|reader| visitor.visit_seq(Fields { reader, left: len }))
+    }
+
+    fn lifted<L: Lifted, V: Visitor<'de>>(
+        &mut self,
+        kind: &'static str,
+        parts: fn(&mut Self) -> &mut [Option<L>],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let index = self.leaf::<u32>()?;
+        let parts = parts(self);
+        let count = parts.len();
+        let part = parts
+            .get_mut(index as usize)
+            .ok_or(Fault::NoSuchPart { kind, index, count })?
+            .take()
+            .ok_or(Fault::PartTaken { kind, index })?;
+        let (value, unused) = lift::supply(part, || {
+            self.nested(|reader| visitor.visit_newtype_struct(reader))
+        });
+        match unused {
+            Some(_) => Err(Fault::ReservedName(L::NAME)),
+            None => value,
+        }
+    }
+}
+
+macro_rules! leaves {
+    ($($method:ident -> $visit:ident($type:ty);)*) => {
+        $(#[inline]
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+            let value = self.leaf::<$type>()?;
+            visitor.$visit(value)
+        })*
+    };
+}
+
+macro_rules! refused {
+    ($($method:ident)*) => {
+        $(#[cold]
+        fn $method<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Fault> {
+            Err(Fault::SelfDescribing(stringify!($method)))
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
+    type Error = Fault;
+
+    leaves! {
+        deserialize_bool -> visit_bool(bool);
+        deserialize_i8 -> visit_i8(i8);
+        deserialize_i16 -> visit_i16(i16);
+        deserialize_i32 -> visit_i32(i32);
+        deserialize_i64 -> visit_i64(i64);
+        deserialize_i128 -> visit_i128(i128);
+        deserialize_u8 -> visit_u8(u8);
+        deserialize_u16 -> visit_u16(u16);
+        deserialize_u32 -> visit_u32(u32);
+        deserialize_u64 -> visit_u64(u64);
+        deserialize_u128 -> visit_u128(u128);
+        deserialize_f32 -> visit_f32(f32);
+        deserialize_f64 -> visit_f64(f64);
+        deserialize_char -> visit_char(char);
+        deserialize_str -> visit_borrowed_str(&'de str);
+        deserialize_string -> visit_borrowed_str(&'de str);
+        deserialize_bytes -> visit_borrowed_bytes(&'de [u8]);
+        deserialize_byte_buf -> visit_borrowed_bytes(&'de [u8]);
+    }
+
+    refused! { deserialize_any deserialize_identifier deserialize_ignored_any }
+
+    #[inline]
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.leaf::<u8>()? {
+            0 => visitor.visit_none(),
+            1 => self.nested(|reader| visitor.visit_some(reader)),
+            _ => Err(Fault::Malformed("an option is neither 0 nor 1")),
+        }
+    }
+
+    #[inline]
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    #[inline]
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    #[inline]
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if name == Tensor::NAME {
+            self.lifted::<Tensor, V>("tensor", |reader| reader.tensors, visitor)
+        } else if name == Payload::NAME {
+            self.lifted::<Payload, V>("payload", |reader| reader.payloads, visitor)
+        } else {
+            self.nested(|reader| visitor.visit_newtype_struct(reader))
+        }
+    }
+
+    #[inline]
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let mut left = self.len()?;
+        let value = self.nested(|reader| {
+            visitor.visit_seq(Elements {
+                reader,
+                left: &mut left,
+            })
+        })?;
+        all_read(left, value)
+    }
+
+    #[inline]
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let mut left = self.len()?;
+        let value = self.nested(|reader| {
+            visitor.visit_map(Elements {
+                reader,
+                left: &mut left,
+            })
+        })?;
+        all_read(left, value)
+    }
+
+    #[inline]
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
+        self.fields(len, visitor)
+    }
+
+    #[inline]
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.fields(len, visitor)
+    }
+
+    #[inline]
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.fields(fields.len(), visitor)
+    }
+
+    #[inline]
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        // The variant's body is the next level, as for the writer.
+        visitor.visit_enum(Variant { reader: self })
+    }
+}
+
+/// A type that stops early would read what follows out of the middle of its elements.
+#[inline]
+fn all_read<T>(left: usize, value: T) -> Result<T, Fault> {
+    match left {
+        0 => Ok(value),
+        _ => Err(Fault::Malformed(
+            "more elements were sent than the type takes",
+        )),
+    }
+}

@@ -1,0 +1,189 @@
+//! Arguments to bytes: one after another into one vector.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tensorpipe::{Payload, Tensor};
+
+use super::deserializer::Reader;
+use super::error::{EncodeError, Fault, Subject};
+use super::serializer::Writer;
+
+/// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
+/// their borrowed forms.
+pub trait Argument<T> {
+    /// Appends itself, in the encoding of a `T`.
+    ///
+    /// # Errors
+    /// [`EncodeError`] when the value does not suit calls.
+    fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError>;
+}
+
+impl<T: Serialize + DeserializeOwned> Argument<T> for T {
+    #[inline]
+    fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError> {
+        encoder.write::<T, T>(self)
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Argument<T> for &T {
+    #[inline]
+    fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError> {
+        encoder.write::<T, T>(self)
+    }
+}
+
+impl Argument<String> for &str {
+    #[inline]
+    fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError> {
+        encoder.write::<String, str>(self)
+    }
+}
+
+impl<E: Serialize + DeserializeOwned> Argument<Vec<E>> for &[E] {
+    #[inline]
+    fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError> {
+        encoder.write::<Vec<E>, [E]>(self)
+    }
+}
+
+impl<E: Serialize + DeserializeOwned, const N: usize> Argument<Vec<E>> for &[E; N] {
+    #[inline]
+    fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError> {
+        encoder.write::<Vec<E>, [E]>(*self)
+    }
+}
+
+/// Values encoded, ready to be a message.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    /// What the encoder began with, then the values.
+    pub metadata: Vec<u8>,
+    /// Payloads, in the order of their indices.
+    pub payloads: Vec<Payload>,
+    /// Tensors, in the order of their indices.
+    pub tensors: Vec<Tensor>,
+}
+
+/// Encodes the arguments of one call.
+pub struct Encoder {
+    writer: Writer,
+    subject: Subject,
+}
+
+impl Encoder {
+    /// An encoder whose metadata begins with the first value.
+    pub fn new() -> Self {
+        // A small call in one allocation.
+        Self::after(Vec::with_capacity(64))
+    }
+
+    /// An encoder whose metadata begins with `header`, so that header and arguments share one vector.
+    pub fn after(header: Vec<u8>) -> Self {
+        Self {
+            writer: Writer::after(header),
+            subject: Subject::Arguments,
+        }
+    }
+
+    /// Appends an argument. After an error the encoder is as before.
+    ///
+    /// # Errors
+    /// [`EncodeError`] naming the argument. Debug builds also decode what they encoded, and fail here rather than on
+    /// the other end.
+    #[inline]
+    pub fn push<T>(
+        &mut self,
+        name: &'static str,
+        value: &impl Argument<T>,
+    ) -> Result<(), EncodeError> {
+        self.subject = Subject::Argument(name);
+        value.encode(self)
+    }
+
+    /// Appends `value` in the encoding of a `T`, for the argument that [`Encoder::push`] named.
+    ///
+    /// # Errors
+    /// As [`Encoder::push`].
+    #[inline]
+    pub fn write<T: DeserializeOwned, S: Serialize + ?Sized>(
+        &mut self,
+        value: &S,
+    ) -> Result<(), EncodeError> {
+        let writer = &mut self.writer;
+        let mark = (
+            writer.bytes().len(),
+            writer.tensors.len(),
+            writer.payloads.len(),
+        );
+        let (fault, one_way) = match value.serialize(&mut *writer) {
+            Err(fault) => (fault, false),
+            Ok(()) if !cfg!(debug_assertions) => return Ok(()),
+            Ok(()) => match read_back::<T>(writer, mark) {
+                Ok(()) => return Ok(()),
+                Err(fault) => (fault, true),
+            },
+        };
+        writer.truncate(mark);
+        Err(EncodeError {
+            method: None,
+            subject: self.subject,
+            fault,
+            one_way,
+        })
+    }
+
+    pub(super) fn about(mut self, subject: Subject) -> Self {
+        self.subject = subject;
+        self
+    }
+
+    /// All values.
+    pub fn finish(self) -> Encoded {
+        let (metadata, payloads, tensors) = self.writer.into_parts();
+        Encoded {
+            metadata,
+            payloads,
+            tensors,
+        }
+    }
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encoder")
+            .field("bytes", &self.writer.bytes().len())
+            .field("tensors", &self.writer.tensors)
+            .field("payloads", &self.writer.payloads)
+            .finish()
+    }
+}
+
+/// Decodes what was written since `mark`, as the other end will: a type that needs a self-describing format is found
+/// where its author sees it.
+fn read_back<T: DeserializeOwned>(
+    writer: &Writer,
+    (bytes, tensors, payloads): (usize, usize, usize),
+) -> Result<(), Fault> {
+    let mut tensors = since(tensors, &writer.tensors);
+    let mut payloads = since(payloads, &writer.payloads);
+    let mut reader = Reader::new(&writer.bytes()[bytes..], &mut tensors, &mut payloads);
+    drop(T::deserialize(&mut reader)?);
+    let left = reader.left();
+    super::arguments::nothing_left(left, &tensors, &payloads)
+}
+
+/// The parts from `start` on, at their indices.
+fn since<P: Clone>(start: usize, parts: &[P]) -> Vec<Option<P>> {
+    let earlier = std::iter::repeat_n(None, start);
+    earlier
+        .chain(parts[start..].iter().cloned().map(Some))
+        .collect()
+}

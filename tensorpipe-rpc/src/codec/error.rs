@@ -1,0 +1,266 @@
+//! Why a value could not be encoded or decoded.
+//!
+//! A [`Fault`] says what is wrong, [`EncodeError`] and [`DecodeError`] with which value of which method.
+
+use std::fmt;
+
+use serde::{de, ser};
+
+use super::{MAX_DEPTH, MAX_EMPTY};
+
+/// A value that this side could not encode: its type, or its size, does not suit calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodeError {
+    pub(super) method: Option<&'static str>,
+    pub(super) subject: Subject,
+    pub(super) fault: Fault,
+    /// It was encoded, and its own encoding does not decode.
+    pub(super) one_way: bool,
+}
+
+impl EncodeError {
+    /// The same, naming the method.
+    #[must_use]
+    pub fn in_method(mut self, method: &'static str) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// Which value.
+    pub fn subject(&self) -> Subject {
+        self.subject
+    }
+
+    /// What is wrong with it.
+    pub fn fault(&self) -> &Fault {
+        &self.fault
+    }
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, fault, .. } = self;
+        match self.method {
+            Some(method) => write!(f, "{subject} of `{method}` ")?,
+            None => write!(f, "{subject} ")?,
+        }
+        if self.one_way {
+            write!(f, "cannot be read back from its own encoding: {fault}")?;
+            if !fault.names_the_cause() {
+                f.write_str(
+                    "; look for `skip_serializing_if`, `skip_serializing`, `untagged`, `tag` or `flatten` in its type, \
+                     or a `Serialize` that does not match its `Deserialize`",
+                )?;
+            }
+            Ok(())
+        } else {
+            write!(f, "cannot be encoded: {fault}")
+        }
+    }
+}
+
+impl std::error::Error for EncodeError {}
+
+/// Bytes of the peer that are not the value that this side expects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodeError {
+    pub(super) method: Option<&'static str>,
+    pub(super) subject: Subject,
+    pub(super) fault: Fault,
+}
+
+impl DecodeError {
+    /// The same, naming the method.
+    #[must_use]
+    pub fn in_method(mut self, method: &'static str) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// Which value.
+    pub fn subject(&self) -> Subject {
+        self.subject
+    }
+
+    /// What is wrong with it.
+    pub fn fault(&self) -> &Fault {
+        &self.fault
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, fault, .. } = self;
+        match self.method {
+            Some(method) => write!(f, "{subject} of `{method}` cannot be decoded: {fault}")?,
+            None => write!(f, "{subject} cannot be decoded: {fault}")?,
+        }
+        if !fault.names_the_cause() {
+            f.write_str("; check that both ends were built from the same definition of its type")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// The value that an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Subject {
+    /// The argument of this name.
+    Argument(&'static str),
+    /// All arguments together.
+    Arguments,
+    /// What the method returned.
+    Reply,
+    /// The error that the method returned.
+    Error,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument(name) => write!(f, "argument `{name}`"),
+            Self::Arguments => f.write_str("the list of arguments"),
+            Self::Reply => f.write_str("the reply"),
+            Self::Error => f.write_str("the error"),
+        }
+    }
+}
+
+/// What is wrong with a value or its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Said by the type's own `Serialize` or `Deserialize`.
+    #[error("{0}")]
+    Custom(Box<str>),
+    /// More than [`MAX_DEPTH`] levels.
+    #[error(
+        "it nests deeper than {MAX_DEPTH} levels; keep the nodes of a recursive type in a `Vec` and refer to them by index"
+    )]
+    TooDeep,
+    /// More than [`MAX_EMPTY`] elements that take no bytes.
+    #[error("more than {MAX_EMPTY} of its elements take no bytes; send their number instead")]
+    TooManyEmpty,
+    /// It takes far more memory than its bytes.
+    #[error(
+        "its elements take far more memory than its bytes; box what is large and mostly absent"
+    )]
+    TooMuchMemory,
+    /// More than `u32::MAX` tensors or payloads.
+    #[error(
+        "it holds more than {} tensors or payloads; send several calls",
+        u32::MAX
+    )]
+    TooManyParts,
+    /// A map whose length is not known when it begins.
+    #[error(
+        "a map of unknown length cannot be sent, and `#[serde(flatten)]` makes one; make the flattened struct a plain field"
+    )]
+    Flattened,
+    /// A field was left out, which the reader cannot see.
+    #[error(
+        "field `{0}` was left out, which the other end cannot see; remove `#[serde(skip_serializing_if)]` from it"
+    )]
+    SkippedField(&'static str),
+    /// A sequence or map did not hold what it announced.
+    #[error("its `Serialize` announced {announced} elements and wrote {written}")]
+    WrongLength {
+        /// The length at the beginning.
+        announced: usize,
+        /// The number of elements.
+        written: usize,
+    },
+    /// The type wants to be told what comes.
+    #[error(
+        "its `Deserialize` asks the format what comes next ({0}), as `#[serde(untagged)]`, `#[serde(tag = ..)]`, \
+         `#[serde(flatten)]` and `serde_json::Value` do; use a plain enum or struct"
+    )]
+    SelfDescribing(&'static str),
+    /// The name of the newtype struct is taken.
+    #[error("the name `{0}` belongs to tensorpipe; rename this newtype struct")]
+    ReservedName(&'static str),
+    /// Fewer bytes than the type needs.
+    #[error("the bytes end early")]
+    Truncated,
+    /// Bytes that are no value of the type.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// An index outside the message.
+    #[error("it refers to {kind} {index}, the message has {count}")]
+    NoSuchPart {
+        /// `tensor` or `payload`.
+        kind: &'static str,
+        /// The index.
+        index: u32,
+        /// How many the message has.
+        count: usize,
+    },
+    /// An index that was used before.
+    #[error("it refers to {kind} {index}, which was taken before")]
+    PartTaken {
+        /// `tensor` or `payload`.
+        kind: &'static str,
+        /// The index.
+        index: u32,
+    },
+    /// More came than the types hold.
+    #[error("{bytes} bytes, {tensors} tensors and {payloads} payloads are left over")]
+    LeftOver {
+        /// Bytes that nobody read.
+        bytes: usize,
+        /// Tensors that nobody took.
+        tensors: usize,
+        /// Payloads that nobody took.
+        payloads: usize,
+    },
+}
+
+impl Fault {
+    /// Whether its text already says what to change.
+    fn names_the_cause(&self) -> bool {
+        !matches!(
+            self,
+            Self::Custom(_)
+                | Self::Truncated
+                | Self::Malformed(_)
+                | Self::NoSuchPart { .. }
+                | Self::PartTaken { .. }
+                | Self::LeftOver { .. }
+        )
+    }
+
+    #[cold]
+    fn custom(message: &dyn fmt::Display) -> Self {
+        Self::Custom(message.to_string().into_boxed_str())
+    }
+}
+
+impl ser::Error for Fault {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::custom(&message)
+    }
+}
+
+impl de::Error for Fault {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::custom(&message)
+    }
+}
+
+impl From<postcard::Error> for Fault {
+    #[cold]
+    fn from(error: postcard::Error) -> Self {
+        use postcard::Error;
+        match error {
+            Error::DeserializeUnexpectedEnd => Self::Truncated,
+            Error::DeserializeBadVarint => Self::Malformed("a number is too long for its type"),
+            Error::DeserializeBadBool => Self::Malformed("a bool is neither 0 nor 1"),
+            Error::DeserializeBadChar => Self::Malformed("a char is no character"),
+            Error::DeserializeBadUtf8 => Self::Malformed("a string is not UTF-8"),
+            other => Self::custom(&other),
+        }
+    }
+}

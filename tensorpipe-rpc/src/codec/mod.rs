@@ -1,0 +1,34 @@
+//! Values to bytes and back, tensors and payloads beside them.
+//!
+//! The bytes are postcard's: arguments one after another, no names, no types. A `Tensor` or `Payload` anywhere in
+//! a value travels beside the bytes, which hold its index (see [`tensorpipe::tensor::lift`]). Bytes come from a peer:
+//! depth, elements without bytes and the memory that a value takes are limited, and an index is good for one use.
+
+mod access;
+mod arguments;
+mod deserializer;
+mod encoder;
+mod error;
+mod reply;
+mod sequence;
+mod serializer;
+
+pub use arguments::{Arguments, decode_reply};
+pub use encoder::{Argument, Encoded, Encoder};
+pub use error::{DecodeError, EncodeError, Fault, Subject};
+pub use reply::Reply;
+
+/// How deep values may nest, counting every struct, sequence, option and variant on the way.
+pub const MAX_DEPTH: u32 = 128;
+
+/// How many elements of a message's sequences and maps may have no bytes, as those of a `Vec<()>`.
+pub const MAX_EMPTY: u32 = 1 << 20;
+
+/// How much memory the elements of a value's sequences and maps may take in bytes, whatever its encoding says...
+pub const MEMORY_FLOOR: u64 = 256 << 20;
+
+/// ...and how much more per encoded byte.
+pub const MEMORY_FACTOR: u64 = 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+//! Tensors anywhere in a value, values of every kind, and several arguments in one message.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde::ser::{SerializeSeq as _, SerializeTuple as _};
+use serde::{Deserialize, Serialize, Serializer};
+use tensorpipe::{Buffer, Payload, Tensor};
+
+use super::super::{Argument, Arguments, Encoder, Fault, Reply, decode_reply};
+use super::{decode, encode, number, tensor, there_and_back};
+
+#[test]
+fn a_tensor_costs_one_byte_and_is_not_copied() {
+    let t = tensor(7);
+    let encoded = encode(&vec![t.clone(), tensor(8)]).unwrap();
+    assert_eq!(encoded.metadata, [2, 0, 1]);
+    let at = encoded.tensors[0].as_bytes().unwrap().as_ptr();
+    assert_eq!(at, t.as_bytes().unwrap().as_ptr());
+    let back: Vec<Tensor> = decode(encoded).unwrap();
+    assert_eq!(back.iter().map(number).collect::<Vec<_>>(), [7, 8]);
+}
+
+#[test]
+fn tensors_anywhere() {
+    #[derive(Serialize, Deserialize)]
+    struct Named<T> {
+        name: String,
+        inner: T,
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Wrapper(Tensor);
+    #[derive(Serialize, Deserialize)]
+    enum Either {
+        Nothing,
+        One(Tensor),
+        Two(Tensor, Wrapper),
+        Fields {
+            left: Option<Tensor>,
+            right: Vec<Self>,
+        },
+    }
+
+    let map: HashMap<String, Tensor> = (0..9).map(|i| (i.to_string(), tensor(i))).collect();
+    for (name, t) in there_and_back(&map) {
+        assert_eq!(name, number(&t).to_string());
+    }
+    assert!(there_and_back(&None::<Tensor>).is_none());
+    assert_eq!(number(&there_and_back(&Some(tensor(3))).unwrap()), 3);
+
+    let value = Named {
+        name: "n".into(),
+        inner: (
+            Wrapper(tensor(1)),
+            [tensor(2), tensor(3)],
+            Either::Fields {
+                left: Some(tensor(4)),
+                right: vec![
+                    Either::Nothing,
+                    Either::One(tensor(5)),
+                    Either::Two(tensor(6), Wrapper(tensor(7))),
+                ],
+            },
+            BTreeMap::from([(8u8, tensor(8))]),
+        ),
+    };
+    let Named { name, inner } = there_and_back(&value);
+    assert_eq!(name, "n");
+    let (Wrapper(one), [two, three], fields, map) = inner;
+    let Either::Fields { left, right } = fields else {
+        panic!("another variant")
+    };
+    let [
+        Either::Nothing,
+        Either::One(five),
+        Either::Two(six, Wrapper(seven)),
+    ] = &right[..]
+    else {
+        panic!("other variants")
+    };
+    let found = [
+        &one,
+        &two,
+        &three,
+        &left.unwrap(),
+        five,
+        six,
+        seven,
+        &map[&8],
+    ]
+    .map(number);
+    assert_eq!(found, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn payloads_have_their_own_indices() {
+    let payload = Payload {
+        metadata: Bytes::from_static(b"meta"),
+        data: Buffer::from_vec(vec![1u8, 2]),
+    };
+    let encoded = encode(&(tensor(1), payload.clone(), tensor(2), payload)).unwrap();
+    assert_eq!(encoded.metadata, [0, 0, 1, 1]);
+    let (_, payload, second, _): (Tensor, Payload, Tensor, Payload) = decode(encoded).unwrap();
+    assert_eq!(&payload.metadata[..], b"meta");
+    assert_eq!(payload.data.as_bytes(), Some(&[1, 2][..]));
+    assert_eq!(number(&second), 2);
+}
+
+#[test]
+fn arguments_follow_a_header_and_each_other() {
+    let mut encoder = Encoder::after(b"head".to_vec());
+    encoder.push::<String>("name", &"w").unwrap();
+    encoder.push::<Tensor>("x", &&tensor(1)).unwrap();
+    encoder.push::<Vec<u16>>("ids", &&[1u16, 300][..]).unwrap();
+    encoder.push::<Vec<u16>>("ids", &&[5u16]).unwrap();
+    encoder.push::<u64>("n", &9).unwrap();
+    let encoded = encoder.finish();
+    assert_eq!(&encoded.metadata[..4], b"head");
+    let metadata = Bytes::from(encoded.metadata).slice(4..);
+    let mut arguments = Arguments::new(metadata, encoded.payloads, encoded.tensors);
+    assert_eq!(arguments.take::<String>("name").unwrap(), "w");
+    assert_eq!(number(&arguments.take::<Tensor>("x").unwrap()), 1);
+    assert_eq!(arguments.take::<Vec<u16>>("ids").unwrap(), [1, 300]);
+    assert_eq!(arguments.take::<Vec<u16>>("ids").unwrap(), [5]);
+    assert_eq!(arguments.take::<u64>("n").unwrap(), 9);
+    arguments.finish().unwrap();
+}
+
+#[test]
+fn a_stub_takes_values_references_and_borrowed_forms() {
+    /// As the macro writes it.
+    fn stub(
+        name: impl Argument<String>,
+        x: impl Argument<Tensor>,
+        ids: impl Argument<Vec<u16>>,
+        n: impl Argument<Option<u64>>,
+    ) -> Vec<u8> {
+        let mut encoder = Encoder::new();
+        encoder.push("name", &name).unwrap();
+        encoder.push("x", &x).unwrap();
+        encoder.push("ids", &ids).unwrap();
+        encoder.push("n", &n).unwrap();
+        encoder.finish().metadata
+    }
+    let expected = [1, b'w', 0, 2, 1, 2, 1, 5];
+    let (name, x, ids, number) = ("w".to_owned(), tensor(1), vec![1, 2], Some(5));
+    assert_eq!(stub("w", &x, &[1, 2], Some(5)), expected);
+    assert_eq!(stub(&name, &x, &ids, number), expected);
+    assert_eq!(stub(&*name, &x, &ids[..], number), expected);
+    assert_eq!(stub(name, x, ids, number), expected);
+}
+
+#[test]
+fn a_refused_argument_leaves_the_encoder_as_it_was() {
+    struct Broken;
+    impl Serialize for Broken {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut tuple = serializer.serialize_tuple(2)?;
+            tuple.serialize_element(&tensor(1))?;
+            tuple.serialize_element(&Err::<(), _>(serde::ser::Error::custom("refused"))?)?;
+            tuple.end()
+        }
+    }
+    let mut encoder = Encoder::new();
+    encoder.push::<u8>("a", &1).unwrap();
+    let error = encoder.write::<(Tensor, ()), _>(&Broken).unwrap_err();
+    assert_eq!(error.fault(), &Fault::Custom("refused".into()));
+    encoder.push::<u8>("b", &2).unwrap();
+    let encoded = encoder.finish();
+    assert_eq!(
+        (&encoded.metadata[..], encoded.tensors.len()),
+        (&[1, 2][..], 0)
+    );
+}
+
+#[test]
+fn a_reply_says_whether_it_is_the_error() {
+    let reply = Reply::result::<u8, String>(Err("no".into()));
+    assert!(reply.is_error());
+    assert_eq!(
+        decode::<String>(reply.into_encoded().unwrap()).unwrap(),
+        "no"
+    );
+    let reply = Reply::result::<u8, String>(Ok(3));
+    assert!(!reply.is_error());
+    assert_eq!(reply.into_encoded().unwrap().metadata, [3]);
+    assert!(!Reply::value(tensor(1)).is_error());
+}
+
+#[test]
+fn json_inside_an_argument_carries_the_bytes() {
+    #[derive(Deserialize)]
+    struct AsJson(#[serde(deserialize_with = "parse")] Tensor);
+    impl Serialize for AsJson {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let json = serde_json::to_string(&self.0).map_err(serde::ser::Error::custom)?;
+            serializer.serialize_newtype_struct("AsJson", &json)
+        }
+    }
+    fn parse<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Tensor, D::Error> {
+        let json = String::deserialize(deserializer)?;
+        serde_json::from_str(&json).map_err(serde::de::Error::custom)
+    }
+
+    let encoded = encode(&(tensor(1), AsJson(tensor(258)), tensor(3))).unwrap();
+    assert_eq!(encoded.tensors.len(), 2);
+    let text = String::from_utf8_lossy(&encoded.metadata);
+    assert!(text.contains(r#""bytes":[2,1,0,0]"#), "{text}");
+    let (one, AsJson(json), three): (Tensor, AsJson, Tensor) = decode(encoded).unwrap();
+    assert_eq!([&one, &json, &three].map(number), [1, 258, 3]);
+}
+
+#[test]
+fn the_codec_inside_the_codec() {
+    #[derive(Deserialize)]
+    struct Nested(#[expect(dead_code, reason = "only decoded")] Vec<u8>);
+    impl Serialize for Nested {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let inner = encode(&vec![tensor(1), tensor(2)]).unwrap();
+            assert_eq!(inner.tensors.len(), 2);
+            serializer.serialize_newtype_struct("Nested", &inner.metadata)
+        }
+    }
+    let encoded = encode(&(tensor(1), Nested(Vec::new()), tensor(2))).unwrap();
+    assert_eq!(
+        (encoded.metadata, encoded.tensors.len()),
+        (vec![0, 3, 2, 0, 1, 1], 2)
+    );
+}
+
+#[test]
+fn a_panic_in_serialize_leaves_the_thread_usable() {
+    #[derive(Deserialize)]
+    struct Panics;
+    impl Serialize for Panics {
+        fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            std::panic::resume_unwind(Box::new("in Serialize"))
+        }
+    }
+    assert!(std::panic::catch_unwind(|| encode(&(tensor(1), Panics))).is_err());
+    assert!(serde_json::to_string(&tensor(1)).unwrap().contains("bytes"));
+    assert_eq!(number(&there_and_back(&tensor(2))), 2);
+}
+
+#[test]
+fn a_sequence_of_unknown_length_and_a_display() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Lazy(Vec<u32>, String);
+    impl Serialize for Lazy {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            struct Items<'a>(&'a [u32]);
+            impl Serialize for Items<'_> {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    let mut seq = serializer.serialize_seq(None)?;
+                    self.0
+                        .iter()
+                        .try_for_each(|item| seq.serialize_element(item))?;
+                    seq.end()
+                }
+            }
+            struct Shown<'a>(&'a str);
+            impl Serialize for Shown<'_> {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self.0)
+                }
+            }
+            let mut tuple = serializer.serialize_tuple(2)?;
+            tuple.serialize_element(&Items(&self.0))?;
+            tuple.serialize_element(&Shown(&self.1))?;
+            tuple.end()
+        }
+    }
+    for len in [0, 1, 127, 128, 20_000] {
+        let lazy = Lazy((0..len).collect(), "é".repeat(len as usize));
+        assert_eq!(there_and_back(&lazy), lazy);
+        // The same bytes as where the length is known.
+        let known = encode(&(lazy.0.clone(), lazy.1.clone())).unwrap();
+        assert_eq!(encode(&lazy).unwrap().metadata, known.metadata);
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Value {
+    Unit,
+    Leaves(bool, i8, u16, i32, u64, i128, u128, char),
+    Floats { one: f32, two: f64 },
+    Text(String),
+    Maybe(Option<Box<Self>>),
+    List(Vec<Self>),
+    Map(BTreeMap<String, Self>),
+    Pair((Box<Self>, [u8; 3])),
+}
+
+fn values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Unit),
+        any::<(bool, i8, u16, i32, u64, i128, u128, char)>()
+            .prop_map(|(a, b, c, d, e, f, g, h)| Value::Leaves(a, b, c, d, e, f, g, h)),
+        any::<(i32, i32)>().prop_map(|(one, two)| Value::Floats {
+            one: one as f32,
+            two: two.into()
+        }),
+        any::<String>().prop_map(Value::Text),
+    ];
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        prop_oneof![
+            proptest::option::of(inner.clone().prop_map(Box::new)).prop_map(Value::Maybe),
+            proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::List),
+            proptest::collection::btree_map(any::<String>(), inner.clone(), 0..4)
+                .prop_map(Value::Map),
+            (inner.prop_map(Box::new), any::<[u8; 3]>()).prop_map(Value::Pair),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_value_comes_back_and_is_postcards(value in values()) {
+        let encoded = encode(&value).unwrap();
+        prop_assert_eq!(&postcard::to_stdvec(&value).unwrap(), &encoded.metadata);
+        prop_assert_eq!(decode::<Value>(encoded).unwrap(), value);
+    }
+
+    #[test]
+    fn tensors_keep_their_places(numbers in proptest::collection::vec(any::<Option<i32>>(), 0..40)) {
+        let tensors: Vec<_> = numbers.iter().map(|n| n.map(tensor)).collect();
+        let encoded = encode(&tensors).unwrap();
+        let back: Vec<Option<Tensor>> =
+            decode_reply(encoded.metadata, encoded.payloads, encoded.tensors).unwrap();
+        let back: Vec<_> = back.iter().map(|t| t.as_ref().map(number)).collect();
+        prop_assert_eq!(back, numbers);
+    }
+}

@@ -1,0 +1,74 @@
+//! What a service offers, in a form that both ends can compare before the first call.
+//!
+//! The macro writes a [`Schema`] as a constant: names, signatures, and a function per method that walks its types.
+//! [`Schema::describe`] walks them, once per process, into a [`Description`] that travels; [`compare`] says where two
+//! of them disagree. A method that only one end has is no disagreement: it is refused when called.
+
+mod compare;
+mod description;
+mod probe;
+mod shape;
+mod trace;
+mod tracer;
+
+pub use compare::{Difference, Mismatch, compare};
+pub use description::{Description, MethodDescription};
+pub use tracer::Tracer;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A service as its trait says it.
+#[derive(Debug)]
+pub struct Schema {
+    /// The trait's name.
+    pub service: &'static str,
+    /// Its methods, in order.
+    pub methods: &'static [Method],
+}
+
+/// A method of a service.
+#[derive(Debug)]
+pub struct Method {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is called by on the wire: [`method_id`] of its name.
+    pub id: u32,
+    /// Its declaration with normalised whitespace, without the call context.
+    pub signature: &'static str,
+    /// Whether a call may be made again when it is not known to have been executed.
+    pub idempotent: bool,
+    /// Shows the type of each argument and result to the tracer.
+    pub structure: fn(&mut Tracer),
+}
+
+impl Schema {
+    /// The description of this service, with its types traced. Traced at the first call, remembered afterwards.
+    pub fn describe(&'static self) -> Arc<Description> {
+        // A constant schema has no room for a cache of its own; its address stays its own for good.
+        static KNOWN: Mutex<BTreeMap<usize, Arc<Description>>> = Mutex::new(BTreeMap::new());
+        let key = std::ptr::from_ref(self).addr();
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(description) = known().get(&key) {
+            return Arc::clone(description);
+        }
+        // Not under the lock: tracing runs the `Deserialize` of the user's types.
+        let description = Arc::new(Description::of(self));
+        Arc::clone(known().entry(key).or_insert(description))
+    }
+}
+
+/// The id of a method: FNV-1a, 32 bits, of its name.
+pub const fn method_id(name: &str) -> u32 {
+    let bytes = name.as_bytes();
+    let mut hash = 0x811c_9dc5_u32;
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u32).wrapping_mul(0x0100_0193);
+        i += 1;
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Where two descriptions of a service disagree, in words.
+
+use std::fmt;
+
+use super::{Description, MethodDescription};
+
+/// Whether calls between these two ends mean the same to both. Methods of one end only are no disagreement.
+///
+/// # Errors
+/// [`Mismatch`] with every method that differs.
+pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatch> {
+    let mut differences = Vec::new();
+    if client.service != server.service {
+        differences.push(Difference {
+            place: "the service's name".to_owned(),
+            client: Some(client.service.clone()),
+            server: Some(server.service.clone()),
+        });
+    }
+    for ours in &client.methods {
+        let theirs = server.methods.iter().find(|m| m.name == ours.name);
+        differences.extend(theirs.and_then(|theirs| difference(ours, theirs)));
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(Mismatch {
+        service: client.service.clone(),
+        differences,
+    })
+}
+
+/// The two ends were built from different definitions of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The service, as the client calls it.
+    pub service: String,
+    /// At least one: the first difference of each method that differs.
+    pub differences: Vec<Difference>,
+}
+
+/// One place where two descriptions differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Where, as in "method `push`, struct Options".
+    pub place: String,
+    /// What the client has there, `None` for nothing.
+    pub client: Option<String>,
+    /// What the server has there, `None` for nothing.
+    pub server: Option<String>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "client and server disagree about `{}`: ",
+            Peer(&self.service)
+        )?;
+        for (i, difference) in self.differences.iter().take(SHOWN).enumerate() {
+            let comma = if i == 0 { "" } else { "; " };
+            write!(f, "{comma}{difference}")?;
+        }
+        if let Some(more @ 1..) = self.differences.len().checked_sub(SHOWN) {
+            write!(f, "; and {more} more")?;
+        }
+        f.write_str("; build both from the same version of the trait and its types")
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: the client has ", Peer(&self.place))?;
+        write_side(f, self.client.as_deref())?;
+        f.write_str(", the server has ")?;
+        write_side(f, self.server.as_deref())
+    }
+}
+
+/// How many differences, and how much of each, an error message shows.
+const SHOWN: usize = 4;
+const SHOWN_CHARS: usize = 300;
+
+fn write_side(f: &mut fmt::Formatter<'_>, side: Option<&str>) -> fmt::Result {
+    match side {
+        Some(text) => write!(f, "`{}`", Peer(text)),
+        None => f.write_str("nothing"),
+    }
+}
+
+/// Text that a peer may have written: shortened, its control characters escaped.
+struct Peer<'a>(&'a str);
+
+impl fmt::Display for Peer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars().take(SHOWN_CHARS) {
+            match c.is_control() {
+                true => write!(f, "{}", c.escape_default())?,
+                false => write!(f, "{c}")?,
+            }
+        }
+        match self.0.chars().nth(SHOWN_CHARS) {
+            Some(_) => f.write_str("…"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn difference(client: &MethodDescription, server: &MethodDescription) -> Option<Difference> {
+    let method = format!("method `{}`", client.name);
+    if client.signature != server.signature {
+        return Some(Difference {
+            place: method,
+            client: Some(client.signature.clone()),
+            server: Some(server.signature.clone()),
+        });
+    }
+    let traced = client.untraced.is_empty() && server.untraced.is_empty();
+    if !traced || client.structure == server.structure {
+        return None;
+    }
+    let (mut ours, mut theirs) = (client.structure.lines(), server.structure.lines());
+    let same = ours
+        .clone()
+        .zip(theirs.clone())
+        .take_while(|(a, b)| a == b)
+        .count();
+    // Lines of fields are indented under the line of their type.
+    let is_heading = |line: &&str| !line.starts_with(' ');
+    let heading = ours.clone().take(same).filter(is_heading).last();
+    let (ours, theirs) = (ours.nth(same), theirs.nth(same));
+    let inside = [ours, theirs]
+        .iter()
+        .flatten()
+        .any(|line| !is_heading(line));
+    Some(Difference {
+        place: match heading {
+            Some(heading) if inside => format!("{method}, {heading}"),
+            _ => method,
+        },
+        client: ours.map(|line| line.trim().to_owned()),
+        server: theirs.map(|line| line.trim().to_owned()),
+    })
+}

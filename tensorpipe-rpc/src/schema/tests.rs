@@ -1,0 +1,4 @@
+//! What is traced, and what is compared.
+
+mod agreement;
+mod structures;

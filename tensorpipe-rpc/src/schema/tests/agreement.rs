@@ -1,0 +1,189 @@
+//! Two ends that agree, and what two that do not are told.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::super::description::Fnv128;
+use super::super::*;
+
+#[test]
+fn ids_and_fingerprints_are_fnv1a() {
+    const FOOBAR: u32 = method_id("foobar");
+    assert_eq!((method_id(""), FOOBAR), (0x811c_9dc5, 0xbf9c_f968));
+    let fnv128 = |bytes| {
+        let mut hash = Fnv128::new();
+        hash.bytes(bytes);
+        hash.0
+    };
+    assert_eq!(fnv128(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    assert_eq!(fnv128(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+}
+
+mod versions {
+    use super::*;
+
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only traced")]
+    pub(super) struct Options {
+        depth: u32,
+        name: String,
+    }
+
+    pub(super) mod later {
+        use super::*;
+
+        #[derive(Deserialize)]
+        #[expect(dead_code, reason = "only traced")]
+        pub(in super::super) struct Options {
+            depth: u64,
+            name: String,
+        }
+    }
+}
+
+const fn method(name: &'static str, signature: &'static str, structure: fn(&mut Tracer)) -> Method {
+    Method {
+        name,
+        id: method_id(name),
+        signature,
+        idempotent: false,
+        structure,
+    }
+}
+
+const PUSH: &str = "async fn push(&self, options: Options) -> u64";
+
+static NOW: Schema = Schema {
+    service: "Store",
+    methods: &[
+        method("push", PUSH, |tracer| {
+            tracer.argument::<versions::Options>("options");
+            tracer.returns::<u64>();
+        }),
+        method("pull", "async fn pull(&self)", |tracer| {
+            tracer.returns::<()>()
+        }),
+    ],
+};
+
+static LATER: Schema = Schema {
+    service: "Store",
+    methods: &[
+        method("erase", "async fn erase(&self)", |tracer| {
+            tracer.returns::<()>()
+        }),
+        method("push", PUSH, |tracer| {
+            tracer.argument::<versions::later::Options>("options");
+            tracer.returns::<u64>();
+        }),
+    ],
+};
+
+#[test]
+fn a_description_is_made_once_and_travels() {
+    let description = NOW.describe();
+    assert!(Arc::ptr_eq(&description, &NOW.describe()));
+    assert!(!Arc::ptr_eq(&description, &LATER.describe()));
+    let bytes = postcard::to_stdvec(&*description).unwrap();
+    let back: Description = postcard::from_bytes(&bytes).unwrap();
+    assert_eq!(back, *description);
+    assert_eq!(back.fingerprint(), description.fingerprint());
+}
+
+#[test]
+fn a_fingerprint_knows_every_name_and_field_but_no_order() {
+    let description = NOW.describe();
+    let mut other = Description::clone(&description);
+    other.methods.reverse();
+    other.methods[0].untraced.push("why".into());
+    assert_eq!(other.fingerprint(), description.fingerprint());
+    assert_ne!(LATER.describe().fingerprint(), description.fingerprint());
+    let changes: [fn(&mut Description); 4] = [
+        |d| d.service.push('x'),
+        |d| d.methods[0].name.push('x'),
+        |d| d.methods[0].signature.push('x'),
+        |d| d.methods[0].structure.push('x'),
+    ];
+    for change in changes {
+        let mut other = Description::clone(&description);
+        change(&mut other);
+        assert_ne!(other.fingerprint(), description.fingerprint());
+    }
+}
+
+#[test]
+fn a_changed_field_is_shown() {
+    let (now, later) = (NOW.describe(), LATER.describe());
+    compare(&now, &now).unwrap();
+    let error = compare(&now, &later).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "client and server disagree about `Store`: method `push`, struct Options: the client has `depth: u32`, the \
+         server has `depth: u64`; build both from the same version of the trait and its types"
+    );
+}
+
+#[test]
+fn signatures_and_missing_lines() {
+    let now = NOW.describe();
+    let change = |change: fn(&mut MethodDescription)| {
+        let mut server = Description::clone(&now);
+        change(&mut server.methods[0]);
+        compare(&now, &server).map_err(|error| error.differences[0].to_string())
+    };
+    assert_eq!(
+        change(|push| push.signature = "async fn push(&self)".into()).unwrap_err(),
+        format!("method `push`: the client has `{PUSH}`, the server has `async fn push(&self)`")
+    );
+    let shorter = change(|push| push.structure = push.structure.replace("  name: str\n", ""));
+    assert_eq!(
+        shorter.unwrap_err(),
+        "method `push`, struct Options: the client has `name: str`, the server has nothing"
+    );
+    let returns = change(|push| push.structure = push.structure.replace("u64", "u8"));
+    assert_eq!(
+        returns.unwrap_err(),
+        "method `push`: the client has `returns: u64`, the server has `returns: u8`"
+    );
+    // What one side could not trace is not held against the other.
+    let untraced = change(|push| {
+        push.structure.clear();
+        push.untraced.push("why".into());
+    });
+    assert_eq!(untraced, Ok(()));
+    // A method that one end lacks is no disagreement.
+    let mut server = Description::clone(&now);
+    server.methods.remove(0);
+    compare(&now, &server).unwrap();
+    server.service = "Shop".into();
+    assert!(
+        compare(&now, &server)
+            .unwrap_err()
+            .to_string()
+            .contains("`Shop`")
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_peers_description_is_only_text(
+        texts in proptest::collection::vec(any::<(String, String)>(), 0..20),
+        name in any::<String>(),
+    ) {
+        let now = NOW.describe();
+        let methods = texts.into_iter().map(|(signature, structure)| MethodDescription {
+            name: "push".into(),
+            id: 0,
+            signature: if signature.len() % 2 == 0 { PUSH.into() } else { signature },
+            structure,
+            untraced: Vec::new(),
+        });
+        let theirs = Description { service: name, methods: methods.collect() };
+        let error = compare(&now, &theirs).unwrap_err().to_string();
+        prop_assert!(!error.contains(char::is_control), "{error:?}");
+        prop_assert!(error.len() < 20_000);
+        theirs.fingerprint();
+    }
+}

@@ -1,0 +1,267 @@
+//! The structure of all kinds of types, and why some have none.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use tensorpipe::{Payload, Tensor};
+
+use super::super::Tracer;
+
+fn structure<T: DeserializeOwned>() -> String {
+    let mut tracer = Tracer::new();
+    tracer.returns::<T>();
+    let (structure, untraced) = tracer.finish();
+    assert_eq!(untraced, [] as [String; 0]);
+    structure
+}
+
+fn reason<T: DeserializeOwned>() -> String {
+    let mut tracer = Tracer::new();
+    tracer.argument::<T>("x");
+    let (structure, untraced) = tracer.finish();
+    assert_eq!(structure, "argument x: untraced\n");
+    untraced.join("")
+}
+
+#[test]
+fn plain_types() {
+    type Plain = (
+        Option<u128>,
+        HashMap<String, Vec<Tensor>>,
+        [Payload; 3],
+        ((), char, f32),
+        BTreeMap<u8, bool>,
+    );
+    assert_eq!(
+        structure::<Plain>(),
+        "returns: (Option<u128>, {str: [Tensor]}, [Payload; 3], ((), char, f32), {u8: bool})\n"
+    );
+}
+
+#[test]
+fn enums_are_seen_wherever_they_are() {
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only traced")]
+    enum Level {
+        Low,
+        Mid(u8, i8),
+        High { by: Vec<Inner> },
+        Last(Box<Inner>),
+    }
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only traced")]
+    enum Inner {
+        One,
+        Two(Option<Unit>),
+    }
+    #[derive(Deserialize)]
+    struct Unit;
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only traced")]
+    struct Outer {
+        levels: Vec<Level>,
+        one: Option<HashMap<u8, Inner>>,
+    }
+    assert_eq!(
+        structure::<Outer>(),
+        "returns: Outer\n\
+         struct Outer\n  levels: [Level]\n  one: Option<{u8: Inner}>\n\
+         enum Level\n  0 Low\n  1 Mid(u8, i8)\n  2 High { by: [Inner] }\n  3 Last(Inner)\n\
+         enum Inner\n  0 One\n  1 Two(Option<Unit>)\n\
+         struct Unit\n"
+    );
+}
+
+#[test]
+fn types_of_one_name_are_told_apart() {
+    #[derive(Deserialize)]
+    struct Of<T>(T);
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only traced")]
+    struct Both {
+        a: Of<u8>,
+        b: Of<String>,
+        c: Of<u8>,
+    }
+    assert_eq!(
+        structure::<Both>(),
+        "returns: Both\nstruct Both\n  a: Of\n  b: Of#2\n  c: Of\nstruct Of(u8)\nstruct Of#2(str)\n"
+    );
+}
+
+#[test]
+#[expect(dead_code, reason = "the types are only traced")]
+fn recursive_types_end() {
+    #[derive(Deserialize)]
+    enum List {
+        Cons(u8, Box<Self>),
+        Nil,
+    }
+    assert_eq!(
+        structure::<List>(),
+        "returns: List\nenum List\n  0 Cons(u8, List)\n  1 Nil\n"
+    );
+
+    // The type is inside itself before its enum was ever seen.
+    #[derive(Deserialize)]
+    struct Node {
+        next: Option<Box<Self>>,
+        children: HashMap<String, Self>,
+        kind: Kind,
+    }
+    #[derive(Deserialize)]
+    enum Kind {
+        Deep(Box<Node>, Far),
+        Flat,
+    }
+    #[derive(Deserialize)]
+    enum Far {
+        Back(Box<Kind>),
+        Away,
+        Third(u16),
+    }
+    assert_eq!(
+        structure::<Node>(),
+        "returns: Node\n\
+         struct Node\n  next: Option<Node>\n  children: {str: Node}\n  kind: Kind\n\
+         enum Kind\n  0 Deep(Node, Far)\n  1 Flat\n\
+         enum Far\n  0 Back(Kind)\n  1 Away\n  2 Third(u16)\n"
+    );
+
+    // The only way out is the last variant of the other one.
+    #[derive(Deserialize)]
+    enum Odd {
+        Next(Box<Even>),
+        Both(Box<Self>, Box<Even>),
+    }
+    #[derive(Deserialize)]
+    enum Even {
+        Next(Box<Odd>),
+        Both(Box<Odd>, Box<Odd>),
+        End,
+    }
+    assert_eq!(
+        structure::<Odd>(),
+        "returns: Odd\n\
+         enum Odd\n  0 Next(Even)\n  1 Both(Odd, Even)\n\
+         enum Even\n  0 Next(Odd)\n  1 Both(Odd, Odd)\n  2 End\n"
+    );
+
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Tree(Vec<Self>);
+    assert_eq!(structure::<Tree>(), "returns: […]\n");
+}
+
+#[test]
+fn types_that_check_what_they_read() {
+    #[derive(Deserialize)]
+    #[serde(try_from = "String")]
+    struct Address;
+    impl TryFrom<String> for Address {
+        type Error = String;
+        fn try_from(text: String) -> Result<Self, String> {
+            let address: Result<std::net::SocketAddr, _> = text.parse();
+            address.map(|_| Self).map_err(|error| error.to_string())
+        }
+    }
+    assert_eq!(structure::<NonZeroU32>(), "returns: u32\n");
+    assert_eq!(structure::<Vec<Address>>(), "returns: [str]\n");
+    let duration = "returns: Duration\nstruct Duration\n  secs: u64\n  nanos: u32\n";
+    assert_eq!(structure::<std::time::Duration>(), duration);
+    let either = structure::<Result<std::net::IpAddr, std::ops::Range<u8>>>();
+    assert_eq!(
+        either,
+        "returns: Result\n\
+         enum Result\n  0 Ok(IpAddr)\n  1 Err(Range)\n\
+         enum IpAddr\n  0 V4([u8; 4])\n  1 V6([u8; 16])\n\
+         struct Range\n  start: u8\n  end: u8\n"
+    );
+}
+
+#[test]
+#[expect(dead_code, reason = "the types are only traced")]
+fn aliases_leave_fields_and_variants_numbered() {
+    #[derive(Deserialize)]
+    struct Fields {
+        #[serde(alias = "old")]
+        new: u8,
+        other: u16,
+    }
+    #[derive(Deserialize)]
+    enum Variants {
+        #[serde(alias = "Old", alias = "Older")]
+        New,
+        Other(Fields),
+    }
+    assert_eq!(
+        structure::<Variants>(),
+        "returns: Variants\nenum Variants\n  0\n  1(Fields)\nstruct Fields\n  0: u8\n  1: u16\n"
+    );
+}
+
+#[test]
+#[expect(dead_code, reason = "the types are only traced")]
+fn what_cannot_be_traced_says_why() {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Untagged {
+        A(u8),
+    }
+    #[derive(Deserialize)]
+    struct Endless(Box<Self>);
+    #[derive(Deserialize)]
+    enum EndlessEnum {
+        A(Box<Self>),
+    }
+    #[derive(Deserialize)]
+    enum Never {}
+    struct Panics;
+    impl<'de> Deserialize<'de> for Panics {
+        fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+            std::panic::resume_unwind(Box::new("in Deserialize"))
+        }
+    }
+    struct Picky;
+    impl<'de> Deserialize<'de> for Picky {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            u8::deserialize(deserializer)?;
+            Err(serde::de::Error::custom("nothing pleases"))
+        }
+    }
+    assert!(reason::<Untagged>().contains("self-describing format (deserialize_any)"));
+    assert!(reason::<serde_json::Value>().contains("`serde_json::value::Value` needs"));
+    assert!(reason::<Vec<Endless>>().contains("nests deeper"));
+    assert!(reason::<EndlessEnum>().contains("too large"));
+    assert!(reason::<Never>().contains("no variants"));
+    assert!(reason::<Panics>().contains("panicked"));
+    assert!(reason::<Picky>().contains("nothing pleases"));
+}
+
+#[test]
+#[expect(dead_code, reason = "the types are only traced")]
+fn one_untraced_type_leaves_the_others() {
+    #[derive(Deserialize)]
+    struct Inner(u8);
+    #[derive(Deserialize)]
+    struct Bad {
+        inner: Inner,
+        value: serde_json::Value,
+    }
+    #[derive(Deserialize)]
+    struct Good {
+        inner: Inner,
+    }
+    let mut tracer = Tracer::new();
+    tracer.argument::<Bad>("bad");
+    tracer.argument::<Good>("good");
+    tracer.error::<Good>();
+    let (structure, untraced) = tracer.finish();
+    assert_eq!(
+        structure,
+        "argument bad: untraced\nargument good: Good\nerror: Good\n\
+         struct Good\n  inner: Inner\nstruct Inner(u8)\n"
+    );
+    assert_eq!(untraced.len(), 1);
+}

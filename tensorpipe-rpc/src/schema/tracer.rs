@@ -1,0 +1,99 @@
+//! What the generated code shows the types of a method to.
+
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::de::DeserializeOwned;
+
+use super::shape::{Names, Shape};
+use super::trace::{SEEDS, Stop, Trace};
+
+/// Collects the structure of one method's types.
+#[derive(Debug)]
+pub struct Tracer {
+    trace: Trace,
+    roots: Vec<(String, Option<Shape>)>,
+    untraced: Vec<String>,
+}
+
+impl Tracer {
+    pub(super) fn new() -> Self {
+        Self {
+            trace: Trace::default(),
+            roots: Vec::new(),
+            untraced: Vec::new(),
+        }
+    }
+
+    /// The type of an argument.
+    pub fn argument<T: DeserializeOwned>(&mut self, name: &'static str) {
+        self.root::<T>(format!("argument {name}"));
+    }
+
+    /// The type that the method returns, `Ok`'s for a `Result`.
+    pub fn returns<T: DeserializeOwned>(&mut self) {
+        self.root::<T>("returns".to_owned());
+    }
+
+    /// The type of its error.
+    pub fn error<T: DeserializeOwned>(&mut self) {
+        self.root::<T>("error".to_owned());
+    }
+
+    fn root<T: DeserializeOwned>(&mut self, place: String) {
+        let shape = match self.trace_type::<T>() {
+            Ok(shape) => Some(shape),
+            Err(stop) => {
+                let name = std::any::type_name::<T>();
+                self.untraced.push(format!("{place}: `{name}` {stop}"));
+                None
+            }
+        };
+        self.roots.push((place, shape));
+    }
+
+    /// A type that checks what it reads may like one seed and not another.
+    fn trace_type<T: DeserializeOwned>(&mut self) -> Result<Shape, Stop> {
+        let known = self.trace.known();
+        let mut first = None;
+        for seed in SEEDS {
+            let walk = || self.trace.walk::<T>(seed);
+            let stop = match catch_unwind(AssertUnwindSafe(walk)) {
+                Ok(Ok(shape)) => return Ok(shape),
+                Ok(Err(stop)) => stop,
+                Err(_) => Stop::Panicked,
+            };
+            self.trace.forget_since(known);
+            let retry = matches!(stop, Stop::Refused(_));
+            let stop = first.get_or_insert(stop);
+            if !retry {
+                return Err(stop.clone());
+            }
+        }
+        Err(first.unwrap_or(Stop::TooLarge))
+    }
+
+    /// The structure as text, and what could not be traced.
+    pub(super) fn finish(self) -> (String, Vec<String>) {
+        let definitions = &self.trace.definitions;
+        let names = Names::new(definitions.iter().map(|definition| definition.name));
+        let mut out = String::new();
+        let mut write = || {
+            for (place, shape) in &self.roots {
+                write!(out, "{place}: ")?;
+                match shape {
+                    Some(shape) => names.write(&mut out, shape)?,
+                    None => out.push_str("untraced"),
+                }
+                out.push('\n');
+            }
+            for (index, definition) in definitions.iter().enumerate() {
+                names.write_definition(&mut out, index, &definition.definition)?;
+            }
+            std::fmt::Result::Ok(())
+        };
+        // Writing to a string does not fail.
+        let _ = write();
+        (out, self.untraced)
+    }
+}
