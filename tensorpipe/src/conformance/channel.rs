@@ -181,8 +181,8 @@ pub async fn device_descriptors(subject: Subject) {
         }
     }
     let of = |channel: &Arc<dyn Channel>| {
-        let found = channel.devices().into_iter();
-        found.filter(|(device, _)| *device == subject.device).next()
+        let mut found = channel.devices().into_iter();
+        found.find(|(device, _)| *device == subject.device)
     };
     let (Some(ours), Some(theirs)) = (of(&one), of(&two)) else {
         panic!("the device is not among the devices");
@@ -510,19 +510,20 @@ impl Peer {
                 .enable_all()
                 .build()
                 .unwrap_or_else(|error| panic!("{error}"));
-            let pipe = runtime.block_on(async {
+            let held = runtime.block_on(async {
                 let context = subject.context("mortal");
                 let pipe = context.connect(&url).await;
                 let pipe = pipe.unwrap_or_else(|error| panic!("{error}"));
+                let mut work = Box::pin(work(subject, pipe.clone()));
                 tokio::select! {
-                    () = work(subject, pipe.clone()) => {}
+                    () = &mut work => {}
                     _ = killed => {}
                 }
-                pipe
+                (pipe, work)
             });
-            // First its tasks, then the handle: so no goodbye is said.
+            // First its tasks, then the handles: so no goodbye is said.
             runtime.shutdown_background();
-            drop(pipe);
+            drop(held);
         });
         Self { kill, thread }
     }

@@ -115,7 +115,12 @@ impl Core {
             if self.delivering.swap(true, Ordering::SeqCst) {
                 return;
             }
-            while let Some((handler, delivery)) = lock(&self.shared).next_delivery() {
+            loop {
+                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
+                let next = lock(&self.shared).next_delivery();
+                let Some((handler, delivery)) = next else {
+                    break;
+                };
                 delivery.give(self, &*handler);
             }
             self.delivering.store(false, Ordering::SeqCst);
