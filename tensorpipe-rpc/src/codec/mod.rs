@@ -16,7 +16,8 @@ mod serializer;
 pub use arguments::{Arguments, decode_reply};
 pub use encoder::{Argument, Encoded, Encoder};
 pub use error::{DecodeError, EncodeError, Fault, Subject};
-pub use reply::Reply;
+pub(crate) use reply::Outcome;
+pub use reply::{REPLY_HEADER, Reply};
 
 /// How deep values may nest, counting every struct, sequence, option and variant on the way.
 pub const MAX_DEPTH: u32 = 128;

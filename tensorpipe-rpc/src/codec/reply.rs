@@ -4,19 +4,36 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::encoder::{Encoded, Encoder};
-use super::error::{EncodeError, Subject};
+use super::error::{DecodeError, EncodeError, Subject};
 
-/// What a method returned: a value or an error of its own.
+/// Bytes kept free at the front of a reply's metadata for the header of the call.
+pub const REPLY_HEADER: usize = 12;
+
+/// What became of a call: what its method returned, or why it was not run.
 #[derive(Debug)]
 pub struct Reply {
-    is_error: bool,
-    encoded: Result<Encoded, EncodeError>,
+    outcome: Outcome,
+}
+
+/// See [`Reply`].
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The method returned this value. The metadata begins with [`REPLY_HEADER`] zero bytes.
+    Value(Encoded),
+    /// The method returned this error of its own. Likewise.
+    Error(Encoded),
+    /// The method returned what cannot be sent.
+    Unsendable(EncodeError),
+    /// The method was not run: its arguments make no sense.
+    BadArguments(DecodeError),
+    /// The method was not run: the service has none at this position of its schema.
+    UnknownMethod(usize),
 }
 
 impl Reply {
     /// The reply of a method that returns a `T`.
     pub fn value<T: Serialize + DeserializeOwned>(value: T) -> Self {
-        Self::encode(Subject::Reply, &value)
+        Self::encode(Subject::Reply, &value, Outcome::Value)
     }
 
     /// The reply of a method that returns a `Result`.
@@ -26,30 +43,42 @@ impl Reply {
         E: Serialize + DeserializeOwned,
     {
         match result {
-            Ok(value) => Self::encode(Subject::Reply, &value),
-            Err(error) => Self::encode(Subject::Error, &error),
+            Ok(value) => Self::encode(Subject::Reply, &value, Outcome::Value),
+            Err(error) => Self::encode(Subject::Error, &error, Outcome::Error),
         }
     }
 
-    /// Whether the method returned its error.
-    pub fn is_error(&self) -> bool {
-        self.is_error
-    }
-
-    /// What to send.
-    ///
-    /// # Errors
-    /// [`EncodeError`] when the value does not suit calls.
-    pub fn into_encoded(self) -> Result<Encoded, EncodeError> {
-        self.encoded
-    }
-
-    fn encode<T: Serialize + DeserializeOwned>(subject: Subject, value: &T) -> Self {
-        let mut encoder = Encoder::new().about(subject);
-        let written = encoder.write::<T, T>(value);
+    /// The reply to a call whose arguments make no sense.
+    pub fn bad_arguments(error: DecodeError) -> Self {
         Self {
-            is_error: subject == Subject::Error,
-            encoded: written.map(|()| encoder.finish()),
+            outcome: Outcome::BadArguments(error),
         }
+    }
+
+    /// The reply to a call of a method that the service does not have at this position of its schema.
+    pub fn unknown_method(method: usize) -> Self {
+        Self {
+            outcome: Outcome::UnknownMethod(method),
+        }
+    }
+
+    pub(crate) fn into_outcome(self) -> Outcome {
+        self.outcome
+    }
+
+    fn encode<T: Serialize + DeserializeOwned>(
+        subject: Subject,
+        value: &T,
+        outcome: impl FnOnce(Encoded) -> Outcome,
+    ) -> Self {
+        // Room for the call's header, so that it and the value share one vector.
+        let mut header = Vec::with_capacity(64);
+        header.resize(REPLY_HEADER, 0);
+        let mut encoder = Encoder::after(header).about(subject);
+        let outcome = match encoder.write::<T, T>(value) {
+            Ok(()) => outcome(encoder.finish()),
+            Err(error) => Outcome::Unsendable(error),
+        };
+        Self { outcome }
     }
 }

@@ -391,3 +391,18 @@ impl Drop for Read {
         core.drive();
     }
 }
+
+/// Gives up a message that is being read for the handler.
+pub(super) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
+    let mut wakes = Vec::new();
+    {
+        let mut shared = lock(&core.shared);
+        if shared.reads.remove(&id).is_none() {
+            return;
+        }
+        shared.state.refuse(id, code, reason);
+        shared.process(core, &mut wakes);
+    }
+    wakes.into_iter().for_each(Waker::wake);
+    core.drive();
+}

@@ -82,6 +82,11 @@ impl Pipe {
         &self.core().peer_name
     }
 
+    /// The same, to keep.
+    pub fn shared_peer_name(&self) -> Arc<str> {
+        self.core().peer_name.clone()
+    }
+
     /// Which transport and channels were chosen, and why not the others.
     pub fn route(&self) -> &Route {
         &self.core().route
@@ -122,6 +127,11 @@ impl Pipe {
     /// has read the message long ago.
     pub fn reset(&self, id: u64, code: ResetCode, reason: &str) {
         write::reset(self.core(), id, code, reason);
+    }
+
+    /// Gives up reading message number `id` of the peer's, which was taken with [`Incoming::accept`] and is not complete.
+    pub fn stop(&self, id: u64, code: ResetCode, reason: &str) {
+        incoming::stop(self.core(), id, code, reason);
     }
 
     /// Ends when the peer's application has called read for (or skipped) everything written so far.
@@ -196,6 +206,11 @@ impl Pipe {
             Error::Closed { by_peer: false, .. } => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// Whether it has ended: every operation but reading what is already here fails.
+    pub fn has_ended(&self) -> bool {
+        lock(&self.core().shared).ended.is_some()
     }
 
     /// Ends when the pipe has ended, with how it did.

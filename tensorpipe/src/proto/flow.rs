@@ -87,16 +87,36 @@ pub(crate) struct ReceiveWindow {
     received: Amount,
     finished: Amount,
     announced: Amount,
+    /// How much of each must have become free before it is worth a frame.
+    due: Amount,
 }
 
 impl ReceiveWindow {
     pub(crate) fn new(ours: &WireLimits) -> Self {
         let window = Amount::window(ours);
+        // A freed amount that is kept back for later must never be what the largest message lacks.
+        let spare = (window.bytes.saturating_sub(u64::from(ours.frame_max()))).saturating_add(1);
+        let due = Amount {
+            messages: window.messages.div_ceil(2),
+            bytes: window.bytes.div_ceil(2).min(spare),
+            ahead: window.ahead.div_ceil(2).max(1),
+        };
         Self {
+            due,
             window,
             received: Amount::default(),
             finished: Amount::default(),
             announced: window,
+        }
+    }
+
+    /// What came in and is not finished.
+    #[cfg(test)]
+    pub(super) fn outstanding(&self) -> Amount {
+        Amount {
+            messages: self.received.messages - self.finished.messages,
+            bytes: self.received.bytes - self.finished.bytes,
+            ahead: self.received.ahead - self.finished.ahead,
         }
     }
 
@@ -117,19 +137,14 @@ impl ReceiveWindow {
         }
     }
 
-    /// Counts a message that the application is done with. Returns the WINDOW to send once half of a window is free.
+    /// Counts a message that the application is done with. Returns the WINDOW to send once half of a window is free, or
+    /// as much as may be missing for the largest message.
     pub(crate) fn finish(&mut self, amount: Amount) -> Option<Control> {
         self.finished = self.finished.plus(amount);
         let limit = self.finished.plus(self.window);
-        let due = |limit: u64, announced: u64, window: u64| {
-            window > 0 && limit - announced >= window.div_ceil(2)
-        };
-        if due(
-            limit.messages,
-            self.announced.messages,
-            self.window.messages,
-        ) || due(limit.bytes, self.announced.bytes, self.window.bytes)
-            || due(limit.ahead, self.announced.ahead, self.window.ahead)
+        if limit.messages - self.announced.messages >= self.due.messages
+            || limit.bytes - self.announced.bytes >= self.due.bytes
+            || limit.ahead - self.announced.ahead >= self.due.ahead
         {
             self.announced = limit;
             return Some(Control::Window {

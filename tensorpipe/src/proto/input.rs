@@ -10,13 +10,13 @@ use super::read::{Disposition, InMessage};
 use super::wire::codec::Reader;
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
-use super::write::Stage;
-use crate::error::PeerFault;
+use crate::error::{PeerFault, ResetCode};
 
 /// What the bytes that follow are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Not enough bytes: at least this many are needed at the front of the next call's input.
+    /// At least this many bytes are needed at the front of the next call's input. Where they are there already, call
+    /// again once the events are acted on: one of them asks for memory that comes next.
     NeedMore(usize),
     /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
     Head { message: u64 },
@@ -27,6 +27,8 @@ pub(crate) enum Input {
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     state: State,
+    /// A message has come whose bulk parts follow without a go-ahead: they need memory first.
+    pause: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,16 @@ enum State {
     Data { op: OpId, left: u64 },
 }
 
+impl State {
+    fn skip(left: u64) -> Self {
+        if left == 0 {
+            Self::Header
+        } else {
+            Self::Skip { left }
+        }
+    }
+}
+
 impl<S: Clone, D> PipeState<S, D> {
     /// Consumes whole frames from `input`. Returns how many bytes were used and what the following ones are.
     pub(crate) fn handle(
@@ -49,6 +61,7 @@ impl<S: Clone, D> PipeState<S, D> {
         now: Instant,
     ) -> Result<(usize, Input), PeerFault> {
         let mut used = 0;
+        self.parser.pause = false;
         if !input.is_empty() {
             self.heard(now);
         }
@@ -89,6 +102,9 @@ impl<S: Clone, D> PipeState<S, D> {
                             len: left,
                         },
                     ));
+                }
+                State::Header if self.parser.pause => {
+                    return Ok((used, Input::NeedMore(HEADER_LEN)));
                 }
                 State::Header => match self.frame(&input[used..])? {
                     Frame::Done(len) => used += len,
@@ -202,6 +218,8 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         if part.got == part.len && part.carriage != Carriage::Eager && !refused {
             let dest = part.dest.take();
+            // Thrown away as it came: nobody waits for it.
+            part.done |= dest.is_none();
             self.events.push_back(Event::StreamReceived { op, dest });
         }
     }
@@ -227,14 +245,10 @@ impl<S: Clone, D> PipeState<S, D> {
             part.done |= part.carriage == Carriage::Eager;
         }
         self.parser.state = State::Header;
-        if self.closing.ignore_from.is_some_and(|from| number >= from) {
-            message.disposition = Disposition::Undecided;
-            self.refuse(number, crate::error::ResetCode::Closing, "");
-            return;
-        }
         message.disposition = Disposition::Undecided;
         if message.credit.ahead > 0 {
             self.events.push_back(Event::Ahead { message: number });
+            self.parser.pause = true;
         }
         self.events.push_back(Event::Ready { message: number });
     }
@@ -246,20 +260,14 @@ impl<S: Clone, D> PipeState<S, D> {
         let Header { len, kind, flags } = Header::decode(header)?;
         let Some(kind) = kind else {
             check_len("skipped", len, self.ours.chunk.max(CONTROL_MAX))?;
-            self.parser.state = if len == 0 {
-                State::Header
-            } else {
-                State::Skip {
-                    left: u64::from(len),
-                }
-            };
+            self.parser.state = State::skip(u64::from(len));
             return Ok(Frame::Done(HEADER_LEN));
         };
         match kind {
             Kind::Message => self.message_frame(len, rest),
             Kind::Data => self.data_frame(len, rest),
             _ => {
-                check_len(kind.name(), len, CONTROL_MAX)?;
+                check_len(kind.name(), len, kind.body_max())?;
                 let Some(body) = rest.get(..len as usize) else {
                     return Ok(Frame::NeedMore(HEADER_LEN + len as usize));
                 };
@@ -286,12 +294,14 @@ impl<S: Clone, D> PipeState<S, D> {
         let message = InMessage::new(head);
         self.receive_window.receive(message.credit)?;
         self.incoming.next += 1;
-        let has_eager = message
-            .parts
-            .iter()
-            .any(|part| part.carriage == Carriage::Eager && part.len > 0);
         self.incoming.messages.insert(number, message);
-        if has_eager {
+        let eager_len = u64::from(len) - head_len as u64;
+        if self.closing.ignore_from.is_some_and(|from| number >= from) {
+            self.refuse(number, ResetCode::Closing, "");
+            self.parser.state = State::skip(eager_len);
+            return Ok(Frame::Done(HEADER_LEN + head_len));
+        }
+        if eager_len > 0 {
             return Ok(Frame::Head(HEADER_LEN + head_len, number));
         }
         self.next_eager(number, 0);
@@ -300,7 +310,11 @@ impl<S: Clone, D> PipeState<S, D> {
 
     fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
         let frame = Kind::Data.name();
-        check_len(frame, len, self.ours.chunk + DATA_FIELDS as u32)?;
+        check_len(
+            frame,
+            len,
+            self.ours.chunk.saturating_add(DATA_FIELDS as u32),
+        )?;
         if (len as usize) < DATA_FIELDS {
             return Err(PeerFault::Truncated { frame });
         }
@@ -322,11 +336,11 @@ impl<S: Clone, D> PipeState<S, D> {
             .incoming
             .messages
             .get(&op.message)
-            .ok_or(unknown.clone())?;
+            .ok_or_else(|| unknown.clone())?;
         let part = message
             .parts
             .get(usize::from(op.part))
-            .ok_or(unknown.clone())?;
+            .ok_or_else(|| unknown.clone())?;
         let refused = message.disposition == Disposition::Refused;
         if !part.expected && !refused {
             return Err(unknown);
@@ -344,218 +358,6 @@ impl<S: Clone, D> PipeState<S, D> {
             State::Data { op, left }
         };
         Ok(Frame::Done(HEADER_LEN + DATA_FIELDS))
-    }
-
-    fn control_frame(&mut self, frame: Control) -> Result<(), PeerFault> {
-        match frame {
-            Control::Grant { message, skip } => {
-                self.check_sent("GRANT", message)?;
-                match self.outgoing.message(message).map(|message| &message.stage) {
-                    Some(Stage::Sent) => self.start_bulk(message, &skip)?,
-                    Some(_) => {
-                        return Err(PeerFault::Unexpected {
-                            frame: "GRANT",
-                            when: "twice for one message",
-                        });
-                    }
-                    // Abandoned here in the meantime.
-                    None => {}
-                }
-            }
-            Control::Window {
-                messages,
-                bytes,
-                ahead,
-            } => {
-                self.send_window.raise(super::flow::Amount {
-                    messages,
-                    bytes,
-                    ahead,
-                });
-            }
-            Control::Reset {
-                message,
-                code,
-                text,
-            } => self.peer_reset(message, code, text)?,
-            Control::Refuse {
-                message,
-                code,
-                text,
-            } => {
-                self.check_sent("REFUSE", message)?;
-                self.drop_outgoing(message);
-                // Always answered, so that the reader knows when nothing of it can come any more.
-                self.outbox.control(Control::Reset {
-                    message,
-                    code,
-                    text: String::new(),
-                });
-                self.events.push_back(Event::Refused {
-                    message,
-                    code,
-                    text,
-                });
-            }
-            Control::Flush { message } => {
-                if message >= self.incoming.next {
-                    return Err(PeerFault::UnknownMessage {
-                        frame: "FLUSH",
-                        message,
-                    });
-                }
-                if let Some(message) = self.incoming.flush(message) {
-                    self.outbox.control(Control::Flushed { message });
-                }
-            }
-            Control::Flushed { message } => {
-                self.check_sent("FLUSHED", message)?;
-                self.events.push_back(Event::Flushed { message });
-            }
-            Control::Ping { nonce } => self.outbox.control(Control::Pong { nonce }),
-            Control::Pong { .. } => {}
-            Control::GoAway { next, text } => {
-                self.closing.peer_ignores_from = Some(next);
-                self.events.push_back(Event::GoAway { next, text });
-            }
-            Control::Fin => {
-                if std::mem::replace(&mut self.closing.fin_received, true) {
-                    return Err(PeerFault::Unexpected {
-                        frame: "FIN",
-                        when: "twice",
-                    });
-                }
-                self.outbox.control(Control::FinAck);
-                self.events.push_back(Event::Fin);
-            }
-            Control::FinAck => {
-                if !self.closing.fin_sent {
-                    return Err(PeerFault::Unexpected {
-                        frame: "FIN_ACK",
-                        when: "without a FIN",
-                    });
-                }
-                self.closing.fin_acked = true;
-                self.events.push_back(Event::FinAck);
-            }
-            Control::Channel {
-                message,
-                part,
-                yours,
-                body,
-            } => {
-                self.channel_frame(
-                    OpId {
-                        message,
-                        part,
-                        outgoing: yours,
-                    },
-                    body,
-                )?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_sent(&self, frame: &'static str, message: u64) -> Result<(), PeerFault> {
-        if message < self.outgoing.next_sent {
-            Ok(())
-        } else {
-            Err(PeerFault::UnknownMessage { frame, message })
-        }
-    }
-
-    fn peer_reset(
-        &mut self,
-        message: u64,
-        code: crate::error::ResetCode,
-        text: String,
-    ) -> Result<(), PeerFault> {
-        if message > self.incoming.next {
-            return Err(PeerFault::UnknownMessage {
-                frame: "RESET",
-                message,
-            });
-        }
-        if message == self.incoming.next {
-            // A hole: the writer gave it up before it left.
-            self.incoming.next += 1;
-            self.count_read(message);
-            return Ok(());
-        }
-        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
-            // Read long ago: whoever acts on it may want to stop.
-            self.events.push_back(Event::Reset {
-                message,
-                code,
-                text,
-            });
-            return Ok(());
-        };
-        let refused = incoming.disposition == Disposition::Refused;
-        for (i, part) in incoming.parts.iter_mut().enumerate() {
-            part.dest = None;
-            if let (Carriage::Bulk { channel, .. }, false, false) =
-                (part.carriage, part.done, refused)
-            {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: false,
-                };
-                self.events.push_back(Event::Cancel { op, channel });
-            }
-        }
-        if !refused {
-            self.events.push_back(Event::Reset {
-                message,
-                code,
-                text,
-            });
-        }
-        self.count_read(message);
-        self.finish(message);
-        Ok(())
-    }
-
-    fn channel_frame(&mut self, op: OpId, body: Vec<u8>) -> Result<(), PeerFault> {
-        let frame = Kind::Channel.name();
-        let unknown = PeerFault::UnknownMessage {
-            frame,
-            message: op.message,
-        };
-        let carriage = if op.outgoing {
-            self.check_sent(frame, op.message)?;
-            // A message abandoned in the meantime has no channel any more.
-            let Some(message) = self.outgoing.message(op.message) else {
-                return Ok(());
-            };
-            message
-                .parts
-                .get(usize::from(op.part))
-                .map(|part| part.carriage)
-        } else {
-            if op.message >= self.incoming.next {
-                return Err(unknown);
-            }
-            let Some(message) = self.incoming.messages.get(&op.message) else {
-                return Ok(());
-            };
-            if message.disposition == Disposition::Refused {
-                return Ok(());
-            }
-            message
-                .parts
-                .get(usize::from(op.part))
-                .map(|part| part.carriage)
-        };
-        match carriage {
-            Some(Carriage::Bulk { channel, .. }) => {
-                self.events.push_back(Event::Channel { op, channel, body });
-                Ok(())
-            }
-            _ => Err(unknown),
-        }
     }
 }
 

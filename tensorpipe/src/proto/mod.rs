@@ -6,15 +6,25 @@
 pub(crate) mod handshake;
 pub(crate) mod wire;
 
+mod control;
 mod flow;
+mod incoming;
 mod input;
+mod keep_alive;
+mod outgoing;
 mod output;
 mod pipe;
 mod read;
 mod write;
 
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
 pub(crate) use input::Input;
+pub(crate) use keep_alive::KeepAlive;
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
-pub(crate) use pipe::{Event, KeepAlive, PipeState};
+pub(crate) use pipe::{Event, PipeState};
 pub(crate) use write::OutgoingPart;

@@ -91,6 +91,12 @@ impl<S> Outbox<S> {
         }
     }
 
+    /// Control frames that wait.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.control.len()
+    }
+
     /// Fails if the peer makes this side queue answers that it does not fetch.
     pub(super) fn check(&self) -> Result<(), PeerFault> {
         if self.control.len() <= CONTROL_QUEUE_MAX {
@@ -116,6 +122,9 @@ impl<S: Clone, D> PipeState<S, D> {
             segments.push(Segment::Control(out.len() - start));
             return true;
         }
+        if self.transmit_flush(out, segments) {
+            return true;
+        }
         let bulk_waits = !self.outbox.streams.is_empty();
         if (!bulk_waits || self.outbox.burst < MESSAGE_BURST)
             && self.transmit_message(out, segments)
@@ -125,7 +134,6 @@ impl<S: Clone, D> PipeState<S, D> {
         self.outbox.burst = 0;
         self.transmit_chunk(out, segments)
             || (bulk_waits && self.transmit_message(out, segments))
-            || self.transmit_flush(out, segments)
             || self.transmit_fin(out, segments)
     }
 
@@ -143,8 +151,10 @@ impl<S: Clone, D> PipeState<S, D> {
                 }
                 self.check_written(number);
             }
-            Mark::Stream(op) => self.events.push_back(super::Event::StreamSent { op }),
-            Mark::Fin => {}
+            Mark::Stream(op) if self.outgoing.contains(op.message) => {
+                self.events.push_back(super::Event::StreamSent { op });
+            }
+            Mark::Stream(_) | Mark::Fin => {}
         }
     }
 
@@ -157,6 +167,7 @@ impl<S: Clone, D> PipeState<S, D> {
                     message,
                     code,
                     text,
+                    answer: false,
                 }
                 .put(out);
                 segments.push(Segment::Control(out.len() - start));

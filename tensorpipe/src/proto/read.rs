@@ -18,7 +18,8 @@ pub(crate) enum Disposition {
     Undecided,
     /// It is being read: bulk parts may come.
     Reading,
-    /// It is not wanted; what is on its way is thrown away until the writer confirms.
+    /// It is not wanted, and the writer was told; what is on its way is thrown away until the writer confirms. Keeps
+    /// its credit until then, which bounds how many there are.
     Refused,
 }
 
@@ -41,6 +42,8 @@ pub(super) struct InMessage<D> {
     pub(super) descriptor: Option<Descriptor>,
     pub(super) parts: SmallVec<[InPart<D>; 2]>,
     pub(super) disposition: Disposition,
+    /// The application has called read for it, or does not want it.
+    pub(super) read: bool,
     pub(super) credit: Amount,
 }
 
@@ -59,7 +62,7 @@ impl<D> InMessage<D> {
                 len: head.part_len(i),
                 carriage: *carriage,
                 got: 0,
-                expected: false,
+                expected: matches!(carriage, Carriage::Bulk { ahead: true, .. }),
                 dest: None,
                 done: head.part_len(i) == 0,
             });
@@ -68,16 +71,35 @@ impl<D> InMessage<D> {
             parts,
             descriptor: Some(head.descriptor),
             disposition: Disposition::Arriving,
+            read: false,
             credit,
         }
     }
 
-    /// Whether a part is or may be on its way.
-    pub(super) fn in_transit(&self) -> bool {
-        let granted = self.disposition == Disposition::Reading;
-        self.parts.iter().any(|part| match part.carriage {
-            Carriage::Eager => false,
-            Carriage::Bulk { ahead, .. } => !part.done && (granted || ahead),
+    /// Whether the writer still waits for an answer about a bulk part, or sends it.
+    pub(super) fn is_open(&self) -> bool {
+        let bulk = |part: &InPart<D>| part.carriage != Carriage::Eager;
+        self.parts.iter().any(|part| bulk(part) && !part.done)
+    }
+
+    /// Gives up all memory. Returns the parts that a channel may be at work on, with its number.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = (u16, u8)> + '_ {
+        self.descriptor = None;
+        let disposition = self.disposition;
+        let parts = self.parts.iter_mut().enumerate();
+        parts.filter_map(move |(i, part)| {
+            part.dest = None;
+            match (part.carriage, disposition) {
+                (Carriage::Bulk { channel, .. }, Disposition::Reading)
+                | (
+                    Carriage::Bulk {
+                        channel,
+                        ahead: true,
+                    },
+                    Disposition::Undecided,
+                ) if !part.done => Some((i as u16, channel)),
+                _ => None,
+            }
         })
     }
 }
@@ -90,9 +112,7 @@ pub(super) struct Incoming<D> {
     pub(super) next: u64,
     /// First message that the application has not called read for.
     unread: u64,
-    /// Messages behind `unread` that it has.
-    read_early: BTreeSet<u64>,
-    /// The peer wants to know when everything up to each of these was read.
+    /// The peer wants to know when everything up to each of these unread messages was read.
     flush: BTreeSet<u64>,
 }
 
@@ -102,7 +122,6 @@ impl<D> Default for Incoming<D> {
             messages: BTreeMap::new(),
             next: 0,
             unread: 0,
-            read_early: BTreeSet::new(),
             flush: BTreeSet::new(),
         }
     }
@@ -111,29 +130,55 @@ impl<D> Default for Incoming<D> {
 impl<D> Incoming<D> {
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.
     pub(super) fn read(&mut self, number: u64) -> Option<u64> {
-        if number == self.unread {
-            self.unread += 1;
-            while self.read_early.remove(&self.unread) {
-                self.unread += 1;
-            }
-        } else if number > self.unread {
-            self.read_early.insert(number);
+        if let Some(message) = self.messages.get_mut(&number) {
+            message.read = true;
         }
         self.flushed()
     }
 
+    /// Questions that wait for an answer.
+    #[cfg(test)]
+    pub(super) fn questions(&self) -> usize {
+        self.flush.len()
+    }
+
     /// The peer asks. Returns the number to report at once, if everything is read.
     pub(super) fn flush(&mut self, number: u64) -> Option<u64> {
-        self.flush.insert(number);
-        self.flushed()
+        // It waits for the last unread message up to `number`: so there are never more questions than messages.
+        let up_to = self.messages.range(..=number);
+        match up_to.rev().find(|(_, message)| !message.read) {
+            Some((last, _)) => {
+                self.flush.insert(*last);
+                None
+            }
+            None => {
+                self.advance();
+                self.unread.checked_sub(1)
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+        self.flush.clear();
     }
 
     fn flushed(&mut self) -> Option<u64> {
+        self.advance();
         // One answer tells how far reading has come: it serves every question up to there.
         if self.flush.first().is_none_or(|asked| *asked >= self.unread) {
             return None;
         }
         self.flush = self.flush.split_off(&self.unread);
         Some(self.unread - 1)
+    }
+
+    /// What is not there any more was read, refused, or never came.
+    fn advance(&mut self) {
+        let unread = |number: &u64| self.messages.get(number).is_some_and(|m| !m.read);
+        while self.unread < self.next && !unread(&self.unread) {
+            self.unread += 1;
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! A message is numbered when it is queued. One that is abandoned before it left becomes a hole: a RESET sent in its
 //! turn, so that numbers on both sides stay in step.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
@@ -58,12 +58,13 @@ impl<S> OutMessage<S> {
     }
 }
 
-/// The queue of outgoing messages, by number.
+/// Outgoing messages by number. From `next_sent` on there is one, or a hole, for each number; below are those that are
+/// not handed over yet, however far apart.
 #[derive(Debug)]
 pub(super) struct Outgoing<S> {
-    messages: VecDeque<Option<OutMessage<S>>>,
-    /// Number of the first in `messages`.
-    base: u64,
+    messages: BTreeMap<u64, OutMessage<S>>,
+    /// Number of the next to be written.
+    next: u64,
     /// Number of the next to be sent.
     pub(super) next_sent: u64,
 }
@@ -71,8 +72,8 @@ pub(super) struct Outgoing<S> {
 impl<S> Default for Outgoing<S> {
     fn default() -> Self {
         Self {
-            messages: VecDeque::new(),
-            base: 0,
+            messages: BTreeMap::new(),
+            next: 0,
             next_sent: 0,
         }
     }
@@ -113,63 +114,50 @@ impl<S> Outgoing<S> {
             }
         });
         let parts = parts.collect();
-        self.messages.push_back(Some(OutMessage {
-            stage: Stage::Queued(head),
-            parts,
-            written: false,
-        }));
-        self.next_number() - 1
+        let number = self.next;
+        self.next += 1;
+        self.messages.insert(
+            number,
+            OutMessage {
+                stage: Stage::Queued(head),
+                parts,
+                written: false,
+            },
+        );
+        number
     }
 
     /// The number that the next message will get.
     pub(super) fn next_number(&self) -> u64 {
-        self.base + self.messages.len() as u64
+        self.next
     }
 
     pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
-        let index = number.checked_sub(self.base)?;
-        self.messages
-            .get_mut(usize::try_from(index).ok()?)?
-            .as_mut()
+        self.messages.get_mut(&number)
     }
 
+    /// Whether this message is still to be handed over. A hole is not.
     pub(super) fn contains(&self, number: u64) -> bool {
-        let index = number
-            .checked_sub(self.base)
-            .and_then(|index| usize::try_from(index).ok());
-        index
-            .and_then(|index| self.messages.get(index))
-            .is_some_and(Option::is_some)
+        self.messages
+            .get(&number)
+            .is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
-        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
-        let removed = self.messages.get_mut(index)?.take();
-        while self.base < self.next_sent && matches!(self.messages.front(), Some(None)) {
-            self.messages.pop_front();
-            self.base += 1;
-        }
-        removed
+        self.messages.remove(&number)
     }
 
     /// The next message, if the window has room for it; marks it as sent.
     pub(super) fn next_to_send(&mut self, window: &mut SendWindow) -> Option<ToSend<'_, S>> {
         let number = self.next_sent;
-        if number == self.next_number() {
-            return None;
-        }
-        let index = (number - self.base) as usize;
-        match self.messages[index]
-            .as_mut()
-            .map(|message| &mut message.stage)
-        {
-            Some(Stage::Hole(code, text)) => {
+        match &mut self.messages.get_mut(&number)?.stage {
+            Stage::Hole(code, text) => {
                 let (code, text) = (*code, std::mem::take(text));
                 self.next_sent += 1;
                 self.remove(number);
                 Some(ToSend::Hole(number, code, text))
             }
-            Some(Stage::Queued(head)) => {
+            Stage::Queued(head) => {
                 if !window.take(body_len_bound(head)) {
                     return None;
                 }
@@ -183,7 +171,7 @@ impl<S> Outgoing<S> {
                     });
                 }
                 self.next_sent += 1;
-                let message = self.messages[index].as_mut()?;
+                let message = self.messages.get_mut(&number)?;
                 let Stage::Queued(head) = std::mem::replace(&mut message.stage, Stage::Sent) else {
                     return None;
                 };
@@ -197,13 +185,19 @@ impl<S> Outgoing<S> {
                     ahead,
                 })
             }
-            _ => None,
+            Stage::Sent | Stage::Granted => None,
         }
+    }
+
+    /// Drops everything, sent or not.
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+        self.next_sent = self.next;
     }
 
     /// Whether everything queued is handed over.
     pub(super) fn is_empty(&self) -> bool {
-        self.messages.iter().all(Option::is_none)
+        self.messages.is_empty()
     }
 
     /// Messages not yet handed over.

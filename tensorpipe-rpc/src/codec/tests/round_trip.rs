@@ -176,16 +176,19 @@ fn a_refused_argument_leaves_the_encoder_as_it_was() {
 
 #[test]
 fn a_reply_says_whether_it_is_the_error() {
-    let reply = Reply::result::<u8, String>(Err("no".into()));
-    assert!(reply.is_error());
-    assert_eq!(
-        decode::<String>(reply.into_encoded().unwrap()).unwrap(),
-        "no"
-    );
-    let reply = Reply::result::<u8, String>(Ok(3));
-    assert!(!reply.is_error());
-    assert_eq!(reply.into_encoded().unwrap().metadata, [3]);
-    assert!(!Reply::value(tensor(1)).is_error());
+    let body = |encoded: Encoded| encoded.metadata[REPLY_HEADER..].to_vec();
+    match Reply::result::<u8, String>(Err("no".into())).into_outcome() {
+        Outcome::Error(encoded) => assert_eq!(bytes_as::<String>(&body(encoded)).unwrap(), "no"),
+        other => panic!("{other:?}"),
+    }
+    match Reply::result::<u8, String>(Ok(3)).into_outcome() {
+        Outcome::Value(encoded) => assert_eq!(body(encoded), [3]),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        Reply::value(tensor(1)).into_outcome(),
+        Outcome::Value(_)
+    ));
 }
 
 #[test]

@@ -133,12 +133,13 @@ impl Head {
         let frame = Kind::Message.name();
         let truncated = PeerFault::Truncated { frame };
         let body_len = body_len as usize;
+        if body_len < 4 {
+            return Err(truncated);
+        }
+        // What follows may be the next frame's.
+        let body_so_far = &body_so_far[..body_so_far.len().min(body_len)];
         let Some((len, rest)) = body_so_far.split_first_chunk() else {
-            return if body_len < 4 {
-                Err(truncated)
-            } else {
-                Ok(Err(4))
-            };
+            return Ok(Err(4));
         };
         let fields_len = u32::from_le_bytes(*len) as usize;
         if fields_len > body_len - 4 {
@@ -232,16 +233,25 @@ impl Head {
         Ok(Ok((head, head_len)))
     }
 
-    /// The sums fit the limits, and the eager parts fill the frame exactly.
+    /// The sums fit the limits, what is empty is eager, and the eager parts fill the frame exactly.
     fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
         let mut total = 0u64;
         let mut eager = 0u64;
         for (part, carriage) in self.carriages.iter().enumerate() {
             let len = self.part_len(part);
-            total = total.saturating_add(len);
+            total = total.checked_add(len).ok_or(PeerFault::LimitExceeded {
+                what: "a message",
+                found: u64::MAX,
+                limit: limits.message,
+            })?;
             if *carriage == Carriage::Eager {
                 check("an eager part", len, u64::from(limits.eager_part))?;
                 eager += len;
+            } else if len == 0 {
+                return Err(PeerFault::Malformed {
+                    frame: Kind::Message.name(),
+                    what: "an empty part that waits for a go-ahead",
+                });
             }
         }
         check("a message", total, limits.message)?;

@@ -2,6 +2,7 @@
 
 use super::codec::{Put, Reader};
 use super::frame::{Kind, put_frame};
+pub(crate) use super::limits::WireLimits;
 use crate::device::Device;
 use crate::error::PeerFault;
 
@@ -10,93 +11,6 @@ pub(crate) const HANDSHAKE_MAX: u32 = 32 << 10;
 
 /// A random 128-bit number, sent where guessing must fail.
 pub(crate) type Token = [u8; 16];
-
-/// What one side is prepared to receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WireLimits {
-    /// The longest body of a DATA frame, in bytes.
-    pub(crate) chunk: u32,
-    /// Payloads and tensors up to this size ride in the MESSAGE frame, in bytes each.
-    pub(crate) eager_part: u32,
-    /// And together.
-    pub(crate) eager_message: u32,
-    /// All metadata of a message, in bytes.
-    pub(crate) metadata: u32,
-    /// Payloads plus tensors of a message.
-    pub(crate) parts: u16,
-    /// One payload, in bytes.
-    pub(crate) payload: u64,
-    /// One tensor, in bytes.
-    pub(crate) tensor: u64,
-    /// All payloads and tensors of a message, in bytes.
-    pub(crate) message: u64,
-    /// Messages, frame bytes and bulk bytes ahead of a go-ahead that may be under way: the first WINDOW.
-    pub(crate) window_messages: u64,
-    pub(crate) window_bytes: u64,
-    pub(crate) window_ahead: u64,
-}
-
-impl WireLimits {
-    fn put(&self, out: &mut Vec<u8>) {
-        out.put_u16(68);
-        out.put_u32(self.chunk);
-        out.put_u32(self.eager_part);
-        out.put_u32(self.eager_message);
-        out.put_u32(self.metadata);
-        out.put_u16(self.parts);
-        out.put_u16(0);
-        for value in [
-            self.payload,
-            self.tensor,
-            self.message,
-            self.window_messages,
-            self.window_bytes,
-            self.window_ahead,
-        ] {
-            out.put_u64(value);
-        }
-    }
-
-    fn take(r: &mut Reader<'_>, frame: &'static str) -> Result<Self, PeerFault> {
-        let mut r = Reader::new(r.blob()?, frame);
-        let limits = Self {
-            chunk: r.u32()?,
-            eager_part: r.u32()?,
-            eager_message: r.u32()?,
-            metadata: r.u32()?,
-            parts: {
-                let parts = r.u16()?;
-                r.u16()?;
-                parts
-            },
-            payload: r.u64()?,
-            tensor: r.u64()?,
-            message: r.u64()?,
-            window_messages: r.u64()?,
-            window_bytes: r.u64()?,
-            window_ahead: r.u64()?,
-        };
-        if limits.chunk < 1024
-            || limits.window_messages == 0
-            || limits.window_bytes < u64::from(limits.frame_max())
-        {
-            return Err(PeerFault::Malformed {
-                frame,
-                what: "limits under which nothing can be sent",
-            });
-        }
-        Ok(limits)
-    }
-
-    /// The longest MESSAGE body that these limits allow.
-    pub(crate) fn frame_max(&self) -> u32 {
-        // A part's fixed fields take at most 40 bytes and 32 dimensions of 8 bytes.
-        self.metadata
-            .saturating_add(self.eager_message)
-            .saturating_add(u32::from(self.parts).saturating_mul(320))
-            .saturating_add(64)
-    }
-}
 
 /// A transport on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,8 +75,9 @@ pub(crate) struct Answer {
 }
 
 fn put_devices(out: &mut Vec<u8>, devices: &[(Device, Vec<u8>)]) {
-    out.put_u8(devices.len() as u8);
-    for (device, descriptor) in devices {
+    let count = u8::try_from(devices.len()).unwrap_or(u8::MAX);
+    out.put_u8(count);
+    for (device, descriptor) in &devices[..usize::from(count)] {
         out.put_device(*device);
         out.put_blob(descriptor);
     }
@@ -267,8 +182,10 @@ impl Answer {
                 out.put_u8(channel.tokens.len() as u8);
                 channel.tokens.iter().for_each(|token| out.put_bytes(token));
                 put_devices(out, &channel.devices);
-                out.put_u8(channel.pairs.len() as u8);
-                for (ours, theirs) in &channel.pairs {
+                // Sixteen devices and the CPU on either side make more pairs than a byte can count.
+                let count = u16::try_from(channel.pairs.len()).unwrap_or(u16::MAX);
+                out.put_u16(count);
+                for (ours, theirs) in &channel.pairs[..usize::from(count)] {
                     out.put_device(*ours);
                     out.put_device(*theirs);
                 }
@@ -299,7 +216,7 @@ impl Answer {
                         .map(|_| r.id128())
                         .collect::<Result<_, PeerFault>>()?,
                     devices: take_devices(&mut r)?,
-                    pairs: (0..r.u8()?)
+                    pairs: (0..r.u16()?)
                         .map(|_| Ok((r.device()?, r.device()?)))
                         .collect::<Result<_, PeerFault>>()?,
                 })

@@ -8,6 +8,7 @@ pub(crate) mod codec;
 pub(crate) mod descriptor;
 pub(crate) mod frame;
 pub(crate) mod hello;
+mod limits;
 
 /// The first eight bytes of every connection: not ASCII (no text protocol begins so), and mangled by whoever
 /// translates line ends.

@@ -1,0 +1,168 @@
+//! A call under way.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use serde::de::DeserializeOwned;
+use tensorpipe::Awaiting;
+
+use crate::codec::decode_reply;
+use crate::engine::{Body, CallSlot, Engine, Outcome};
+use crate::error::CallError;
+use crate::schema::Method;
+
+/// What a stub returns: the call is on its way from the moment it is made, polled or not. Awaiting it gives the method's
+/// result; dropping it cancels the call: what of its tensors has not moved does not move, and its handler is dropped at its
+/// next await.
+#[must_use = "dropping a call cancels it"]
+pub struct Call<T, E = Infallible> {
+    method: &'static Method,
+    state: State<E>,
+    decode: fn(&'static Method, Outcome) -> Result<T, CallError<E>>,
+}
+
+enum State<E> {
+    /// It was not made.
+    Failed(Option<CallError<E>>),
+    Waiting {
+        engine: Arc<Engine>,
+        slot: Arc<CallSlot>,
+        awaiting: Option<Awaiting>,
+    },
+    Done,
+}
+
+impl<T, E> fmt::Debug for Call<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("method", &self.method.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T, E> Unpin for Call<T, E> {}
+
+impl<T: DeserializeOwned> Call<T> {
+    /// A call of a method that returns a `T`.
+    pub(crate) fn of_value(
+        method: &'static Method,
+        made: Result<(Arc<Engine>, Arc<CallSlot>), CallError>,
+    ) -> Self {
+        Self {
+            method,
+            state: State::new(made),
+            decode: decode_value,
+        }
+    }
+}
+
+impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
+    /// A call of a method that returns a `Result<T, E>`.
+    pub(crate) fn of_result(
+        method: &'static Method,
+        made: Result<(Arc<Engine>, Arc<CallSlot>), CallError>,
+    ) -> Self {
+        Self {
+            method,
+            state: State::new(made.map_err(CallError::without_service)),
+            decode: decode_result,
+        }
+    }
+}
+
+impl<E> State<E> {
+    fn new(made: Result<(Arc<Engine>, Arc<CallSlot>), CallError<E>>) -> Self {
+        match made {
+            Ok((engine, slot)) => Self::Waiting {
+                engine,
+                slot,
+                awaiting: None,
+            },
+            Err(error) => Self::Failed(Some(error)),
+        }
+    }
+}
+
+fn decode_value<T: DeserializeOwned>(
+    method: &'static Method,
+    outcome: Outcome,
+) -> Result<T, CallError> {
+    match outcome {
+        Outcome::Value(body) => decode(method, body).map_err(CallError::Decode),
+        Outcome::ServiceError(_) => Err(CallError::Other(
+            "the server answered with an error of a method that has none".into(),
+        )),
+        Outcome::Failed(error) => Err(error),
+        Outcome::NotBound(_, text) => Err(CallError::Other(text)),
+    }
+}
+
+fn decode_result<T: DeserializeOwned, E: DeserializeOwned>(
+    method: &'static Method,
+    outcome: Outcome,
+) -> Result<T, CallError<E>> {
+    match outcome {
+        Outcome::ServiceError(body) => match decode(method, body) {
+            Ok(error) => Err(CallError::Service(error)),
+            Err(error) => Err(CallError::Decode(error)),
+        },
+        other => decode_value(method, other).map_err(CallError::without_service),
+    }
+}
+
+fn decode<T: DeserializeOwned>(
+    method: &'static Method,
+    body: Body,
+) -> Result<T, crate::codec::DecodeError> {
+    decode_reply(body.metadata, body.payloads, body.tensors)
+        .map_err(|error| error.in_method(method.name))
+}
+
+impl<T, E> Future for Call<T, E> {
+    type Output = Result<T, CallError<E>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let outcome = match &mut this.state {
+            State::Failed(error) => match error.take() {
+                Some(error) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Err(polled_again())),
+            },
+            State::Done => return Poll::Ready(Err(polled_again())),
+            State::Waiting {
+                engine,
+                slot,
+                awaiting,
+            } => match slot.poll(None) {
+                Some(outcome) => outcome,
+                None => {
+                    awaiting
+                        .get_or_insert_with(|| engine.pipe.awaiting())
+                        .drive(cx.waker());
+                    match slot.poll(Some(cx.waker())) {
+                        Some(outcome) => outcome,
+                        None => return Poll::Pending,
+                    }
+                }
+            },
+        };
+        this.state = State::Done;
+        Poll::Ready((this.decode)(this.method, outcome))
+    }
+}
+
+fn polled_again<E>() -> CallError<E> {
+    CallError::Other("this call has been awaited already".into())
+}
+
+impl<T, E> Drop for Call<T, E> {
+    fn drop(&mut self) {
+        if let State::Waiting { engine, slot, .. } = &self.state {
+            engine.cancel(slot);
+        }
+    }
+}

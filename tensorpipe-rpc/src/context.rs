@@ -1,0 +1,155 @@
+//! What a handler can know of its call: time left, who calls, whether anybody still waits.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tensorpipe::{Pipe, Pool};
+
+pub use crate::header::TraceContext;
+
+tokio::task_local! {
+    /// The call whose handler runs: calls that it makes inherit its deadline and trace.
+    static CURRENT: CallContext;
+}
+
+/// A call being handled. Cheap to clone.
+///
+/// A method that names a `&CallContext` or `CallContext` among its parameters gets it; it is no argument of the client's.
+#[derive(Clone)]
+pub struct CallContext {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) trace: TraceContext,
+    pub(crate) peer: Arc<str>,
+    pub(crate) pool: Pool,
+    pub(crate) cancel: CancelState,
+}
+
+/// Set once, when nobody waits for the call any more.
+#[derive(Default)]
+pub(crate) struct CancelState {
+    cancelled: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl CallContext {
+    pub(crate) fn new(deadline: Option<Instant>, trace: TraceContext, pipe: &Pipe) -> Self {
+        let inner = Inner {
+            deadline,
+            trace,
+            peer: pipe.shared_peer_name(),
+            pool: pipe.pool().clone(),
+            cancel: CancelState::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The call whose handler runs on this task, if one does.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// When nobody waits any more.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.inner.deadline
+    }
+
+    /// Time left, zero when it is up; `None` without a deadline.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.inner
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// The name that the caller's context gave itself. Not authenticated.
+    pub fn peer(&self) -> &str {
+        &self.inner.peer
+    }
+
+    /// Where the call belongs among others.
+    pub fn trace(&self) -> TraceContext {
+        self.inner.trace
+    }
+
+    /// Warm memory for results.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// Whether nobody waits any more: the caller dropped the call or is gone, or time is up. Blocking work looks here now
+    /// and then; an async handler is dropped at its next await anyway.
+    pub fn is_cancelled(&self) -> bool {
+        self.inner.cancel.is_set()
+            || self
+                .inner
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Ends when the call is cancelled. For work that runs on tasks of its own.
+    pub async fn cancelled(&self) {
+        std::future::poll_fn(|cx| self.inner.cancel.poll(cx)).await;
+    }
+
+    /// Runs `work`, which may be spawned on a task of its own, as part of this call: calls that it makes inherit deadline
+    /// and trace.
+    pub fn scope<F: Future>(self, work: F) -> impl Future<Output = F::Output> {
+        CURRENT.scope(self, work)
+    }
+}
+
+impl fmt::Debug for CallContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallContext")
+            .field("peer", &self.inner.peer)
+            .field("deadline", &self.inner.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CancelState {
+    pub(crate) fn is_set(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        let waiting =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_set() {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        drop(waiting);
+        // Set between the first look and the registration.
+        if self.is_set() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+/// A boxed future within its call.
+pub(crate) type Scoped = Pin<Box<dyn Future<Output = crate::codec::Reply> + Send>>;
+
+pub(crate) fn scoped(context: CallContext, handler: crate::service::HandlerFuture) -> Scoped {
+    Box::pin(CURRENT.scope(context, handler))
+}

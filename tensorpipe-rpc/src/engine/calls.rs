@@ -1,0 +1,358 @@
+//! Calls made from here: the table of those that wait for an answer, and who watches their deadlines.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tokio::sync::Notify;
+
+use super::{Body, Engine, to_body};
+use crate::codec::Encoded;
+use crate::error::CallError;
+use crate::header::{FailureCode, Header, Kind};
+
+/// Stands for a message number that is not known yet.
+const UNSENT: u64 = u64::MAX;
+
+/// How a call ended, still encoded.
+pub(crate) enum Outcome {
+    Value(Body),
+    ServiceError(Body),
+    Failed(CallError),
+    /// Only for the question whether the server has a service.
+    NotBound(FailureCode, Arc<str>),
+}
+
+/// A call that waits for its answer.
+pub(crate) struct CallSlot {
+    pub(crate) id: u64,
+    /// The number of its message on the pipe.
+    message: AtomicU64,
+    deadline: Option<(Instant, Duration)>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Waiting(Option<Waker>),
+    Done(Outcome),
+    Taken,
+}
+
+impl CallSlot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complete(&self, outcome: Outcome) {
+        let waker = {
+            let mut state = self.state();
+            let State::Waiting(waker) = &mut *state else {
+                return;
+            };
+            let waker = waker.take();
+            *state = State::Done(outcome);
+            waker
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
+        let mut state = self.state();
+        match &mut *state {
+            State::Waiting(waiting) => {
+                match (waiting, waker) {
+                    (Some(known), Some(waker)) => known.clone_from(waker),
+                    (waiting, waker) => *waiting = waker.cloned(),
+                }
+                None
+            }
+            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(outcome) => Some(outcome),
+                _ => None,
+            },
+            State::Taken => None,
+        }
+    }
+}
+
+/// A call to be made.
+pub(crate) struct Outgoing {
+    pub(crate) id: u64,
+    pub(crate) encoded: Encoded,
+    pub(crate) header_len: usize,
+    pub(crate) deadline: Option<(Instant, Duration)>,
+}
+
+#[derive(Default)]
+pub(crate) struct Calls {
+    next_id: AtomicU64,
+    table: Mutex<Table>,
+    /// Wakes whoever watches deadlines: there is an earlier one.
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    slots: HashMap<u64, Arc<CallSlot>>,
+    /// Replies whose tensors are on their way, by message number.
+    reading: HashMap<u64, (Header, Arc<CallSlot>)>,
+    /// When the watcher of deadlines looks next.
+    look_at: Option<Instant>,
+}
+
+impl Calls {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new call.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A reply is complete or will never be.
+    pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Arc<CallSlot>)> {
+        self.table().reading.remove(&message)
+    }
+
+    fn complete(&self, slot: &CallSlot, outcome: Outcome) {
+        self.table().slots.remove(&slot.id);
+        slot.complete(outcome);
+    }
+
+    fn complete_where(&self, mut which: impl FnMut(&CallSlot) -> Option<CallError>) {
+        let mut done = Vec::new();
+        self.table().slots.retain(|_, slot| match which(slot) {
+            Some(error) => {
+                done.push((slot.clone(), error));
+                false
+            }
+            None => true,
+        });
+        done.into_iter()
+            .for_each(|(slot, error)| slot.complete(Outcome::Failed(error)));
+    }
+
+    /// The peer did not take message number `id`.
+    pub(super) fn refused(&self, id: u64, code: ResetCode, reason: &str) {
+        self.complete_where(|slot| {
+            (slot.message.load(Ordering::Acquire) == id).then(|| match code {
+                ResetCode::Closing => CallError::ShuttingDown,
+                code => {
+                    let error = Error::Refused {
+                        code,
+                        reason: reason.into(),
+                    };
+                    CallError::Connection {
+                        error,
+                        may_have_run: false,
+                    }
+                }
+            })
+        });
+    }
+
+    /// The peer does not look at messages from `next` on.
+    pub(super) fn going_away(&self, next: u64) {
+        self.complete_where(|slot| {
+            let message = slot.message.load(Ordering::Acquire);
+            (message != UNSENT && message >= next).then_some(CallError::ShuttingDown)
+        });
+    }
+
+    pub(super) fn closed(&self, error: &Error) {
+        self.complete_where(|slot| {
+            let may_have_run = slot.message.load(Ordering::Acquire) != UNSENT;
+            Some(CallError::Connection {
+                error: error.clone(),
+                may_have_run,
+            })
+        });
+        self.table().reading.clear();
+    }
+
+    /// Fails calls whose time is up. One task for a whole connection: a timer for each call would cost more than the call.
+    pub(crate) fn watch_deadlines(engine: &Arc<Engine>) {
+        let (calls, engine) = (engine.calls.clone(), Arc::downgrade(engine));
+        tokio::spawn(async move {
+            // The engine is held for a moment only: this task does not keep a connection open.
+            while let Some(look_at) = next_look(&engine) {
+                let told = calls.earlier.notified();
+                match look_at {
+                    None => told.await,
+                    Some(at) => drop(tokio::time::timeout_at(at.into(), told).await),
+                }
+            }
+        });
+    }
+
+    /// Lets the watcher of deadlines see that the connection is gone.
+    pub(super) fn end_watch(&self) {
+        self.earlier.notify_one();
+    }
+}
+
+/// Fails what is due. Returns when to look next (`Some(None)`: when told), `None` when the connection is gone.
+fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
+    let engine = engine.upgrade()?;
+    let now = Instant::now();
+    let mut due = Vec::new();
+    let next = {
+        let mut table = engine.calls.table();
+        table.slots.retain(|_, slot| match slot.deadline {
+            Some((deadline, _)) if deadline <= now => {
+                due.push(slot.clone());
+                false
+            }
+            _ => true,
+        });
+        table.look_at = table
+            .slots
+            .values()
+            .filter_map(|slot| Some(slot.deadline?.0))
+            .min();
+        table.look_at
+    };
+    for slot in due {
+        let after = slot.deadline.map(|(_, after)| after).unwrap_or_default();
+        slot.complete(Outcome::Failed(CallError::Deadline { after }));
+        engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
+    }
+    Some(next)
+}
+
+impl Engine {
+    /// Sends a call. Its slot gets the outcome.
+    pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
+        let Outgoing {
+            id,
+            encoded,
+            header_len,
+            deadline,
+        } = outgoing;
+        let slot = Arc::new(CallSlot {
+            id,
+            message: AtomicU64::new(UNSENT),
+            deadline,
+            state: Mutex::new(State::Waiting(None)),
+        });
+        let earlier = {
+            let mut table = self.calls.table();
+            table.slots.insert(id, slot.clone());
+            let earlier =
+                deadline.is_some_and(|(at, _)| table.look_at.is_none_or(|look_at| at < look_at));
+            if earlier {
+                table.look_at = deadline.map(|(at, _)| at);
+            }
+            earlier
+        };
+        if earlier {
+            self.calls.earlier.notify_one();
+        }
+        match self.send(encoded, header_len) {
+            Ok(message) => slot.message.store(message, Ordering::Release),
+            Err(Error::GoingAway { .. }) => self
+                .calls
+                .complete(&slot, Outcome::Failed(CallError::ShuttingDown)),
+            Err(error) => {
+                let failed = CallError::Connection {
+                    error,
+                    may_have_run: false,
+                };
+                self.calls.complete(&slot, Outcome::Failed(failed));
+            }
+        }
+        slot
+    }
+
+    /// Nobody waits for the call any more.
+    pub(crate) fn cancel(&self, slot: &CallSlot) {
+        let waited = self.calls.table().slots.remove(&slot.id).is_some();
+        if waited {
+            self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
+        }
+    }
+
+    /// Takes back the request, and what of the reply is on its way.
+    fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
+        let message = slot.message.load(Ordering::Acquire);
+        if message != UNSENT {
+            self.pipe.reset(message, code, reason);
+        }
+        let reading = {
+            let mut table = self.calls.table();
+            let id = table
+                .reading
+                .iter()
+                .find(|(_, (_, reading))| reading.id == slot.id)
+                .map(|(id, _)| *id);
+            id.inspect(|id| drop(table.reading.remove(id)))
+        };
+        if let Some(reading) = reading {
+            self.pipe.stop(reading, code, reason);
+        }
+    }
+
+    pub(super) fn reply_arrives(&self, header: Header, incoming: Incoming) {
+        let id = incoming.id();
+        let slot = {
+            let mut table = self.calls.table();
+            // A call that was given up meanwhile: its reply is skipped.
+            let Some(slot) = table.slots.get(&header.call).cloned() else {
+                return;
+            };
+            table.reading.insert(id, (header, slot.clone()));
+            slot
+        };
+        if let Some(message) = incoming.accept() {
+            self.calls.take_reading(id);
+            self.reply_complete(&header, &slot, message);
+        }
+    }
+
+    pub(super) fn reply_complete(
+        &self,
+        header: &Header,
+        slot: &CallSlot,
+        message: Result<Message, Error>,
+    ) {
+        let outcome = match message.map(|message| to_body(message, header)) {
+            Err(error) => Outcome::Failed(CallError::Connection {
+                error,
+                may_have_run: true,
+            }),
+            Ok(None) => Outcome::Failed(CallError::Other("the reply's body is missing".into())),
+            Ok(Some(body)) => match header.kind {
+                Kind::Value => Outcome::Value(body),
+                Kind::ServiceError => Outcome::ServiceError(body),
+                Kind::Failure(code) => failure(code, &body, slot),
+                Kind::Call | Kind::Bind => return,
+            },
+        };
+        self.calls.complete(slot, outcome);
+    }
+}
+
+fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
+    let text = &body.metadata[..body.metadata.len().min(16 << 10)];
+    let text: Arc<str> = String::from_utf8_lossy(text).into();
+    Outcome::Failed(match code {
+        FailureCode::Panicked => CallError::Panicked(text),
+        FailureCode::Overloaded => CallError::Overloaded(text),
+        FailureCode::Unimplemented => CallError::Unimplemented(text),
+        FailureCode::BadArguments => CallError::BadArguments(text),
+        FailureCode::Deadline => CallError::Deadline {
+            after: slot.deadline.map(|(_, after)| after).unwrap_or_default(),
+        },
+        FailureCode::ShuttingDown => CallError::ShuttingDown,
+        FailureCode::BadReply => CallError::BadReply(text),
+        FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
+        FailureCode::Other(_) => CallError::Other(text),
+    })
+}

@@ -1,0 +1,161 @@
+//! A handler on a task of its own, and how long handlers take.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+
+use super::Engine;
+use super::serving::Admitted;
+use crate::context::Scoped;
+use crate::header::FailureCode;
+
+/// A method whose first poll takes longer than this runs on tasks of its own.
+const SHORT: Duration = Duration::from_micros(20);
+
+/// How long the first polls of a method take: a running mean, in nanoseconds. `u32::MAX` before the first.
+pub(crate) struct FirstPoll(AtomicU32);
+
+impl Default for FirstPoll {
+    fn default() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+}
+
+impl FirstPoll {
+    pub(super) fn is_short(&self) -> bool {
+        self.0.load(Ordering::Relaxed) < SHORT.as_nanos() as u32
+    }
+
+    /// Takes one measurement in. One long poll outweighs many short ones: it held up a connection.
+    pub(super) fn measured(&self, took: Duration) {
+        let took = u32::try_from(took.as_nanos())
+            .unwrap_or(u32::MAX - 1)
+            .min(u32::MAX - 1);
+        let mean = match self.0.load(Ordering::Relaxed) {
+            u32::MAX => took,
+            mean => mean - mean / 8 + took / 8,
+        };
+        self.0.store(mean, Ordering::Relaxed);
+    }
+}
+
+/// A handler that was not ready at once, or takes long.
+pub(super) struct Running {
+    engine: Arc<Engine>,
+    /// The number of the call's message.
+    id: u64,
+    admitted: Admitted,
+    handler: Option<Scoped>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    speed: Arc<FirstPoll>,
+    first: bool,
+}
+
+impl Running {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        id: u64,
+        admitted: Admitted,
+        handler: Scoped,
+        speed: Arc<FirstPoll>,
+    ) -> Self {
+        let deadline = admitted
+            .context
+            .deadline()
+            .map(|at| Box::pin(tokio::time::sleep_until(at.into())));
+        Self {
+            engine,
+            id,
+            admitted,
+            handler: Some(handler),
+            deadline,
+            speed,
+            first: true,
+        }
+    }
+}
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let call = this.admitted.header.call;
+        if this.admitted.context.inner.cancel.poll(cx).is_ready() {
+            // Nobody waits: no reply. Dropping the handler ends it at its await.
+            drop_quietly(&mut this.handler);
+            return Poll::Ready(());
+        }
+        let Some(handler) = &mut this.handler else {
+            return Poll::Ready(());
+        };
+        let begun = this.first.then(Instant::now);
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+        if let Some(begun) = begun {
+            this.first = false;
+            this.speed.measured(begun.elapsed());
+        }
+        match polled {
+            Ok(Poll::Ready(reply)) => {
+                this.handler = None;
+                this.engine.reply(call, reply);
+                return Poll::Ready(());
+            }
+            Err(panic) => {
+                drop_quietly(&mut this.handler);
+                this.engine.reply_panic(call, &*panic);
+                return Poll::Ready(());
+            }
+            Ok(Poll::Pending) => {}
+        }
+        let up = this
+            .deadline
+            .as_mut()
+            .is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
+        if up {
+            this.admitted.context.inner.cancel.set();
+            drop_quietly(&mut this.handler);
+            this.engine
+                .reply_failure(call, FailureCode::Deadline, String::new());
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+/// A handler whose drop panics harms nobody else.
+fn drop_quietly(handler: &mut Option<Scoped>) {
+    let handler = handler.take();
+    if std::panic::catch_unwind(AssertUnwindSafe(|| drop(handler))).is_err() {
+        tracing::warn!("a handler panicked while it was dropped");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.engine.ran(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_short_once_measured_and_long_after_one_slow_poll() {
+        let speed = FirstPoll::default();
+        assert!(!speed.is_short(), "unknown: not on the connection's task");
+        speed.measured(Duration::from_micros(2));
+        assert!(speed.is_short());
+        speed.measured(Duration::from_millis(10));
+        assert!(!speed.is_short());
+        (0..100).for_each(|_| speed.measured(Duration::from_micros(2)));
+        assert!(speed.is_short());
+    }
+}

@@ -1,0 +1,369 @@
+//! Calls handled here: admission on the header, then the handler, then the reply.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tensorpipe::{Error, Incoming, Message};
+
+use super::running::Running;
+use super::{Body, Engine, to_body};
+use crate::codec::{Arguments, Encoded, Encoder, Outcome, Reply};
+use crate::context::{CallContext, scoped};
+use crate::header::{FailureCode, Header, Kind};
+use crate::schema::{self, Description};
+use crate::server::ServerShared;
+
+/// The longest text that goes back as the reason of a failure, in bytes.
+const REASON_MAX: usize = 8 << 10;
+
+/// What one connection of a server handles.
+pub(crate) struct Serving {
+    server: Arc<ServerShared>,
+    /// The server's number for this connection.
+    id: u64,
+    table: Mutex<Table>,
+    /// Calls admitted and not answered.
+    busy: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Admitted, their tensors on their way; by message number.
+    receiving: HashMap<u64, Admitted>,
+    /// Their handlers run.
+    running: HashMap<u64, CallContext>,
+}
+
+/// A call that will be handled.
+pub(super) struct Admitted {
+    pub(super) header: Header,
+    /// Positions of the service and the method; `None` for a bind.
+    target: Option<(usize, usize)>,
+    pub(super) context: CallContext,
+    pub(super) busy: Busy,
+}
+
+/// Counts a call for as long as it is not answered.
+pub(super) struct Busy {
+    server: Arc<ServerShared>,
+    connection: Arc<AtomicUsize>,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.connection.fetch_sub(1, Ordering::AcqRel);
+        self.server.call_ended();
+    }
+}
+
+impl Serving {
+    pub(crate) fn new(server: Arc<ServerShared>, id: u64) -> Self {
+        Self {
+            server,
+            id,
+            table: Mutex::default(),
+            busy: Arc::default(),
+        }
+    }
+
+    /// Calls admitted and not answered.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides on the header alone.
+    fn admit(&self, header: &Header, engine: &Engine) -> Result<Admitted, (FailureCode, String)> {
+        let server = &self.server;
+        if server.is_draining() {
+            return Err((FailureCode::ShuttingDown, String::new()));
+        }
+        let target = match header.kind {
+            Kind::Call => Some(server.find(header.service, header.method)?),
+            _ => None,
+        };
+        let busy = self.busy.fetch_add(1, Ordering::AcqRel);
+        server.call_began();
+        let busy_guard = Busy {
+            server: server.clone(),
+            connection: self.busy.clone(),
+        };
+        let limits = &server.limits;
+        if busy >= limits.calls_per_connection {
+            let text = format!("{busy} calls of this connection are under way, the limit");
+            return Err((FailureCode::Overloaded, text));
+        }
+        if server.calls() > limits.calls {
+            return Err((
+                FailureCode::Overloaded,
+                format!("{} calls are under way, the limit", limits.calls),
+            ));
+        }
+        let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
+        let left = if header.time_left_us == 0 {
+            longest
+        } else {
+            header.time_left_us.min(longest)
+        };
+        // Far beyond any clock there is no deadline.
+        let deadline = Instant::now().checked_add(Duration::from_micros(left));
+        let context = CallContext::new(deadline, header.trace, &engine.pipe);
+        Ok(Admitted {
+            header: *header,
+            target,
+            context,
+            busy: busy_guard,
+        })
+    }
+}
+
+impl Engine {
+    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
+        let Some(serving) = &self.serving else {
+            let text = "serves nothing: this is a client".to_owned();
+            return self.reply_failure(header.call, FailureCode::NoService, text);
+        };
+        let id = incoming.id();
+        match serving.admit(&header, self) {
+            Err((code, text)) => {
+                // The tensors are not wanted: dropping the message says so.
+                drop(incoming);
+                self.reply_failure(header.call, code, text);
+            }
+            Ok(admitted) => {
+                serving.table().receiving.insert(id, admitted);
+                if let Some(message) = incoming.accept() {
+                    self.call_complete(id, message);
+                }
+            }
+        }
+    }
+
+    /// All of a call is here, or never will be.
+    pub(super) fn call_complete(self: &Arc<Self>, id: u64, message: Result<Message, Error>) {
+        let Some(serving) = &self.serving else { return };
+        let Some(admitted) = serving.table().receiving.remove(&id) else {
+            return;
+        };
+        let call = admitted.header.call;
+        let body = match message.map(|message| to_body(message, &admitted.header)) {
+            // The caller gave it up, or the pipe ended: nobody waits for a reply.
+            Err(Error::Reset { .. }) => return,
+            Err(error) => {
+                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+            }
+            Ok(None) => {
+                return self.reply_failure(
+                    call,
+                    FailureCode::BadArguments,
+                    "the call's body is missing".to_owned(),
+                );
+            }
+            Ok(Some(body)) => body,
+        };
+        match admitted.target {
+            None => self.bind(call, body),
+            Some(target) => self.run(id, admitted, target, body),
+        }
+    }
+
+    fn run(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        (service, method): (usize, usize),
+        body: Body,
+    ) {
+        let Some(serving) = &self.serving else { return };
+        let served = &serving.server.services[service];
+        let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
+        let context = admitted.context.clone();
+        let speed = served.speed[method].clone();
+        let make = AssertUnwindSafe(|| {
+            scoped(
+                context.clone(),
+                served.service.call(method, arguments, context),
+            )
+        });
+        let mut handler = match std::panic::catch_unwind(make) {
+            Ok(handler) => handler,
+            Err(panic) => return self.reply_panic(admitted.header.call, &*panic),
+        };
+        if speed.is_short() {
+            let begun = Instant::now();
+            let mut cx = Context::from_waker(Waker::noop());
+            let polled =
+                std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(&mut cx)));
+            speed.measured(begun.elapsed());
+            match polled {
+                Ok(Poll::Ready(reply)) => return self.reply(admitted.header.call, reply),
+                Err(panic) => return self.reply_panic(admitted.header.call, &*panic),
+                Ok(Poll::Pending) => {}
+            }
+        }
+        serving.table().running.insert(id, admitted.context.clone());
+        tokio::spawn(Running::new(self.clone(), id, admitted, handler, speed));
+    }
+
+    /// A handler that was spawned has ended.
+    pub(super) fn ran(&self, id: u64) {
+        if let Some(serving) = &self.serving {
+            serving.table().running.remove(&id);
+        }
+    }
+
+    /// Nobody waits for the answer to message number `id` any more.
+    pub(super) fn call_abandoned(&self, id: u64) {
+        let Some(serving) = &self.serving else { return };
+        let (receiving, running) = {
+            let mut table = serving.table();
+            (table.receiving.remove(&id), table.running.get(&id).cloned())
+        };
+        drop(receiving);
+        if let Some(context) = running {
+            context.inner.cancel.set();
+        }
+    }
+
+    /// The pipe has ended.
+    pub(super) fn abandon_all(&self) {
+        let Some(serving) = &self.serving else { return };
+        let (receiving, running) = {
+            let mut table = serving.table();
+            (
+                std::mem::take(&mut table.receiving),
+                table.running.values().cloned().collect::<Vec<_>>(),
+            )
+        };
+        drop(receiving);
+        running
+            .iter()
+            .for_each(|context| context.inner.cancel.set());
+        serving.server.forget(serving.id);
+    }
+
+    /// Tells a client whether its service is served here, and under which number.
+    fn bind(&self, call: u64, body: Body) {
+        let Some(serving) = &self.serving else { return };
+        let mut arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
+        let description: Description = match arguments.take("service") {
+            Ok(description) => description,
+            Err(error) => {
+                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+            }
+        };
+        let services = &serving.server.services;
+        let found = services
+            .iter()
+            .position(|served| served.service.schema().service == description.service);
+        let Some(index) = found else {
+            let names: Vec<_> = services
+                .iter()
+                .map(|served| format!("`{}`", served.service.schema().service))
+                .collect();
+            let asked = description
+                .service
+                .chars()
+                .take(64)
+                .collect::<String>()
+                .escape_debug()
+                .to_string();
+            let text = format!("has no service `{asked}`, only {}", names.join(", "));
+            return self.reply_failure(call, FailureCode::NoService, text);
+        };
+        match schema::compare(&description, &services[index].service.schema().describe()) {
+            Ok(()) => self.reply(call, Reply::value(index as u32)),
+            Err(mismatch) => self.reply_failure(call, FailureCode::Mismatch, mismatch.to_string()),
+        }
+    }
+
+    pub(super) fn reply(&self, call: u64, reply: Reply) {
+        let (kind, encoded) = match reply.into_outcome() {
+            Outcome::Value(encoded) => (Kind::Value, encoded),
+            Outcome::Error(encoded) => (Kind::ServiceError, encoded),
+            Outcome::Unsendable(error) => {
+                return self.reply_failure(call, FailureCode::BadReply, error.to_string());
+            }
+            Outcome::BadArguments(error) => {
+                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+            }
+            Outcome::UnknownMethod(method) => {
+                return self.reply_failure(
+                    call,
+                    FailureCode::Unimplemented,
+                    format!("method number {method}"),
+                );
+            }
+        };
+        let Encoded {
+            mut metadata,
+            payloads,
+            tensors,
+        } = encoded;
+        Header::put_reply(&mut metadata, kind, call);
+        let sent = self.send(
+            Encoded {
+                metadata,
+                payloads,
+                tensors,
+            },
+            crate::codec::REPLY_HEADER,
+        );
+        match sent {
+            Ok(_) => {}
+            // Too large for the caller's limits, or on a device that no channel serves.
+            Err(Error::Misuse(misuse)) => {
+                self.reply_failure(call, FailureCode::BadReply, misuse.to_string())
+            }
+            Err(error) => {
+                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
+            }
+        }
+    }
+
+    pub(super) fn reply_panic(&self, call: u64, panic: &(dyn std::any::Any + Send)) {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        self.reply_failure(
+            call,
+            FailureCode::Panicked,
+            text.unwrap_or_else(|| "with no message".to_owned()),
+        );
+    }
+
+    pub(super) fn reply_failure(&self, call: u64, code: FailureCode, mut text: String) {
+        text.truncate(text.floor_char_boundary(REASON_MAX));
+        let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
+        let header_len = metadata.len();
+        metadata.extend_from_slice(text.as_bytes());
+        let sent = self.send(
+            Encoded {
+                metadata,
+                ..Encoded::default()
+            },
+            header_len,
+        );
+        if let Err(error) = sent {
+            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
+        }
+    }
+}
+
+/// What a client says first.
+pub(crate) fn bind_request(
+    call: u64,
+    description: &Description,
+) -> Result<(Encoded, usize), crate::codec::EncodeError> {
+    let header = Header::plain(Kind::Bind, call).to_vec();
+    let header_len = header.len();
+    let mut encoder = Encoder::after(header);
+    encoder.push::<Description>("service", &description)?;
+    Ok((encoder.finish(), header_len))
+}

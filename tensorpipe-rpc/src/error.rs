@@ -1,0 +1,167 @@
+//! Why a call has no result, and why a client has no connection.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::codec::{DecodeError, EncodeError};
+
+/// Why a call has no result. `E` is the method's own error, where it has one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum CallError<E = Infallible> {
+    /// What the method itself returned.
+    Service(E),
+    /// The method panicked, with this message. It ran in part; the server goes on.
+    Panicked(Arc<str>),
+    /// The server has enough to do; the method did not run. In the server's words.
+    Overloaded(Arc<str>),
+    /// The server has no such method: it is older than this client.
+    Unimplemented(Arc<str>),
+    /// Time was up. The method may have run.
+    Deadline {
+        /// The bound.
+        after: Duration,
+    },
+    /// The server is shutting down; the method did not run. Call another server.
+    ShuttingDown,
+    /// An argument cannot be sent; nothing was.
+    Encode(EncodeError),
+    /// The server could not make sense of the arguments; the method did not run. In the server's words.
+    BadArguments(Arc<str>),
+    /// The method ran, but the server could not send what it returned. In the server's words.
+    BadReply(Arc<str>),
+    /// The method ran, but its reply makes no sense here.
+    Decode(DecodeError),
+    /// The connection ended first, or did not take the call.
+    Connection {
+        /// How.
+        error: tensorpipe::Error,
+        /// Whether the method may have run.
+        may_have_run: bool,
+    },
+    /// A reason that this version does not know. In the server's words.
+    Other(Arc<str>),
+}
+
+impl<E> CallError<E> {
+    /// Whether the method may have run, in part or whole: then only an idempotent method can simply be called again.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::Service(_)
+            | Self::Panicked(_)
+            | Self::Deadline { .. }
+            | Self::BadReply(_)
+            | Self::Decode(_)
+            | Self::Other(_) => true,
+            Self::Connection { may_have_run, .. } => *may_have_run,
+            Self::Overloaded(_)
+            | Self::Unimplemented(_)
+            | Self::ShuttingDown
+            | Self::Encode(_)
+            | Self::BadArguments(_) => false,
+        }
+    }
+}
+
+impl<E> CallError<E> {
+    /// The same with the method's own error made into something else.
+    pub fn map_service<F>(self, map: impl FnOnce(E) -> F) -> CallError<F> {
+        match self {
+            Self::Service(error) => CallError::Service(map(error)),
+            Self::Panicked(message) => CallError::Panicked(message),
+            Self::Overloaded(reason) => CallError::Overloaded(reason),
+            Self::Unimplemented(reason) => CallError::Unimplemented(reason),
+            Self::Deadline { after } => CallError::Deadline { after },
+            Self::ShuttingDown => CallError::ShuttingDown,
+            Self::Encode(error) => CallError::Encode(error),
+            Self::BadArguments(reason) => CallError::BadArguments(reason),
+            Self::BadReply(reason) => CallError::BadReply(reason),
+            Self::Decode(error) => CallError::Decode(error),
+            Self::Connection {
+                error,
+                may_have_run,
+            } => CallError::Connection {
+                error,
+                may_have_run,
+            },
+            Self::Other(reason) => CallError::Other(reason),
+        }
+    }
+}
+
+impl CallError {
+    /// The same for a method that has an error of its own.
+    pub(crate) fn without_service<E>(self) -> CallError<E> {
+        self.map_service(|never| match never {})
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(error) => error.fmt(f),
+            Self::Panicked(message) => write!(f, "the method panicked: {message}"),
+            Self::Overloaded(reason) => {
+                write!(f, "the server has enough to do: {reason}; call again later")
+            }
+            Self::Unimplemented(what) => {
+                write!(f, "the server has no {what}; it is older than this client")
+            }
+            Self::Deadline { after } => {
+                write!(
+                    f,
+                    "no answer within {after:?}; the method may have run, give it more time with `with_deadline`"
+                )
+            }
+            Self::ShuttingDown => f.write_str(
+                "the server is shutting down; the method did not run, call another server",
+            ),
+            Self::Encode(error) => error.fmt(f),
+            Self::BadArguments(reason) => write!(f, "the server could not read the call: {reason}"),
+            Self::BadReply(reason) => write!(
+                f,
+                "the method ran, but its result could not be sent: {reason}"
+            ),
+            Self::Decode(error) => error.fmt(f),
+            Self::Connection {
+                error,
+                may_have_run,
+            } => {
+                let ran = if *may_have_run {
+                    "may have run"
+                } else {
+                    "did not run"
+                };
+                write!(f, "{error}; the method {ran}")
+            }
+            Self::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
+
+/// Why a client has no connection to its service.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// There is no pipe to the server.
+    #[error(transparent)]
+    Pipe(#[from] tensorpipe::Error),
+    /// The server has no service of this name.
+    #[error("the server at the other end of {pipe} {reason}")]
+    NoService {
+        /// The pipe.
+        pipe: Arc<str>,
+        /// What it has, in its words.
+        reason: Arc<str>,
+    },
+    /// Client and server were built from different definitions of the service.
+    #[error("{0}; build both from one definition")]
+    Mismatch(Arc<str>),
+    /// The server did not say whether it has the service.
+    #[error("the server did not answer the first question: {0}")]
+    Call(CallError),
+}

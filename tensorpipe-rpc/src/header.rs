@@ -1,0 +1,298 @@
+//! The call header: the front of the metadata of every message of the call engine.
+//!
+//! ```text
+//! offset  size
+//!      0     1  kind
+//!      1     1  length of the header, so that a later version's fields can be skipped
+//!      2     1  flags: 1 the body is payload 0 instead of the rest of the metadata, 2 a trace follows
+//!      3     1  failure code (kind failure), else 0
+//!      4     8  call id, chosen by the caller, never used twice on a connection
+//!     12     4  service id, from the answer to the bind      (kind call)
+//!     16     4  method id: FNV-1a of the method's name       (kind call)
+//!     20     8  time left in microseconds, 0 without bound   (kind call)
+//!     28    24  trace id and span id                         (kind call, flag 2)
+//! ```
+//! Integers are little-endian. It is decided on the header alone whether a call is admitted, before its tensors move.
+
+use crate::codec::REPLY_HEADER;
+
+/// Flag: the body is payload 0.
+pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
+const TRACE: u8 = 2;
+
+const CALL_LEN: usize = 28;
+const TRACE_LEN: usize = 24;
+
+/// Bodies up to this size stay in the metadata, in bytes.
+pub(crate) const INLINE_BODY: usize = 32 << 10;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Calls a method.
+    Call,
+    /// What the method returned.
+    Value,
+    /// The error that the method returned.
+    ServiceError,
+    /// Why the call has no result.
+    Failure(FailureCode),
+    /// Asks for a service: the body is its description.
+    Bind,
+}
+
+/// Why a call has no result. Travels as one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureCode {
+    Panicked,
+    Overloaded,
+    Unimplemented,
+    BadArguments,
+    Deadline,
+    ShuttingDown,
+    BadReply,
+    Mismatch,
+    NoService,
+    Other(u8),
+}
+
+/// Where a call belongs among others: propagated from call to nested call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TraceContext {
+    /// The same for everything that one outermost call caused; 0 for none.
+    pub trace_id: u128,
+    /// The calling span.
+    pub span_id: u64,
+}
+
+/// A decoded header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) call: u64,
+    pub(crate) service: u32,
+    pub(crate) method: u32,
+    pub(crate) time_left_us: u64,
+    pub(crate) trace: TraceContext,
+    /// Its length: the body begins here.
+    pub(crate) len: usize,
+}
+
+impl FailureCode {
+    fn code(self) -> u8 {
+        match self {
+            Self::Panicked => 1,
+            Self::Overloaded => 2,
+            Self::Unimplemented => 3,
+            Self::BadArguments => 4,
+            Self::Deadline => 5,
+            Self::ShuttingDown => 6,
+            Self::BadReply => 7,
+            Self::Mismatch => 8,
+            Self::NoService => 9,
+            Self::Other(code) => code,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::Panicked,
+            2 => Self::Overloaded,
+            3 => Self::Unimplemented,
+            4 => Self::BadArguments,
+            5 => Self::Deadline,
+            6 => Self::ShuttingDown,
+            7 => Self::BadReply,
+            8 => Self::Mismatch,
+            9 => Self::NoService,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Kind {
+    fn code(self) -> (u8, u8) {
+        match self {
+            Self::Call => (1, 0),
+            Self::Value => (2, 0),
+            Self::ServiceError => (3, 0),
+            Self::Failure(code) => (4, code.code()),
+            Self::Bind => (5, 0),
+        }
+    }
+}
+
+impl Header {
+    /// The header of a call.
+    pub(crate) fn call(
+        call: u64,
+        service: u32,
+        method: u32,
+        time_left_us: u64,
+        trace: TraceContext,
+    ) -> Self {
+        Self {
+            kind: Kind::Call,
+            flags: 0,
+            call,
+            service,
+            method,
+            time_left_us,
+            trace,
+            len: 0,
+        }
+    }
+
+    /// The header of anything else.
+    pub(crate) fn plain(kind: Kind, call: u64) -> Self {
+        Self {
+            kind,
+            flags: 0,
+            call,
+            service: 0,
+            method: 0,
+            time_left_us: 0,
+            trace: TraceContext::default(),
+            len: 0,
+        }
+    }
+
+    /// A vector that begins with the header, with room for a small body.
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(96);
+        let (kind, code) = self.kind.code();
+        let traced = self.trace.trace_id != 0;
+        let is_call = self.kind == Kind::Call;
+        let len = match (is_call, traced) {
+            (true, true) => CALL_LEN + TRACE_LEN,
+            (true, false) => CALL_LEN,
+            (false, _) => REPLY_HEADER,
+        };
+        let flags = self.flags | if is_call && traced { TRACE } else { 0 };
+        out.extend_from_slice(&[kind, len as u8, flags, code]);
+        out.extend_from_slice(&self.call.to_le_bytes());
+        if is_call {
+            out.extend_from_slice(&self.service.to_le_bytes());
+            out.extend_from_slice(&self.method.to_le_bytes());
+            out.extend_from_slice(&self.time_left_us.to_le_bytes());
+            if traced {
+                out.extend_from_slice(&self.trace.trace_id.to_le_bytes());
+                out.extend_from_slice(&self.trace.span_id.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Writes the header of a reply over the room that [`Reply`](crate::codec::Reply) left for it.
+    pub(crate) fn put_reply(metadata: &mut [u8], kind: Kind, call: u64) {
+        let (kind, code) = kind.code();
+        metadata[..4].copy_from_slice(&[kind, REPLY_HEADER as u8, 0, code]);
+        metadata[4..REPLY_HEADER].copy_from_slice(&call.to_le_bytes());
+    }
+
+    /// The header at the front of `metadata`; in words what is wrong with it otherwise.
+    pub(crate) fn decode(metadata: &[u8]) -> Result<Self, &'static str> {
+        const SHORT: &str = "a message whose call header is cut short";
+        let Some(([kind, len, flags, code], _)) = metadata.split_first_chunk::<4>() else {
+            return Err(SHORT);
+        };
+        let (len, flags) = (usize::from(*len), *flags);
+        let header = metadata.get(..len).ok_or(SHORT)?;
+        let kind = match kind {
+            1 => Kind::Call,
+            2 => Kind::Value,
+            3 => Kind::ServiceError,
+            4 => Kind::Failure(FailureCode::from_code(*code)),
+            5 => Kind::Bind,
+            _ => return Err("a message of an unknown kind"),
+        };
+        let call = u64_at(header, 4).ok_or(SHORT)?;
+        let mut decoded = Self {
+            flags,
+            len,
+            ..Self::plain(kind, call)
+        };
+        if kind == Kind::Call {
+            decoded.service = u32_at(header, 12).ok_or(SHORT)?;
+            decoded.method = u32_at(header, 16).ok_or(SHORT)?;
+            decoded.time_left_us = u64_at(header, 20).ok_or(SHORT)?;
+            if flags & TRACE != 0 {
+                let (low, high) = (
+                    u64_at(header, 28).ok_or(SHORT)?,
+                    u64_at(header, 36).ok_or(SHORT)?,
+                );
+                let trace_id = u128::from(low) | u128::from(high) << 64;
+                decoded.trace = TraceContext {
+                    trace_id,
+                    span_id: u64_at(header, 44).ok_or(SHORT)?,
+                };
+            }
+        }
+        Ok(decoded)
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_come_back_and_short_ones_are_refused() {
+        let trace = TraceContext {
+            trace_id: 7 << 100 | 3,
+            span_id: 9,
+        };
+        for header in [
+            Header::call(5, 1, 2, 3, TraceContext::default()),
+            Header::call(u64::MAX, 1, 2, 3, trace),
+            Header::plain(Kind::Failure(FailureCode::Overloaded), 8),
+            Header::plain(Kind::Bind, 1),
+        ] {
+            let bytes = header.to_vec();
+            let decoded = Header::decode(&bytes).unwrap();
+            let flags = if header.trace.trace_id != 0 { TRACE } else { 0 };
+            assert_eq!(
+                decoded,
+                Header {
+                    len: bytes.len(),
+                    flags,
+                    ..header
+                }
+            );
+            for cut in 0..bytes.len() {
+                assert!(Header::decode(&bytes[..cut]).is_err());
+            }
+            // A later version's header is longer.
+            let mut longer = bytes.clone();
+            longer[1] += 4;
+            longer.extend_from_slice(&[1, 2, 3, 4]);
+            assert_eq!(Header::decode(&longer).unwrap().len, bytes.len() + 4);
+        }
+    }
+
+    #[test]
+    fn a_reply_is_written_in_place() {
+        let mut bytes = vec![0; REPLY_HEADER + 3];
+        Header::put_reply(&mut bytes, Kind::Value, 77);
+        let header = Header::decode(&bytes).unwrap();
+        assert_eq!(
+            (header.kind, header.call, header.len),
+            (Kind::Value, 77, REPLY_HEADER)
+        );
+    }
+}

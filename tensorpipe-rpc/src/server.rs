@@ -1,0 +1,325 @@
+//! The serving side.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tensorpipe::{Context, Error, Misuse, Pipe, Url};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::engine::{Engine, FirstPoll, Serving};
+use crate::header::FailureCode;
+use crate::service::Service;
+
+/// How much a server does at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerLimits {
+    /// Calls under way at once, of all connections. Beyond, a call is refused as
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Default 16384.
+    pub calls: usize,
+    /// Calls under way at once of one connection. Default 4096.
+    pub calls_per_connection: usize,
+    /// The longest that a call may take, whatever its caller says. Default one hour.
+    pub longest_call: Duration,
+    /// How long a shutdown waits for calls under way. Default 30 s.
+    pub drain: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            calls: 16384,
+            calls_per_connection: 4096,
+            longest_call: Duration::from_secs(3600),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Makes a [`Server`].
+#[derive(Default)]
+pub struct ServerBuilder {
+    context: Option<Context>,
+    services: Vec<Arc<dyn Service>>,
+    limits: ServerLimits,
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder")
+            .field("services", &self.services.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerBuilder {
+    /// Serves a service, beside those that were named before.
+    pub fn service(mut self, service: impl Service) -> Self {
+        self.services.push(Arc::new(service));
+        self
+    }
+
+    /// Uses this context instead of the process's default one.
+    pub fn context(mut self, context: &Context) -> Self {
+        self.context = Some(context.clone());
+        self
+    }
+
+    /// How much is done at once.
+    pub fn limits(mut self, limits: ServerLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Listens at a URL, e.g. `tcp://0.0.0.0:5000`, and serves from now on.
+    ///
+    /// # Errors
+    /// As [`Context::listen`]; [`Misuse`] for two services of one name.
+    pub async fn listen(self, url: impl AsRef<str>) -> Result<Server, Error> {
+        self.listen_at([url]).await
+    }
+
+    /// The same at several URLs.
+    ///
+    /// # Errors
+    /// As [`ServerBuilder::listen`].
+    pub async fn listen_at<U: AsRef<str>>(
+        self,
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<Server, Error> {
+        let context = self
+            .context
+            .clone()
+            .unwrap_or_else(|| Context::global().clone());
+        let shared = Arc::new(ServerShared::new(self.services, self.limits)?);
+        let listener = context.listen(urls).await?;
+        let urls = listener.urls().to_vec();
+        let accepting = shared.clone();
+        let accept = tokio::spawn(async move {
+            while let Ok(pipe) = listener.accept().await {
+                accepting.serve(pipe);
+            }
+        });
+        Ok(Server {
+            shared,
+            urls,
+            accept,
+        })
+    }
+}
+
+/// Serves services at one or several URLs. Dropping it stops: calls under way end first, within their deadlines.
+pub struct Server {
+    shared: Arc<ServerShared>,
+    urls: Vec<Url>,
+    accept: JoinHandle<()>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("urls", &self.urls)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Begins a server.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// Where it listens first; a port 0 has become a real one.
+    pub fn url(&self) -> &Url {
+        &self.urls[0]
+    }
+
+    /// Where it listens.
+    pub fn urls(&self) -> &[Url] {
+        &self.urls
+    }
+
+    /// Serves a pipe that came another way.
+    pub fn serve(&self, pipe: Pipe) {
+        self.shared.serve(pipe);
+    }
+
+    /// The pipes being served.
+    pub fn pipes(&self) -> Vec<Pipe> {
+        self.shared
+            .connections()
+            .values()
+            .map(|engine| engine.pipe.clone())
+            .collect()
+    }
+
+    /// Serves until the task is dropped or the listener fails.
+    pub async fn wait(mut self) {
+        let _ = (&mut self.accept).await;
+    }
+
+    /// Stops in good order: no new pipes and calls (callers learn that theirs did not run), calls under way end first,
+    /// for [`ServerLimits::drain`] at most, then the pipes close. Returns how many calls had to be given up.
+    pub async fn shutdown(self) -> usize {
+        self.accept.abort();
+        let shared = &self.shared;
+        shared.draining.store(true, Ordering::Release);
+        let engines: Vec<Arc<Engine>> = shared.connections().values().cloned().collect();
+        for engine in &engines {
+            engine.pipe.go_away("the server is shutting down");
+        }
+        let until = Instant::now() + shared.limits.drain;
+        while shared.calls() > 0 {
+            let ended = shared.ended.notified();
+            if shared.calls() == 0 || tokio::time::timeout_at(until, ended).await.is_err() {
+                break;
+            }
+        }
+        let given_up = shared.calls();
+        for engine in &engines {
+            let pipe = engine.pipe.clone();
+            // Each within its own linger; together, not one after another.
+            tokio::spawn(async move { pipe.close().await });
+        }
+        for engine in &engines {
+            engine.pipe.ended().await;
+        }
+        given_up
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accept.abort();
+        self.shared.connections().clear();
+    }
+}
+
+/// A service and how long its methods take.
+pub(crate) struct Served {
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) speed: Vec<Arc<FirstPoll>>,
+    by_id: HashMap<u32, usize>,
+}
+
+/// What the connections of a server share.
+pub(crate) struct ServerShared {
+    pub(crate) services: Vec<Served>,
+    pub(crate) limits: ServerLimits,
+    connections: Mutex<HashMap<u64, Arc<Engine>>>,
+    next_connection: AtomicU64,
+    calls: AtomicUsize,
+    draining: AtomicBool,
+    ended: Notify,
+}
+
+impl ServerShared {
+    fn new(services: Vec<Arc<dyn Service>>, limits: ServerLimits) -> Result<Self, Misuse> {
+        let mut served: Vec<Served> = Vec::new();
+        for service in services {
+            let schema = service.schema();
+            if served
+                .iter()
+                .any(|other| other.service.schema().service == schema.service)
+            {
+                let text = format!(
+                    "two services of this server are named `{}`; rename one trait",
+                    schema.service
+                );
+                return Err(Misuse::Other(text));
+            }
+            let by_id = schema
+                .methods
+                .iter()
+                .enumerate()
+                .map(|(i, method)| (method.id, i))
+                .collect();
+            let speed = schema.methods.iter().map(|_| Arc::default()).collect();
+            served.push(Served {
+                service,
+                speed,
+                by_id,
+            });
+        }
+        Ok(Self {
+            services: served,
+            limits,
+            connections: Mutex::default(),
+            next_connection: AtomicU64::new(0),
+            calls: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            ended: Notify::new(),
+        })
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Engine>>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(self: &Arc<Self>, pipe: Pipe) {
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
+        let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id)));
+        self.connections().insert(id, engine);
+        // It may have ended before it was in the table.
+        if pipe.has_ended() {
+            self.forget(id);
+        }
+    }
+
+    pub(crate) fn forget(&self, id: u64) {
+        let engine = self.connections().remove(&id);
+        drop(engine);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Calls under way.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn call_began(&self) {
+        self.calls.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn call_ended(&self) {
+        if self.calls.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_draining() {
+            self.ended.notify_one();
+        }
+    }
+
+    /// Positions of a service and its method.
+    pub(crate) fn find(
+        &self,
+        service: u32,
+        method: u32,
+    ) -> Result<(usize, usize), (FailureCode, String)> {
+        let index = service as usize;
+        let Some(served) = self.services.get(index) else {
+            return Err((
+                FailureCode::NoService,
+                format!("has no service number {service}"),
+            ));
+        };
+        match served.by_id.get(&method) {
+            Some(position) => Ok((index, *position)),
+            None => {
+                let name = served.service.schema().service;
+                Err((
+                    FailureCode::Unimplemented,
+                    format!("method of `{name}` with the id {method:#010x}"),
+                ))
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What a server serves.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+
+use crate::codec::{Arguments, DecodeError, Reply};
+use crate::context::CallContext;
+use crate::schema::Schema;
+
+/// A call being handled.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// A service as a server sees it. `#[tensor_service]` implements it on `FooService`.
+pub trait Service: Send + Sync + 'static {
+    /// Its name and methods.
+    fn schema(&self) -> &'static Schema;
+
+    /// Handles a call of the method at this position of the schema.
+    fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture;
+}
+
+/// The reply to a call whose arguments make no sense.
+pub fn bad_arguments(error: DecodeError) -> HandlerFuture {
+    Box::pin(ready(Reply::bad_arguments(error)))
+}
+
+/// The reply to a call of a method that is in the schema and not in the service.
+pub fn unknown_method(method: usize) -> HandlerFuture {
+    Box::pin(ready(Reply::unknown_method(method)))
+}

@@ -1,0 +1,52 @@
+//! What `tarpc_stub!` needs of a client.
+
+/// What generated code names.
+pub mod private {
+    use std::convert::Infallible;
+    use std::io::ErrorKind;
+    use std::time::Instant;
+
+    use tarpc::ServerError;
+
+    pub use tarpc::RequestName;
+    pub use tarpc::client::RpcError;
+    pub use tarpc::client::stub::Stub;
+    pub use tarpc::context::Context;
+
+    use crate::client::ClientHandle;
+    use crate::error::CallError;
+
+    /// A client whose calls have the deadline of tarpc's context.
+    pub fn under(handle: &ClientHandle, context: &Context) -> ClientHandle {
+        handle.with_deadline(context.deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// The answer of a method that has no error of its own.
+    pub fn value<T>(answer: Result<T, CallError>) -> Result<T, RpcError> {
+        result(answer).map(|Ok::<T, Infallible>(value)| value)
+    }
+
+    /// The answer of a method that has one: that is an answer, too.
+    pub fn result<T, E>(answer: Result<T, CallError<E>>) -> Result<Result<T, E>, RpcError> {
+        let error = match answer {
+            Ok(value) => return Ok(Ok(value)),
+            Err(error) => error,
+        };
+        let server = |kind, text: String| Err(RpcError::Server(ServerError::new(kind, text)));
+        match error {
+            CallError::Service(error) => Ok(Err(error)),
+            CallError::Deadline { .. } => Err(RpcError::DeadlineExceeded),
+            CallError::Connection {
+                error,
+                may_have_run: false,
+            } => Err(RpcError::Send(error.to_string().into())),
+            CallError::Connection { .. } => Err(RpcError::Shutdown),
+            CallError::Overloaded(text) => server(ErrorKind::WouldBlock, text.to_string()),
+            CallError::ShuttingDown => server(
+                ErrorKind::ConnectionRefused,
+                "the server is shutting down".to_owned(),
+            ),
+            other => server(ErrorKind::Other, other.map_service(|_| "").to_string()),
+        }
+    }
+}

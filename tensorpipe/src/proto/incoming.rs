@@ -1,0 +1,174 @@
+//! Commands of the application and of channels about messages that the peer writes.
+
+use super::pipe::{Event, OpId, PipeState};
+use super::read::Disposition;
+use super::wire::descriptor::Carriage;
+use super::wire::frame::Control;
+use crate::descriptor::Descriptor;
+use crate::error::ResetCode;
+
+impl<S: Clone, D> PipeState<S, D> {
+    /// The descriptor of a message that is ready; `None` the second time.
+    pub(crate) fn take_descriptor(&mut self, message: u64) -> Option<Descriptor> {
+        self.incoming.messages.get_mut(&message)?.descriptor.take()
+    }
+
+    /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether it comes
+    /// without a go-ahead.
+    pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
+        match self
+            .incoming
+            .messages
+            .get(&message)?
+            .parts
+            .get(usize::from(part))?
+            .carriage
+        {
+            Carriage::Eager => None,
+            Carriage::Bulk { channel, ahead } => Some((channel, ahead)),
+        }
+    }
+
+    /// Length of a part of an incoming message, in bytes.
+    pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
+        let message = self.incoming.messages.get(&op.message)?;
+        message.parts.get(usize::from(op.part)).map(|part| part.len)
+    }
+
+    /// Bytes of an incoming message's bulk parts that are not here yet.
+    pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
+        let parts = self
+            .incoming
+            .messages
+            .get(&message)
+            .map(|message| message.parts.as_slice())
+            .unwrap_or_default();
+        parts
+            .iter()
+            .filter(|part| !part.done)
+            .map(|part| part.len - part.got)
+            .sum()
+    }
+
+    /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
+    /// A skipped part that comes without a go-ahead still comes, and is thrown away.
+    pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
+        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
+            return false;
+        };
+        match incoming.disposition {
+            Disposition::Undecided => incoming.disposition = Disposition::Reading,
+            Disposition::Reading => return true,
+            Disposition::Arriving | Disposition::Refused => return false,
+        }
+        let mut waits = false;
+        let mut refused = Vec::new();
+        for (i, part) in incoming.parts.iter_mut().enumerate() {
+            let skipped = skip.contains(&(i as u16));
+            match part.carriage {
+                Carriage::Eager => {}
+                Carriage::Bulk { ahead: true, .. } if skipped => part.dest = None,
+                Carriage::Bulk { ahead: true, .. } => {}
+                Carriage::Bulk { ahead: false, .. } if skipped => {
+                    part.done = true;
+                    refused.push(i as u16);
+                }
+                Carriage::Bulk { ahead: false, .. } => waits = true,
+            }
+        }
+        if waits || !refused.is_empty() {
+            self.outbox.control(Control::Grant {
+                message,
+                skip: refused,
+            });
+        }
+        self.count_read(message);
+        true
+    }
+
+    /// The application does not want a message, or no more of it.
+    pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
+        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
+            return;
+        };
+        if incoming.disposition == Disposition::Refused {
+            return;
+        }
+        // The writer always hears of a refusal, and answers; a skipped message for which it does not wait is of no
+        // interest to it.
+        let tell = incoming.is_open() || code != ResetCode::Skipped;
+        for (part, channel) in incoming.abandon() {
+            let op = OpId {
+                message,
+                part,
+                outgoing: false,
+            };
+            self.events.push_back(Event::Cancel { op, channel });
+        }
+        incoming.disposition = Disposition::Refused;
+        if tell {
+            self.outbox.control(Control::Refuse {
+                message,
+                code,
+                text: text.to_owned(),
+            });
+            self.count_read(message);
+        } else {
+            self.release(message);
+        }
+    }
+
+    /// The application is done with a message: its credit goes back to the writer. Bulk parts that have not come are
+    /// not wanted: the message is refused as [`ResetCode::Skipped`].
+    pub(crate) fn finish(&mut self, message: u64) {
+        match self.incoming.messages.get(&message) {
+            None => {}
+            Some(incoming) if incoming.disposition == Disposition::Refused => {}
+            Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
+            Some(_) => self.release(message),
+        }
+    }
+
+    /// Lets DATA frames fill `dest`. Returns `false` if the part is not wanted any more.
+    pub(crate) fn expect(&mut self, op: OpId, dest: D) -> bool {
+        let message = self.incoming.messages.get_mut(&op.message);
+        let wanted = message.filter(|message| message.disposition != Disposition::Refused);
+        match wanted.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
+            Some(part) if !part.done => {
+                part.expected = true;
+                part.dest = Some(dest);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A part is complete at this side.
+    pub(crate) fn part_received(&mut self, op: OpId) {
+        if let Some(part) = self
+            .incoming
+            .messages
+            .get_mut(&op.message)
+            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
+        {
+            part.done = true;
+        }
+    }
+
+    /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
+    pub(super) fn release(&mut self, message: u64) {
+        let Some(released) = self.incoming.messages.remove(&message) else {
+            return;
+        };
+        if let Some(window) = self.receive_window.finish(released.credit) {
+            self.outbox.control(window);
+        }
+        self.count_read(message);
+    }
+
+    pub(super) fn count_read(&mut self, message: u64) {
+        if let Some(message) = self.incoming.read(message) {
+            self.outbox.control(Control::Flushed { message });
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Finding out that the peer is silent: it is asked after half the bound, and given up after the other half.
+
+use std::time::{Duration, Instant};
+
+use super::pipe::PipeState;
+use super::wire::frame::Control;
+
+/// When a silent peer is asked, and when it is given up.
+#[derive(Debug)]
+pub(crate) struct KeepAlive {
+    silence: Option<Duration>,
+    last_heard: Instant,
+    asked: Option<Instant>,
+    nonce: u64,
+}
+
+impl KeepAlive {
+    pub(crate) fn new(silence: Option<Duration>, now: Instant) -> Self {
+        Self {
+            silence,
+            last_heard: now,
+            asked: None,
+            nonce: 0,
+        }
+    }
+}
+
+impl<S: Clone, D> PipeState<S, D> {
+    /// When `handle_timeout` wants to be called.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let half = self.keep_alive.silence? / 2;
+        let since = self.keep_alive.asked.unwrap_or(self.keep_alive.last_heard);
+        since.checked_add(half)
+    }
+
+    /// Something came from the peer.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.keep_alive.last_heard = now;
+        self.keep_alive.asked = None;
+    }
+
+    /// Asks a silent peer for a sign of life. Fails with how long it has been silent once it had time to answer.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), Duration> {
+        let Some(silence) = self.keep_alive.silence else {
+            return Ok(());
+        };
+        let quiet = now.saturating_duration_since(self.keep_alive.last_heard);
+        match self.keep_alive.asked {
+            // A process that was itself suspended asks first, and gives the peer half the bound to answer.
+            None if quiet >= silence / 2 => {
+                self.keep_alive.asked = Some(now);
+                self.keep_alive.nonce += 1;
+                self.outbox.control(Control::Ping {
+                    nonce: self.keep_alive.nonce,
+                });
+                Ok(())
+            }
+            Some(asked) if now.saturating_duration_since(asked) >= silence / 2 => Err(quiet),
+            _ => Ok(()),
+        }
+    }
+}

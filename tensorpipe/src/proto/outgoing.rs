@@ -1,0 +1,173 @@
+//! Commands of the application and of channels about messages that this side writes.
+
+use super::output::Stream;
+use super::pipe::{Event, OpId, PipeState};
+use super::wire::descriptor::Carriage;
+use super::wire::frame::Control;
+use super::write::{self, OutgoingPart, Stage};
+use crate::descriptor::Descriptor;
+use crate::error::{Misuse, PeerFault, ResetCode};
+
+impl<S: Clone, D> PipeState<S, D> {
+    /// Queues a message. Returns its number. Fails if the peer would not take it, or after `close`.
+    pub(crate) fn write(
+        &mut self,
+        descriptor: Descriptor,
+        parts: Vec<OutgoingPart<S>>,
+    ) -> Result<u64, Misuse> {
+        if self.closing.asked {
+            return Err(Misuse::Other(
+                "this pipe is closing; write before `close`".to_owned(),
+            ));
+        }
+        write::check(&descriptor, &self.peer)?;
+        Ok(self.outgoing.push(descriptor, parts, &self.peer))
+    }
+
+    /// Messages written and not yet handed over.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// Whether a written message is not yet handed over.
+    pub(crate) fn is_writing(&self, message: u64) -> bool {
+        self.outgoing.contains(message)
+    }
+
+    /// The number of the last message written, if there is one.
+    pub(crate) fn last_written(&self) -> Option<u64> {
+        self.outgoing.next_number().checked_sub(1)
+    }
+
+    /// Abandons a message, wherever it is: what has not left does not leave. A message that is already with the peer is
+    /// named to it, so that it can abandon what the message asked for.
+    pub(crate) fn reset(&mut self, message: u64, code: ResetCode, text: &str) {
+        if message >= self.outgoing.next_sent {
+            if let Some(queued) = self.outgoing.message(message) {
+                queued.stage = Stage::Hole(code, text.to_owned());
+                queued.parts.clear();
+            }
+            return;
+        }
+        self.drop_outgoing(message);
+        self.outbox.control(Control::Reset {
+            message,
+            code,
+            text: text.to_owned(),
+            answer: false,
+        });
+    }
+
+    /// The channel that carries a part of a message of this side's.
+    pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
+        match self
+            .outgoing
+            .message(op.message)?
+            .parts
+            .get(usize::from(op.part))?
+            .carriage
+        {
+            Carriage::Eager => None,
+            Carriage::Bulk { channel, .. } => Some(channel),
+        }
+    }
+
+    /// Sends a part on the pipe's own connection, in DATA frames between which control frames pass. Ignored if the
+    /// message was abandoned meanwhile: its `Cancel` is among the events.
+    pub(crate) fn stream(&mut self, op: OpId, source: S, len: u64) {
+        debug_assert!(op.outgoing);
+        // Abandoned since it was started: nothing may follow the RESET.
+        let part = self
+            .outgoing
+            .message(op.message)
+            .and_then(|message| message.parts.get(usize::from(op.part)));
+        if part.is_none_or(|part| part.done) {
+            return;
+        }
+        self.outbox.streams.push_back(Stream {
+            op,
+            source,
+            len,
+            offset: 0,
+        });
+    }
+
+    /// A channel has handed over a part.
+    pub(crate) fn part_sent(&mut self, op: OpId) {
+        if let Some(part) = self
+            .outgoing
+            .message(op.message)
+            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
+        {
+            part.done = true;
+            part.source = None;
+        }
+        self.check_written(op.message);
+    }
+
+    /// Forgets an outgoing message; the channels at work on it hear of it.
+    pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
+        let Some(dropped) = self.outgoing.remove(message) else {
+            return false;
+        };
+        self.outbox
+            .streams
+            .retain(|stream| stream.op.message != message);
+        for (i, part) in dropped.parts.iter().enumerate() {
+            if let (Carriage::Bulk { channel, .. }, None, false) =
+                (part.carriage, &part.source, part.done)
+            {
+                let op = OpId {
+                    message,
+                    part: i as u16,
+                    outgoing: true,
+                };
+                self.events.push_back(Event::Cancel { op, channel });
+            }
+        }
+        true
+    }
+
+    pub(super) fn check_written(&mut self, message: u64) {
+        if self
+            .outgoing
+            .message(message)
+            .is_some_and(|message| message.is_done())
+        {
+            self.outgoing.remove(message);
+            self.events.push_back(Event::Written { message });
+        }
+    }
+
+    /// Starts the bulk parts of an outgoing message but for `skip`.
+    pub(super) fn start_bulk(&mut self, message: u64, skip: &[u16]) -> Result<(), PeerFault> {
+        let Some(outgoing) = self.outgoing.message(message) else {
+            return Ok(());
+        };
+        outgoing.stage = Stage::Granted;
+        for (i, part) in outgoing.parts.iter_mut().enumerate() {
+            let Carriage::Bulk { channel, .. } = part.carriage else {
+                continue;
+            };
+            let Some(source) = part.source.take() else {
+                continue;
+            };
+            if skip.contains(&(i as u16)) {
+                part.done = true;
+            } else {
+                let op = OpId {
+                    message,
+                    part: i as u16,
+                    outgoing: true,
+                };
+                self.events.push_back(Event::Start {
+                    op,
+                    channel,
+                    source,
+                });
+            }
+        }
+        self.check_written(message);
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Messages as stories write them, and limits small enough to be met.
+
+use bytes::Bytes;
+
+use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
+use crate::device::Device;
+use crate::proto::OutgoingPart;
+use crate::proto::wire::hello::WireLimits;
+use crate::tensor::DType;
+
+use super::end::Source;
+
+/// Parts up to 64 bytes ride along; a chunk is 1 KiB; eight messages may be under way.
+pub(in crate::proto) fn limits() -> WireLimits {
+    WireLimits {
+        chunk: 1024,
+        eager_part: 64,
+        eager_message: 256,
+        metadata: 4096,
+        parts: 16,
+        payload: 1 << 20,
+        tensor: 1 << 20,
+        message: 1 << 21,
+        window_messages: 8,
+        window_bytes: 16 << 10,
+        window_ahead: 0,
+    }
+}
+
+/// What an application writes.
+#[derive(Clone, Debug, Default)]
+pub(in crate::proto) struct Msg {
+    pub(in crate::proto) metadata: Vec<u8>,
+    pub(in crate::proto) payloads: Vec<Vec<u8>>,
+    /// With the number of their channel.
+    pub(in crate::proto) tensors: Vec<(Vec<u8>, u8)>,
+}
+
+pub(in crate::proto) fn message(metadata: &str) -> Msg {
+    Msg {
+        metadata: metadata.as_bytes().to_vec(),
+        ..Msg::default()
+    }
+}
+
+/// Bytes that differ from place to place and from message to message.
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 256 + seed) as u8).collect()
+}
+
+impl Msg {
+    pub(in crate::proto) fn payload(mut self, len: usize) -> Self {
+        self.payloads.push(pattern(len, self.payloads.len()));
+        self
+    }
+
+    pub(in crate::proto) fn tensor(self, len: usize) -> Self {
+        self.tensor_on(0, len)
+    }
+
+    pub(in crate::proto) fn tensor_on(mut self, channel: u8, len: usize) -> Self {
+        self.tensors
+            .push((pattern(len, 100 + self.tensors.len()), channel));
+        self
+    }
+
+    /// Payloads first, then tensors, as a reader has them.
+    pub(in crate::proto) fn parts(&self) -> Vec<Option<Vec<u8>>> {
+        let tensors = self.tensors.iter().map(|(tensor, _)| tensor);
+        self.payloads
+            .iter()
+            .chain(tensors)
+            .cloned()
+            .map(Some)
+            .collect()
+    }
+
+    /// What `PipeState::write` takes.
+    pub(in crate::proto) fn halves(&self) -> (Descriptor, Vec<OutgoingPart<Source>>) {
+        (self.descriptor(), self.outgoing())
+    }
+
+    pub(super) fn descriptor(&self) -> Descriptor {
+        Descriptor {
+            metadata: Bytes::copy_from_slice(&self.metadata),
+            payloads: self
+                .payloads
+                .iter()
+                .map(|payload| PayloadDescriptor {
+                    len: payload.len() as u64,
+                    metadata: Bytes::from_static(b"p"),
+                })
+                .collect(),
+            tensors: self
+                .tensors
+                .iter()
+                .map(|(tensor, _)| TensorDescriptor {
+                    dtype: DType::U8,
+                    shape: vec![tensor.len() as u64],
+                    source: Device::CPU,
+                    target: None,
+                    metadata: Bytes::new(),
+                })
+                .collect(),
+        }
+    }
+
+    pub(super) fn outgoing(&self) -> Vec<OutgoingPart<Source>> {
+        let part = |bytes: &[u8], channel| OutgoingPart {
+            source: bytes.into(),
+            channel,
+            ride_up_to: 64,
+        };
+        let payloads = self.payloads.iter().map(|payload| part(payload, 0));
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|(bytes, channel)| part(bytes, *channel));
+        payloads.chain(tensors).collect()
+    }
+}

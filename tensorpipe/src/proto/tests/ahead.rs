@@ -1,0 +1,119 @@
+//! A reader that grants credit ahead gets its bulk without a round trip.
+
+use std::time::Duration;
+
+use crate::error::ResetCode;
+use crate::proto::sim::{Pair, incoming, limits, message};
+use crate::proto::wire::frame::Kind;
+
+fn pair(window_ahead: u64) -> Pair {
+    let mut reader = limits();
+    reader.window_ahead = window_ahead;
+    let mut pair = Pair::with(limits(), reader, None);
+    pair.b.eager_reader = false;
+    pair
+}
+
+#[test]
+fn bulk_comes_before_it_is_read() {
+    let mut pair = pair(10_000);
+    let sent = message("ahead").tensor(5000).payload(3).tensor_on(1, 2000);
+    pair.a.write(&sent);
+    pair.run();
+    assert_eq!(pair.a.written, [0], "without a word from the reader");
+    assert!(pair.b.frames.is_empty());
+    pair.b.read(0);
+    pair.run();
+    assert_eq!(pair.b.delivered[0].parts, sent.parts());
+    let grants = pair
+        .b
+        .frames
+        .iter()
+        .filter(|(kind, _)| *kind == Kind::Grant as u8);
+    assert_eq!(grants.count(), 0);
+    pair.assert_clean();
+}
+
+#[test]
+fn head_and_bulk_may_come_in_one_piece_or_byte_by_byte() {
+    for split in [1, 7, 100, usize::MAX] {
+        let mut pair = pair(10_000);
+        pair.b.split = split;
+        pair.b.eager_reader = split % 2 == 1;
+        let sent = message("ahead").tensor(5000);
+        pair.a.write(&sent);
+        pair.run();
+        pair.b.read(0);
+        pair.run();
+        assert_eq!(pair.b.delivered[0].parts, sent.parts(), "split {split}");
+        pair.assert_clean();
+    }
+}
+
+#[test]
+fn beyond_the_credit_the_go_ahead_is_needed_again() {
+    let mut pair = pair(10_000);
+    for _ in 0..6 {
+        pair.a.write(&message("4k").tensor(4000));
+    }
+    pair.run();
+    assert_eq!(pair.a.written, [0, 1]);
+    for message in 0..6 {
+        pair.b.read(message);
+        pair.run();
+    }
+    assert_eq!(pair.b.delivered.len(), 6);
+    pair.a.write(&message("4k").tensor(4000));
+    pair.run();
+    assert_eq!(pair.a.written.len(), 7, "the credit came back");
+    pair.b.read(6);
+    pair.run();
+    pair.assert_clean();
+}
+
+#[test]
+fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
+    let mut pair = pair(100_000);
+    pair.a_to_b.bytes_per_tick = 1000;
+    let sent = message("one").tensor(20_000).tensor(3000);
+    pair.a.write(&sent);
+    pair.a.write(&message("two").tensor(20_000));
+    pair.run_for(Duration::from_millis(10));
+    pair.b.read_but(0, &[0]);
+    pair.b.refuse(1, ResetCode::Refused);
+    pair.run();
+    let mut parts = sent.parts();
+    parts[0] = None;
+    assert_eq!(pair.b.delivered[0].parts, parts);
+    assert_eq!(pair.b.cancelled, [incoming(1, 0)]);
+    assert_eq!(pair.a.refused, [(1, ResetCode::Refused)]);
+    pair.assert_clean();
+}
+
+#[test]
+fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
+    let mut pair = pair(10_000);
+    pair.b.out_of_memory = true;
+    pair.a.write(&message("lost").tensor(5000));
+    pair.run();
+    pair.b.read(0);
+    pair.run();
+    assert_eq!(pair.b.delivered[0].parts, [None]);
+    assert_eq!(
+        pair.a.refused,
+        [],
+        "all of it has come: it is simply done with"
+    );
+    pair.assert_clean();
+}
+
+#[test]
+fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
+    let mut pair = pair(10_000);
+    pair.b.skips = true;
+    pair.a.write(&message("skipped").tensor(5000));
+    pair.run();
+    assert_eq!((pair.a.written.len(), pair.a.refused.len()), (1, 0));
+    assert_eq!(pair.b.cancelled, [incoming(0, 0)]);
+    pair.assert_clean();
+}

@@ -1,0 +1,73 @@
+//! Closing in good order: nothing is lost, and both sides know.
+
+use crate::proto::sim::{Pair, message};
+
+#[test]
+fn fin_follows_everything_that_was_written() {
+    let mut pair = Pair::new();
+    pair.b.eager_reader = false;
+    for _ in 0..20 {
+        pair.a.write(&message("m").tensor(3000));
+    }
+    pair.a.pipe.close();
+    pair.run();
+    assert!(!pair.b.fin, "messages wait for their reader");
+    for message in 0..20 {
+        pair.b.read(message);
+        pair.run();
+    }
+    assert_eq!(pair.b.delivered.len(), 20);
+    assert!(pair.b.fin && pair.a.fin_ack);
+    assert!(pair.a.pipe.is_closed_out() && !pair.a.pipe.is_closed_in());
+    pair.assert_clean();
+}
+
+#[test]
+fn the_other_direction_stays_open() {
+    let mut pair = Pair::new();
+    pair.a.pipe.close();
+    pair.run();
+    pair.b.write(&message("late").tensor(500));
+    pair.run();
+    assert_eq!(pair.a.delivered.len(), 1);
+    pair.assert_clean();
+}
+
+#[test]
+fn both_at_once() {
+    let mut pair = Pair::new();
+    for end in [&mut pair.a, &mut pair.b] {
+        end.write(&message("last").tensor(3000));
+        end.pipe.close();
+        end.pipe.close();
+    }
+    pair.run();
+    for end in [&pair.a, &pair.b] {
+        assert_eq!(end.delivered.len(), 1);
+        assert!(end.fin && end.fin_ack);
+        assert!(end.pipe.is_closed_in() && end.pipe.is_closed_out());
+    }
+    pair.assert_clean();
+}
+
+#[test]
+fn holes_leave_before_fin() {
+    let mut pair = Pair::new();
+    pair.a.write(&message("hole"));
+    pair.a.reset(0);
+    pair.a.pipe.close();
+    pair.run();
+    assert!(pair.b.fin && pair.a.fin_ack);
+    pair.assert_clean();
+}
+
+#[test]
+fn nothing_is_written_after_close() {
+    let mut pair = Pair::new();
+    pair.a.pipe.close();
+    let (descriptor, parts) = message("late").halves();
+    pair.a.pipe.write(descriptor, parts).unwrap_err();
+    pair.run();
+    assert_eq!(pair.b.fault, None);
+    pair.assert_clean();
+}

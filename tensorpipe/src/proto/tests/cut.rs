@@ -1,0 +1,71 @@
+//! The connection is cut after every byte of a conversation, or stalls there: what arrived is whole and in order.
+
+use std::time::Duration;
+
+use super::split::conversation;
+use crate::proto::sim::{End, Msg, Pair, limits};
+
+fn talking() -> Pair {
+    let mut pair = Pair::connecting(limits(), limits());
+    for end in [&mut pair.a, &mut pair.b] {
+        end.on_open = conversation();
+        end.close_after = true;
+    }
+    pair
+}
+
+/// What one end has is a part of what the other wrote, each message once and unharmed.
+fn assert_prefix(end: &End, other: &End) {
+    assert_eq!(end.fault, None);
+    let sent = conversation();
+    let got = end.in_order();
+    assert!(got.windows(2).all(|two| two[0].message < two[1].message));
+    for delivered in &got {
+        let original: &Msg = &sent[delivered.message as usize];
+        assert_eq!(delivered.metadata, original.metadata);
+        assert_eq!(delivered.parts, original.parts());
+    }
+    if other.fin_ack {
+        assert_eq!(got.len(), sent.len(), "FIN_ACK promises that all is there");
+    }
+}
+
+#[test]
+fn cut_at_every_byte() {
+    let mut whole = talking();
+    whole.run();
+    whole.assert_clean();
+    assert!(whole.a.fin_ack && whole.b.fin_ack);
+    let (a_to_b, b_to_a) = (whole.a_to_b.sent, whole.b_to_a.sent);
+    assert!(a_to_b > 3000 && b_to_a > 3000);
+    for at in 0..=a_to_b.max(b_to_a) {
+        for both in [false, true] {
+            let mut pair = talking();
+            pair.a_to_b.cut_at = Some(at);
+            pair.b_to_a.cut_at = both.then_some(at);
+            pair.run();
+            assert_prefix(&pair.a, &pair.b);
+            assert_prefix(&pair.b, &pair.a);
+        }
+    }
+}
+
+#[test]
+fn a_stall_at_any_point_is_only_a_delay() {
+    for ticks in 0..60 {
+        let mut pair = talking();
+        pair.a_to_b.bytes_per_tick = 100;
+        pair.b_to_a.bytes_per_tick = 170;
+        pair.run_for(Duration::from_millis(ticks));
+        pair.a_to_b.stalled = true;
+        pair.run_for(Duration::from_millis(30));
+        pair.b_to_a.stalled = true;
+        pair.a_to_b.stalled = false;
+        pair.run_for(Duration::from_millis(30));
+        pair.b_to_a.stalled = false;
+        pair.run();
+        assert_eq!(pair.a.delivered.len(), conversation().len());
+        assert_eq!(pair.b.delivered.len(), conversation().len());
+        pair.assert_clean();
+    }
+}

@@ -1,0 +1,89 @@
+//! A flush is answered when the peer's application has called read for everything up to it.
+
+use crate::error::ResetCode;
+use crate::proto::sim::{Pair, message};
+
+fn three() -> Pair {
+    let mut pair = Pair::new();
+    pair.b.eager_reader = false;
+    for _ in 0..3 {
+        pair.a.write(&message("m").tensor(100));
+    }
+    pair.a.pipe.flush(2);
+    pair.run();
+    pair
+}
+
+#[test]
+fn it_waits_for_every_message_before() {
+    let mut pair = three();
+    for (message, flushed) in [(2, &[][..]), (0, &[]), (1, &[2])] {
+        assert!(pair.a.flushed.is_empty());
+        pair.b.read(message);
+        pair.run();
+        assert_eq!(pair.a.flushed, flushed);
+    }
+    pair.assert_clean();
+}
+
+#[test]
+fn a_refused_or_abandoned_message_counts_as_read() {
+    let mut pair = three();
+    pair.b.refuse(0, ResetCode::Refused);
+    pair.b.read(1);
+    pair.run();
+    assert!(pair.a.flushed.is_empty());
+    pair.a.reset(2);
+    pair.run();
+    assert_eq!(pair.a.flushed, [2]);
+    pair.assert_clean();
+}
+
+#[test]
+fn one_that_comes_late_is_answered_at_once() {
+    let mut pair = Pair::new();
+    pair.a.write(&message("m"));
+    pair.run();
+    pair.a.pipe.flush(0);
+    pair.run();
+    assert_eq!(pair.a.flushed, [0]);
+    pair.assert_clean();
+}
+
+#[test]
+fn of_a_hole_it_is_answered_when_what_is_before_was_read() {
+    let mut pair = Pair::new();
+    pair.b.eager_reader = false;
+    pair.a.write(&message("0"));
+    for _ in 1..4 {
+        pair.a.write(&message("hole"));
+    }
+    for hole in 1..4 {
+        pair.a.reset(hole);
+    }
+    pair.a.pipe.flush(2);
+    pair.run();
+    assert!(pair.a.flushed.is_empty());
+    pair.b.read(0);
+    pair.run();
+    assert_eq!(pair.a.flushed, [3], "it tells how far reading has come");
+    pair.assert_clean();
+}
+
+#[test]
+fn it_is_not_asked_before_its_message_has_left() {
+    let mut pair = Pair::new();
+    pair.b.eager_reader = false;
+    for _ in 0..10 {
+        pair.a.write(&message("m"));
+    }
+    pair.a.pipe.flush(9);
+    pair.run();
+    assert_eq!(pair.b.fault, None);
+    for message in 0..10 {
+        pair.b.read(message);
+        pair.run();
+    }
+    assert_eq!(pair.a.flushed, [9]);
+    pair.assert_clean();
+}

@@ -1,0 +1,236 @@
+//! Handshakes whose bytes come late, in pieces, in another order, or from a stranger.
+
+use crate::device::{Device, DeviceKind};
+use crate::error::PeerFault;
+use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake};
+use crate::proto::sim::{Pair, limits, message};
+use crate::proto::wire::hello::{
+    Answer, Brochure, ChosenChannel, HANDSHAKE_MAX, Purpose, Reject, Token, put_stay,
+};
+use crate::proto::wire::{MAGIC, preface};
+
+fn answer(channels: Vec<ChosenChannel>) -> Answer {
+    Answer {
+        name: "b".into(),
+        process: [2; 16],
+        limits: limits(),
+        moved: None,
+        channels,
+        refusals: Vec::new(),
+    }
+}
+
+/// Feeds a listener byte by byte. Returns what it understood and the bytes that it did not use.
+fn listen(bytes: &[u8]) -> (Option<Purpose>, Vec<u8>) {
+    let mut server = ServerHandshake::default();
+    let mut input = Vec::new();
+    for (i, byte) in bytes.iter().enumerate() {
+        input.push(*byte);
+        let (used, purpose) = server.handle(&input).unwrap();
+        input.drain(..used);
+        if purpose.is_some() {
+            input.extend_from_slice(&bytes[i + 1..]);
+            return (purpose, input);
+        }
+    }
+    (None, input)
+}
+
+#[test]
+fn limits_are_exchanged_and_the_first_message_may_follow_at_once() {
+    let mut small = limits();
+    small.eager_part = 8;
+    small.chunk = 2048;
+    let mut pair = Pair::connecting(limits(), small);
+    for end in [&mut pair.a, &mut pair.b] {
+        end.on_open = vec![message("first").tensor(20).tensor(3000)];
+        end.split = 13;
+    }
+    pair.run();
+    assert_eq!(
+        pair.a.started.len(),
+        2,
+        "20 bytes do not ride to a reader that takes 8"
+    );
+    assert_eq!(pair.b.started.len(), 1);
+    let longest = |end: &crate::proto::sim::End| end.frames.iter().map(|(_, len)| *len).max();
+    assert_eq!(
+        longest(&pair.a),
+        Some(8 + 10 + 1024),
+        "no chunk is longer than either side's"
+    );
+    assert_eq!(longest(&pair.b), Some(8 + 10 + 1024));
+    pair.assert_clean();
+}
+
+#[test]
+fn joins_may_arrive_in_any_order_and_may_be_followed_by_data() {
+    let tokens: Vec<Token> = (1..=4).map(|i| [i; 16]).collect();
+    let orders = [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]];
+    for order in orders {
+        let mut missing = tokens.clone();
+        for i in order {
+            let mut bytes = ClientHandshake::hello(&Purpose::Join(tokens[i]));
+            bytes.extend_from_slice(b"data");
+            let (purpose, rest) = listen(&bytes);
+            let Some(Purpose::Join(token)) = purpose else {
+                panic!("not a join: {purpose:?}");
+            };
+            let place = missing.iter().position(|expected| *expected == token);
+            missing.remove(place.unwrap());
+            assert_eq!(rest, b"data");
+        }
+        assert!(missing.is_empty());
+    }
+}
+
+#[test]
+fn a_connector_hears_of_more_device_pairs_than_a_byte_can_count() {
+    let devices: Vec<_> = (0..16).map(|i| Device::new(DeviceKind::CUDA, i)).collect();
+    let pairs: Vec<_> = devices
+        .iter()
+        .flat_map(|a| devices.iter().map(|b| (*a, *b)))
+        .collect();
+    let chosen = ChosenChannel {
+        name: "cuda_ipc".into(),
+        tokens: vec![[1; 16]],
+        devices: devices.iter().map(|device| (*device, Vec::new())).collect(),
+        pairs: [pairs, vec![(Device::CPU, Device::CPU)]].concat(),
+    };
+    let bytes = ServerHandshake::answer(&answer(vec![chosen.clone()]));
+    match ClientHandshake::default().handle(&bytes).unwrap() {
+        (used, Some(Reply::Answer(answer))) => {
+            assert_eq!((used, &answer.channels[..]), (bytes.len(), &[chosen][..]));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_rejection_and_a_stay_say_why() {
+    let reject = Reject {
+        transient: true,
+        reason: "full".into(),
+    };
+    let bytes = ServerHandshake::reject(&reject);
+    match ClientHandshake::default().handle(&bytes).unwrap() {
+        (_, Some(Reply::Reject(found))) => assert_eq!(found, reject),
+        other => panic!("{other:?}"),
+    }
+    let mut stay = Vec::new();
+    put_stay(&mut stay, "no route");
+    for cut in 0..stay.len() {
+        assert_eq!(ServerHandshake::handle_stay(&stay[..cut]), Ok((0, None)));
+    }
+    let whole = (stay.len(), Some("no route".to_owned()));
+    assert_eq!(ServerHandshake::handle_stay(&stay), Ok(whole));
+}
+
+#[test]
+fn strangers_are_recognised_by_their_first_byte() {
+    let first = |bytes: &[u8]| ServerHandshake::default().handle(bytes).map(|_| ());
+    for text in [
+        &b"GET / HTTP/1.1"[..],
+        b"\x16\x03\x01",
+        b"SSH-2.0",
+        b"\0",
+        b"\x93TPIPE\n",
+    ] {
+        assert!(
+            matches!(first(text), Err(PeerFault::BadMagic { .. })),
+            "{text:?}"
+        );
+    }
+    let version = |high: u16, low: u16| {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&high.to_le_bytes());
+        bytes.extend_from_slice(&low.to_le_bytes());
+        first(&bytes)
+    };
+    assert_eq!(
+        version(9, 1),
+        Ok(()),
+        "a later version that still speaks ours"
+    );
+    for (high, low) in [(9, 2), (0, 0), (1, 2)] {
+        assert!(matches!(version(high, low), Err(PeerFault::Version { .. })));
+    }
+}
+
+#[test]
+fn a_frame_that_does_not_belong_or_is_too_long_ends_it() {
+    let with = |len: u32, kind: u8, flags: u8| {
+        let mut bytes = preface().to_vec();
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&[kind, flags, 0, 0]);
+        bytes.resize(bytes.len() + (len as usize).min(100), 0);
+        let client = ClientHandshake::default().handle(&bytes).map(|_| ());
+        let server = ServerHandshake::default().handle(&bytes).map(|_| ());
+        assert_eq!(
+            client.is_err(),
+            server.is_err(),
+            "{kind}: {client:?} {server:?}"
+        );
+        server.unwrap_err()
+    };
+    let long = PeerFault::FrameTooLarge {
+        frame: "HELLO",
+        len: u64::from(HANDSHAKE_MAX) + 1,
+        limit: u64::from(HANDSHAKE_MAX),
+    };
+    assert_eq!(with(HANDSHAKE_MAX + 1, 1, 0), long);
+    assert!(matches!(with(0, 16, 0), PeerFault::Unexpected { .. }));
+    assert!(matches!(with(0, 4, 0), PeerFault::Unexpected { .. }));
+    assert!(matches!(with(0, 99, 1), PeerFault::Unexpected { .. }));
+    assert!(matches!(
+        with(0, 99, 0),
+        PeerFault::UnknownFrame { kind: 99 }
+    ));
+}
+
+#[test]
+fn limits_under_which_nothing_could_be_sent_are_refused() {
+    let mut bad = [limits(); 3];
+    bad[0].chunk = 1000;
+    bad[1].window_messages = 0;
+    bad[2].window_bytes = 10;
+    for limits in bad {
+        let hello = ClientHandshake::hello(&Purpose::Pipe {
+            name: "a".into(),
+            process: [1; 16],
+            limits,
+            brochure: Brochure::default(),
+        });
+        let result = ServerHandshake::default().handle(&hello);
+        assert!(
+            matches!(result, Err(PeerFault::Malformed { .. })),
+            "{result:?}"
+        );
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_are_understood_or_refused(body in proptest::collection::vec(0u8.., 0..300), kind in 0u8..6) {
+        let mut bytes = preface().to_vec();
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&[kind, 0, 0, 0]);
+        bytes.extend_from_slice(&body);
+        let _ = ServerHandshake::default().handle(&bytes);
+        let _ = ClientHandshake::default().handle(&bytes);
+        let _ = ServerHandshake::handle_stay(&bytes[12..]);
+    }
+
+    #[test]
+    fn a_flipped_byte_in_an_answer_is_understood_or_refused(at in 12usize..200, value in 0u8..) {
+        let chosen = ChosenChannel {
+            name: "basic".into(),
+            tokens: vec![[1; 16]],
+            devices: vec![(Device::CPU, vec![1, 2])],
+            pairs: vec![(Device::CPU, Device::new(DeviceKind::CUDA, 1))],
+        };
+        let mut bytes = ServerHandshake::answer(&answer(vec![chosen]));
+        if let Some(byte) = bytes.get_mut(at) { *byte = value; }
+        let _ = ClientHandshake::default().handle(&bytes);
+    }
+}

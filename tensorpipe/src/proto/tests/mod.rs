@@ -1,0 +1,25 @@
+//! Stories about two pipes: one idea a file. Each ends by looking that nothing is left behind.
+
+mod ahead;
+mod backlog;
+mod close;
+mod control_frames;
+mod credit;
+mod cut;
+mod end;
+mod fairness;
+mod flush;
+mod garbage;
+mod go_away;
+mod handshake;
+mod hostile;
+mod keep_alive;
+mod parts;
+mod ping_pong;
+mod random;
+mod refuse;
+mod reset;
+mod skip;
+mod split;
+mod unknown;
+mod wire_md;
