@@ -29,7 +29,7 @@ struct Veiled {
 const RECORD: usize = 16 << 10;
 
 impl Veiled {
-    fn new(inner: Box<dyn Connection>) -> Box<dyn Connection> {
+    fn over(inner: Box<dyn Connection>) -> Box<dyn Connection> {
         Box::new(Self {
             inner,
             read: 0,
@@ -117,7 +117,7 @@ impl Acceptor for VeiledAcceptor {
         &mut self,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<Box<dyn Connection>, Error>> {
-        self.0.poll_accept(cx).map_ok(Veiled::new)
+        self.0.poll_accept(cx).map_ok(Veiled::over)
     }
 }
 
@@ -134,7 +134,7 @@ impl Transport for VeiledTransport {
         &'a self,
         address: &'a str,
     ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
-        Box::pin(async move { self.0.connect(address).await.map(Veiled::new) })
+        Box::pin(async move { self.0.connect(address).await.map(Veiled::over) })
     }
 
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {

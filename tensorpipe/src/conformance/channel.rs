@@ -16,14 +16,19 @@ use crate::pipe::{Handler, Incoming, Pipe};
 use crate::tensor::{DType, Tensor};
 use crate::transports::{TcpTransport, Transport};
 
+type Make = dyn Fn() -> Arc<dyn Channel> + Send + Sync;
+type Upload = dyn Fn(&[u8]) -> Buffer + Send + Sync;
+type Room = dyn Fn(usize) -> BufferMut + Send + Sync;
+type Download = dyn Fn(&Buffer) -> Vec<u8> + Send + Sync;
+
 /// A channel, and how bytes get onto its device and back.
 #[derive(Clone)]
 pub struct Subject {
-    make: Arc<dyn Fn() -> Arc<dyn Channel> + Send + Sync>,
+    make: Arc<Make>,
     device: Device,
-    upload: Arc<dyn Fn(&[u8]) -> Buffer + Send + Sync>,
-    room: Arc<dyn Fn(usize) -> BufferMut + Send + Sync>,
-    download: Arc<dyn Fn(&Buffer) -> Vec<u8> + Send + Sync>,
+    upload: Arc<Upload>,
+    room: Arc<Room>,
+    download: Arc<Download>,
 }
 
 impl std::fmt::Debug for Subject {

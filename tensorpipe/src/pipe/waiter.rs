@@ -33,7 +33,7 @@ impl Waiter {
 
     pub(super) fn poll<T>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         interest: Interest,
         mut look: impl FnMut(&mut Shared) -> Option<T>,
     ) -> Poll<T> {

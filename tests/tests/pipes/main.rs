@@ -5,7 +5,6 @@ mod connecting;
 mod dropped_futures;
 mod ending;
 mod handlers;
-mod huge;
 mod limits;
 mod pressure;
 mod processes;

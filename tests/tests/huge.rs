@@ -1,8 +1,13 @@
 //! Messages beyond 4 GiB: no length is 32 bits long on the way.
+//!
+//! A binary of its own: 4 GiB through the kernel take ten seconds and more, during which tests with bounds would fail.
+#![allow(missing_docs, reason = "a test")]
 
-use tensorpipe::{Allocation, BufferMut, DType, Place};
+use std::sync::Arc;
 
-use super::*;
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Allocation, BufferMut, Context, DType, Message, Pipe, Place, Tensor};
 
 const LEN: usize = (4 << 30) + 1;
 
@@ -38,14 +43,27 @@ fn check_giant(bytes: &[u8]) {
     }
 }
 
+fn over_tcp() -> Context {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    let builder = Context::builder().transports(transports).channels(channels);
+    builder.build().unwrap()
+}
+
+async fn pair(context: &Context) -> (Pipe, Pipe) {
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (client, server) = tokio::join!(context.connect(&url), listener.accept());
+    (client.unwrap(), server.unwrap())
+}
+
 #[tokio::test]
 async fn a_tensor_beyond_4_gib_over_tcp() {
-    let (client, server) = tcp_pair().await;
+    let (client, server) = pair(&over_tcp()).await;
     let written = client.write(Message::new("giant").tensor(giant()));
     let read = async {
         let incoming = server.read_descriptor().await?;
         assert_eq!(incoming.descriptor().tensors[0].byte_len(), LEN as u64);
-        // Not the pool's: it would keep it for the other tests of this process.
         let allocation = Allocation {
             tensors: vec![Place::Into(BufferMut::zeroed(LEN))],
             ..Allocation::default()
@@ -55,13 +73,15 @@ async fn a_tensor_beyond_4_gib_over_tcp() {
     let (written, read) = tokio::join!(written, read);
     written.unwrap();
     check_giant(read.unwrap().tensors[0].tensor.as_bytes().unwrap());
-    exchange(&client, &server, 1, 1000).await;
+    let (written, read) = tokio::join!(client.write(Message::new("on it goes")), server.read());
+    written.unwrap();
+    assert_eq!(&read.unwrap().metadata[..], b"on it goes");
 }
 
 #[tokio::test]
 async fn a_tensor_beyond_4_gib_within_a_process_and_skipped() {
     let context = Context::new();
-    let (client, server) = pair(&context, &context).await;
+    let (client, server) = pair(&context).await;
     let tensor = giant();
     let at = tensor.as_bytes().unwrap().as_ptr();
     let (written, read) = tokio::join!(
@@ -73,12 +93,9 @@ async fn a_tensor_beyond_4_gib_within_a_process_and_skipped() {
         read.unwrap().tensors[0].tensor.as_bytes().unwrap().as_ptr(),
         at
     );
-    let (client, server) = tcp_pair().await;
+    let (client, server) = pair(&over_tcp()).await;
     let written = client.write(Message::new("giant").tensor(tensor));
-    within("a descriptor", server.read_descriptor())
-        .await
-        .unwrap()
-        .skip();
-    within("the write", written).await.unwrap();
+    server.read_descriptor().await.unwrap().skip();
+    written.await.unwrap();
     assert!(client.stats().bytes_out < 10_000, "{:?}", client.stats());
 }
