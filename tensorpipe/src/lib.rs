@@ -18,6 +18,8 @@ mod sys;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 pub mod channels;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod device;
 pub mod tensor;
 pub mod transports;

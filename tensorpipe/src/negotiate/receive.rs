@@ -225,18 +225,18 @@ async fn welcome(
     if let Some((name, _, _, mut joined)) = moved {
         let stays = tokio::select! {
             biased;
-            joined = &mut joined => Err(joined),
+            arrived = &mut joined => Err(arrived),
             stays = guest.read(ServerHandshake::handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
-                // A connector lets go of this connection once it has moved, which may be seen before the move itself.
-                Err(Error::Lost { .. }) => Err(joined.await),
-                Err(error) => return Err(error),
+                Err(error @ Error::Peer { .. }) => return Err(error),
+                // A connector that has moved lets go of this connection, which can be seen before its new one.
+                Err(_) => Err((&mut joined).await),
             },
         };
         match stays {
-            Err(joined) => {
+            Err(arrived) => {
                 let joined =
-                    joined.map_err(|_| guest.lost("the connection to move to never came"))?;
+                    arrived.map_err(|_| guest.lost("the connection to move to never came"))?;
                 moved_from = Some(std::mem::replace(&mut final_transport, name));
                 guest = Guest {
                     name: guest.name,

@@ -122,7 +122,7 @@ impl Core {
                 return;
             }
             loop {
-                // The lock is not held while the handler runs.
+                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
                 let next = lock(&self.shared).next_delivery();
                 let Some((handler, delivery)) = next else {
                     break;

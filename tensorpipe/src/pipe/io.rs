@@ -480,26 +480,28 @@ impl Io {
     }
 
     fn end_of_stream(&self, core: &Arc<Core>) -> Error {
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(
-            "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
-        )
+        self.closed(core).unwrap_or_else(|| {
+            core.lost(
+                "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
+            )
+        })
     }
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(error.to_string())
+        self.closed(core)
+            .unwrap_or_else(|| core.lost(error.to_string()))
+    }
+
+    /// The good order in which the pipe ended, if it did.
+    fn closed(&self, core: &Arc<Core>) -> Option<Error> {
+        let shared = lock(&core.shared);
+        // Where both close at once, the peer may be gone right after it said that it has everything.
+        let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
+        (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: !by_us,
+        })
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(super) linger_until: Option<Instant>,
     /// Its place among the pipes of its listener.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    /// First of this side's messages that the peer has not looked at, because it goes.
+    pub(super) ignored_from: Option<u64>,
     /// Why the peer takes no more messages.
     pub(super) peer_goes_because: Arc<str>,
 }
@@ -77,6 +79,7 @@ impl Shared {
             deliveries: VecDeque::new(),
             ended: None,
             linger_until: None,
+            ignored_from: None,
             peer_goes_because: "".into(),
         }
     }
@@ -208,6 +211,9 @@ impl Shared {
                         reason: text.as_str().into(),
                     })
                 };
+                if code == ResetCode::Closing {
+                    self.ignore_from(message, wakes);
+                }
                 self.end_write(message, result, wakes);
                 self.deliver(Delivery::Refused(message, code, text));
             }
@@ -393,7 +399,14 @@ impl Shared {
             };
             self.end_write(message, Err(error), wakes);
         }
+        self.ignore_from(next, wakes);
         self.deliver(Delivery::GoingAway(next, text));
+    }
+
+    /// Message `number` was not looked at: a flush of it fails.
+    fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
+        self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
+        self.wake(Interest::Flush, wakes);
     }
 
     /// Writes no more; looks at nothing more.
