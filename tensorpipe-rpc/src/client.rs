@@ -238,7 +238,7 @@ impl Drop for Binding<'_> {
     }
 }
 
-impl std::future::Future for Binding<'_> {
+impl Future for Binding<'_> {
     type Output = Outcome;
 
     fn poll(

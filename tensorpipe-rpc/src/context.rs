@@ -129,7 +129,7 @@ impl CancelState {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         if self.is_set() {
             return Poll::Ready(());
         }

@@ -280,7 +280,7 @@ mod other {
 
 #[tokio::test]
 async fn another_definition_of_a_service_is_refused_with_the_difference() {
-    let Both { client, .. } = both(&Context::new()).await;
+    let Both { client, server, .. } = both(&Context::new()).await;
     let error = other::ParameterServerClient::on(client.connection())
         .await
         .unwrap_err();
@@ -291,4 +291,5 @@ async fn another_definition_of_a_service_is_refused_with_the_difference() {
         .unwrap_err();
     println!("{error}");
     assert!(error.to_string().contains("`Absent`"), "{error}");
+    drop(server);
 }

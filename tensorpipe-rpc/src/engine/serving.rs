@@ -44,7 +44,8 @@ pub(super) struct Admitted {
     /// Positions of the service and the method; `None` for a bind.
     target: Option<(usize, usize)>,
     pub(super) context: CallContext,
-    pub(super) busy: Busy,
+    /// Held until the call is answered.
+    _busy: Busy,
 }
 
 /// Counts a call for as long as it is not answered.
@@ -68,11 +69,6 @@ impl Serving {
             table: Mutex::default(),
             busy: Arc::default(),
         }
-    }
-
-    /// Calls admitted and not answered.
-    pub(crate) fn busy(&self) -> usize {
-        self.busy.load(Ordering::Acquire)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -119,7 +115,7 @@ impl Serving {
             header: *header,
             target,
             context,
-            busy: busy_guard,
+            _busy: busy_guard,
         })
     }
 }

@@ -116,7 +116,7 @@ impl Core {
                 return;
             }
             loop {
-                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
+                // The lock is not held while the handler runs.
                 let next = lock(&self.shared).next_delivery();
                 let Some((handler, delivery)) = next else {
                     break;

@@ -157,6 +157,13 @@ impl Incoming {
             let Some(arrival) = self.arrival.take() else {
                 return Ok(None);
             };
+            if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
+                let reason = "it was taken back before it was read".into();
+                return Err(Error::Reset {
+                    code: ResetCode::Cancelled,
+                    reason,
+                });
+            }
             let mut places = Vec::new();
             for (part, place) in plan.places {
                 let op = OpId {
@@ -182,7 +189,6 @@ impl Incoming {
                     (Some(_), Place::Skip) => {}
                 }
             }
-            shared.state.grant(id, &plan.skipped);
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
             reading.start(
                 arrival.descriptor,

@@ -162,7 +162,7 @@ impl Io {
     /// Returns whether all there was to send is with the connection.
     fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
         loop {
-            self.gather(core);
+            self.gather(core, wakes);
             if self.pieces.is_empty() {
                 return self.flush(core).map(|()| true);
             }
@@ -174,7 +174,7 @@ impl Io {
         }
     }
 
-    fn gather(&mut self, core: &Arc<Core>) {
+    fn gather(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
         if self.queued >= GATHER / 2 {
             return;
         }
@@ -214,6 +214,8 @@ impl Io {
                 }
             }
         }
+        // Parts that leave without a go-ahead go to their channels.
+        shared.process(core, wakes);
     }
 
     /// One write. Returns `false` if the connection wants to wait.

@@ -8,8 +8,10 @@ use serde::ser::{SerializeSeq as _, SerializeTuple as _};
 use serde::{Deserialize, Serialize, Serializer};
 use tensorpipe::{Buffer, Payload, Tensor};
 
-use super::super::{Argument, Arguments, Encoder, Fault, Reply, decode_reply};
-use super::{decode, encode, number, tensor, there_and_back};
+use super::super::{
+    Argument, Arguments, Encoded, Encoder, Fault, Outcome, REPLY_HEADER, Reply, decode_reply,
+};
+use super::{bytes_as, decode, encode, number, tensor, there_and_back};
 
 #[test]
 fn a_tensor_costs_one_byte_and_is_not_copied() {
