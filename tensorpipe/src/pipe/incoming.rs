@@ -14,6 +14,7 @@ use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
+use crate::stop;
 use crate::sync::lock;
 
 /// What a dropped read still lets come in, in bytes; above, the writer is told to stop.
@@ -95,6 +96,7 @@ impl Incoming {
         let result = self.start(allocation, false);
         if matches!(result, Ok(Some(_))) {
             core.drive();
+            stop::at(stop::GRANT_SENT);
         }
         let id = result.as_ref().ok().copied().flatten();
         Read {
