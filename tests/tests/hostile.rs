@@ -4,6 +4,8 @@
 
 #[path = "hostile/answers.rs"]
 mod answers;
+#[path = "hostile/budget.rs"]
+mod budget;
 #[path = "hostile/calls.rs"]
 mod calls;
 #[path = "hostile/floods.rs"]

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::budget::Reservation;
 use super::core::Core;
 use super::reading::{Reading, build};
 use super::waiter::{Interest, Waiter};
@@ -167,6 +168,7 @@ impl Incoming {
                 });
             }
             let mut places = Vec::new();
+            let mut own = Vec::new();
             for (part, place) in plan.places {
                 let op = OpId {
                     message: id,
@@ -178,6 +180,7 @@ impl Incoming {
                     (None | Some((_, true)), Place::Into(dest)) => places.push((part, dest)),
                     (None | Some((_, true)), _) => {}
                     (Some((channel, false)), Place::Into(dest)) => {
+                        own.push(part);
                         shared.with_lane(channel, |lane, io| lane.recv(op, Want::Into(dest), io));
                     }
                     (Some((channel, false)), Place::Pool) => {
@@ -192,6 +195,7 @@ impl Incoming {
                 }
             }
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
+            reading.reserve(Reservation::new(&self.core.budget), own);
             reading.start(
                 arrival.descriptor,
                 arrival.eager,

@@ -390,6 +390,9 @@ impl Io {
                 self.need = 0;
             }
             Input::Bulk { target, len } => {
+                if let Some(op) = target {
+                    shared.account(op, len, wakes);
+                }
                 let dest = target.and_then(|op| shared.state.take_dest(op));
                 let (dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                 self.bulk = Some(Bulk {

@@ -11,13 +11,13 @@ const CALL: u8 = 1;
 const FAILURE: u8 = 4;
 const BIND: u8 = 5;
 
-fn method(name: &str) -> u32 {
+pub(crate) fn method(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }
 
-fn call(flags: u8, service: u32, method: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn call(flags: u8, service: u32, method: u32, body: &[u8]) -> Vec<u8> {
     let mut out = vec![CALL, 28, flags, 0];
     out.extend_from_slice(&77u64.to_le_bytes());
     out.extend_from_slice(&service.to_le_bytes());

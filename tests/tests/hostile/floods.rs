@@ -223,6 +223,29 @@ fn announcing_and_taking_back_takes_no_memory() {
     target.is_unharmed();
 }
 
+/// Addresses are not memory, but they end too.
+#[test]
+fn announcing_more_than_there_are_addresses_is_no_harm() {
+    let target = warm();
+    let before = target.resident();
+    let body = super::calls::call(0, 0, super::calls::method("sum"), b"\x00");
+    let one = message(&body, &[tensor(0, 0, 8, &[2 << 30])], b"");
+    let mut all: Vec<Raw> = Vec::new();
+    for _ in 0..20 {
+        let mut raw = Raw::open(&target.calls);
+        raw.send(&one.repeat(1000));
+        all.push(raw);
+    }
+    std::thread::sleep(Duration::from_millis(1000));
+    let grown = target.resident().saturating_sub(before);
+    println!("20000 times 8 GiB announced: {} KiB", grown / KIB);
+    target.serves();
+    drop(all);
+    // What the allocator keeps.
+    target.shrinks_to(before, 64 * MIB, "after they have gone");
+    target.is_unharmed();
+}
+
 /// The preface alone, many times over, in one connection.
 #[test]
 fn a_hello_over_and_over_is_one_hello_and_a_fault() {

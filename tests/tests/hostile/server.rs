@@ -20,7 +20,7 @@ pub(crate) trait Adder {
     async fn sum(&self, tensor: Tensor) -> f64;
 }
 
-struct Sums;
+pub(crate) struct Sums;
 
 impl Adder for Sums {
     async fn add(&self, a: u64, b: u64) -> u64 {
@@ -71,9 +71,12 @@ pub(crate) fn play() {
         say("calls", server.url().address());
         while let Ok(pipe) = listener.accept().await {
             tokio::spawn(async move {
-                while let Ok(message) = pipe.read().await {
-                    if pipe.write(message).await.is_err() {
-                        break;
+                loop {
+                    match pipe.read().await {
+                        Ok(message) => drop(pipe.write(message).await),
+                        Err(error) if error.ends_pipe() => break,
+                        // A message that was taken back.
+                        Err(_) => {}
                     }
                 }
             });
