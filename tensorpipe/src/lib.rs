@@ -12,6 +12,7 @@ mod pipe;
 mod process;
 mod proto;
 mod route;
+mod stop;
 mod sync;
 mod sys;
 

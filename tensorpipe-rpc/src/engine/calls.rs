@@ -141,6 +141,10 @@ impl Calls {
 
     /// The peer did not take message number `id`.
     pub(super) fn refused(&self, id: u64, code: ResetCode, reason: &str) {
+        if code == ResetCode::Skipped {
+            // The tensors are not wanted: the reply says why.
+            return;
+        }
         self.complete_where(|slot| {
             (slot.message.load(Ordering::Acquire) == id).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,

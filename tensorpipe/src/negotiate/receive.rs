@@ -18,6 +18,7 @@ use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, ServerHan
 use crate::proto::wire::hello::{
     Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
 };
+use crate::stop;
 use crate::sync::{Mutex, lock};
 use crate::transports::{Connection, Transport};
 
@@ -116,6 +117,7 @@ async fn handshake(
     };
     match purpose {
         Purpose::Join(token) => {
+            stop::at(stop::JOIN_RECEIVED);
             let waiting = lock(&entrance.expected).remove(&token);
             match waiting {
                 Some(waiting) => drop(waiting.send(Joined { guest })),
@@ -137,6 +139,7 @@ async fn handshake(
             brochure,
             ..
         } => {
+            stop::at(stop::HELLO_RECEIVED);
             let Ok(permit) = entrance.places.clone().try_acquire_owned() else {
                 let reason = format!(
                     "it has {} pipes already; try again later",
@@ -219,6 +222,7 @@ async fn welcome(
         refusals: selection.refusals.clone(),
     };
     guest.send(&ServerHandshake::answer(&answer)).await?;
+    stop::at(stop::ANSWER_SENT);
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
     let mut moved_from = None;

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
@@ -24,6 +25,7 @@ pub(crate) struct Core {
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Route,
     pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -51,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Route,
     pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -74,6 +77,7 @@ impl Core {
             peer_name: parts.peer_name,
             route: parts.route,
             pool: parts.pool,
+            budget: parts.budget,
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,

@@ -13,6 +13,7 @@ use super::core::{Core, Round};
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, Segment};
+use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
 
@@ -230,6 +231,13 @@ impl Io {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let mut count = 0;
         let mut frames = &self.frames[self.frames_sent..];
+        let has_message = stop::is_armed(stop::MESSAGE_HALF_SENT)
+            && self
+                .pieces
+                .iter()
+                .any(|piece| matches!(piece, Piece::Mark(Mark::Message(_))));
+        let halved = has_message && stop::is_next(stop::MESSAGE_HALF_SENT);
+        let mut half = self.queued.div_ceil(2) as usize;
         for piece in &self.pieces {
             let bytes = match piece {
                 Piece::Bytes(len) => {
@@ -243,6 +251,11 @@ impl Io {
                 Piece::Mark(_) => continue,
             };
             slices[count] = IoSlice::new(bytes);
+            if halved {
+                let bytes = &bytes[..bytes.len().min(half)];
+                slices[count] = IoSlice::new(bytes);
+                half -= bytes.len();
+            }
             count += 1;
             if count == SLICES {
                 break;
@@ -259,6 +272,14 @@ impl Io {
                 core.counters.wrote(len);
                 self.advance(len);
                 self.unflushed = true;
+                if has_message {
+                    stop::at(stop::MESSAGE_HALF_SENT);
+                }
+                if stop::is_armed(stop::TENSOR_HALF_SENT)
+                    && core.counters.snapshot().bytes_out > stop::SOME
+                {
+                    stop::at(stop::TENSOR_HALF_SENT);
+                }
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
@@ -304,6 +325,13 @@ impl Io {
     fn report_marks(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
         if self.marks.is_empty() {
             return;
+        }
+        for mark in &self.marks {
+            match mark {
+                Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
+                Mark::Fin => stop::at(stop::FIN_SENT),
+                Mark::Stream(_) => {}
+            }
         }
         let mut shared = lock(&core.shared);
         for mark in self.marks.drain(..) {
@@ -365,6 +393,9 @@ impl Io {
                 self.need = 0;
             }
             Input::Bulk { target, len } => {
+                if let Some(op) = target {
+                    shared.account(op, len, wakes);
+                }
                 let dest = target.and_then(|op| shared.state.take_dest(op));
                 let (dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                 self.bulk = Some(Bulk {
@@ -419,6 +450,11 @@ impl Io {
                     }
                     core.counters.read(len);
                     bulk.advance(len as u64);
+                    if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
+                        && core.counters.snapshot().bytes_in > stop::SOME
+                    {
+                        stop::at(stop::TENSOR_HALF_RECEIVED);
+                    }
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 
 mod background;
+mod budget;
 mod core;
 mod handler;
 mod incoming;
@@ -14,6 +15,7 @@ mod waiter;
 mod write;
 
 pub(crate) use self::background::spawn_background;
+pub(crate) use self::budget::Budget;
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::{Incoming, Read};

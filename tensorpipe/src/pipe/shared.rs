@@ -136,6 +136,24 @@ impl Shared {
         Ok(())
     }
 
+    /// `bytes` of `op` are about to come. Where the budget does not allow it, its message is given up.
+    pub(super) fn account(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
+        let Some(reading) = self.reads.get_mut(&op.message) else {
+            return;
+        };
+        let Err(error) = reading.account(op.part, bytes) else {
+            return;
+        };
+        // A handler answers in its own way.
+        let code = if reading.is_pushed() {
+            ResetCode::Skipped
+        } else {
+            ResetCode::Failed
+        };
+        self.state.refuse(op.message, code, &error.to_string());
+        self.end_read(op.message, Err(error), wakes);
+    }
+
     /// Acts on everything that the protocol and the lanes have to say.
     pub(super) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
         loop {
