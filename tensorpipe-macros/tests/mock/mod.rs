@@ -173,6 +173,8 @@ pub mod __private {
         fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture;
     }
 
+    pub struct TraceContext;
+
     #[derive(Clone, Debug)]
     pub struct CallContext {
         pub deadline: Duration,
@@ -261,6 +263,9 @@ pub mod __private {
                 connection: self.connection.clone(),
                 deadline,
             }
+        }
+        pub fn with_trace(&self, _: TraceContext) -> Self {
+            self.with_deadline(self.deadline)
         }
         pub fn call_value<T: DeserializeOwned>(
             &self,
