@@ -407,7 +407,7 @@ impl Engine {
                 Kind::Value => Outcome::Value(body),
                 Kind::ServiceError => Outcome::ServiceError(body),
                 Kind::Failure(code) => failure(code, &body, slot),
-                Kind::Call | Kind::Bind => return,
+                Kind::Call | Kind::Bind | Kind::Tarpc(_) => return,
             },
         };
         self.calls.complete(slot, outcome);
