@@ -55,7 +55,8 @@
 //! | `ndarray` | arrays of ndarray become tensors without a copy where their layout allows it; a [`Tensor`] is viewed as an array |
 //! | `candle` | conversions from and to `candle_core::Tensor`, on the CPU |
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
-//! | `conformance` | for tests: the suites that every transport and channel passes, for yours too, and points at which a test stops a process |
+//! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
+//! | `conformance` | module `conformance`, for tests: the suites that every transport and channel passes, for yours too |
 //!
 //! # What can be relied on
 //!
