@@ -4,7 +4,7 @@
 //! offset  size
 //!      0     1  kind
 //!      1     1  length of the header, so that a later version's fields can be skipped
-//!      2     1  flags: 1 the body is payload 0 instead of the rest of the metadata, 2 a trace follows
+//!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows
 //!      3     1  failure code (kind failure), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -16,7 +16,7 @@
 
 use crate::codec::REPLY_HEADER;
 
-/// Flag: the body is payload 0.
+/// Flag: the body is the last payload.
 pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
 const TRACE: u8 = 2;
 

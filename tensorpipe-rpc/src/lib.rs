@@ -186,7 +186,7 @@ pub mod __private {
     pub use crate::call::Call;
     pub use crate::client::{ClientHandle, Connection};
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
-    pub use crate::context::CallContext;
+    pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;
     pub use crate::schema::{Method, Schema, Tracer, method_id};
     pub use crate::service::{HandlerFuture, Service, bad_arguments, unknown_method};

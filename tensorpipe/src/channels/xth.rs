@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, Device};
-use crate::error::{Error, ResetCode};
-use crate::process::{process_id, random_token};
-use crate::proto::wire::hello::Token;
+use crate::error::Error;
+use crate::process::{Token, process_id, random_token};
 use crate::sync::lock;
 
 /// What is worth handing over instead of copying it through the pipe, in bytes.
@@ -103,10 +102,7 @@ impl Lane for XthLane {
         let key = Token::try_from(body)
             .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
         let Some(source) = lock(&table()).remove(&key) else {
-            // The writer took the message back while the key was on its way; its reset follows.
-            let reason = "it was taken back while it was handed over".into();
-            let code = ResetCode::Cancelled;
-            io.failed(op, Error::Reset { code, reason });
+            // The writer has taken it back or is gone: its RESET, or the end of the pipe, is behind this frame.
             return Ok(());
         };
         let (len, dest) = match want {
