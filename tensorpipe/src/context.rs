@@ -285,7 +285,10 @@ impl Context {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let error = match negotiate::connect(&self.inner, &transport, &url).await {
+            let connected = negotiate::connect(&self.inner, &transport, &url).await;
+            // Closed meanwhile: nobody looks after a new pipe any more.
+            self.check_open()?;
+            let error = match connected {
                 Ok(pipe) => return Ok(pipe),
                 Err(error @ Error::Misuse(_)) => return Err(error),
                 Err(error) => error,
@@ -303,6 +306,7 @@ impl Context {
             }
             tracing::debug!(%url, %error, attempts, "not there yet");
             tokio::time::sleep(nap).await;
+            self.check_open()?;
             pause = (pause * 2).min(policy.longest_pause);
         }
     }

@@ -16,7 +16,11 @@ mod stop;
 mod sync;
 mod sys;
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 pub mod channels;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod device;
 pub mod tensor;
 pub mod transports;

@@ -226,16 +226,31 @@ async fn welcome(
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
     let mut moved_from = None;
-    if let Some((name, _, _, joined)) = moved {
-        tokio::select! {
-            joined = joined => {
-                let joined = joined.map_err(|_| guest.lost("the connection to move to never came"))?;
+    if let Some((name, _, _, mut joined)) = moved {
+        let stays = tokio::select! {
+            biased;
+            arrived = &mut joined => Err(arrived),
+            stays = guest.read(ServerHandshake::handle_stay) => match stays {
+                Ok(reason) => Ok(reason),
+                Err(error @ Error::Peer { .. }) => return Err(error),
+                // A connector that has moved lets go of this connection, which can be seen before its new one.
+                Err(_) => Err((&mut joined).await),
+            },
+        };
+        match stays {
+            Err(arrived) => {
+                let joined =
+                    arrived.map_err(|_| guest.lost("the connection to move to never came"))?;
                 moved_from = Some(std::mem::replace(&mut final_transport, name));
-                guest = Guest { name: guest.name, ..joined.guest };
+                guest = Guest {
+                    name: guest.name,
+                    ..joined.guest
+                };
             }
-            stays = guest.read(ServerHandshake::handle_stay) => {
-                refusals.retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
-                refusals.insert(0, (format!("transport {name}"), stays?));
+            Ok(reason) => {
+                refusals
+                    .retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
+                refusals.insert(0, (format!("transport {name}"), reason));
             }
         }
     }

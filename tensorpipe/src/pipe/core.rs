@@ -113,6 +113,12 @@ impl Core {
         self.poller.notify();
     }
 
+    /// Whether I/O pauses so that messages can be delivered. While somebody is at it already (a handler that takes long, or
+    /// that this very call comes from), it goes on: what may arrive meanwhile is bounded by the credit given.
+    pub(super) fn pauses(&self, shared: &Shared) -> bool {
+        shared.has_delivery() && !self.delivering.load(Ordering::SeqCst)
+    }
+
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         loop {
@@ -120,7 +126,7 @@ impl Core {
                 return;
             }
             loop {
-                // The lock is not held while the handler runs.
+                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
                 let next = lock(&self.shared).next_delivery();
                 let Some((handler, delivery)) = next else {
                     break;

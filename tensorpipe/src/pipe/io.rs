@@ -135,7 +135,7 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if lock(&core.shared).has_delivery() {
+            if core.pauses(&lock(&core.shared)) {
                 return Ok(Round::More);
             }
             if !received {
@@ -154,6 +154,9 @@ impl Io {
             let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
             tracing::debug!(pipe = %core.name, "connection closed");
         }
+        // Outside the lock: a lane may use its handle while it is dropped.
+        let lanes = lock(&core.shared).take_retired_lanes();
+        drop(lanes);
         self.pieces.clear();
         self.frames = Vec::new();
         self.received = Vec::new();
@@ -355,7 +358,7 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                if lock(&core.shared).has_delivery() {
+                if core.pauses(&lock(&core.shared)) {
                     return Ok(true);
                 }
                 continue;
@@ -406,7 +409,7 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(shared.has_delivery())
+        Ok(core.pauses(shared))
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -513,26 +516,28 @@ impl Io {
     }
 
     fn end_of_stream(&self, core: &Arc<Core>) -> Error {
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(
-            "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
-        )
+        self.closed(core).unwrap_or_else(|| {
+            core.lost(
+                "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
+            )
+        })
     }
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(error.to_string())
+        self.closed(core)
+            .unwrap_or_else(|| core.lost(error.to_string()))
+    }
+
+    /// The good order in which the pipe ended, if it did.
+    fn closed(&self, core: &Arc<Core>) -> Option<Error> {
+        let shared = lock(&core.shared);
+        // Where both close at once, the peer may be gone right after it said that it has everything.
+        let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
+        (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: !by_us,
+        })
     }
 }
 

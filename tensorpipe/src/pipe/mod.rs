@@ -136,7 +136,10 @@ impl Pipe {
         incoming::stop(self.core(), id, code, reason);
     }
 
-    /// Ends when the peer's application has called read for (or skipped) everything written so far.
+    /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
+    ///
+    /// # Errors
+    /// [`Error::GoingAway`] when the peer closes without having looked at all of it; else how the pipe ended.
     pub fn flush(&self) -> Flush {
         Flush::start(self.core().clone())
     }
