@@ -109,6 +109,16 @@ impl EmbedderClient {
             handle: self.handle.with_deadline(deadline),
         }
     }
+    /// The same client; calls made through it, and calls that they cause, belong to this trace.
+    #[must_use]
+    pub fn with_trace(
+        &self,
+        trace: ::tensorpipe_rpc::__private::TraceContext,
+    ) -> Self {
+        Self {
+            handle: self.handle.with_trace(trace),
+        }
+    }
     /// What [`Embedder`] looks like: both sides compare it when they connect.
     pub const SCHEMA: &'static ::tensorpipe_rpc::__private::Schema = &::tensorpipe_rpc::__private::Schema {
         service: "Embedder",

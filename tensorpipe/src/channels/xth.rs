@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex};
 use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
-use crate::process::{process_id, random_token};
-use crate::proto::wire::hello::Token;
+use crate::process::{Token, process_id, random_token};
 use crate::sync::lock;
 
 /// What is worth handing over instead of copying it through the pipe, in bytes.

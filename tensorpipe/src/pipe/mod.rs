@@ -120,9 +120,28 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
     pub fn send(&self, message: Message) -> Result<u64, Error> {
-        let queued = write::enqueue(self.core(), message, false)?;
+        self.send_noting(message, |_| ())
+    }
+
+    /// The same; `note` is told the number before anybody can answer the message. It runs under a lock: it must not block,
+    /// nor call the pipe.
+    ///
+    /// # Errors
+    /// As [`Pipe::send`].
+    pub fn send_noting(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
+        let queued = write::enqueue(self.core(), message, false, note)?;
         self.core().drive();
         Ok(queued)
+    }
+
+    /// Messages written here and not yet handed over: it grows when the peer does not read.
+    pub fn unwritten(&self) -> usize {
+        lock(&self.core().shared).state.unwritten()
+    }
+
+    /// The runtime that it was made on, which drives it when nobody awaits it.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.core().runtime
     }
 
     /// Abandons message number `id` of this side's: what has not left does not leave, and the peer hears of it even if it
