@@ -192,7 +192,7 @@ impl Calls {
     /// The peer did not take message number `id`.
     pub(super) fn refused(&self, id: u64, code: ResetCode, reason: &str) {
         if code == ResetCode::Skipped {
-            // Its tensors are not wanted: the reply says why.
+            // The tensors are not wanted: the reply says why.
             return;
         }
         self.complete_where(|slot| {
@@ -412,7 +412,7 @@ impl Engine {
                 Kind::Value => Outcome::Value(body),
                 Kind::ServiceError => Outcome::ServiceError(body),
                 Kind::Failure(code) => failure(code, &body, slot),
-                Kind::Call | Kind::Bind => return,
+                Kind::Call | Kind::Bind | Kind::Tarpc(_) => return,
             },
         };
         self.calls.complete(slot, outcome);

@@ -164,6 +164,9 @@ impl Engine {
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
+            Err(error @ Error::OutOfMemory { .. }) => {
+                return self.reply_failure(call, FailureCode::Overloaded, error.to_string());
+            }
             Err(error) => {
                 return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
             }

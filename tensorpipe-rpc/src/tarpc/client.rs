@@ -1,6 +1,7 @@
 //! What `tarpc_stub!` needs of a client.
 
-/// What generated code names.
+/// What generated code names. Not for anybody else.
+#[doc(hidden)]
 pub mod private {
     use std::convert::Infallible;
     use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! `tarpc_stub!`: a generated client as a [`tarpc::client::stub::Stub`](::tarpc::client::stub::Stub),
+//! `tarpc_stub!`: a generated client as a `tarpc::client::stub::Stub`,
 //! so that tarpc's retry and load-balancing stubs stack on it.
 //!
 //! `#[tensor_service]` calls the macro for every service, and only this crate knows whether its
@@ -32,6 +32,7 @@ macro_rules! __tarpc_stub {
     (
         attributes: ($(#[$attribute:meta])*),
         client: $client:ident,
+        // Not a `vis`: inside parentheses that one does not match nothing.
         visibility: ($($visibility:tt)*),
         request: $request:ident,
         response: $response:ident,

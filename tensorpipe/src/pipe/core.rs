@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
@@ -24,6 +25,7 @@ pub(crate) struct Core {
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Route,
     pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -51,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Route,
     pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -74,6 +77,7 @@ impl Core {
             peer_name: parts.peer_name,
             route: parts.route,
             pool: parts.pool,
+            budget: parts.budget,
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
@@ -109,6 +113,12 @@ impl Core {
         self.poller.notify();
     }
 
+    /// Whether I/O pauses so that messages can be delivered. While somebody is at it already (a handler that takes long, or
+    /// that this very call comes from), it goes on: what may arrive meanwhile is bounded by the credit given.
+    pub(super) fn pauses(&self, shared: &Shared) -> bool {
+        shared.has_delivery() && !self.delivering.load(Ordering::SeqCst)
+    }
+
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         loop {
@@ -116,7 +126,7 @@ impl Core {
                 return;
             }
             loop {
-                // The lock is not held while the handler runs.
+                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
                 let next = lock(&self.shared).next_delivery();
                 let Some((handler, delivery)) = next else {
                     break;

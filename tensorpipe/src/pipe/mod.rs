@@ -1,6 +1,7 @@
 //! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 
 mod background;
+mod budget;
 mod core;
 mod handler;
 mod incoming;
@@ -14,6 +15,7 @@ mod waiter;
 mod write;
 
 pub(crate) use self::background::spawn_background;
+pub(crate) use self::budget::Budget;
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::{Incoming, Read};
@@ -153,7 +155,10 @@ impl Pipe {
         incoming::stop(self.core(), id, code, reason);
     }
 
-    /// Ends when the peer's application has called read for (or skipped) everything written so far.
+    /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
+    ///
+    /// # Errors
+    /// [`Error::GoingAway`] when the peer closes without having looked at all of it; else how the pipe ended.
     pub fn flush(&self) -> Flush {
         Flush::start(self.core().clone())
     }
