@@ -111,10 +111,7 @@ impl EmbedderClient {
     }
     /// The same client; calls made through it, and calls that they cause, belong to this trace.
     #[must_use]
-    pub fn with_trace(
-        &self,
-        trace: ::tensorpipe_rpc::__private::TraceContext,
-    ) -> Self {
+    pub fn with_trace(&self, trace: ::tensorpipe_rpc::__private::TraceContext) -> Self {
         Self {
             handle: self.handle.with_trace(trace),
         }

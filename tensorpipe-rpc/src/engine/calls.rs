@@ -161,6 +161,11 @@ impl Calls {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Calls that wait for their answer.
+    pub(crate) fn under_way(&self) -> usize {
+        self.table().slots.len()
+    }
+
     /// A reply is complete or will never be.
     pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Arc<CallSlot>)> {
         self.table().reading.remove(&message)
