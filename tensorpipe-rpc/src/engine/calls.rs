@@ -1,7 +1,7 @@
 //! Calls made from here: the table of those that wait for an answer, and who watches their deadlines.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
-use super::{Body, Engine, to_body};
+use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
@@ -33,6 +33,8 @@ pub(crate) struct CallSlot {
     message: AtomicU64,
     deadline: Option<(Instant, Duration)>,
     state: Mutex<State>,
+    /// Its message leaves with the pipe's next turn: the first poll need not drive.
+    soon: AtomicBool,
 }
 
 enum State {
@@ -42,6 +44,11 @@ enum State {
 }
 
 impl CallSlot {
+    /// Whether its message leaves without this poll's help. Once.
+    pub(crate) fn leaves_soon(&self) -> bool {
+        self.soon.swap(false, Ordering::Relaxed)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -241,21 +248,31 @@ impl Engine {
             message: AtomicU64::new(UNSENT),
             deadline,
             state: Mutex::new(State::Waiting(None)),
+            soon: AtomicBool::new(false),
         });
-        let earlier = {
+        let (earlier, soon) = {
             let mut table = self.calls.table();
+            let soon = !table.slots.is_empty();
             table.slots.insert(id, slot.clone());
             let earlier =
                 deadline.is_some_and(|(at, _)| table.look_at.is_none_or(|look_at| at < look_at));
             if earlier {
                 table.look_at = deadline.map(|(at, _)| at);
             }
-            earlier
+            (earlier, soon)
         };
         if earlier {
             self.calls.earlier.notify_one();
         }
-        match self.send(encoded, header_len) {
+        let message = to_message(encoded, header_len);
+        // Where calls are under way, others are likely to be made at once: they leave together.
+        let sent = if soon {
+            slot.soon.store(true, Ordering::Relaxed);
+            self.pipe.send_soon(message)
+        } else {
+            self.pipe.send(message)
+        };
+        match sent {
             Ok(message) => slot.message.store(message, Ordering::Release),
             Err(Error::GoingAway { .. }) => self
                 .calls

@@ -34,6 +34,9 @@ const RECEIVE_BUFFER_BULK: usize = 2 << 10;
 /// What a part must have left to be read directly into its place, in bytes.
 const DIRECT_FROM: u64 = 4 << 10;
 
+/// Messages taken out of one read before they are delivered: what they provoke leaves together.
+const DELIVERIES: usize = 32;
+
 enum Piece {
     Bytes(usize),
     Data {
@@ -249,7 +252,13 @@ impl Io {
             self.advance(0);
             return Ok(true);
         }
-        match Pin::new(&mut **connection).poll_write_vectored(&mut cx, &slices[..count]) {
+        let connection = Pin::new(&mut **connection);
+        let written = match &slices[..count] {
+            // A plain write is the cheaper call.
+            [one] => connection.poll_write(&mut cx, one),
+            many => connection.poll_write_vectored(&mut cx, many),
+        };
+        match written {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(core.lost("it takes no more bytes")),
             Poll::Ready(Ok(len)) => {
@@ -327,16 +336,21 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                if lock(&core.shared).has_delivery() {
+                let there = lock(&core.shared).deliveries();
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
             }
             if self.end > self.start && self.end - self.start >= self.need {
-                if self.parse(core, wakes)? {
+                let there = self.parse(core, wakes)?;
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
+            }
+            if lock(&core.shared).has_delivery() {
+                return Ok(true);
             }
             if !self.fill(core)? {
                 return Ok(false);
@@ -344,8 +358,8 @@ impl Io {
         }
     }
 
-    /// Lets the protocol look at what has come in. Returns whether a message is there to be delivered.
-    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
+    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
         let mut guard = lock(&core.shared);
         let shared = &mut *guard;
         let input = &self.received[self.start..self.end];
@@ -375,7 +389,7 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(shared.has_delivery())
+        Ok(shared.deliveries())
     }
 
     /// Returns `false` if the connection wants to wait.

@@ -123,6 +123,17 @@ impl Pipe {
         Ok(queued)
     }
 
+    /// The same, but the message leaves with the next turn of whoever drives the pipe, together with what else is written
+    /// until then: for bursts of small messages.
+    ///
+    /// # Errors
+    /// As [`Pipe::send`].
+    pub fn send_soon(&self, message: Message) -> Result<u64, Error> {
+        let queued = write::enqueue(self.core(), message, false)?;
+        self.core().poller.wake_background();
+        Ok(queued)
+    }
+
     /// Abandons message number `id` of this side's: what has not left does not leave, and the peer hears of it even if it
     /// has read the message long ago.
     pub fn reset(&self, id: u64, code: ResetCode, reason: &str) {
@@ -256,6 +267,12 @@ impl std::fmt::Debug for Awaiting {
 }
 
 impl Awaiting {
+    /// Makes `waker` the one that the connection wakes, and moves nothing: for an operation that begins with
+    /// [`Pipe::send_soon`].
+    pub fn register(&mut self, waker: &std::task::Waker) {
+        self.core.poller.register(&mut self.slot, waker);
+    }
+
     /// Makes `waker` the one that the connection wakes, and moves what can be moved.
     pub fn drive(&mut self, waker: &std::task::Waker) {
         self.core.poller.register(&mut self.slot, waker);
