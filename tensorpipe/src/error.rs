@@ -178,11 +178,8 @@ impl std::fmt::Display for SystemError {
     }
 }
 
-impl std::error::Error for SystemError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.source)
-    }
-}
+/// Without a `source()`, since the message holds it: reporters that walk the chain would say it twice.
+impl std::error::Error for SystemError {}
 
 /// How long a wait lasted, for messages.
 pub(crate) fn seconds(duration: Duration) -> String {
@@ -388,8 +385,9 @@ pub enum Error {
         waited: Duration,
         /// How many times.
         attempts: u32,
-        /// What the last attempt met.
-        source: Box<Self>,
+        /// What the last attempt met. Raw, so that it is no `source()`: the message holds it already, and reporters that
+        /// walk the chain would say everything twice.
+        r#source: Box<Self>,
     },
     /// The listener does not want this pipe.
     #[error("{peer} refused the pipe: {reason}")]
@@ -490,5 +488,27 @@ impl Error {
                 | Self::Closed { .. }
                 | Self::System(_)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_whole_and_no_source_repeats_it() {
+        let refused = std::io::Error::from_raw_os_error(libc::ECONNREFUSED);
+        let source = Box::new(SystemError::new("connect", "host:1", refused).into());
+        let error = Error::Connect {
+            url: "tcp://host:1".into(),
+            waited: Duration::from_secs(2),
+            attempts: 3,
+            source,
+        };
+        let said = error.to_string();
+        assert!(said.starts_with("no pipe to tcp://host:1 after 2.0 s and 3 attempts: connect host:1: Connection refused"), "{said}");
+        assert!(error.source().is_none());
     }
 }

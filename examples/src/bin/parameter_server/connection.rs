@@ -25,7 +25,9 @@ pub(crate) async fn connect(url: &str, voice: Voice) -> Result<ParameterServerCl
     let connected = match timeout(QUIET, &mut connecting).await {
         Ok(connected) => connected,
         Err(_) => {
-            voice.say(format!("waiting for a server at {url}"));
+            voice.say(format!(
+                "waiting for a server at {url}, half a minute at the most"
+            ));
             connecting.await
         }
     };

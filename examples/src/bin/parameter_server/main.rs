@@ -26,11 +26,12 @@ mod service;
 mod store;
 mod worker;
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser as _;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Args, Command};
 use crate::ending::Ending;
@@ -41,6 +42,7 @@ async fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => error.exit(),
     };
+    show_warnings();
     match run(command).await {
         Ok(ending) => ending.into(),
         Err(error) => {
@@ -48,6 +50,17 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the library has to say, e.g. of strangers at the port, appears among the program's own lines.
+fn show_warnings() {
+    tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        .init();
 }
 
 async fn run(command: Command) -> Result<Ending> {
