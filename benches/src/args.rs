@@ -21,6 +21,10 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Measure our pipe: the round trip of a message with one tensor; of no bytes, with metadata only.
+    Pipe(PipeArguments),
+    /// Measure our calls.
+    Rpc(RpcArguments),
     /// Measure what we compare with: hand-written tokio, and tarpc.
     Baseline(Baseline),
     /// Measure systems alternately, several times, and print medians and ratios: they hold where figures drift.
@@ -30,6 +34,21 @@ pub(crate) enum Command {
     /// The second process.
     #[command(hide = true)]
     Serve,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PipeArguments {
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RpcArguments {
+    /// Cases to measure. A pipeline has 64 calls in flight.
+    #[arg(long, value_delimiter = ',', default_value = "echo")]
+    pub(crate) case: Vec<Case>,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
 #[derive(Debug, Args)]

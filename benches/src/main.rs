@@ -6,7 +6,7 @@
 //! system   what is measured                     trait System; one file each, one line in system::ALL
 //! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
 //! report   rows -> table or JSON lines
-//! commands baseline, compare, idle
+//! commands pipe, rpc, baseline, compare, idle
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -31,6 +31,8 @@ use crate::args::{Arguments, Command};
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Pipe(arguments) => commands::ours::pipe(&arguments),
+        Command::Rpc(arguments) => commands::ours::rpc(&arguments),
         Command::Baseline(arguments) => commands::baseline::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),

@@ -53,12 +53,16 @@ pub(crate) enum Case {
     Echo,
     /// A call that carries the bytes to the server, which acknowledges them.
     Upload,
+    /// A call whose answer carries bytes that lie ready at the server.
+    Download,
     /// Many small calls, [`IN_FLIGHT`] of them under way at any time.
     Pipeline,
 }
 
 /// Calls under way at any time in [`Case::Pipeline`].
 pub(crate) const IN_FLIGHT: usize = 64;
+/// Calls of one round of [`Case::Pipeline`].
+pub(crate) const PIPELINED: u64 = 1024;
 
 impl Case {
     /// The name in tables and in JSON.
@@ -66,6 +70,7 @@ impl Case {
         match self {
             Self::Echo => "echo",
             Self::Upload => "upload",
+            Self::Download => "download",
             Self::Pipeline => "pipeline",
         }
     }

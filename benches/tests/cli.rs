@@ -53,6 +53,50 @@ fn baselines_of_both_systems_print_a_line_each() {
 }
 
 #[test]
+fn our_pipe_and_calls_say_what_carried_them() {
+    let lines = [
+        ("pipe --size 0,100KiB", "tcp", "basic", &["echo"; 2][..]),
+        (
+            "pipe --size 0,100KiB --transport memory",
+            "memory",
+            "xth",
+            &["echo"; 2],
+        ),
+        (
+            "rpc --case echo,upload,download,pipeline --size 5KiB --alloc pool",
+            "tcp",
+            "basic",
+            &["echo", "upload", "download", "pipeline"],
+        ),
+        (
+            "rpc --case echo,pipeline --size 0 --runtime multi",
+            "tcp",
+            "basic",
+            &["echo", "pipeline"],
+        ),
+        (
+            "rpc --case upload,download --size 300KiB --transport memory --channel basic",
+            "memory",
+            "basic",
+            &["upload", "download"],
+        ),
+    ];
+    for (line, transport, channel, cases) in lines {
+        let rows = rows(&bench(&format!("{line} --seconds 0.05 --json")));
+        let found: Vec<_> = rows.iter().map(|row| text(row, "case")).collect();
+        assert_eq!(found, cases, "{line}");
+        for row in &rows {
+            assert_eq!(
+                (&*text(row, "transport"), &*text(row, "channel")),
+                (transport, channel),
+                "{line}"
+            );
+            assert!(number(row, "n") >= 5.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn every_case_runs_on_either_runtime() {
     for options in [
         "--runtime multi --case echo,upload",
@@ -101,17 +145,19 @@ fn a_comparison_has_ratios_to_its_baseline() {
         number(row, "ratio")
     };
     assert_eq!(ratio("tarpc"), 1.0);
-    assert!(ratio("tokio") > 0.0);
+    assert!(ratio("tokio") > 0.0 && ratio("rpc") > 0.0);
 }
 
 #[test]
 fn an_idle_server_is_measured() {
-    let output = bench("idle --system tokio --connections 3 --seconds 0.3 --json");
+    let output = bench("idle --system tokio,pipe --connections 3 --seconds 0.3 --json");
     let rows = rows(&output);
-    assert_eq!(rows.len(), 1);
-    assert_eq!(number(&rows[0], "connections"), 3.0);
-    let percent = number(&rows[0], "cpu_percent");
-    assert!((0.0..50.0).contains(&percent), "{percent} % for waiting");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!(number(&row, "connections"), 3.0);
+        let percent = number(&row, "cpu_percent");
+        assert!((0.0..50.0).contains(&percent), "{percent} % for waiting");
+    }
 }
 
 #[test]
@@ -126,6 +172,7 @@ fn what_cannot_be_measured_is_said_and_fails() {
             "baseline --system tokio --case pipeline",
             "`tokio` has no `pipeline`",
         ),
+        ("pipe --channel smoke", "there is no channel `smoke`"),
     ];
     for (arguments, expected) in cases {
         let output = run(arguments);

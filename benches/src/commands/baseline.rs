@@ -2,11 +2,9 @@
 
 use anyhow::Result;
 
-use super::{choose, legend, measure, plan};
+use super::{choose, plan, rows};
 use crate::args::Baseline;
 use crate::plan::Case;
-use crate::progress::Progress;
-use crate::report::{self, Align, Row, Table};
 use crate::size::Size;
 use crate::system::{AnySystem, Kind};
 
@@ -21,39 +19,10 @@ pub(crate) fn run(arguments: &Baseline) -> Result<()> {
     for (case, bytes) in cells(&arguments.case, &options.size) {
         let baseline = |system: &dyn AnySystem| system.kind() == Kind::Baseline;
         for system in choose(&arguments.system, baseline, case, options.transport)? {
-            let mut plan = base.clone();
-            plan.system = system.name().to_owned();
-            plan.case = case;
-            plan.bytes = bytes;
-            plans.push((system, plan));
+            plans.push(rows::cell(system, &base, case, bytes));
         }
     }
-    let progress = Progress::new(plans.len());
-    let mut rows = Vec::new();
-    let mut outcome = Ok(());
-    for (system, plan) in &plans {
-        progress.begin(format!(
-            "{} {} {}",
-            plan.system,
-            plan.case.name(),
-            Size(plan.bytes)
-        ));
-        match measure(*system, plan) {
-            Ok(row) if options.json => progress.print(&serde_json::to_string(&row)?),
-            Ok(row) => rows.push(row),
-            Err(error) => {
-                outcome = Err(error);
-                break;
-            }
-        }
-        progress.end();
-    }
-    drop(progress);
-    if !options.json {
-        println!("{}\n\n{}", report::head("baselines", &base), table(&rows));
-        println!("{}", legend(rows.iter().map(|row| row.system.as_str())));
-    }
-    outcome
+    rows::run("baselines", options, &base, &plans)
 }
 
 /// Cases and sizes in the order of the table.
@@ -74,39 +43,6 @@ fn cells(cases: &[Case], sizes: &[Size]) -> Vec<(Case, u64)> {
         sizes.iter().map(move |size| (case, size.0))
     };
     cases.iter().flat_map(of).collect()
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
-        ("case", Align::Left),
-        ("size", Align::Right),
-        ("system", Align::Left),
-        ("over", Align::Left),
-        ("p50", Align::Right),
-        ("p99", Align::Right),
-        ("GB/s", Align::Right),
-        ("calls/s", Align::Right),
-        ("calls", Align::Right),
-    ]);
-    let mut last = None;
-    for row in rows {
-        let cell = (row.case, row.bytes);
-        if last.replace(cell).is_some_and(|last| last != cell) {
-            table.gap();
-        }
-        table.push(vec![
-            row.case.to_owned(),
-            Size(row.bytes).to_string(),
-            row.system.clone(),
-            report::over(&row.transport, &row.channel),
-            report::time(row.p50_us),
-            report::time(row.p99_us),
-            report::throughput(row.gbps),
-            report::rate(row.per_s),
-            row.n.to_string(),
-        ]);
-    }
-    table
 }
 
 /// The largest size that is called small: such calls are measured by their echo.

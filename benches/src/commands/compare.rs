@@ -200,7 +200,7 @@ fn table(cells: &[Vec<Comparison>]) -> Table {
 fn usual_baseline(case: Case) -> &'static str {
     match case {
         Case::Echo | Case::Pipeline => "tarpc",
-        Case::Upload => "tokio",
+        Case::Upload | Case::Download => "tokio",
     }
 }
 
@@ -208,7 +208,7 @@ fn usual_baseline(case: Case) -> &'static str {
 fn usual_size(case: Case) -> Size {
     match case {
         Case::Echo | Case::Pipeline => Size(0),
-        Case::Upload => Size(256 * Size::MIB),
+        Case::Upload | Case::Download => Size(256 * Size::MIB),
     }
 }
 

@@ -3,6 +3,8 @@
 pub(crate) mod baseline;
 pub(crate) mod compare;
 pub(crate) mod idle;
+pub(crate) mod ours;
+mod rows;
 
 use std::time::Duration;
 

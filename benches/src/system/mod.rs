@@ -9,6 +9,9 @@
 //! Generic below, dyn at the seam: [`AnySystem`] is implemented for every `System`, and what runs inside the timed
 //! part is compiled for the one client.
 
+mod ours;
+mod pipe;
+mod rpc;
 mod tarpc_tcp;
 mod tokio_tcp;
 
@@ -23,7 +26,12 @@ use crate::measure::{Samples, drive};
 use crate::plan::{Case, Plan, Transport};
 
 /// Every system, in the order in which tables show them.
-pub(crate) static ALL: &[&dyn AnySystem] = &[&tokio_tcp::Tokio, &tarpc_tcp::Tarpc];
+pub(crate) static ALL: &[&dyn AnySystem] = &[
+    &tokio_tcp::Tokio,
+    &tarpc_tcp::Tarpc,
+    &pipe::PipeSystem,
+    &rpc::Rpc,
+];
 
 /// The system of that name.
 ///
@@ -84,6 +92,8 @@ pub(crate) trait Client: Send + 'static {
 pub(crate) enum Kind {
     /// What we compare with.
     Baseline,
+    /// What this repository makes.
+    Ours,
 }
 
 /// The transport and channel that were used, for the row.

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tarpc::context::Context;
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
 
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, Plan, Transport};
+use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
 use crate::system::{Client, Kind, Ready, Route, System};
 
 /// The system `tarpc`.
@@ -119,6 +119,7 @@ impl Client for Caller {
         match self.case {
             Case::Echo => self.received.push(self.stub.echo(context(), data).await?),
             Case::Upload => self.stub.upload(context(), data).await?,
+            Case::Download => bail!("tarpc has no download"),
             Case::Pipeline => {
                 let stub = &self.stub;
                 let received = &mut self.received;
@@ -194,5 +195,3 @@ fn framing(plan: &Plan) -> Result<Builder> {
 
 /// What tarpc adds to the bytes of a message, generously.
 const HEADROOM: usize = 4096;
-/// Calls of a round of the pipeline.
-const PIPELINED: u64 = 1024;

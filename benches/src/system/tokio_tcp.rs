@@ -84,7 +84,7 @@ impl Client for Caller {
                 let ack = self.stream.read_u8().await.context(GONE)?;
                 ensure!(ack == ACK, "an acknowledgement of {ack}");
             }
-            Case::Pipeline => bail!("tokio has no pipeline"),
+            Case::Download | Case::Pipeline => bail!("tokio has no {}", self.case.name()),
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Client for Caller {
                 verify.write(&mut self.stream).await?;
                 self.stream.read_u64_le().await.context(GONE)?
             }
-            Case::Echo | Case::Pipeline => {
+            Case::Echo | Case::Download | Case::Pipeline => {
                 pattern::mismatch(self.received.body(), round).unwrap_or(ALL_RIGHT)
             }
         };

@@ -13,6 +13,7 @@ use super::core::{Core, Round};
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, Segment};
+use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
 
@@ -33,6 +34,13 @@ const RECEIVE_BUFFER_BULK: usize = 2 << 10;
 
 /// What a part must have left to be read directly into its place, in bytes.
 const DIRECT_FROM: u64 = 4 << 10;
+
+/// Bulk bytes of one read. What is read while the system still has it in its caches costs half of what it costs later:
+/// with longer reads more of it gathers in between.
+const READ_PIECE: usize = 64 << 10;
+
+/// Messages taken out of one read before they are delivered: what they provoke leaves together.
+const DELIVERIES: usize = 32;
 
 enum Piece {
     Bytes(usize),
@@ -134,7 +142,7 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if lock(&core.shared).has_delivery() {
+            if core.pauses_for(&lock(&core.shared)) > 0 {
                 return Ok(Round::More);
             }
             if !received {
@@ -153,6 +161,9 @@ impl Io {
             let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
             tracing::debug!(pipe = %core.name, "connection closed");
         }
+        // Outside the lock: a lane may use its handle while it is dropped.
+        let lanes = lock(&core.shared).take_retired_lanes();
+        drop(lanes);
         self.pieces.clear();
         self.frames = Vec::new();
         self.received = Vec::new();
@@ -227,6 +238,13 @@ impl Io {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let mut count = 0;
         let mut frames = &self.frames[self.frames_sent..];
+        let has_message = stop::is_armed(stop::MESSAGE_HALF_SENT)
+            && self
+                .pieces
+                .iter()
+                .any(|piece| matches!(piece, Piece::Mark(Mark::Message(_))));
+        let halved = has_message && stop::is_next(stop::MESSAGE_HALF_SENT);
+        let mut half = self.queued.div_ceil(2) as usize;
         for piece in &self.pieces {
             let bytes = match piece {
                 Piece::Bytes(len) => {
@@ -240,6 +258,11 @@ impl Io {
                 Piece::Mark(_) => continue,
             };
             slices[count] = IoSlice::new(bytes);
+            if halved {
+                let bytes = &bytes[..bytes.len().min(half)];
+                slices[count] = IoSlice::new(bytes);
+                half -= bytes.len();
+            }
             count += 1;
             if count == SLICES {
                 break;
@@ -249,13 +272,27 @@ impl Io {
             self.advance(0);
             return Ok(true);
         }
-        match Pin::new(&mut **connection).poll_write_vectored(&mut cx, &slices[..count]) {
+        let connection = Pin::new(&mut **connection);
+        let written = match &slices[..count] {
+            // A plain write is the cheaper call.
+            [one] => connection.poll_write(&mut cx, one),
+            many => connection.poll_write_vectored(&mut cx, many),
+        };
+        match written {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(core.lost("it takes no more bytes")),
             Poll::Ready(Ok(len)) => {
                 core.counters.wrote(len);
                 self.advance(len);
                 self.unflushed = true;
+                if has_message {
+                    stop::at(stop::MESSAGE_HALF_SENT);
+                }
+                if stop::is_armed(stop::TENSOR_HALF_SENT)
+                    && core.counters.snapshot().bytes_out > stop::SOME
+                {
+                    stop::at(stop::TENSOR_HALF_SENT);
+                }
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
@@ -302,6 +339,13 @@ impl Io {
         if self.marks.is_empty() {
             return;
         }
+        for mark in &self.marks {
+            match mark {
+                Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
+                Mark::Fin => stop::at(stop::FIN_SENT),
+                Mark::Stream(_) => {}
+            }
+        }
         let mut shared = lock(&core.shared);
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
@@ -327,16 +371,21 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                if lock(&core.shared).has_delivery() {
+                let there = core.pauses_for(&lock(&core.shared));
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
             }
             if self.end > self.start && self.end - self.start >= self.need {
-                if self.parse(core, wakes)? {
+                let there = self.parse(core, wakes)?;
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
+            }
+            if core.pauses_for(&lock(&core.shared)) > 0 {
+                return Ok(true);
             }
             if !self.fill(core)? {
                 return Ok(false);
@@ -344,8 +393,8 @@ impl Io {
         }
     }
 
-    /// Lets the protocol look at what has come in. Returns whether a message is there to be delivered.
-    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
+    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
         let mut guard = lock(&core.shared);
         let shared = &mut *guard;
         let input = &self.received[self.start..self.end];
@@ -362,6 +411,9 @@ impl Io {
                 self.need = 0;
             }
             Input::Bulk { target, len } => {
+                if let Some(op) = target {
+                    shared.account(op, len, wakes);
+                }
                 let dest = target.and_then(|op| shared.state.take_dest(op));
                 let (dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                 self.bulk = Some(Bulk {
@@ -375,7 +427,7 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(shared.has_delivery())
+        Ok(core.pauses_for(shared))
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -403,7 +455,8 @@ impl Io {
                 return Ok(false);
             };
             let at = bulk.at as usize;
-            let mut buf = ReadBuf::new(&mut dest[at..at + bulk.left as usize]);
+            let piece = (bulk.left as usize).min(READ_PIECE);
+            let mut buf = ReadBuf::new(&mut dest[at..at + piece]);
             let mut cx = Context::from_waker(&self.waker);
             match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
                 Poll::Pending => return Ok(false),
@@ -416,6 +469,11 @@ impl Io {
                     }
                     core.counters.read(len);
                     bulk.advance(len as u64);
+                    if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
+                        && core.counters.snapshot().bytes_in > stop::SOME
+                    {
+                        stop::at(stop::TENSOR_HALF_RECEIVED);
+                    }
                 }
             }
         }
@@ -477,26 +535,28 @@ impl Io {
     }
 
     fn end_of_stream(&self, core: &Arc<Core>) -> Error {
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(
-            "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
-        )
+        self.closed(core).unwrap_or_else(|| {
+            core.lost(
+                "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
+            )
+        })
     }
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(error.to_string())
+        self.closed(core)
+            .unwrap_or_else(|| core.lost(error.to_string()))
+    }
+
+    /// The good order in which the pipe ended, if it did.
+    fn closed(&self, core: &Arc<Core>) -> Option<Error> {
+        let shared = lock(&core.shared);
+        // Where both close at once, the peer may be gone right after it said that it has everything.
+        let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
+        (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: !by_us,
+        })
     }
 }
 

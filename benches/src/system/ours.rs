@@ -1,0 +1,120 @@
+//! What our own systems share: the context that a plan asks for, a tensor that is written anew, and the route in words.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Result, bail, ensure};
+use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
+use tensorpipe::transports::{MemoryTransport, TcpTransport};
+use tensorpipe::{Context, DType, Tensor};
+
+use super::Route;
+use crate::pattern;
+use crate::plan::{Alloc, Plan, Transport};
+
+/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp the channel is
+/// `basic` unless another one is asked for: the bytes stay on the connection.
+///
+/// # Errors
+/// When there is no such channel.
+pub(super) fn context(plan: &Plan) -> Result<Context> {
+    let wanted = match (plan.transport, plan.channel.as_deref()) {
+        (Transport::Tcp, None) => Some("basic"),
+        (_, wanted) => wanted,
+    };
+    let mut channels: Vec<Arc<dyn Channel>> =
+        vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())];
+    if let Some(wanted) = wanted {
+        channels.retain(|channel| channel.name() == wanted);
+        if channels.is_empty() {
+            bail!("there is no channel `{wanted}`, choose of: xth, basic");
+        }
+    }
+    let transport: Arc<dyn tensorpipe::transports::Transport> = match plan.transport {
+        Transport::Tcp => Arc::new(TcpTransport::new()),
+        Transport::Memory => Arc::new(MemoryTransport::new()),
+    };
+    Ok(Context::builder()
+        .transports([transport])
+        .channels(channels)
+        .build()?)
+}
+
+/// Where a server of the plan listens.
+pub(super) fn url(plan: &Plan) -> String {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    match plan.transport {
+        Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
+        Transport::Memory => {
+            format!("memory://bench-{}", NAMES.fetch_add(1, Ordering::Relaxed))
+        }
+    }
+}
+
+/// The tensor of a sender: `len` bytes where the plan wants them.
+pub(super) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tensor> {
+    Ok(match plan.alloc {
+        Alloc::Heap => Tensor::from_vec(vec![0u8; len], [len as u64])?,
+        Alloc::Pool => context.pool().tensor(DType::U8, [len as u64])?,
+    })
+}
+
+/// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.
+pub(super) fn fill(tensor: &mut Tensor, round: u64) -> Result<()> {
+    pattern::fill(tensor.make_mut::<u8>()?, round);
+    Ok(())
+}
+
+/// Compares every byte.
+pub(super) fn check(tensor: &Tensor, len: u64, round: u64) -> Result<()> {
+    let bytes = tensor.as_bytes()?;
+    ensure!(bytes.len() as u64 == len, "{} bytes came", bytes.len());
+    right(pattern::mismatch(bytes, round))
+}
+
+/// No byte is wrong.
+pub(super) fn right(wrong: Option<u64>) -> Result<()> {
+    match wrong {
+        Some(at) => bail!("byte {at} is wrong"),
+        None => Ok(()),
+    }
+}
+
+/// The route, for the row: the transport and the channel that is preferred.
+pub(super) fn route(route: &tensorpipe::Route) -> Route {
+    let channel = route.channels.first();
+    Route {
+        transport: route.transport.clone(),
+        channel: channel.map_or_else(|| "none".to_owned(), |channel| channel.name.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Case;
+    use crate::plan::tests::plan;
+
+    #[tokio::test]
+    async fn a_route_is_what_was_asked_for() -> Result<()> {
+        let mut plan = plan("pipe", Case::Echo, 8);
+        for (transport, channel, expected) in [
+            (Transport::Tcp, None, ("tcp", "basic")),
+            (Transport::Memory, None, ("memory", "xth")),
+            (Transport::Memory, Some("basic"), ("memory", "basic")),
+        ] {
+            plan.transport = transport;
+            plan.channel = channel.map(str::to_owned);
+            let context = context(&plan)?;
+            let listener = context.listen([url(&plan)]).await?;
+            let address = listener.url().to_string();
+            let (pipe, _accepted) = tokio::try_join!(context.connect(address), listener.accept())?;
+            let found = route(pipe.route());
+            assert_eq!((&*found.transport, &*found.channel), expected);
+        }
+        plan.channel = Some("smoke".to_owned());
+        let error = context(&plan).expect_err("no such channel");
+        assert!(error.to_string().contains("choose of: xth"), "{error}");
+        Ok(())
+    }
+}

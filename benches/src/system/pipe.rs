@@ -1,0 +1,102 @@
+//! Our pipe without calls: a message with one tensor goes to the server and comes back; a tensor of no bytes stays away.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tensorpipe::{Message, Pipe, Tensor};
+
+use super::ours;
+use crate::plan::{Case, Plan, Transport};
+use crate::system::{Client, Kind, Ready, Route, System};
+
+/// The system `pipe`.
+pub(crate) struct PipeSystem;
+
+impl System for PipeSystem {
+    type Client = Caller;
+
+    const NAME: &'static str = "pipe";
+    const ABOUT: &'static str =
+        "tensorpipe's Pipe: a message with one tensor there and back, read into the context's pool";
+    const KIND: Kind = Kind::Ours;
+    const CASES: &'static [Case] = &[Case::Echo];
+    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Memory];
+
+    async fn serve(plan: Plan, ready: Ready) -> Result<()> {
+        let context = ours::context(&plan)?;
+        let listener = context.listen([ours::url(&plan)]).await?;
+        ready.announce(listener.url());
+        loop {
+            let pipe = listener.accept().await?;
+            tokio::spawn(async move {
+                match answer(pipe).await {
+                    Err(tensorpipe::Error::Closed { .. }) | Ok(()) => {}
+                    Err(error) => eprintln!("tp-bench: pipe's server: {error}"),
+                }
+            });
+        }
+    }
+
+    async fn connect(plan: Plan, address: String) -> Result<Caller> {
+        let context = ours::context(&plan)?;
+        let pipe = context.connect(&address).await?;
+        let sent = match plan.len()? {
+            0 => None,
+            len => Some(ours::tensor(&plan, len, &context)?),
+        };
+        Ok(Caller {
+            pipe,
+            bytes: plan.bytes,
+            sent,
+            received: None,
+        })
+    }
+}
+
+async fn answer(pipe: Pipe) -> Result<(), tensorpipe::Error> {
+    loop {
+        let message = pipe.read().await?;
+        pipe.write(message).await?;
+    }
+}
+
+/// The client's side of one pipe.
+pub(crate) struct Caller {
+    pipe: Pipe,
+    bytes: u64,
+    sent: Option<Tensor>,
+    received: Option<Message>,
+}
+
+impl Client for Caller {
+    async fn prepare(&mut self, round: u64) -> Result<()> {
+        self.received = None;
+        match &mut self.sent {
+            Some(tensor) => ours::fill(tensor, round),
+            None => Ok(()),
+        }
+    }
+
+    async fn round(&mut self) -> Result<()> {
+        let mut message = Message::new(METADATA);
+        message.tensors.extend(self.sent.clone().map(Into::into));
+        let written = self.pipe.write(message);
+        self.received = Some(self.pipe.read().await?);
+        written.await?;
+        Ok(())
+    }
+
+    async fn check(&mut self, round: u64) -> Result<()> {
+        let message = self.received.as_ref().context("no message came")?;
+        ensure!(&*message.metadata == METADATA, "other metadata came back");
+        match (&*message.tensors, self.bytes) {
+            ([], 0) => Ok(()),
+            ([tensor], bytes) if bytes > 0 => ours::check(&tensor.tensor, bytes, round),
+            (tensors, _) => bail!("{} tensors came back", tensors.len()),
+        }
+    }
+
+    fn route(&self) -> Route {
+        ours::route(self.pipe.route())
+    }
+}
+
+const METADATA: &[u8] = b"round";

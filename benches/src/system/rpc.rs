@@ -1,0 +1,206 @@
+//! Our calls: a service of `#[tensor_service]`, its client and its server.
+//!
+//! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, ensure};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tensorpipe::{Context, Tensor};
+use tensorpipe_rpc::{CallError, Server, tensor_service};
+
+use super::ours;
+use crate::pattern;
+use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
+use crate::system::{Client, Kind, Ready, Route, System};
+
+/// The system `rpc`.
+pub(crate) struct Rpc;
+
+impl System for Rpc {
+    type Client = Caller;
+
+    const NAME: &'static str = "rpc";
+    const ABOUT: &'static str =
+        "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool";
+    const KIND: Kind = Kind::Ours;
+    const CASES: &'static [Case] = &[Case::Echo, Case::Upload, Case::Download, Case::Pipeline];
+    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Memory];
+
+    async fn serve(plan: Plan, ready: Ready) -> Result<()> {
+        let context = ours::context(&plan)?;
+        let store = Store {
+            plan: plan.clone(),
+            context: context.clone(),
+            kept: Mutex::default(),
+        };
+        let server = Server::builder()
+            .context(&context)
+            .service(BenchService::new(store))
+            .listen(ours::url(&plan))
+            .await?;
+        ready.announce(server.url());
+        server.wait().await;
+        Ok(())
+    }
+
+    async fn connect(plan: Plan, address: String) -> Result<Caller> {
+        let context = ours::context(&plan)?;
+        let client = BenchClient::connect_with(&context, &address).await?;
+        let len = match plan.case {
+            Case::Download => 0,
+            Case::Echo | Case::Upload | Case::Pipeline => plan.len()?,
+        };
+        Ok(Caller {
+            client,
+            case: plan.case,
+            bytes: plan.bytes,
+            sent: ours::tensor(&plan, len, &context)?,
+            received: Vec::new(),
+        })
+    }
+}
+
+#[tensor_service]
+trait Bench {
+    /// An echo whose bytes ride in the metadata.
+    async fn ping(&self, text: String) -> String;
+    async fn echo(&self, data: Tensor) -> Tensor;
+    async fn upload(&self, data: Tensor);
+    /// Where the tensor uploaded last differs from that of `round`.
+    async fn verify(&self, round: u64) -> Result<Option<u64>, String>;
+    /// Lays the tensor of `round` ready.
+    async fn stage(&self, round: u64) -> Result<(), String>;
+    async fn download(&self) -> Result<Tensor, String>;
+}
+
+/// Keeps the last upload until it is verified, or what is to be downloaded.
+struct Store {
+    plan: Plan,
+    context: Context,
+    kept: Mutex<Option<Tensor>>,
+}
+
+impl Store {
+    fn kept(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lay_ready(&self, round: u64) -> Result<()> {
+        let mut tensor = match self.kept().take() {
+            Some(tensor) => tensor,
+            None => ours::tensor(&self.plan, self.plan.len()?, &self.context)?,
+        };
+        ours::fill(&mut tensor, round)?;
+        *self.kept() = Some(tensor);
+        Ok(())
+    }
+}
+
+impl Bench for Store {
+    async fn ping(&self, text: String) -> String {
+        text
+    }
+
+    async fn echo(&self, data: Tensor) -> Tensor {
+        data
+    }
+
+    async fn upload(&self, data: Tensor) {
+        *self.kept() = Some(data);
+    }
+
+    async fn verify(&self, round: u64) -> Result<Option<u64>, String> {
+        let tensor = self.kept().take().ok_or("nothing was uploaded")?;
+        let bytes = tensor.as_bytes().map_err(|error| error.to_string())?;
+        Ok(pattern::mismatch(bytes, round))
+    }
+
+    async fn stage(&self, round: u64) -> Result<(), String> {
+        self.lay_ready(round).map_err(|error| error.to_string())
+    }
+
+    async fn download(&self) -> Result<Tensor, String> {
+        let staged = self.kept().clone();
+        staged.ok_or_else(|| "nothing was laid ready".to_owned())
+    }
+}
+
+/// The client's side of one connection.
+pub(crate) struct Caller {
+    client: BenchClient,
+    case: Case,
+    bytes: u64,
+    sent: Tensor,
+    received: Vec<Tensor>,
+}
+
+impl Caller {
+    /// One small call, whichever way the bytes go.
+    async fn echo(&self) -> Result<Tensor, CallError> {
+        if self.bytes > 0 {
+            return self.client.echo(&self.sent).await;
+        }
+        let text = self.client.ping("").await?;
+        debug_assert!(text.is_empty());
+        Ok(self.sent.clone())
+    }
+}
+
+impl Client for Caller {
+    async fn prepare(&mut self, round: u64) -> Result<()> {
+        self.received.clear();
+        match self.case {
+            Case::Download => Ok(self.client.stage(round).await?),
+            Case::Echo | Case::Upload | Case::Pipeline => ours::fill(&mut self.sent, round),
+        }
+    }
+
+    async fn round(&mut self) -> Result<()> {
+        match self.case {
+            Case::Echo => {
+                let answer = self.echo().await?;
+                self.received.push(answer);
+            }
+            Case::Upload => self.client.upload(&self.sent).await?,
+            Case::Download => self.received.push(self.client.download().await?),
+            Case::Pipeline => {
+                let caller = &*self;
+                let answers = stream::iter(0..PIPELINED)
+                    .map(|_| caller.echo())
+                    .buffer_unordered(IN_FLIGHT)
+                    .try_collect()
+                    .await?;
+                self.received = answers;
+            }
+        }
+        Ok(())
+    }
+
+    async fn check(&mut self, round: u64) -> Result<()> {
+        if self.case == Case::Upload {
+            return ours::right(self.client.verify(round).await?);
+        }
+        ensure!(
+            self.received.len() as u64 == self.calls_per_round(),
+            "{} answers",
+            self.received.len()
+        );
+        for answer in &self.received {
+            ours::check(answer, self.bytes, round)?;
+        }
+        Ok(())
+    }
+
+    fn calls_per_round(&self) -> u64 {
+        if self.case == Case::Pipeline {
+            PIPELINED
+        } else {
+            1
+        }
+    }
+
+    fn route(&self) -> Route {
+        ours::route(self.client.connection().route())
+    }
+}
