@@ -195,9 +195,9 @@ pub(crate) fn seconds(duration: Duration) -> String {
 #[non_exhaustive]
 pub enum PeerFault {
     /// The connection does not begin with this protocol's magic bytes.
-    #[error("it does not speak this protocol: its first bytes are {first:?}{hint}")]
+    #[error("it does not speak this protocol: its first bytes are \"{first}\"{hint}")]
     BadMagic {
-        /// What came instead.
+        /// What came instead, with escapes where it is not text.
         first: String,
         /// What that looks like.
         hint: &'static str,

@@ -10,8 +10,9 @@ use tokio::time::timeout;
 use crate::progress::Voice;
 use crate::service::ParameterServerClient;
 
-/// How long anybody waits for an answer; each takes the server far less than a second.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long anybody waits for an answer. Longer than the silence (10 s) after which the pipe itself gives up a peer that
+/// hangs, since that says more.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a server may take to be there before somebody who waits for it says so.
 const QUIET: Duration = Duration::from_secs(1);
 

@@ -50,9 +50,11 @@ fn check_preface(input: &[u8]) -> Result<bool, PeerFault> {
 }
 
 fn hint(first: &[u8]) -> &'static str {
-    const TEXT: [&[u8]; 6] = [b"GET", b"POST", b"HEAD", b"PUT", b"HTTP", b"PRI"];
-    if TEXT.iter().any(|verb| first.starts_with(verb)) {
-        ", that is HTTP; connect to the HTTP server's port instead"
+    const VERBS: [&[u8]; 6] = [b"GET", b"POST", b"HEAD", b"PUT", b"OPTIONS", b"PRI"];
+    if VERBS.iter().any(|verb| first.starts_with(verb)) {
+        ", that is an HTTP request; this port serves no HTTP"
+    } else if first.starts_with(b"HTTP") {
+        ", that is an HTTP server; connect to another port"
     } else if first.starts_with(&[0x16, 0x03]) {
         ", that is TLS, which this address does not expect"
     } else {

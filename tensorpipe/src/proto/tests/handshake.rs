@@ -141,6 +141,9 @@ fn strangers_are_recognised_by_their_first_byte() {
             "{text:?}"
         );
     }
+    let said = first(b"GET / HTTP/1.1\r\n").unwrap_err().to_string();
+    let wanted = r#"its first bytes are "GET / HTTP/1.1\r\n", that is an HTTP request"#;
+    assert!(said.contains(wanted), "{said}");
     let version = |high: u16, low: u16| {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&high.to_le_bytes());
