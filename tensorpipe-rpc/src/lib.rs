@@ -198,3 +198,8 @@ pub mod __private {
     pub use crate::value::Value;
     pub use tensorpipe::Context;
 }
+
+/// The examples of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}

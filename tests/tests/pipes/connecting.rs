@@ -44,7 +44,7 @@ async fn one_url_that_fails_leaves_none_listening() {
     let url = free.url().to_string();
     drop(free);
     let both = context
-        .listen([url.as_str(), &taken.url().to_string()])
+        .listen([url.as_str(), taken.url().as_ref()])
         .await;
     let error = both.unwrap_err().to_string();
     assert!(error.contains("another process listens there"), "{error}");
