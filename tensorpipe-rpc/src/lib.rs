@@ -97,6 +97,9 @@
 //!
 //! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves.
 //!
+//! A handler that computes for long without an await holds up the thread that it runs on, and a runtime that is blocked for
+//! [`tensorpipe::Timeouts::silence`] (10 s) looks dead to its peers: compute in `spawn_blocking`.
+//!
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
@@ -195,3 +198,8 @@ pub mod __private {
     pub use crate::value::Value;
     pub use tensorpipe::Context;
 }
+
+/// The examples of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}

@@ -8,8 +8,9 @@ use crate::source::{Source, sources};
 
 /// Every module of `tensorpipe` and the modules that its code (not its tests) may name.
 const PIPE: &[(&str, &[&str])] = &[
-    // Leaves: plain types.
+    // Leaves: plain types; `stop` is where tests stop a process.
     ("sync", &[]),
+    ("stop", &["sync"]),
     ("address", &["error"]),
     ("error", &["device", "tensor"]),
     ("route", &["device"]),
@@ -61,6 +62,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "message",
             "proto",
             "route",
+            "stop",
             "sync",
             "tensor",
             "transports::Connection",
@@ -79,6 +81,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "process",
             "proto",
             "route",
+            "stop",
             "sync",
             "transports",
         ],

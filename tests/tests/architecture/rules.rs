@@ -8,11 +8,15 @@ const LONGEST: usize = 400;
 /// Files above it, and why.
 const LONGER: &[(&str, &str)] = &[
     (
-        "tensorpipe/src/conformance/channel.rs",
-        "one suite: its scenarios share a subject",
+        "tensorpipe-rpc/src/engine/calls.rs",
+        "the table of calls, and everything that ends one",
     ),
     (
-        "tensorpipe/src/conformance/transport.rs",
+        "tensorpipe-rpc/src/engine/serving.rs",
+        "a call from its header to its reply",
+    ),
+    (
+        "tensorpipe/src/conformance/channel.rs",
         "one suite: its scenarios share a subject",
     ),
     (
@@ -139,7 +143,8 @@ fn no_file_is_long_without_a_reason() {
                 source.path
             ));
         }
-        if lines <= LONGEST && listed {
+        // Not at once: a file that hovers around the limit stays listed.
+        if lines <= LONGEST * 3 / 4 && listed {
             wrong.push(format!(
                 "{} has {lines} lines: take it out of LONGER",
                 source.path

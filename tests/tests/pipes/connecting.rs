@@ -43,9 +43,7 @@ async fn one_url_that_fails_leaves_none_listening() {
     let free = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = free.url().to_string();
     drop(free);
-    let both = context
-        .listen([url.as_str(), &taken.url().to_string()])
-        .await;
+    let both = context.listen([url.as_str(), taken.url().as_ref()]).await;
     let error = both.unwrap_err().to_string();
     assert!(error.contains("another process listens there"), "{error}");
     let again = context.listen([&url]).await.unwrap();
