@@ -73,6 +73,11 @@ impl Connection {
         self.engine.pipe.route()
     }
 
+    /// Calls that wait for their answer.
+    pub fn calls_under_way(&self) -> usize {
+        self.engine.calls.under_way()
+    }
+
     /// Closes the pipe; calls under way fail.
     ///
     /// # Errors

@@ -161,6 +161,11 @@ impl Server {
             .collect()
     }
 
+    /// Calls under way: admitted and not answered.
+    pub fn calls_under_way(&self) -> usize {
+        self.shared.calls()
+    }
+
     /// Serves until the task is dropped or the listener fails.
     pub async fn wait(mut self) {
         let _ = (&mut self.accept).await;

@@ -111,10 +111,7 @@ impl EmbedderClient {
     }
     /// The same client; calls made through it, and calls that they cause, belong to this trace.
     #[must_use]
-    pub fn with_trace(
-        &self,
-        trace: ::tensorpipe_rpc::__private::TraceContext,
-    ) -> Self {
+    pub fn with_trace(&self, trace: ::tensorpipe_rpc::__private::TraceContext) -> Self {
         Self {
             handle: self.handle.with_trace(trace),
         }
@@ -379,5 +376,6 @@ for EmbedderService<__Service> {
     String), result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature =
     "gpu")]), variant : Warm, method : warm, name : "Embedder.warm", arguments : (),
     value : (()) } { attributes : (), variant : Size, method : size, name :
-    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }],
+    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }], travelling :
+    [String, Vec < u8 >],
 }

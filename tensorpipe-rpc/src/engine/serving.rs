@@ -318,7 +318,11 @@ impl Engine {
                 .collect::<String>()
                 .escape_debug()
                 .to_string();
-            let text = format!("has no service `{asked}`, only {}", names.join(", "));
+            let there = match names.is_empty() {
+                true => "none at all".to_owned(),
+                false => format!("only {}", names.join(", ")),
+            };
+            let text = format!("has no service `{asked}`, {there}");
             return self.reply_failure(call, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {
