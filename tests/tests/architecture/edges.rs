@@ -10,6 +10,8 @@ use crate::source::{Source, sources};
 const PIPE: &[(&str, &[&str])] = &[
     // Leaves: plain types.
     ("sync", &[]),
+    // Where a process stops itself in tests; nothing without the feature `conformance`.
+    ("stop", &["sync"]),
     ("address", &["error"]),
     ("error", &["device", "tensor"]),
     ("route", &["device"]),
@@ -61,6 +63,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "message",
             "proto",
             "route",
+            "stop",
             "sync",
             "tensor",
             "transports::Connection",
@@ -79,6 +82,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "process",
             "proto",
             "route",
+            "stop",
             "sync",
             "transports",
         ],
