@@ -131,8 +131,7 @@ impl Lane for XthLane {
                 io.spawn_blocking(move || {
                     copy(&source, &mut dest);
                     drop(source);
-                    handle.control(op, Vec::new());
-                    handle.received(op, dest.freeze());
+                    handle.received_and_tell(op, dest.freeze(), Vec::new());
                 });
             }
         }

@@ -115,8 +115,9 @@ impl Io {
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
-                self.let_go(core);
                 lock(&core.shared).end(error, &mut wakes);
+                // After the end, which retires the lanes: what they hold for the peer goes with the connection.
+                self.let_go(core);
                 core.poller.wake_background();
                 Round::Idle
             }

@@ -124,6 +124,12 @@ impl LaneHandle {
         self.result(LaneResult::Received(op, memory));
     }
 
+    /// As [`LaneHandle::control`] and [`LaneHandle::received`] in one step: a peer that hears that all is well may close at
+    /// once, and must not end a read whose memory is complete.
+    pub fn received_and_tell(&self, op: OpId, memory: Buffer, body: Vec<u8>) {
+        self.report(LaneResult::Received(op, memory), Some((op, body)));
+    }
+
     /// As [`LaneIo::failed`].
     pub fn failed(&self, op: OpId, error: Error) {
         self.result(LaneResult::Failed(op, error));
@@ -135,10 +141,17 @@ impl LaneHandle {
     }
 
     fn result(&self, result: LaneResult) {
+        self.report(result, None);
+    }
+
+    fn report(&self, result: LaneResult, tell: Option<(OpId, Vec<u8>)>) {
         self.with(|core| {
             let mut wakes = Vec::new();
             {
                 let mut shared = lock(&core.shared);
+                if let Some((op, body)) = tell {
+                    shared.state.channel(op, body);
+                }
                 shared.lane_results.push(result);
                 shared.process(core, &mut wakes);
             }
