@@ -140,9 +140,12 @@ impl<T, E> Future for Call<T, E> {
             } => match slot.poll(None) {
                 Some(outcome) => outcome,
                 None => {
-                    awaiting
-                        .get_or_insert_with(|| engine.pipe.awaiting())
-                        .drive(cx.waker());
+                    let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
+                    if slot.leaves_soon() {
+                        awaiting.register(cx.waker());
+                    } else {
+                        awaiting.drive(cx.waker());
+                    }
                     match slot.poll(Some(cx.waker())) {
                         Some(outcome) => outcome,
                         None => return Poll::Pending,

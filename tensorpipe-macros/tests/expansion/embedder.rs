@@ -376,5 +376,6 @@ for EmbedderService<__Service> {
     String), result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature =
     "gpu")]), variant : Warm, method : warm, name : "Embedder.warm", arguments : (),
     value : (()) } { attributes : (), variant : Size, method : size, name :
-    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }],
+    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }], travelling :
+    [String, Vec < u8 >],
 }

@@ -1,7 +1,7 @@
 //! Calls made from here: the table of those that wait for an answer, and who watches their deadlines.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -9,10 +9,14 @@ use std::time::{Duration, Instant};
 use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
-use super::{Body, Engine, to_body};
+use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
+
+/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
+/// leaves at once, on its caller's.
+const TOGETHER_FROM: usize = 8;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -38,6 +42,8 @@ pub(crate) struct CallSlot {
     reply: AtomicU64,
     deadline: Option<(Instant, Duration)>,
     state: Mutex<State>,
+    /// Its message leaves with the pipe's next turn: the first poll need not drive.
+    soon: AtomicBool,
 }
 
 enum State {
@@ -47,6 +53,11 @@ enum State {
 }
 
 impl CallSlot {
+    /// Whether its message leaves without this poll's help. Once.
+    pub(crate) fn leaves_soon(&self) -> bool {
+        self.soon.swap(false, Ordering::Relaxed)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -310,11 +321,14 @@ impl Engine {
             reply: AtomicU64::new(UNSENT),
             deadline,
             state: Mutex::new(State::Waiting(None)),
+            soon: AtomicBool::new(false),
         });
-        let earlier = {
+        let (earlier, soon) = {
             let mut table = self.calls.table();
+            let soon = table.slots.len() >= TOGETHER_FROM;
             table.slots.insert(id, slot.clone());
-            deadline.is_some_and(|(at, _)| table.look_by(at))
+            let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
+            (earlier, soon)
         };
         if earlier {
             self.calls.earlier.notify_one();
@@ -322,7 +336,15 @@ impl Engine {
         // The number is known before anybody can answer, refuse or cut off the message.
         let mut late = false;
         let note = |message| late = !slot.sent_as(message);
-        match self.send_noting(encoded, header_len, note) {
+        // Where many calls are under way, others are likely to be made at once: they leave together.
+        let message = to_message(encoded, header_len);
+        slot.soon.store(soon, Ordering::Relaxed);
+        let sent = if soon {
+            self.pipe.send_soon(message, note)
+        } else {
+            self.pipe.send_noting(message, note)
+        };
+        match sent {
             Ok(message) if late => {
                 self.pipe
                     .reset(message, ResetCode::Deadline, "its deadline passed");

@@ -46,16 +46,6 @@ impl Engine {
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         self.pipe.send(to_message(encoded, header_len))
     }
-
-    /// The same; `note` as for [`Pipe::send_noting`].
-    fn send_noting(
-        &self,
-        encoded: Encoded,
-        header_len: usize,
-        note: impl FnOnce(u64),
-    ) -> Result<u64, Error> {
-        self.pipe.send_noting(to_message(encoded, header_len), note)
-    }
 }
 
 impl Drop for Engine {

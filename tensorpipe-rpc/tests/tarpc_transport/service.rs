@@ -67,7 +67,7 @@ impl Work for Worker {
     }
     async fn double(self, _: Context, x: Tensor) -> Tensor {
         let doubled = x.as_slice::<f32>().unwrap().iter().map(|x| x * 2.0);
-        Tensor::from_vec(doubled.collect(), x.shape().to_vec()).unwrap()
+        Tensor::from_vec(doubled.collect(), x.shape()).unwrap()
     }
     async fn named(
         self,

@@ -4,6 +4,7 @@
 //! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
 //! holder sees before or after it lets go. So nobody ever waits for somebody else's system call.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
@@ -90,8 +91,12 @@ impl Core {
 
     /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.
     pub(crate) fn drive(self: &Arc<Self>) {
-        self.poller.driving();
         self.kick.store(true, Ordering::SeqCst);
+        if Turn::is_here(self) {
+            // The handler wrote: whoever called it drives next, and all of its answers leave together.
+            return;
+        }
+        self.poller.driving();
         for _ in 0..ROUNDS {
             let Some(mut io) = try_lock(&self.io) else {
                 return;
@@ -113,18 +118,22 @@ impl Core {
         self.poller.notify();
     }
 
-    /// Whether I/O pauses so that messages can be delivered. While somebody is at it already (a handler that takes long, or
-    /// that this very call comes from), it goes on: what may arrive meanwhile is bounded by the credit given.
-    pub(super) fn pauses(&self, shared: &Shared) -> bool {
-        shared.has_delivery() && !self.delivering.load(Ordering::SeqCst)
+    /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
+    /// that takes long), it goes on: what may arrive meanwhile is bounded by the credit given.
+    pub(super) fn pauses_for(&self, shared: &Shared) -> usize {
+        if self.delivering.load(Ordering::SeqCst) {
+            0
+        } else {
+            shared.deliveries()
+        }
     }
 
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         loop {
-            if self.delivering.swap(true, Ordering::SeqCst) {
+            let Some(turn) = Turn::take(self) else {
                 return;
-            }
+            };
             loop {
                 // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
                 let next = lock(&self.shared).next_delivery();
@@ -133,7 +142,7 @@ impl Core {
                 };
                 delivery.give(self, &*handler);
             }
-            self.delivering.store(false, Ordering::SeqCst);
+            drop(turn);
             // One that came in between the last look and the line above must not be left behind.
             if !lock(&self.shared).has_delivery() {
                 return;
@@ -209,5 +218,39 @@ impl Core {
         }
         self.poller.wake_background();
         self.drive();
+    }
+}
+
+thread_local! {
+    /// The address of the pipe whose handler this thread is calling; 0 outside.
+    static DELIVERING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The right to call the handler: one thread has it at a time. A handler may drive another pipe, whose handler is then
+/// called inside this one's turn.
+struct Turn<'a> {
+    core: &'a Core,
+    outer: usize,
+}
+
+impl<'a> Turn<'a> {
+    /// `None` if somebody has it.
+    fn take(core: &'a Arc<Core>) -> Option<Self> {
+        if core.delivering.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let outer = DELIVERING.replace(Arc::as_ptr(core).addr());
+        Some(Self { core, outer })
+    }
+
+    fn is_here(core: &Arc<Core>) -> bool {
+        DELIVERING.get() == Arc::as_ptr(core).addr()
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        DELIVERING.set(self.outer);
+        self.core.delivering.store(false, Ordering::SeqCst);
     }
 }

@@ -35,6 +35,13 @@ const RECEIVE_BUFFER_BULK: usize = 2 << 10;
 /// What a part must have left to be read directly into its place, in bytes.
 const DIRECT_FROM: u64 = 4 << 10;
 
+/// Bulk bytes of one read. What is read while the system still has it in its caches costs half of what it costs later:
+/// with longer reads more of it gathers in between.
+const READ_PIECE: usize = 64 << 10;
+
+/// Messages taken out of one read before they are delivered: what they provoke leaves together.
+const DELIVERIES: usize = 32;
+
 enum Piece {
     Bytes(usize),
     Data {
@@ -135,7 +142,7 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if core.pauses(&lock(&core.shared)) {
+            if core.pauses_for(&lock(&core.shared)) > 0 {
                 return Ok(Round::More);
             }
             if !received {
@@ -265,7 +272,13 @@ impl Io {
             self.advance(0);
             return Ok(true);
         }
-        match Pin::new(&mut **connection).poll_write_vectored(&mut cx, &slices[..count]) {
+        let connection = Pin::new(&mut **connection);
+        let written = match &slices[..count] {
+            // A plain write is the cheaper call.
+            [one] => connection.poll_write(&mut cx, one),
+            many => connection.poll_write_vectored(&mut cx, many),
+        };
+        match written {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(core.lost("it takes no more bytes")),
             Poll::Ready(Ok(len)) => {
@@ -358,16 +371,21 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                if core.pauses(&lock(&core.shared)) {
+                let there = core.pauses_for(&lock(&core.shared));
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
             }
             if self.end > self.start && self.end - self.start >= self.need {
-                if self.parse(core, wakes)? {
+                let there = self.parse(core, wakes)?;
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
+            }
+            if core.pauses_for(&lock(&core.shared)) > 0 {
+                return Ok(true);
             }
             if !self.fill(core)? {
                 return Ok(false);
@@ -375,8 +393,8 @@ impl Io {
         }
     }
 
-    /// Lets the protocol look at what has come in. Returns whether a message is there to be delivered.
-    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
+    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
         let mut guard = lock(&core.shared);
         let shared = &mut *guard;
         let input = &self.received[self.start..self.end];
@@ -409,7 +427,7 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(core.pauses(shared))
+        Ok(core.pauses_for(shared))
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -437,7 +455,8 @@ impl Io {
                 return Ok(false);
             };
             let at = bulk.at as usize;
-            let mut buf = ReadBuf::new(&mut dest[at..at + bulk.left as usize]);
+            let piece = (bulk.left as usize).min(READ_PIECE);
+            let mut buf = ReadBuf::new(&mut dest[at..at + piece]);
             let mut cx = Context::from_waker(&self.waker);
             match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
                 Poll::Pending => return Ok(false),

@@ -134,6 +134,17 @@ impl Pipe {
         Ok(queued)
     }
 
+    /// As [`Pipe::send_noting`], but the message leaves with the next turn of whoever drives the pipe, together with what
+    /// else is written until then: for bursts of small messages.
+    ///
+    /// # Errors
+    /// As [`Pipe::send`].
+    pub fn send_soon(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
+        let queued = write::enqueue(self.core(), message, false, note)?;
+        self.core().poller.wake_background();
+        Ok(queued)
+    }
+
     /// Messages written here and not yet handed over: it grows when the peer does not read.
     pub fn unwritten(&self) -> usize {
         lock(&self.core().shared).state.unwritten()
@@ -280,6 +291,12 @@ impl std::fmt::Debug for Awaiting {
 }
 
 impl Awaiting {
+    /// Makes `waker` the one that the connection wakes, and moves nothing: for an operation that begins with
+    /// [`Pipe::send_soon`].
+    pub fn register(&mut self, waker: &std::task::Waker) {
+        self.core.poller.register(&mut self.slot, waker);
+    }
+
     /// Makes `waker` the one that the connection wakes, and moves what can be moved.
     pub fn drive(&mut self, waker: &std::task::Waker) {
         self.core.poller.register(&mut self.slot, waker);

@@ -97,6 +97,10 @@ impl Shared {
         !self.deliveries.is_empty()
     }
 
+    pub(super) fn deliveries(&self) -> usize {
+        self.deliveries.len()
+    }
+
     pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
         let handler = self.handler.clone()?;
         Some((handler, self.deliveries.pop_front()?))

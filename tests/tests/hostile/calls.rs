@@ -81,7 +81,7 @@ fn messages_that_are_no_calls_are_refused_and_the_pipe_goes_on() {
         assert!(!pipe.has_ended(), "{}", pipe.ended().await);
         fails(&pipe, Message::new(call(0, 0, method("nothing"), b"")), 3).await;
     });
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// The server answers `message` with a failure of this code.
@@ -171,7 +171,7 @@ fn calls_that_make_no_sense_fail_one_by_one() {
             (2, &b"\x05"[..])
         );
     });
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn metadata_beyond_the_limit_is_not_sent_by_us_and_not_taken_from_others() {
     let mut raw = Raw::open(&target.calls);
     raw.send(&header(MESSAGE, 8 << 20, &noise(8, 4000)));
     raw.is_cut("giant metadata", SOON);
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Calls whose tensors never come: they are counted, refused beyond the limit, and gone with their pipe.
@@ -211,5 +211,5 @@ fn calls_that_never_come_whole_do_not_pile_up() {
     target.serves();
     drop(raw);
     target.shrinks_to(before, 8 << 20, "after they have gone");
-    target.is_unharmed();
+    target.stays_unharmed();
 }

@@ -46,7 +46,7 @@ fn two_hundred_silent_connections_cost_little_and_shut_nobody_out() {
         raw.is_cut("a silent connection", 2 * SOON);
     }
     target.shrinks_to(before, 4 * MIB, "after they were cut off");
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Beyond the limit of handshakes a connection is turned away at once, and told that it may come again.
@@ -57,7 +57,7 @@ fn more_silent_connections_than_handshakes_are_allowed_do_not_hang() {
     for raw in &mut silent {
         raw.is_cut("one silent connection of many", HANDSHAKE + SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_peer_that_sends_a_byte_at_a_time_is_cut_off_at_the_bound() {
     slow.is_cut("a slow hello", SOON);
     println!("cut off after {:?}", begun.elapsed());
     assert!(begun.elapsed() >= HANDSHAKE / 2);
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Who is told where a pipe goes on must come within the bound, too: here nobody answers a HELLO twice.
@@ -95,7 +95,7 @@ fn an_open_pipe_that_says_nothing_answers_pings_or_is_given_up() {
     let came = raw.is_cut("a pipe that says nothing", Duration::from_secs(15));
     assert!(came.windows(5).any(|window| window[4] == PING), "{came:?}");
     assert!(begun.elapsed() > Duration::from_secs(8));
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_tensor_of_64_gib_that_never_comes_takes_no_memory() {
     target.serves();
     drop(all);
     target.shrinks_to(before, 4 * MIB, "after they have gone");
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Sends `flood` as often as the peer takes it, up to `times`, and reads nothing. The server may cut it off, or take it all.
@@ -193,7 +193,7 @@ fn floods_that_want_answers_are_bounded() {
     flood(&target, "flushes", with_a_message(&target), 200, |_| {
         flushes.clone()
     });
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// What comes back is not read: the server must not pile it up.
@@ -204,7 +204,7 @@ fn echoes_that_nobody_reads_are_bounded() {
     flood(&target, "messages", Raw::open(&target.pipes), 1000, |_| {
         one.clone()
     });
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Message after message that is announced, granted and taken back.
@@ -220,7 +220,7 @@ fn announcing_and_taking_back_takes_no_memory() {
     }
     target.shrinks_to(before, 8 * MIB, "500 times 1 GiB taken back");
     drop(raw);
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Addresses are not memory, but they end too.
@@ -243,7 +243,7 @@ fn announcing_more_than_there_are_addresses_is_no_harm() {
     drop(all);
     // What the allocator keeps.
     target.shrinks_to(before, 64 * MIB, "after they have gone");
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// The preface alone, many times over, in one connection.
@@ -257,5 +257,5 @@ fn a_hello_over_and_over_is_one_hello_and_a_fault() {
         came.starts_with(&preface()) && came[16] == ANSWER,
         "{came:?}"
     );
-    target.is_unharmed();
+    target.stays_unharmed();
 }

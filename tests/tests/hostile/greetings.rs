@@ -107,7 +107,7 @@ fn nonsense_is_cut_off_at_once() {
             "{what}: {came:02x?}"
         );
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_hello_cut_at_every_byte_is_no_harm() {
         raw.finish_sending();
         raw.is_cut(&format!("a hello cut after {len} bytes"), SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_hello_with_any_byte_changed_is_answered_or_cut_off() {
         raw.finish_sending();
         raw.is_cut(&format!("byte {at} of a hello changed"), SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn noise_is_no_harm() {
             raw.is_cut(&format!("noise {seed}"), SOON);
         }
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn another_version_is_told_so() {
     println!("{reason}");
     assert!(reason.contains("versions 7 to 9"), "{reason}");
     raw.is_cut("another version", SOON);
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_token_that_nobody_gave_out_is_rejected() {
     assert_eq!(reject.kind, REJECT, "{reject:?}");
     assert!(String::from_utf8_lossy(&reject.body).contains("token"));
     raw.is_cut("an unknown token", SOON);
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Whoever shares nothing gets a pipe without channels, says no word for which one would be needed, and is cut off when it does.
@@ -205,7 +205,7 @@ fn a_brochure_without_anything_in_common_makes_a_pipe_without_channels() {
         raw.send(&message(b"", &[tensor(0, 0, 0, &[1000])], b""));
         raw.is_cut("a tensor over no channel", SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// How many descriptors a pipe holds is for this side's channels to say.
@@ -229,5 +229,5 @@ fn a_channel_that_wants_many_connections_is_not_chosen() {
         "it is refused: {answer:?}"
     );
     raw.send(&frame(FIN, b""));
-    target.is_unharmed();
+    target.stays_unharmed();
 }

@@ -144,7 +144,7 @@ impl Target {
     }
 
     /// The end of every test: it serves, and has not complained.
-    pub(crate) fn is_unharmed(mut self) {
+    pub(crate) fn stays_unharmed(mut self) {
         self.serves();
         assert!(self.child.is_alive());
         let complaints = self.child.complaints();

@@ -183,7 +183,7 @@ fn every_fault_ends_its_pipe_and_no_other() {
         raw.send(&bytes);
         raw.is_cut(what, SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// The heap overflow of C++: 8 MiB for a tensor of 1000 bytes.
@@ -211,7 +211,7 @@ fn a_tensor_longer_than_announced_is_cut_off() {
         raw.send(&data(0, 0, &[0x41; 2]));
         raw.is_cut("a tensor one byte longer than announced", SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_go_ahead_twice_is_cut_off() {
     raw.send(&[grant(0), grant(0)].concat());
     let came = raw.is_cut("a go-ahead twice", SOON);
     assert!(came.len() <= 100_100, "{} bytes", came.len());
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 /// Credit is for what was announced; a peer that takes more is cut off, one that takes all and does not read is held up.
@@ -238,7 +238,7 @@ fn messages_beyond_the_credit_are_cut_off() {
     let one = message(b"x", &[tensor(0, 0, 0, &[100_000])], b"");
     raw.send(&one.repeat(1100));
     raw.is_cut("more messages than there is credit for", SOON);
-    target.is_unharmed();
+    target.stays_unharmed();
 }
 
 #[test]
@@ -257,5 +257,5 @@ fn a_message_cut_at_every_byte_is_no_harm() {
         raw.finish_sending();
         raw.is_cut(&format!("cut after {len} bytes"), SOON);
     }
-    target.is_unharmed();
+    target.stays_unharmed();
 }

@@ -1,0 +1,112 @@
+//! What calls cost in system calls, counted: figures of a clock would depend on the machine.
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Arc;
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, PipeStats, Tensor};
+use tensorpipe_rpc::{Server, tensor_service};
+
+#[tensor_service]
+trait Echo {
+    async fn text(&self, text: String) -> String;
+    async fn tensor(&self, tensor: Tensor) -> Tensor;
+}
+
+struct Back;
+
+impl Echo for Back {
+    async fn text(&self, text: String) -> String {
+        text
+    }
+
+    async fn tensor(&self, tensor: Tensor) -> Tensor {
+        tensor
+    }
+}
+
+async fn both() -> (EchoClient, Server) {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    let context = Context::builder()
+        .transports(transports)
+        .channels(channels)
+        .build()
+        .unwrap();
+    let server = Server::builder()
+        .context(&context)
+        .service(EchoService::new(Back))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let client = EchoClient::connect_with(&context, server.url().to_string())
+        .await
+        .unwrap();
+    (client, server)
+}
+
+/// Writes and reads of the client and of the server.
+fn counts(client: &EchoClient, server: &Server) -> [u64; 4] {
+    let PipeStats { writes, reads, .. } = client.connection().pipe().stats();
+    let theirs = server.pipes()[0].stats();
+    [writes, reads, theirs.writes, theirs.reads]
+}
+
+fn spent(before: [u64; 4], after: [u64; 4]) -> [u64; 4] {
+    std::array::from_fn(|i| after[i] - before[i])
+}
+
+#[tokio::test]
+async fn a_small_call_is_one_write_and_one_read_at_each_end() {
+    let (client, server) = both().await;
+    let small = Tensor::from_vec(vec![1u8; 2000], [2000]).unwrap();
+    for _ in 0..3 {
+        client.text("warm").await.unwrap();
+        client.tensor(&small).await.unwrap();
+    }
+    for _ in 0..10 {
+        let before = counts(&client, &server);
+        client.text("hello").await.unwrap();
+        client.tensor(&small).await.unwrap();
+        assert_eq!(spent(before, counts(&client, &server)), [2; 4]);
+    }
+}
+
+#[tokio::test]
+async fn calls_made_together_leave_together_and_so_do_their_answers() {
+    const CALLS: u64 = 30;
+    let (client, server) = both().await;
+    let small = Tensor::from_vec(vec![1u8; 64], [64]).unwrap();
+    let mut best = [u64::MAX; 4];
+    // A handler that was interrupted by other work on the machine runs on a task of its own for a while.
+    for _ in 0..50 {
+        let before = counts(&client, &server);
+        let calls: Vec<_> = (0..CALLS).map(|_| client.tensor(&small)).collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        let spent = spent(before, counts(&client, &server));
+        best = std::array::from_fn(|i| best[i].min(spent[i]));
+    }
+    // The first eight leave at once, each as if it were alone.
+    assert!(best.iter().all(|count| *count <= 11), "{best:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_never_polled_leaves_beside_others_too() {
+    let (client, _server) = both().await;
+    let first = client.text("first");
+    let second = client.text("second");
+    let before = client.connection().pipe().stats().reads;
+    tokio::time::timeout(std::time::Duration::from_secs(5), async {
+        while client.connection().pipe().stats().reads == before {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    })
+    .await
+    .expect("answers come");
+    // The other way round: the one that left at once was dropped.
+    drop(first);
+    assert_eq!(second.await.unwrap(), "second");
+}
