@@ -13,7 +13,6 @@ use tokio::time::Sleep;
 use super::Engine;
 use super::serving::Admitted;
 use crate::context::Scoped;
-use crate::header::FailureCode;
 
 /// A method whose first poll takes longer than this runs on tasks of its own.
 const SHORT: Duration = Duration::from_micros(20);
@@ -106,7 +105,12 @@ impl Future for Running {
         match polled {
             Ok(Poll::Ready(reply)) => {
                 drop_quietly(&mut this.handler);
-                this.engine.reply(call, reply);
+                if this.admitted.context.is_cancelled() {
+                    // Blocking work that saw it stopped half way: not a result.
+                    this.engine.reply_late(call);
+                } else {
+                    this.engine.reply(call, reply);
+                }
                 this.answered = true;
                 return Poll::Ready(());
             }
@@ -125,8 +129,7 @@ impl Future for Running {
         if up {
             this.admitted.context.inner.cancel.set();
             drop_quietly(&mut this.handler);
-            this.engine
-                .reply_failure(call, FailureCode::Deadline, String::new());
+            this.engine.reply_late(call);
             return Poll::Ready(());
         }
         Poll::Pending

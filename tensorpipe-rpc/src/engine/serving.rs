@@ -217,12 +217,15 @@ impl Engine {
                 Some(handler) => handler.as_mut().poll(&mut cx),
                 None => Poll::Pending,
             }));
-            speed.measured(begun.elapsed());
+            let ended = Instant::now();
+            speed.measured(ended - begun);
+            let late = admitted.context.deadline().is_some_and(|at| at <= ended);
             match (polled, polling) {
                 (Ok(Poll::Pending), Some(pending)) => handler = pending,
                 (polled, mut done) => {
                     drop_quietly(&mut done);
                     return match polled {
+                        Ok(Poll::Ready(_)) if late => self.reply_late(admitted.header.call),
                         Ok(Poll::Ready(reply)) => self.reply(admitted.header.call, reply),
                         Err(panic) => self.reply_panic(admitted.header.call, &*panic),
                         Ok(Poll::Pending) => {}
@@ -249,8 +252,7 @@ impl Engine {
         for (id, admitted) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
-            let call = admitted.header.call;
-            self.reply_failure(call, FailureCode::Deadline, String::new());
+            self.reply_late(admitted.header.call);
         }
         next
     }
@@ -373,6 +375,11 @@ impl Engine {
                 tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
             }
         }
+    }
+
+    /// Time was up before there was a reply.
+    pub(super) fn reply_late(&self, call: u64) {
+        self.reply_failure(call, FailureCode::Deadline, String::new());
     }
 
     pub(super) fn reply_panic(&self, call: u64, panic: &(dyn std::any::Any + Send)) {

@@ -60,7 +60,7 @@ async fn storm(both: &Both, clients: &[LabClient]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn on_one_connection() {
-    over_each(async |both| storm(&both, &[both.client.clone()]).await).await;
+    over_each(async |both| storm(&both, std::slice::from_ref(&both.client)).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -81,5 +81,5 @@ async fn on_many_connections() {
 
 #[tokio::test]
 async fn on_one_thread() {
-    over_each(async |both| storm(&both, &[both.client.clone()]).await).await;
+    over_each(async |both| storm(&both, std::slice::from_ref(&both.client)).await).await;
 }
