@@ -101,5 +101,7 @@ async fn an_upload_that_outlives_the_servers_bound_is_given_up_there() {
         other => panic!("{other:?}"),
     }
     drop(large);
+    let sent = both.client.connection().pipe().stats().bytes_out;
+    assert!(sent < LEN, "all {sent} bytes went");
     both.is_clean().await;
 }

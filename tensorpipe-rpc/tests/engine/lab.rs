@@ -18,6 +18,8 @@ pub(crate) trait Lab {
     async fn sleep(&self, ms: u64) -> u64;
     /// Works on a thread of its own until the call is cancelled.
     async fn work(&self, cx: &CallContext) -> ();
+    /// Blocks its task until the call is cancelled.
+    async fn block(&self, cx: &CallContext) -> ();
     /// Works on a task of its own until the call is cancelled.
     async fn delegate(&self, cx: &CallContext) -> ();
     async fn left(&self, cx: &CallContext) -> Duration;
@@ -94,6 +96,12 @@ impl Lab for Bench {
             }
         });
         work.await.unwrap();
+    }
+
+    async fn block(&self, cx: &CallContext) {
+        while !cx.is_cancelled() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     async fn delegate(&self, cx: &CallContext) {
