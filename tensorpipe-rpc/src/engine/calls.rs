@@ -1,8 +1,8 @@
-//! Calls made from here: the table of those that wait for an answer, and who watches their deadlines.
+//! Calls made from here: the table of those that wait for an answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub(crate) struct CallSlot {
     message: AtomicU64,
     /// The number of its reply's.
     reply: AtomicU64,
-    deadline: Option<(Instant, Duration)>,
+    pub(super) deadline: Option<(Instant, Duration)>,
     state: Mutex<State>,
     /// Its message leaves with the pipe's next turn: the first poll need not drive.
     soon: AtomicBool,
@@ -63,7 +63,7 @@ impl CallSlot {
     }
 
     /// The time that it has.
-    fn bound(&self) -> Duration {
+    pub(super) fn bound(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
     }
 
@@ -91,7 +91,7 @@ impl CallSlot {
         (message < GIVEN_UP).then_some(message)
     }
 
-    fn complete(&self, outcome: Outcome) {
+    pub(super) fn complete(&self, outcome: Outcome) {
         let waker = {
             let mut state = self.state();
             let State::Waiting(waker) = &mut *state else {
@@ -139,21 +139,21 @@ pub(crate) struct Calls {
     next_id: AtomicU64,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
-    earlier: Notify,
+    pub(super) earlier: Notify,
 }
 
 #[derive(Default)]
-struct Table {
-    slots: HashMap<u64, Arc<CallSlot>>,
+pub(super) struct Table {
+    pub(super) slots: HashMap<u64, Arc<CallSlot>>,
     /// Replies whose tensors are on their way, by message number.
     reading: HashMap<u64, (Header, Arc<CallSlot>)>,
     /// When the watcher of deadlines looks next.
-    look_at: Option<Instant>,
+    pub(super) look_at: Option<Instant>,
 }
 
 impl Table {
     /// Returns whether that is earlier than the watcher of deadlines knows.
-    fn look_by(&mut self, at: Instant) -> bool {
+    pub(super) fn look_by(&mut self, at: Instant) -> bool {
         let earlier = self.look_at.is_none_or(|look_at| at < look_at);
         if earlier {
             self.look_at = Some(at);
@@ -163,7 +163,7 @@ impl Table {
 }
 
 impl Calls {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -243,67 +243,6 @@ impl Calls {
         });
         self.table().reading.clear();
     }
-
-    /// Fails calls whose time is up. One task for a whole connection: a timer for each call would cost more than the call.
-    pub(crate) fn watch_deadlines(engine: &Arc<Engine>) {
-        let runtime = engine.pipe.runtime().clone();
-        let (calls, engine) = (engine.calls.clone(), Arc::downgrade(engine));
-        runtime.spawn(async move {
-            // The engine is held for a moment only: this task does not keep a connection open.
-            while let Some(look_at) = next_look(&engine) {
-                let told = calls.earlier.notified();
-                match look_at {
-                    None => told.await,
-                    Some(at) => drop(tokio::time::timeout_at(at.into(), told).await),
-                }
-            }
-        });
-    }
-
-    /// The watcher of deadlines looks at `at` or before.
-    pub(super) fn look_by(&self, at: Option<Instant>) {
-        let Some(at) = at else { return };
-        let earlier = self.table().look_by(at);
-        if earlier {
-            self.earlier.notify_one();
-        }
-    }
-
-    /// Lets the watcher of deadlines see that the connection is gone.
-    pub(super) fn end_watch(&self) {
-        self.earlier.notify_one();
-    }
-}
-
-/// Fails what is due. Returns when to look next (`Some(None)`: when told), `None` when the connection is gone.
-fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
-    let engine = engine.upgrade()?;
-    let now = Instant::now();
-    let mut due = Vec::new();
-    let next = {
-        let mut table = engine.calls.table();
-        table.slots.retain(|_, slot| match slot.deadline {
-            Some((deadline, _)) if deadline <= now => {
-                due.push(slot.clone());
-                false
-            }
-            _ => true,
-        });
-        let made = table.slots.values();
-        table.look_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
-        table.look_at
-    };
-    for slot in due {
-        let after = slot.bound();
-        slot.complete(Outcome::Failed(CallError::Deadline { after }));
-        engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
-    }
-    let Some(received) = engine.give_up_receiving(now) else {
-        return Some(next);
-    };
-    let mut table = engine.calls.table();
-    table.look_by(received);
-    Some(table.look_at)
 }
 
 impl Engine {
@@ -373,7 +312,7 @@ impl Engine {
     }
 
     /// Takes back the request, and what of the reply is on its way.
-    fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
+    pub(super) fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
         if slot.give_up() {
             return;
         }

@@ -4,12 +4,15 @@
 //! completes calls, so that on the hot path nothing hops from task to task.
 
 mod calls;
+mod deadlines;
+mod replying;
 mod running;
 mod serving;
 
 pub(crate) use calls::{CallSlot, Outcome, Outgoing};
+pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
-pub(crate) use serving::{Serving, bind_request};
+pub(crate) use serving::Serving;
 
 use std::sync::{Arc, Weak};
 

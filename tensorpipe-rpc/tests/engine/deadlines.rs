@@ -37,8 +37,18 @@ async fn a_call_has_a_minute_or_what_its_client_says_or_what_the_server_allows()
         let left = both.client.left().await.unwrap();
         assert!(left <= Duration::from_millis(100));
         let begun = Instant::now();
-        let error = both.client.sleep(60_000).await.unwrap_err();
-        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        let answers = [
+            both.client.sleep(60_000).await.map(drop),
+            // What stops at its deadline has no result.
+            both.client.block().await,
+            both.client.panic_when_dropped(true).await,
+        ];
+        for answer in answers {
+            assert!(
+                matches!(answer, Err(CallError::Deadline { .. })),
+                "{answer:?}"
+            );
+        }
         assert!(begun.elapsed() < Duration::from_secs(5));
         both.is_clean().await;
     })

@@ -94,6 +94,44 @@ fn calls_on_threads_without_a_runtime_work() {
     }
 }
 
+#[test]
+fn a_handler_begun_by_a_thread_without_a_runtime_runs_on_its_servers() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (near, far) = (runtime(), runtime());
+    let context = tensorpipe::Context::new();
+    let listen = Server::builder()
+        .context(&context)
+        .service(LabService::new(Bench::default()))
+        .listen("tcp://127.0.0.1:0");
+    let server = far.block_on(listen).unwrap();
+    let url = server.url().to_string();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let client = std::thread::scope(|scope| {
+        let serving = scope.spawn(|| far.block_on(stopped));
+        let client = near.block_on(LabClient::connect_with(&context, url));
+        stop.send(()).unwrap();
+        serving.join().unwrap().unwrap();
+        client.unwrap()
+    });
+    // Nobody runs the server's runtime now: this thread drives its pipe.
+    let call = near.block_on(async { client.sleep(2) });
+    let pipe = server.pipes().remove(0);
+    pipe.reset(1 << 40, tensorpipe::ResetCode::Cancelled, "");
+    assert_eq!(server.calls_under_way(), 1);
+    std::thread::scope(|scope| {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving = scope.spawn(|| far.block_on(stopped));
+        assert_eq!(near.block_on(call).unwrap(), 2);
+        stop.send(()).unwrap();
+        serving.join().unwrap().unwrap();
+    });
+}
+
 #[tokio::test]
 async fn a_call_awaited_again_is_an_error() {
     over_each(async |Both { client, .. }| {

@@ -1,0 +1,75 @@
+//! Who watches deadlines: one task for a whole connection.
+//!
+//! It looks at `look_at` or before, which is never later than the first deadline in the tables.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use tensorpipe::ResetCode;
+
+use super::Engine;
+use super::calls::{Calls, Outcome};
+use crate::error::CallError;
+
+impl Calls {
+    /// Fails calls whose time is up. One task for a whole connection: a timer for each call would cost more than the call.
+    pub(crate) fn watch_deadlines(engine: &Arc<Engine>) {
+        let runtime = engine.pipe.runtime().clone();
+        let (calls, engine) = (engine.calls.clone(), Arc::downgrade(engine));
+        runtime.spawn(async move {
+            // The engine is held for a moment only: this task does not keep a connection open.
+            while let Some(look_at) = next_look(&engine) {
+                let told = calls.earlier.notified();
+                match look_at {
+                    None => told.await,
+                    Some(at) => drop(tokio::time::timeout_at(at.into(), told).await),
+                }
+            }
+        });
+    }
+
+    /// The watcher of deadlines looks at `at` or before.
+    pub(super) fn look_by(&self, at: Option<Instant>) {
+        let Some(at) = at else { return };
+        let earlier = self.table().look_by(at);
+        if earlier {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Lets the watcher of deadlines see that the connection is gone.
+    pub(super) fn end_watch(&self) {
+        self.earlier.notify_one();
+    }
+}
+
+/// Fails what is due. Returns when to look next (`Some(None)`: when told), `None` when the connection is gone.
+fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
+    let engine = engine.upgrade()?;
+    let now = Instant::now();
+    let mut due = Vec::new();
+    let next = {
+        let mut table = engine.calls.table();
+        table.slots.retain(|_, slot| match slot.deadline {
+            Some((deadline, _)) if deadline <= now => {
+                due.push(slot.clone());
+                false
+            }
+            _ => true,
+        });
+        let made = table.slots.values();
+        table.look_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
+        table.look_at
+    };
+    for slot in due {
+        let after = slot.bound();
+        slot.complete(Outcome::Failed(CallError::Deadline { after }));
+        engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
+    }
+    let Some(received) = engine.give_up_receiving(now) else {
+        return Some(next);
+    };
+    let mut table = engine.calls.table();
+    table.look_by(received);
+    Some(table.look_at)
+}

@@ -1,0 +1,140 @@
+//! What goes back to a caller: results, reasons why there is none, and whether a service is here.
+
+use tensorpipe::Error;
+
+use super::{Body, Engine};
+use crate::codec::{Arguments, Encoded, Encoder, Outcome, Reply};
+use crate::header::{FailureCode, Header, Kind};
+use crate::schema::{self, Description};
+
+/// The longest text that goes back as the reason of a failure, in bytes.
+const REASON_MAX: usize = 8 << 10;
+
+impl Engine {
+    /// Tells a client whether its service is served here, and under which number.
+    pub(super) fn bind(&self, call: u64, body: Body) {
+        let Some(serving) = &self.serving else { return };
+        let mut arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
+        let description: Description = match arguments.take("service") {
+            Ok(description) => description,
+            Err(error) => {
+                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+            }
+        };
+        let services = &serving.server.services;
+        let found = services
+            .iter()
+            .position(|served| served.service.schema().service == description.service);
+        let Some(index) = found else {
+            let names: Vec<_> = services
+                .iter()
+                .map(|served| format!("`{}`", served.service.schema().service))
+                .collect();
+            let asked = description
+                .service
+                .chars()
+                .take(64)
+                .collect::<String>()
+                .escape_debug()
+                .to_string();
+            let there = match names.is_empty() {
+                true => "none at all".to_owned(),
+                false => format!("only {}", names.join(", ")),
+            };
+            let text = format!("has no service `{asked}`, {there}");
+            return self.reply_failure(call, FailureCode::NoService, text);
+        };
+        match schema::compare(&description, &services[index].service.schema().describe()) {
+            Ok(()) => self.reply(call, Reply::value(index as u32)),
+            Err(mismatch) => self.reply_failure(call, FailureCode::Mismatch, mismatch.to_string()),
+        }
+    }
+
+    pub(super) fn reply(&self, call: u64, reply: Reply) {
+        let (kind, encoded) = match reply.into_outcome() {
+            Outcome::Value(encoded) => (Kind::Value, encoded),
+            Outcome::Error(encoded) => (Kind::ServiceError, encoded),
+            Outcome::Unsendable(error) => {
+                return self.reply_failure(call, FailureCode::BadReply, error.to_string());
+            }
+            Outcome::BadArguments(error) => {
+                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+            }
+            Outcome::UnknownMethod(method) => {
+                return self.reply_failure(
+                    call,
+                    FailureCode::Unimplemented,
+                    format!("method number {method}"),
+                );
+            }
+        };
+        let Encoded {
+            mut metadata,
+            payloads,
+            tensors,
+        } = encoded;
+        Header::put_reply(&mut metadata, kind, call);
+        let sent = self.send(
+            Encoded {
+                metadata,
+                payloads,
+                tensors,
+            },
+            crate::codec::REPLY_HEADER,
+        );
+        match sent {
+            Ok(_) => {}
+            // Too large for the caller's limits, or on a device that no channel serves.
+            Err(Error::Misuse(misuse)) => {
+                self.reply_failure(call, FailureCode::BadReply, misuse.to_string())
+            }
+            Err(error) => {
+                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
+            }
+        }
+    }
+
+    /// Time was up before there was a reply.
+    pub(super) fn reply_late(&self, call: u64) {
+        self.reply_failure(call, FailureCode::Deadline, String::new());
+    }
+
+    pub(super) fn reply_panic(&self, call: u64, panic: &(dyn std::any::Any + Send)) {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        self.reply_failure(
+            call,
+            FailureCode::Panicked,
+            text.unwrap_or_else(|| "with no message".to_owned()),
+        );
+    }
+
+    pub(super) fn reply_failure(&self, call: u64, code: FailureCode, mut text: String) {
+        text.truncate(text.floor_char_boundary(REASON_MAX));
+        let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
+        let header_len = metadata.len();
+        metadata.extend_from_slice(text.as_bytes());
+        let sent = self.send(
+            Encoded {
+                metadata,
+                ..Encoded::default()
+            },
+            header_len,
+        );
+        if let Err(error) = sent {
+            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
+        }
+    }
+}
+
+/// What a client says first.
+pub(crate) fn bind_request(
+    call: u64,
+    description: &Description,
+) -> Result<(Encoded, usize), crate::codec::EncodeError> {
+    let header = Header::plain(Kind::Bind, call).to_vec();
+    let header_len = header.len();
+    let mut encoder = Encoder::after(header);
+    encoder.push::<Description>("service", &description)?;
+    Ok((encoder.finish(), header_len))
+}
