@@ -19,21 +19,8 @@ mod names;
 mod report;
 mod signature;
 
-/// Makes a client and a server stub for a trait of remote calls.
-///
-/// ```ignore
-/// #[tensor_service]
-/// pub trait ParameterServer {
-///     /// Adds a gradient; answers with the new version.
-///     async fn push(&self, name: String, gradient: Tensor) -> Result<u64, PushError>;
-///     #[rpc(idempotent)]
-///     async fn pull(&self, names: Vec<String>) -> HashMap<String, Tensor>;
-///     async fn who(&self, context: &CallContext, x: Tensor) -> Tensor;
-/// }
-/// ```
-///
-/// Beside the trait, `ParameterServerClient` (one method per call, each returns a `Call`) and
-/// `ParameterServerService<S>` (serves any `S: ParameterServer`) come into being.
+/// Beside the trait `Foo`, `FooClient` (one method per call, each returns a `Call`) and `FooService<S>` (serves any
+/// `S: Foo`) come into being. `tensorpipe_rpc::tensor_service`, which is this macro, has an example.
 ///
 /// # The trait
 ///

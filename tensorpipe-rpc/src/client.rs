@@ -9,7 +9,7 @@ use tensorpipe::{Context, Pipe, Route};
 
 use crate::call::Call;
 use crate::codec::{EncodeError, Encoder, decode_reply};
-use crate::context::CallContext;
+use crate::context::{CallContext, TraceContext};
 use crate::engine::{CallSlot, Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::{FailureCode, Header};
@@ -73,6 +73,11 @@ impl Connection {
         self.engine.pipe.route()
     }
 
+    /// Calls that wait for their answer.
+    pub fn calls_under_way(&self) -> usize {
+        self.engine.calls.under_way()
+    }
+
     /// Closes the pipe; calls under way fail.
     ///
     /// # Errors
@@ -89,6 +94,7 @@ pub struct ClientHandle {
     /// The server's number for the service.
     service: u32,
     deadline: Duration,
+    trace: TraceContext,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -158,6 +164,7 @@ impl ClientHandle {
             connection: connection.clone(),
             service,
             deadline: DEFAULT_DEADLINE,
+            trace: TraceContext::default(),
         })
     }
 
@@ -170,6 +177,14 @@ impl ClientHandle {
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self {
             deadline,
+            ..self.clone()
+        }
+    }
+
+    /// The same client; calls made through it belong to this trace, and so do the calls that they cause.
+    pub fn with_trace(&self, trace: TraceContext) -> Self {
+        Self {
+            trace,
             ..self.clone()
         }
     }
@@ -210,7 +225,11 @@ impl ClientHandle {
         let time_left_us = deadline.map_or(0, |_| {
             u64::try_from(after.as_micros()).unwrap_or(u64::MAX).max(1)
         });
-        let trace = outer.map(|outer| outer.trace()).unwrap_or_default();
+        let outer = outer.map(|outer| outer.trace());
+        let trace = match self.trace.trace_id {
+            0 => outer.unwrap_or_default(),
+            _ => self.trace,
+        };
         let id = engine.calls.next_id();
         let header = Header::call(id, self.service, method.id, time_left_us, trace).to_vec();
         let header_len = header.len();

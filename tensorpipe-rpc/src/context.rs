@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tensorpipe::{Pipe, Pool};
+use tokio::sync::Notify;
 
 pub use crate::header::TraceContext;
 
@@ -37,7 +38,10 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct CancelState {
     cancelled: AtomicBool,
-    waiting: Mutex<Vec<Waker>>,
+    /// The handler's task.
+    task: Mutex<Option<Waker>>,
+    /// Work of the handler's that runs elsewhere.
+    told: Notify,
 }
 
 impl CallContext {
@@ -98,7 +102,12 @@ impl CallContext {
 
     /// Ends when the call is cancelled. For work that runs on tasks of its own.
     pub async fn cancelled(&self) {
-        std::future::poll_fn(|cx| self.inner.cancel.poll(cx)).await;
+        let cancel = &self.inner.cancel;
+        let told = cancel.told.notified();
+        // Set between the two: `told` would not hear of it.
+        if !cancel.is_set() {
+            told.await;
+        }
     }
 
     /// Runs `work`, which may be spawned on a task of its own, as part of this call: calls that it makes inherit deadline
@@ -124,20 +133,28 @@ impl CancelState {
 
     pub(crate) fn set(&self) {
         self.cancelled.store(true, Ordering::Release);
-        let waiting =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(Waker::wake);
+        self.told.notify_waiters();
+        let task = self
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 
+    /// For the handler's task alone.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         if self.is_set() {
             return Poll::Ready(());
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *task {
+            Some(known) => known.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
         }
-        drop(waiting);
+        drop(task);
         // Set between the first look and the registration.
         if self.is_set() {
             Poll::Ready(())

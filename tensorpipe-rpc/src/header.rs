@@ -4,7 +4,7 @@
 //! offset  size
 //!      0     1  kind
 //!      1     1  length of the header, so that a later version's fields can be skipped
-//!      2     1  flags: 1 the body is payload 0 instead of the rest of the metadata, 2 a trace follows
+//!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows
 //!      3     1  failure code (kind failure), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -16,7 +16,7 @@
 
 use crate::codec::REPLY_HEADER;
 
-/// Flag: the body is payload 0.
+/// Flag: the body is the last payload.
 pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
 const TRACE: u8 = 2;
 
@@ -39,6 +39,16 @@ pub(crate) enum Kind {
     Failure(FailureCode),
     /// Asks for a service: the body is its description.
     Bind,
+    /// A message of tarpc's, on a pipe that carries nothing else.
+    Tarpc(Tarpc),
+}
+
+/// The messages of tarpc's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tarpc {
+    Request,
+    Cancel,
+    Response,
 }
 
 /// Why a call has no result. Travels as one byte.
@@ -119,6 +129,9 @@ impl Kind {
             Self::ServiceError => (3, 0),
             Self::Failure(code) => (4, code.code()),
             Self::Bind => (5, 0),
+            Self::Tarpc(Tarpc::Request) => (6, 0),
+            Self::Tarpc(Tarpc::Cancel) => (7, 0),
+            Self::Tarpc(Tarpc::Response) => (8, 0),
         }
     }
 }
@@ -205,6 +218,9 @@ impl Header {
             3 => Kind::ServiceError,
             4 => Kind::Failure(FailureCode::from_code(*code)),
             5 => Kind::Bind,
+            6 => Kind::Tarpc(Tarpc::Request),
+            7 => Kind::Tarpc(Tarpc::Cancel),
+            8 => Kind::Tarpc(Tarpc::Response),
             _ => return Err("a message of an unknown kind"),
         };
         let call = u64_at(header, 4).ok_or(SHORT)?;
@@ -262,6 +278,9 @@ mod tests {
             Header::call(u64::MAX, 1, 2, 3, trace),
             Header::plain(Kind::Failure(FailureCode::Overloaded), 8),
             Header::plain(Kind::Bind, 1),
+            Header::plain(Kind::Tarpc(Tarpc::Request), 2),
+            Header::plain(Kind::Tarpc(Tarpc::Cancel), 3),
+            Header::plain(Kind::Tarpc(Tarpc::Response), 4),
         ] {
             let bytes = header.to_vec();
             let decoded = Header::decode(&bytes).unwrap();

@@ -41,6 +41,9 @@ impl Default for ServerLimits {
     }
 }
 
+/// What clients of a server that stops hear.
+const GOODBYE: &str = "the server is shutting down";
+
 /// Makes a [`Server`].
 #[derive(Default)]
 pub struct ServerBuilder {
@@ -158,6 +161,11 @@ impl Server {
             .collect()
     }
 
+    /// Calls under way: admitted and not answered.
+    pub fn calls_under_way(&self) -> usize {
+        self.shared.calls()
+    }
+
     /// Serves until the task is dropped or the listener fails.
     pub async fn wait(mut self) {
         let _ = (&mut self.accept).await;
@@ -168,11 +176,7 @@ impl Server {
     pub async fn shutdown(self) -> usize {
         self.accept.abort();
         let shared = &self.shared;
-        shared.draining.store(true, Ordering::Release);
-        let engines: Vec<Arc<Engine>> = shared.connections().values().cloned().collect();
-        for engine in &engines {
-            engine.pipe.go_away("the server is shutting down");
-        }
+        let engines = shared.drain();
         let until = Instant::now() + shared.limits.drain;
         while shared.calls() > 0 {
             let ended = shared.ended.notified();
@@ -196,7 +200,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.accept.abort();
-        self.shared.connections().clear();
+        // Calls under way hold their engine, and with it the pipe.
+        let engines = self.shared.drain();
+        let connections = std::mem::take(&mut *self.shared.connections());
+        drop((engines, connections));
     }
 }
 
@@ -267,11 +274,33 @@ impl ServerShared {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
         let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id)));
-        self.connections().insert(id, engine);
+        {
+            let mut connections = self.connections();
+            if self.is_draining() {
+                // It came while the server was being stopped: dropping the engine closes the pipe in good order.
+                drop(connections);
+                engine.pipe.go_away(GOODBYE);
+                return;
+            }
+            connections.insert(id, engine);
+        }
         // It may have ended before it was in the table.
         if pipe.has_ended() {
             self.forget(id);
         }
+    }
+
+    /// From now on nothing new is served. Returns the connections there are.
+    fn drain(&self) -> Vec<Arc<Engine>> {
+        let engines: Vec<Arc<Engine>> = {
+            let connections = self.connections();
+            self.draining.store(true, Ordering::SeqCst);
+            connections.values().cloned().collect()
+        };
+        for engine in &engines {
+            engine.pipe.go_away(GOODBYE);
+        }
+        engines
     }
 
     pub(crate) fn forget(&self, id: u64) {
@@ -280,20 +309,20 @@ impl ServerShared {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// Calls under way.
     pub(crate) fn calls(&self) -> usize {
-        self.calls.load(Ordering::Acquire)
+        self.calls.load(Ordering::SeqCst)
     }
 
     pub(crate) fn call_began(&self) {
-        self.calls.fetch_add(1, Ordering::AcqRel);
+        self.calls.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn call_ended(&self) {
-        if self.calls.fetch_sub(1, Ordering::AcqRel) == 1 && self.is_draining() {
+        if self.calls.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
             self.ended.notify_one();
         }
     }

@@ -293,3 +293,30 @@ async fn another_definition_of_a_service_is_refused_with_the_difference() {
     assert!(error.to_string().contains("`Absent`"), "{error}");
     drop(server);
 }
+
+#[tensor_service]
+trait Private {
+    async fn twice(&self, number: u32) -> u32;
+}
+
+impl Private for Store {
+    async fn twice(&self, number: u32) -> u32 {
+        2 * number
+    }
+}
+
+#[tokio::test]
+async fn a_private_trait_is_served_beside_a_public_one() {
+    let server = Server::builder()
+        .service(ParameterServerService::new(Store::default()))
+        .service(PrivateService::new(Store::default()))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let client = PrivateClient::connect(server.url()).await.unwrap();
+    assert_eq!(client.twice(21).await.unwrap(), 42);
+    let other = ParameterServerClient::on(client.connection())
+        .await
+        .unwrap();
+    assert_eq!(other.echo("x").await.unwrap(), "x");
+}

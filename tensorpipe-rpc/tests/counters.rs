@@ -89,8 +89,8 @@ async fn calls_made_together_leave_together_and_so_do_their_answers() {
         let spent = spent(before, counts(&client, &server));
         best = std::array::from_fn(|i| best[i].min(spent[i]));
     }
-    // The first call leaves at once, as if it were alone.
-    assert!(best.iter().all(|count| *count <= 3), "{best:?}");
+    // The first eight leave at once, each as if it were alone.
+    assert!(best.iter().all(|count| *count <= 11), "{best:?}");
 }
 
 #[tokio::test]

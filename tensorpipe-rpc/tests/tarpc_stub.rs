@@ -1,74 +1,24 @@
 //! Generated clients under tarpc's own stubs.
-//!
-//! The runtime in memory is that of the macro's tests; `tarpc_stub!` is the real one.
 
 #![cfg(feature = "tarpc")]
 #![deny(warnings, missing_docs, missing_debug_implementations)]
 
-#[path = "../../tensorpipe-macros/tests/mock/mod.rs"]
-mod mock;
-#[path = "../src/tarpc/stub.rs"]
-mod stub;
-
-use mock::{CallContext, Connection, run};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
 use tarpc::RequestName;
 use tarpc::client::RpcError;
 use tarpc::client::stub::Stub;
 use tarpc::client::stub::load_balance::{ConsistentHash, RoundRobin};
 use tarpc::client::stub::retry::Retry;
 use tarpc::context;
-use tensorpipe_macros::tensor_service;
-
-/// Where `tarpc_stub!` looks for the runtime.
-mod __private {
-    pub(crate) mod tarpc {
-        use crate::mock::__private::ClientHandle;
-        use crate::mock::CallError;
-        use ::tarpc::ServerError;
-        use std::io::ErrorKind;
-        use std::time::Instant;
-
-        pub(crate) use ::tarpc::RequestName;
-        pub(crate) use ::tarpc::client::RpcError;
-        pub(crate) use ::tarpc::client::stub::Stub;
-        pub(crate) use ::tarpc::context::Context;
-
-        pub(crate) fn under(handle: &ClientHandle, context: &Context) -> ClientHandle {
-            handle.with_deadline(context.deadline.saturating_duration_since(Instant::now()))
-        }
-
-        pub(crate) fn value<T>(
-            answer: Result<T, CallError<std::convert::Infallible>>,
-        ) -> Result<T, RpcError> {
-            result(answer).map(|Ok(value)| value)
-        }
-
-        pub(crate) fn result<T, E>(
-            answer: Result<T, CallError<E>>,
-        ) -> Result<Result<T, E>, RpcError> {
-            match answer {
-                Ok(value) => Ok(Ok(value)),
-                Err(CallError::Service(error)) => Ok(Err(error)),
-                Err(CallError::Refused(reason)) => {
-                    Err(ServerError::new(ErrorKind::Other, reason).into())
-                }
-            }
-        }
-    }
-}
-
-mod runtime {
-    pub(crate) mod __private {
-        pub(crate) use crate::__tarpc_stub as tarpc_stub;
-        pub(crate) use crate::mock::__private::*;
-    }
-}
+use tensorpipe::{Context, Tensor};
+use tensorpipe_rpc::{CallContext, Server, ServerLimits, tensor_service};
 
 /// Counts the calls that it gets.
-#[tensor_service(crate = "crate::runtime")]
+#[tensor_service]
 pub trait Counter {
     /// Fails, as the service wishes, until the third call.
     async fn third(&self, r#type: String) -> Result<u32, String>;
@@ -76,6 +26,12 @@ pub trait Counter {
     async fn count(&self) -> u32;
     /// The time left.
     async fn left(&self, cx: &CallContext) -> Duration;
+    /// Twice as much.
+    async fn double(&self, x: Tensor) -> Tensor;
+    /// Takes its time.
+    async fn sleep(&self, ms: u64);
+    /// Fails in another way.
+    async fn panic(&self) -> u32;
     /// Not compiled.
     #[cfg(not(test))]
     async fn absent(&self, missing: Missing) -> Missing;
@@ -97,7 +53,20 @@ impl Counter for Calls {
     }
 
     async fn left(&self, cx: &CallContext) -> Duration {
-        cx.deadline
+        cx.time_left().unwrap()
+    }
+
+    async fn double(&self, x: Tensor) -> Tensor {
+        let doubled = x.as_slice::<f32>().unwrap().iter().map(|x| x * 2.0);
+        Tensor::from(doubled.collect::<Vec<_>>())
+    }
+
+    async fn sleep(&self, ms: u64) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    async fn panic(&self) -> u32 {
+        panic!("on purpose")
     }
 }
 
@@ -107,9 +76,21 @@ impl std::hash::Hash for CounterClientRequest {
     }
 }
 
-fn client() -> CounterClient {
-    let connection = Connection(Arc::new(CounterService::new(Calls::default())));
-    run(CounterClient::on(&connection)).unwrap()
+/// A client of a server of its own, which is there as long as the test.
+async fn client() -> CounterClient {
+    let (client, server) = client_of(ServerLimits::default()).await;
+    tokio::spawn(server.wait());
+    client
+}
+
+async fn client_of(limits: ServerLimits) -> (CounterClient, Server) {
+    let context = Context::new();
+    let server = Server::builder().context(&context).limits(limits);
+    let server = server.service(CounterService::new(Calls::default()));
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let url = server.url().to_string();
+    let client = CounterClient::connect_with(&context, url).await.unwrap();
+    (client, server)
 }
 
 fn third() -> CounterClientRequest {
@@ -124,25 +105,63 @@ fn in_seconds(seconds: u64) -> context::Context {
     context
 }
 
-#[test]
-fn a_client_is_a_stub() {
-    let answer = run(client().call(in_seconds(5), Arc::new(third()))).unwrap();
+#[tokio::test]
+async fn a_client_is_a_stub() {
+    let client = client().await;
+    let answer = client.call(in_seconds(5), Arc::new(third())).await.unwrap();
     assert!(matches!(answer, CounterClientResponse::Third(Err(error)) if error == "not yet"));
     assert_eq!(third().name(), "Counter.third");
     assert_eq!(format!("{:?}", third()), "Counter.third");
+    let x = Tensor::from(vec![1f32; 100_000]);
+    let request = CounterClientRequest::Double { x };
+    let answer = client.call(in_seconds(5), Arc::new(request)).await;
+    let Ok(CounterClientResponse::Double(doubled)) = answer else {
+        panic!("{answer:?}");
+    };
+    let doubled = doubled.as_slice::<f32>().unwrap();
+    assert!(doubled.len() == 100_000 && doubled.iter().all(|x| *x == 2.0));
 }
 
-#[test]
-fn the_deadline_of_tarpcs_context_holds() {
-    let answer =
-        run(client().call(in_seconds(5), Arc::new(CounterClientRequest::Left {}))).unwrap();
+#[tokio::test]
+async fn the_deadline_of_tarpcs_context_holds() {
+    let client = client().await;
+    let request = Arc::new(CounterClientRequest::Left {});
+    let answer = client.call(in_seconds(5), request).await.unwrap();
     let CounterClientResponse::Left(left) = answer else {
         panic!("another method's answer");
     };
     assert!(
-        left > Duration::from_secs(4) && left <= Duration::from_secs(5),
+        left > Duration::from_secs(2) && left <= Duration::from_secs(5),
         "{left:?}"
     );
+    let request = Arc::new(CounterClientRequest::Sleep { ms: 60_000 });
+    let error = client.call(in_seconds(1), request).await.unwrap_err();
+    assert!(matches!(error, RpcError::DeadlineExceeded), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_kept_a_call_from_being_answered_is_tarpcs_error() {
+    let request = Arc::new(CounterClientRequest::Panic {});
+    match client().await.call(in_seconds(5), request).await {
+        Err(RpcError::Server(error)) => assert!(error.detail.contains("on purpose"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+
+    let mut limits = ServerLimits::default();
+    limits.calls = 1;
+    let (client, server) = client_of(limits).await;
+    let running = client.sleep(60_000);
+    match client.call(in_seconds(5), Arc::new(third())).await {
+        Err(RpcError::Server(error)) => assert_eq!(error.kind, ErrorKind::WouldBlock),
+        other => panic!("{other:?}"),
+    }
+    drop(running);
+
+    drop(server);
+    let gone = client.call(in_seconds(5), Arc::new(third()));
+    let gone = tokio::time::timeout(Duration::from_secs(4), gone).await;
+    let error = gone.expect("before its deadline").unwrap_err();
+    assert!(!matches!(error, RpcError::DeadlineExceeded), "{error:?}");
 }
 
 /// Again, as long as the service says no.
@@ -150,37 +169,43 @@ fn on_refusal(answer: &Result<CounterClientResponse, RpcError>, _: u32) -> bool 
     matches!(answer, Ok(CounterClientResponse::Third(Err(_))))
 }
 
-#[test]
-fn retry_stands_on_a_client() {
-    let answer = run(Retry::new(client(), on_refusal).call(in_seconds(5), third())).unwrap();
+#[tokio::test]
+async fn retry_stands_on_a_client() {
+    let retried = Retry::new(client().await, on_refusal);
+    let answer = retried.call(in_seconds(5), third()).await.unwrap();
     assert!(matches!(answer, CounterClientResponse::Third(Ok(2))));
 }
 
-#[test]
-fn retry_and_load_balancing_stack_both_ways() {
-    let both = [client(), client()];
+#[tokio::test]
+async fn retry_and_load_balancing_stack_both_ways() {
+    let both = [client().await, client().await];
     let balanced = RoundRobin::new(both.to_vec());
-    let answer = run(Retry::new(balanced, on_refusal).call(in_seconds(5), third())).unwrap();
+    let retried = Retry::new(balanced, on_refusal);
+    let answer = retried.call(in_seconds(5), third()).await.unwrap();
     assert!(matches!(answer, CounterClientResponse::Third(Ok(2))));
     // Five calls in turn: three here, two there.
-    assert_eq!(both.map(|client| run(client.count()).unwrap()), [3, 2]);
+    let counts = both.map(|client| async move { client.count().await.unwrap() });
+    assert_eq!(futures_util::future::join_all(counts).await, [3, 2]);
 
     let retried = vec![
-        Retry::new(client(), on_refusal),
-        Retry::new(client(), on_refusal),
+        Retry::new(client().await, on_refusal),
+        Retry::new(client().await, on_refusal),
     ];
-    let answer = run(RoundRobin::new(retried).call(in_seconds(5), third())).unwrap();
+    let balanced = RoundRobin::new(retried);
+    let answer = balanced.call(in_seconds(5), third()).await.unwrap();
     assert!(matches!(answer, CounterClientResponse::Third(Ok(2))));
 }
 
-#[test]
-fn consistent_hashing_asks_only_for_hash() {
-    let both = [client(), client()];
+#[tokio::test]
+async fn consistent_hashing_asks_only_for_hash() {
+    let both = [client().await, client().await];
     let hashed = ConsistentHash::new(both.to_vec()).unwrap();
     for _ in 0..2 {
-        run(hashed.call(in_seconds(5), Arc::new(third()))).unwrap();
+        let request = Arc::new(third());
+        hashed.call(in_seconds(5), request).await.unwrap();
     }
-    let mut counts = both.map(|client| run(client.count()).unwrap());
+    let counts = both.map(|client| async move { client.count().await.unwrap() });
+    let mut counts = futures_util::future::join_all(counts).await;
     counts.sort_unstable();
     assert_eq!(counts, [0, 2]);
 }

@@ -8,26 +8,27 @@ use crate::error::Misuse;
 /// Where a listener is: the name of a transport and an address that it understands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
-    transport: String,
-    address: String,
+    text: String,
+    /// Where `://` begins in it.
+    colon: usize,
 }
 
 impl Url {
     pub(crate) fn new(transport: &str, address: &str) -> Self {
         Self {
-            transport: transport.to_owned(),
-            address: address.to_owned(),
+            text: format!("{transport}://{address}"),
+            colon: transport.len(),
         }
     }
 
     /// The transport's name.
     pub fn transport(&self) -> &str {
-        &self.transport
+        &self.text[..self.colon]
     }
 
     /// The address, e.g. `127.0.0.1:5000`, `[::1]:0` or `host.example:5000` for tcp.
     pub fn address(&self) -> &str {
-        &self.address
+        &self.text[self.colon + "://".len()..]
     }
 }
 
@@ -63,7 +64,14 @@ impl FromStr for Url {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.transport, self.address)
+        f.write_str(&self.text)
+    }
+}
+
+/// So that it can be given where a URL is asked for, as in `connect(server.url())`.
+impl AsRef<str> for Url {
+    fn as_ref(&self) -> &str {
+        &self.text
     }
 }
 
@@ -76,6 +84,7 @@ mod tests {
         let url: Url = "tcp://[::1]:80".parse().unwrap();
         assert_eq!((url.transport(), url.address()), ("tcp", "[::1]:80"));
         assert_eq!(url.to_string(), "tcp://[::1]:80");
+        assert_eq!(url.as_ref(), "tcp://[::1]:80");
         for bad in ["", "127.0.0.1:80", "tcp:/x", "://x", "TCP://x", "tcp://"] {
             assert!(
                 matches!(bad.parse::<Url>(), Err(Misuse::Address { .. })),

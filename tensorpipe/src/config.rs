@@ -32,6 +32,11 @@ pub struct Limits {
     pub window_bytes: u64,
     /// Bulk bytes that may be sent before the reader's go-ahead. Default 0.
     pub window_ahead: u64,
+    /// Bytes that have come into pooled memory for messages that are not complete, over all pipes of the context. Beyond, the
+    /// message that wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its
+    /// writer is told; a call is refused as overloaded. What comes into memory of the caller's, and what a program keeps of
+    /// messages that it has read, does not count. Lower it where strangers may connect. Default 128 GiB.
+    pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,
     /// Handshakes under way at once on one listener. Default 256.
@@ -54,6 +59,7 @@ impl Default for Limits {
             window_messages: 1024,
             window_bytes: 4 << 20,
             window_ahead: 0,
+            receive_budget: 128 << 30,
             queued_writes: 1 << 16,
             handshakes: 256,
             pipes: 4096,

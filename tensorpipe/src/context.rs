@@ -11,7 +11,7 @@ use crate::device::{Pool, PoolOptions};
 use crate::error::{Error, Misuse};
 use crate::listener::Listener;
 use crate::negotiate;
-use crate::pipe::{Core, Pipe};
+use crate::pipe::{Budget, Core, Pipe};
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::transports::{self, Transport};
 
@@ -135,6 +135,7 @@ impl ContextBuilder {
             name: name.into(),
             transports,
             channels,
+            budget: Budget::new(self.limits.receive_budget),
             limits: self.limits,
             timeouts: self.timeouts,
             connect: self.connect,
@@ -187,6 +188,7 @@ pub(crate) struct Inner {
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) channels: Vec<Arc<dyn Channel>>,
     pub(crate) limits: Limits,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     connect: ConnectPolicy,
     pub(crate) pool: Pool,
@@ -283,7 +285,10 @@ impl Context {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let error = match negotiate::connect(&self.inner, &transport, &url).await {
+            let connected = negotiate::connect(&self.inner, &transport, &url).await;
+            // Closed meanwhile: nobody looks after a new pipe any more.
+            self.check_open()?;
+            let error = match connected {
                 Ok(pipe) => return Ok(pipe),
                 Err(error @ Error::Misuse(_)) => return Err(error),
                 Err(error) => error,
@@ -301,6 +306,7 @@ impl Context {
             }
             tracing::debug!(%url, %error, attempts, "not there yet");
             tokio::time::sleep(nap).await;
+            self.check_open()?;
             pause = (pause * 2).min(policy.longest_pause);
         }
     }

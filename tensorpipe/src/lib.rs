@@ -1,4 +1,83 @@
-//! A tensor-aware message pipe.
+//! A tensor-aware message pipe: two ends agree on the first transport and channels, in order of preference, that reach
+//! from one to the other.
+//!
+//! ```text
+//!      writer                                                      reader
+//!
+//!  Message { metadata, payloads, tensors }
+//!     │ Pipe::write                            Pipe::read_descriptor │
+//!     ▼                                                              ▼
+//!  descriptor, small parts ────────── the pipe's connection ────▶ Incoming (what comes)
+//!                                                                    │ read, read_into(Allocation)
+//!     ◀────────────────────────────── go-ahead ───────────────────── ▼
+//!  large parts ════════════ a channel for each pair of devices ═══▶ Message, where the reader wants it
+//!     │                                                              │
+//!     ▼                                                              ▼
+//!  Write ends: the bytes are handed over                          Read ends: the bytes are there
+//! ```
+//!
+//! ```
+//! use tensorpipe::{Context, Message, Tensor};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), tensorpipe::Error> {
+//! let context = Context::new();
+//! let listener = context.listen(["tcp://127.0.0.1:0"]).await?;
+//! let (client, server) = tokio::try_join!(context.connect(listener.url()), listener.accept())?;
+//!
+//! let tensor = Tensor::from(vec![1.0f32, 2.0, 3.0]);
+//! let written = client.write(Message::new("three numbers").tensor(tensor));
+//!
+//! let incoming = server.read_descriptor().await?;
+//! assert_eq!(&incoming.descriptor().metadata[..], b"three numbers");
+//! let message = incoming.read().await?;
+//! written.await?;
+//! assert_eq!(message.tensors[0].tensor.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+//!
+//! client.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to begin
+//!
+//! [`Context`] holds the backends, the pool, limits and timeouts; [`Context::listen`] and [`Context::connect`] make
+//! [`Pipe`]s. [`Pipe::route`] says what was chosen, and why nothing else. A transport, channel or kind of device of your own implements
+//! the traits of [`transports`] and [`channels`]. Calls, with `#[tensor_service]`, are the crate `tensorpipe-rpc`.
+//!
+//! # Features
+//!
+//! None is on by default; each only adds.
+//!
+//! | feature | meaning |
+//! |---|---|
+//! | `serde` | [`Tensor`] and [`Payload`] implement serde's traits |
+//! | `ndarray` | arrays of ndarray become tensors without a copy where their layout allows it; a [`Tensor`] is viewed as an array |
+//! | `candle` | conversions from and to `candle_core::Tensor`, on the CPU |
+//! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
+//! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
+//! | `conformance` | module `conformance`, for tests: the suites that every transport and channel passes, for yours too |
+//!
+//! # What can be relied on
+//!
+//! - Messages arrive in the order in which they were written, whole or not at all. What was written before
+//!   [`Pipe::close`], or before the last handle was dropped, is delivered, for as long as [`Timeouts::linger`].
+//! - Futures may be dropped at any await: no bytes are mixed up, no memory is lost, the pipe goes on. What happens to
+//!   the operation is said at each one.
+//! - A pipe that ends without good order gives its error to every pending and later operation.
+//! - Bytes of a peer do not panic, abort or hang this process, and memory grows with the bytes that came, not with those announced. [`Limits`] and [`Timeouts`]
+//!   bound everything but waiting for an application.
+//! - A slow reader slows its own writer, and nobody else.
+//!
+//! # Limits
+//!
+//! - Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
+//! - A process that blocks its runtime looks dead: peers ping each other, and give one up that says nothing for
+//!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
+//!   silence: put it into `spawn_blocking`, or raise the bound.
+//! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
+//! - Between processes tensors travel over tcp; shared memory, GPUs and RDMA are not there yet.
+//! - Linux, little-endian, 64 bits.
 
 mod address;
 mod config;
@@ -12,10 +91,15 @@ mod pipe;
 mod process;
 mod proto;
 mod route;
+mod stop;
 mod sync;
 mod sys;
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 pub mod channels;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod device;
 pub mod tensor;
 pub mod transports;

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
@@ -33,13 +34,20 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// An acceptor, until its listener stops.
+type Door = Arc<Mutex<Option<Box<dyn Acceptor>>>>;
+
 /// What runs for a listener.
 #[derive(Default)]
-pub(crate) struct Tasks(Mutex<Vec<AbortHandle>>);
+pub(crate) struct Tasks(Mutex<Vec<(AbortHandle, Door)>>);
 
 impl Tasks {
     pub(crate) fn stop(&self) {
-        lock(&self.0).drain(..).for_each(|task| task.abort());
+        for (task, door) in lock(&self.0).drain(..) {
+            task.abort();
+            // An aborted task lets go of what it holds later: the address is free from now on.
+            drop(lock(&door).take());
+        }
     }
 }
 
@@ -79,8 +87,9 @@ impl Listener {
         let tasks = Arc::new(Tasks::default());
         let entrance = Arc::new(Entrance::new(context.clone(), side_addresses, sender));
         for (transport, acceptor) in acceptors {
-            let task = tokio::spawn(accept_loop(entrance.clone(), transport, acceptor));
-            lock(&tasks.0).push(task.abort_handle());
+            let door = Arc::new(Mutex::new(Some(acceptor)));
+            let task = tokio::spawn(accept_loop(entrance.clone(), transport, door.clone()));
+            lock(&tasks.0).push((task.abort_handle(), door));
         }
         context.add_listener(&tasks);
         Ok(Self {
@@ -120,15 +129,17 @@ impl Listener {
     }
 }
 
-async fn accept_loop(
-    entrance: Arc<Entrance>,
-    transport: Arc<dyn Transport>,
-    mut acceptor: Box<dyn Acceptor>,
-) {
+async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, door: Door) {
     let handshakes = Arc::new(Semaphore::new(entrance.limits().handshakes));
     let mut guests = tokio::task::JoinSet::new();
     loop {
-        let accepted = poll_fn(|cx| acceptor.poll_accept(cx)).await;
+        let accepted = poll_fn(|cx| match &mut *lock(&door) {
+            Some(acceptor) => acceptor.poll_accept(cx).map(Some),
+            None => Poll::Ready(None),
+        });
+        let Some(accepted) = accepted.await else {
+            return;
+        };
         while guests.try_join_next().is_some() {}
         match accepted {
             Ok(connection) => match handshakes.clone().try_acquire_owned() {

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use crate::proto::wire::hello::Token;
+pub(crate) use crate::proto::wire::hello::Token;
 use crate::sync::lock;
 
 /// Random bytes from the kernel.

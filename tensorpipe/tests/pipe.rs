@@ -214,3 +214,19 @@ async fn nobody_there_is_an_error_that_says_for_whom_it_waited() {
     println!("{error}");
     assert!(error.to_string().contains(&url));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_pipe_that_is_moved_is_accepted() {
+    // The connector lets go of its first connection as soon as it has moved.
+    let context = Context::new();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    for _ in 0..200 {
+        let (client, server) = tokio::join!(
+            context.connect(&url),
+            tokio::time::timeout(Duration::from_secs(5), listener.accept())
+        );
+        assert_eq!(client.unwrap().route().moved_from.as_deref(), Some("tcp"));
+        assert_eq!(server.unwrap().unwrap().route().transport, "memory");
+    }
+}

@@ -197,6 +197,12 @@ impl<'a> Client<'a> {
             #vis fn with_deadline(&self, deadline: ::core::time::Duration) -> Self {
                 Self { handle: self.handle.with_deadline(deadline) }
             }
+
+            /// The same client; calls made through it, and calls that they cause, belong to this trace.
+            #[must_use]
+            #vis fn with_trace(&self, trace: #private::TraceContext) -> Self {
+                Self { handle: self.handle.with_trace(trace) }
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use syn::ext::IdentExt;
 //             { attributes: (), variant: Embed, method: embed, name: "Embedder.embed", arguments: (text: String), result: (Result<Tensor, Refused>) }
 //             { attributes: (), variant: Size, method: size, name: "Embedder.size", arguments: (), value: (u64) }
 //         ],
+//         travelling: [String],
 //     }
 pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
     let private = &args.private;
@@ -62,6 +63,10 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
             }
         }
     });
+    // A type of a method under `#[cfg]` may not be there, and a bound takes no attribute.
+    let travelling = service.methods.iter();
+    let travelling = travelling.filter(|method| method.cfgs().is_empty());
+    let travelling = travelling.flat_map(|method| method.arguments().map(|argument| argument.ty));
     quote! {
         #private::tarpc_stub! {
             attributes: (#(#cfgs)*),
@@ -70,6 +75,7 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
             request: #request,
             response: #response,
             methods: [#(#methods)*],
+            travelling: [#(#travelling),*],
         }
     }
 }

@@ -109,6 +109,13 @@ impl EmbedderClient {
             handle: self.handle.with_deadline(deadline),
         }
     }
+    /// The same client; calls made through it, and calls that they cause, belong to this trace.
+    #[must_use]
+    pub fn with_trace(&self, trace: ::tensorpipe_rpc::__private::TraceContext) -> Self {
+        Self {
+            handle: self.handle.with_trace(trace),
+        }
+    }
     /// What [`Embedder`] looks like: both sides compare it when they connect.
     pub const SCHEMA: &'static ::tensorpipe_rpc::__private::Schema = &::tensorpipe_rpc::__private::Schema {
         service: "Embedder",
@@ -369,5 +376,6 @@ for EmbedderService<__Service> {
     String), result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature =
     "gpu")]), variant : Warm, method : warm, name : "Embedder.warm", arguments : (),
     value : (()) } { attributes : (), variant : Size, method : size, name :
-    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }],
+    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }], travelling :
+    [String, Vec < u8 >],
 }

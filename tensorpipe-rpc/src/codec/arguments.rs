@@ -102,9 +102,19 @@ pub fn decode_reply<T: DeserializeOwned>(
     payloads: Vec<Payload>,
     tensors: Vec<Tensor>,
 ) -> Result<T, DecodeError> {
-    let mut reply = Arguments::new(metadata, payloads, tensors);
-    let value = reply.read(Subject::Reply)?;
-    reply.finish_about(Subject::Reply)?;
+    decode_whole(Subject::Reply, metadata, payloads, tensors)
+}
+
+/// The same for any `subject`.
+pub(crate) fn decode_whole<T: DeserializeOwned>(
+    subject: Subject,
+    metadata: impl Into<Bytes>,
+    payloads: Vec<Payload>,
+    tensors: Vec<Tensor>,
+) -> Result<T, DecodeError> {
+    let mut whole = Arguments::new(metadata, payloads, tensors);
+    let value = whole.read(subject)?;
+    whole.finish_about(subject)?;
     Ok(value)
 }
 

@@ -134,7 +134,7 @@ impl Encoder {
         })
     }
 
-    pub(super) fn about(mut self, subject: Subject) -> Self {
+    pub(crate) fn about(mut self, subject: Subject) -> Self {
         self.subject = subject;
         self
     }

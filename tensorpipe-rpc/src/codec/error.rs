@@ -112,6 +112,8 @@ pub enum Subject {
     Argument(&'static str),
     /// All arguments together.
     Arguments,
+    /// A request of tarpc's.
+    Request,
     /// What the method returned.
     Reply,
     /// The error that the method returned.
@@ -123,6 +125,7 @@ impl fmt::Display for Subject {
         match self {
             Self::Argument(name) => write!(f, "argument `{name}`"),
             Self::Arguments => f.write_str("the list of arguments"),
+            Self::Request => f.write_str("the request"),
             Self::Reply => f.write_str("the reply"),
             Self::Error => f.write_str("the error"),
         }

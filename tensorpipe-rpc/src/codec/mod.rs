@@ -13,6 +13,8 @@ mod reply;
 mod sequence;
 mod serializer;
 
+#[cfg(feature = "tarpc")]
+pub(crate) use arguments::decode_whole;
 pub use arguments::{Arguments, decode_reply};
 pub use encoder::{Argument, Encoded, Encoder};
 pub use error::{DecodeError, EncodeError, Fault, Subject};

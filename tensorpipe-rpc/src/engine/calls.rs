@@ -14,8 +14,15 @@ use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 
+/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
+/// leaves at once, on its caller's.
+const TOGETHER_FROM: usize = 8;
+
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
+
+/// Stands for the number of a message whose time passed before it was sent.
+const GIVEN_UP: u64 = u64::MAX - 1;
 
 /// How a call ended, still encoded.
 pub(crate) enum Outcome {
@@ -31,6 +38,8 @@ pub(crate) struct CallSlot {
     pub(crate) id: u64,
     /// The number of its message on the pipe.
     message: AtomicU64,
+    /// The number of its reply's.
+    reply: AtomicU64,
     deadline: Option<(Instant, Duration)>,
     state: Mutex<State>,
     /// Its message leaves with the pipe's next turn: the first poll need not drive.
@@ -51,6 +60,35 @@ impl CallSlot {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time that it has.
+    fn bound(&self) -> Duration {
+        self.deadline.map(|(_, after)| after).unwrap_or_default()
+    }
+
+    /// Its message is queued. Returns `false` if its time has passed before.
+    fn sent_as(&self, message: u64) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let set = self
+            .message
+            .compare_exchange(UNSENT, message, success, failure);
+        set.is_ok()
+    }
+
+    /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
+    fn give_up(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let set = self
+            .message
+            .compare_exchange(UNSENT, GIVEN_UP, success, failure);
+        set.is_ok()
+    }
+
+    /// The number of its message, once that is queued.
+    fn message(&self) -> Option<u64> {
+        let message = self.message.load(Ordering::Acquire);
+        (message < GIVEN_UP).then_some(message)
     }
 
     fn complete(&self, outcome: Outcome) {
@@ -113,6 +151,17 @@ struct Table {
     look_at: Option<Instant>,
 }
 
+impl Table {
+    /// Returns whether that is earlier than the watcher of deadlines knows.
+    fn look_by(&mut self, at: Instant) -> bool {
+        let earlier = self.look_at.is_none_or(|look_at| at < look_at);
+        if earlier {
+            self.look_at = Some(at);
+        }
+        earlier
+    }
+}
+
 impl Calls {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,6 +170,11 @@ impl Calls {
     /// A number for a new call.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Calls that wait for their answer.
+    pub(crate) fn under_way(&self) -> usize {
+        self.table().slots.len()
     }
 
     /// A reply is complete or will never be.
@@ -148,9 +202,16 @@ impl Calls {
 
     /// The peer did not take message number `id`.
     pub(super) fn refused(&self, id: u64, code: ResetCode, reason: &str) {
+        if code == ResetCode::Skipped {
+            // The tensors are not wanted: the reply says why.
+            return;
+        }
         self.complete_where(|slot| {
-            (slot.message.load(Ordering::Acquire) == id).then(|| match code {
+            (slot.message() == Some(id)).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,
+                ResetCode::Deadline => CallError::Deadline {
+                    after: slot.bound(),
+                },
                 code => {
                     let error = Error::Refused {
                         code,
@@ -168,17 +229,16 @@ impl Calls {
     /// The peer does not look at messages from `next` on.
     pub(super) fn going_away(&self, next: u64) {
         self.complete_where(|slot| {
-            let message = slot.message.load(Ordering::Acquire);
-            (message != UNSENT && message >= next).then_some(CallError::ShuttingDown)
+            let unseen = slot.message().is_some_and(|message| message >= next);
+            unseen.then_some(CallError::ShuttingDown)
         });
     }
 
     pub(super) fn closed(&self, error: &Error) {
         self.complete_where(|slot| {
-            let may_have_run = slot.message.load(Ordering::Acquire) != UNSENT;
             Some(CallError::Connection {
                 error: error.clone(),
-                may_have_run,
+                may_have_run: slot.message().is_some(),
             })
         });
         self.table().reading.clear();
@@ -186,8 +246,9 @@ impl Calls {
 
     /// Fails calls whose time is up. One task for a whole connection: a timer for each call would cost more than the call.
     pub(crate) fn watch_deadlines(engine: &Arc<Engine>) {
+        let runtime = engine.pipe.runtime().clone();
         let (calls, engine) = (engine.calls.clone(), Arc::downgrade(engine));
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             // The engine is held for a moment only: this task does not keep a connection open.
             while let Some(look_at) = next_look(&engine) {
                 let told = calls.earlier.notified();
@@ -197,6 +258,15 @@ impl Calls {
                 }
             }
         });
+    }
+
+    /// The watcher of deadlines looks at `at` or before.
+    pub(super) fn look_by(&self, at: Option<Instant>) {
+        let Some(at) = at else { return };
+        let earlier = self.table().look_by(at);
+        if earlier {
+            self.earlier.notify_one();
+        }
     }
 
     /// Lets the watcher of deadlines see that the connection is gone.
@@ -219,19 +289,21 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
             }
             _ => true,
         });
-        table.look_at = table
-            .slots
-            .values()
-            .filter_map(|slot| Some(slot.deadline?.0))
-            .min();
+        let made = table.slots.values();
+        table.look_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
         table.look_at
     };
     for slot in due {
-        let after = slot.deadline.map(|(_, after)| after).unwrap_or_default();
+        let after = slot.bound();
         slot.complete(Outcome::Failed(CallError::Deadline { after }));
         engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
     }
-    Some(next)
+    let Some(received) = engine.give_up_receiving(now) else {
+        return Some(next);
+    };
+    let mut table = engine.calls.table();
+    table.look_by(received);
+    Some(table.look_at)
 }
 
 impl Engine {
@@ -246,34 +318,38 @@ impl Engine {
         let slot = Arc::new(CallSlot {
             id,
             message: AtomicU64::new(UNSENT),
+            reply: AtomicU64::new(UNSENT),
             deadline,
             state: Mutex::new(State::Waiting(None)),
             soon: AtomicBool::new(false),
         });
         let (earlier, soon) = {
             let mut table = self.calls.table();
-            let soon = !table.slots.is_empty();
+            let soon = table.slots.len() >= TOGETHER_FROM;
             table.slots.insert(id, slot.clone());
-            let earlier =
-                deadline.is_some_and(|(at, _)| table.look_at.is_none_or(|look_at| at < look_at));
-            if earlier {
-                table.look_at = deadline.map(|(at, _)| at);
-            }
+            let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
             (earlier, soon)
         };
         if earlier {
             self.calls.earlier.notify_one();
         }
+        // The number is known before anybody can answer, refuse or cut off the message.
+        let mut late = false;
+        let note = |message| late = !slot.sent_as(message);
+        // Where many calls are under way, others are likely to be made at once: they leave together.
         let message = to_message(encoded, header_len);
-        // Where calls are under way, others are likely to be made at once: they leave together.
+        slot.soon.store(soon, Ordering::Relaxed);
         let sent = if soon {
-            slot.soon.store(true, Ordering::Relaxed);
-            self.pipe.send_soon(message)
+            self.pipe.send_soon(message, note)
         } else {
-            self.pipe.send(message)
+            self.pipe.send_noting(message, note)
         };
         match sent {
-            Ok(message) => slot.message.store(message, Ordering::Release),
+            Ok(message) if late => {
+                self.pipe
+                    .reset(message, ResetCode::Deadline, "its deadline passed");
+            }
+            Ok(_) => {}
             Err(Error::GoingAway { .. }) => self
                 .calls
                 .complete(&slot, Outcome::Failed(CallError::ShuttingDown)),
@@ -298,21 +374,16 @@ impl Engine {
 
     /// Takes back the request, and what of the reply is on its way.
     fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
-        let message = slot.message.load(Ordering::Acquire);
-        if message != UNSENT {
+        if slot.give_up() {
+            return;
+        }
+        if let Some(message) = slot.message() {
             self.pipe.reset(message, code, reason);
         }
-        let reading = {
-            let mut table = self.calls.table();
-            let id = table
-                .reading
-                .iter()
-                .find(|(_, (_, reading))| reading.id == slot.id)
-                .map(|(id, _)| *id);
-            id.inspect(|id| drop(table.reading.remove(id)))
-        };
-        if let Some(reading) = reading {
-            self.pipe.stop(reading, code, reason);
+        let reply = slot.reply.load(Ordering::Acquire);
+        let reading = self.calls.take_reading(reply);
+        if reading.is_some() {
+            self.pipe.stop(reply, code, reason);
         }
     }
 
@@ -324,12 +395,26 @@ impl Engine {
             let Some(slot) = table.slots.get(&header.call).cloned() else {
                 return;
             };
+            let first = |old| (old == UNSENT).then_some(id);
+            let order = (Ordering::AcqRel, Ordering::Acquire);
+            if slot.reply.fetch_update(order.0, order.1, first).is_err() {
+                // It is being answered already.
+                return;
+            }
             table.reading.insert(id, (header, slot.clone()));
             slot
         };
-        if let Some(message) = incoming.accept() {
-            self.calls.take_reading(id);
-            self.reply_complete(&header, &slot, message);
+        match incoming.accept() {
+            Some(message) => {
+                self.calls.take_reading(id);
+                self.reply_complete(&header, &slot, message);
+            }
+            // Given up between the look at the table and the read.
+            None if !self.calls.table().reading.contains_key(&id) => {
+                self.pipe
+                    .stop(id, ResetCode::Cancelled, "the call was dropped");
+            }
+            None => {}
         }
     }
 
@@ -349,7 +434,7 @@ impl Engine {
                 Kind::Value => Outcome::Value(body),
                 Kind::ServiceError => Outcome::ServiceError(body),
                 Kind::Failure(code) => failure(code, &body, slot),
-                Kind::Call | Kind::Bind => return,
+                Kind::Call | Kind::Bind | Kind::Tarpc(_) => return,
             },
         };
         self.calls.complete(slot, outcome);
@@ -365,7 +450,7 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::Unimplemented => CallError::Unimplemented(text),
         FailureCode::BadArguments => CallError::BadArguments(text),
         FailureCode::Deadline => CallError::Deadline {
-            after: slot.deadline.map(|(_, after)| after).unwrap_or_default(),
+            after: slot.bound(),
         },
         FailureCode::ShuttingDown => CallError::ShuttingDown,
         FailureCode::BadReply => CallError::BadReply(text),

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use tensorpipe::{Error, Handler, Incoming, Message, MessageTensor, Payload, Pipe, ResetCode};
 
 use crate::codec::Encoded;
-use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, Kind};
+use crate::header::{BODY_IN_PAYLOAD, FailureCode, Header, INLINE_BODY, Kind};
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -42,7 +42,7 @@ impl Engine {
         engine
     }
 
-    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes. A large body becomes a payload.
+    /// Sends `encoded`: see [`to_message`].
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         self.pipe.send(to_message(encoded, header_len))
     }
@@ -54,7 +54,8 @@ impl Drop for Engine {
     }
 }
 
-fn to_message(encoded: Encoded, header_len: usize) -> Message {
+/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes. A large body becomes a payload.
+pub(crate) fn to_message(encoded: Encoded, header_len: usize) -> Message {
     let Encoded {
         mut metadata,
         payloads,
@@ -87,7 +88,7 @@ pub(crate) struct Body {
 }
 
 /// Takes a message apart; `None` if its flags promise a payload that is not there.
-fn to_body(message: Message, header: &Header) -> Option<Body> {
+pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
     let Message {
         metadata,
         mut payloads,
@@ -139,6 +140,12 @@ impl Handler for Receiver {
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
             }
+            // An answer, since whoever sent a small message does not hear of its refusal.
+            Kind::Tarpc(_) => engine.reply_failure(
+                header.call,
+                FailureCode::NoService,
+                "no tarpc here".to_owned(),
+            ),
         }
     }
 

@@ -55,6 +55,7 @@ pub(super) struct Running {
     deadline: Option<Pin<Box<Sleep>>>,
     speed: Arc<FirstPoll>,
     first: bool,
+    answered: bool,
 }
 
 impl Running {
@@ -77,6 +78,7 @@ impl Running {
             deadline,
             speed,
             first: true,
+            answered: false,
         }
     }
 }
@@ -103,13 +105,15 @@ impl Future for Running {
         }
         match polled {
             Ok(Poll::Ready(reply)) => {
-                this.handler = None;
+                drop_quietly(&mut this.handler);
                 this.engine.reply(call, reply);
+                this.answered = true;
                 return Poll::Ready(());
             }
             Err(panic) => {
                 drop_quietly(&mut this.handler);
                 this.engine.reply_panic(call, &*panic);
+                this.answered = true;
                 return Poll::Ready(());
             }
             Ok(Poll::Pending) => {}
@@ -130,7 +134,7 @@ impl Future for Running {
 }
 
 /// A handler whose drop panics harms nobody else.
-fn drop_quietly(handler: &mut Option<Scoped>) {
+pub(super) fn drop_quietly(handler: &mut Option<Scoped>) {
     let handler = handler.take();
     if std::panic::catch_unwind(AssertUnwindSafe(|| drop(handler))).is_err() {
         tracing::warn!("a handler panicked while it was dropped");
@@ -139,6 +143,11 @@ fn drop_quietly(handler: &mut Option<Scoped>) {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if !self.answered {
+            // Given up, perhaps because its runtime shuts down: what it has spawned may stop, too.
+            self.admitted.context.inner.cancel.set();
+            drop_quietly(&mut self.handler);
+        }
         self.engine.ran(self.id);
     }
 }

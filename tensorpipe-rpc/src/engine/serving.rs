@@ -7,15 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Error, Incoming, Message};
+use tensorpipe::{Error, Incoming, Message, ResetCode};
 
-use super::running::Running;
+use super::running::{Running, drop_quietly};
 use super::{Body, Engine, to_body};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, Reply};
 use crate::context::{CallContext, scoped};
 use crate::header::{FailureCode, Header, Kind};
 use crate::schema::{self, Description};
 use crate::server::ServerShared;
+
+/// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
+const REPLIES_BEYOND: usize = 64;
 
 /// The longest text that goes back as the reason of a failure, in bytes.
 const REASON_MAX: usize = 8 << 10;
@@ -78,18 +81,19 @@ impl Serving {
     /// Decides on the header alone.
     fn admit(&self, header: &Header, engine: &Engine) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
+        let busy = self.busy.fetch_add(1, Ordering::AcqRel);
+        server.call_began();
+        let busy_guard = Busy {
+            server: server.clone(),
+            connection: self.busy.clone(),
+        };
+        // Counted first: whoever shuts down either sees this call, or is seen here.
         if server.is_draining() {
             return Err((FailureCode::ShuttingDown, String::new()));
         }
         let target = match header.kind {
             Kind::Call => Some(server.find(header.service, header.method)?),
             _ => None,
-        };
-        let busy = self.busy.fetch_add(1, Ordering::AcqRel);
-        server.call_began();
-        let busy_guard = Busy {
-            server: server.clone(),
-            connection: self.busy.clone(),
         };
         let limits = &server.limits;
         if busy >= limits.calls_per_connection {
@@ -127,6 +131,12 @@ impl Engine {
             return self.reply_failure(header.call, FailureCode::NoService, text);
         };
         let id = incoming.id();
+        let waiting = self.pipe.unwritten();
+        if waiting > serving.server.limits.calls_per_connection + REPLIES_BEYOND {
+            // A reply that says so would be one more. A refused message keeps its credit until the caller reads that it
+            // is refused, which bounds this.
+            return incoming.refuse("too many replies wait to be read by their caller");
+        }
         match serving.admit(&header, self) {
             Err((code, text)) => {
                 // The tensors are not wanted: dropping the message says so.
@@ -134,9 +144,11 @@ impl Engine {
                 self.reply_failure(header.call, code, text);
             }
             Ok(admitted) => {
+                let deadline = admitted.context.deadline();
                 serving.table().receiving.insert(id, admitted);
-                if let Some(message) = incoming.accept() {
-                    self.call_complete(id, message);
+                match incoming.accept() {
+                    Some(message) => self.call_complete(id, message),
+                    None => self.calls.look_by(deadline),
                 }
             }
         }
@@ -152,6 +164,9 @@ impl Engine {
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
+            Err(error @ Error::OutOfMemory { .. }) => {
+                return self.reply_failure(call, FailureCode::Overloaded, error.to_string());
+            }
             Err(error) => {
                 return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
             }
@@ -182,6 +197,8 @@ impl Engine {
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let context = admitted.context.clone();
         let speed = served.speed[method].clone();
+        // Whoever drives the pipe may be a thread without a runtime, or of one that ends before this one.
+        let _runtime = self.pipe.runtime().enter();
         let make = AssertUnwindSafe(|| {
             scoped(
                 context.clone(),
@@ -195,17 +212,47 @@ impl Engine {
         if speed.is_short() {
             let begun = Instant::now();
             let mut cx = Context::from_waker(Waker::noop());
-            let polled =
-                std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(&mut cx)));
+            let mut polling = Some(handler);
+            let polled = std::panic::catch_unwind(AssertUnwindSafe(|| match &mut polling {
+                Some(handler) => handler.as_mut().poll(&mut cx),
+                None => Poll::Pending,
+            }));
             speed.measured(begun.elapsed());
-            match polled {
-                Ok(Poll::Ready(reply)) => return self.reply(admitted.header.call, reply),
-                Err(panic) => return self.reply_panic(admitted.header.call, &*panic),
-                Ok(Poll::Pending) => {}
+            match (polled, polling) {
+                (Ok(Poll::Pending), Some(pending)) => handler = pending,
+                (polled, mut done) => {
+                    drop_quietly(&mut done);
+                    return match polled {
+                        Ok(Poll::Ready(reply)) => self.reply(admitted.header.call, reply),
+                        Err(panic) => self.reply_panic(admitted.header.call, &*panic),
+                        Ok(Poll::Pending) => {}
+                    };
+                }
             }
         }
         serving.table().running.insert(id, admitted.context.clone());
-        tokio::spawn(Running::new(self.clone(), id, admitted, handler, speed));
+        let running = Running::new(self.clone(), id, admitted, handler, speed);
+        self.pipe.runtime().spawn(running);
+    }
+
+    /// Gives up calls whose time passed before all of them was here. Returns when the next one's passes.
+    pub(super) fn give_up_receiving(&self, now: Instant) -> Option<Instant> {
+        let serving = self.serving.as_ref()?;
+        let is_due = |admitted: &Admitted| admitted.context.deadline().is_some_and(|at| at <= now);
+        let (due, next): (Vec<_>, _) = {
+            let mut table = serving.table();
+            let due = table.receiving.extract_if(|_, admitted| is_due(admitted));
+            let due = due.collect();
+            let left = table.receiving.values();
+            (due, left.filter_map(|call| call.context.deadline()).min())
+        };
+        for (id, admitted) in due {
+            self.pipe
+                .stop(id, ResetCode::Deadline, "its deadline passed");
+            let call = admitted.header.call;
+            self.reply_failure(call, FailureCode::Deadline, String::new());
+        }
+        next
     }
 
     /// A handler that was spawned has ended.
@@ -271,7 +318,11 @@ impl Engine {
                 .collect::<String>()
                 .escape_debug()
                 .to_string();
-            let text = format!("has no service `{asked}`, only {}", names.join(", "));
+            let there = match names.is_empty() {
+                true => "none at all".to_owned(),
+                false => format!("only {}", names.join(", ")),
+            };
+            let text = format!("has no service `{asked}`, {there}");
             return self.reply_failure(call, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {

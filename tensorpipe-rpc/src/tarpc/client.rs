@@ -1,6 +1,7 @@
 //! What `tarpc_stub!` needs of a client.
 
-/// What generated code names.
+/// What generated code names. Not for anybody else.
+#[doc(hidden)]
 pub mod private {
     use std::convert::Infallible;
     use std::io::ErrorKind;
@@ -14,11 +15,18 @@ pub mod private {
     pub use tarpc::context::Context;
 
     use crate::client::ClientHandle;
+    use crate::context::TraceContext;
     use crate::error::CallError;
 
-    /// A client whose calls have the deadline of tarpc's context.
+    /// A client whose calls have the deadline and trace of tarpc's context.
     pub fn under(handle: &ClientHandle, context: &Context) -> ClientHandle {
-        handle.with_deadline(context.deadline.saturating_duration_since(Instant::now()))
+        let trace = TraceContext {
+            trace_id: context.trace_context.trace_id.into(),
+            span_id: context.trace_context.span_id.into(),
+        };
+        handle
+            .with_deadline(context.deadline.saturating_duration_since(Instant::now()))
+            .with_trace(trace)
     }
 
     /// The answer of a method that has no error of its own.

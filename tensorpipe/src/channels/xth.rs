@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex};
 use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
-use crate::process::{process_id, random_token};
-use crate::proto::wire::hello::Token;
+use crate::process::{Token, process_id, random_token};
 use crate::sync::lock;
 
 /// What is worth handing over instead of copying it through the pipe, in bytes.
@@ -102,9 +101,10 @@ impl Lane for XthLane {
         };
         let key = Token::try_from(body)
             .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
-        let source = lock(&table())
-            .remove(&key)
-            .ok_or_else(|| ChannelFault("a key without a tensor".to_owned()))?;
+        let Some(source) = lock(&table()).remove(&key) else {
+            // The writer has taken it back or is gone: its RESET, or the end of the pipe, is behind this frame.
+            return Ok(());
+        };
         let (len, dest) = match want {
             Want::Adopt { len, .. } => (len, None),
             Want::Into(dest) => (dest.len() as u64, Some(dest)),

@@ -12,6 +12,7 @@ use crate::error::{Error, PeerFault};
 use crate::pipe::Pipe;
 use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::{Answer, Purpose, Token, put_stay};
+use crate::stop;
 use crate::transports::{Connection, Transport};
 
 /// One attempt.
@@ -31,10 +32,12 @@ async fn handshake(
     url: &Url,
 ) -> Result<Established, Error> {
     let connection = transport.connect(url.address()).await?;
+    stop::at(stop::CONNECTED);
     let mut guest = Guest::new(connection, url.to_string());
     guest
         .send(&ClientHandshake::hello(&purpose(context)))
         .await?;
+    stop::at(stop::HELLO_SENT);
     let mut handshake = ClientHandshake::default();
     let answer = match guest.read(|input| handshake.handle(input)).await? {
         Reply::Answer(answer) => *answer,
@@ -47,6 +50,7 @@ async fn handshake(
             });
         }
     };
+    stop::at(stop::ANSWER_RECEIVED);
     let mut channels =
         chosen_channels(context, &answer).map_err(|fault| fault_of(&guest, fault))?;
     let mut refusals = answer.refusals.clone();
@@ -114,6 +118,22 @@ fn chosen_channels(context: &Inner, answer: &Answer) -> Result<Vec<OpenChannel>,
             .iter()
             .find(|channel| channel.name() == chosen.name)
             .ok_or_else(not_offered)?;
+        // A stranger does not decide how many connections are made from here, nor to how many lanes.
+        let malformed = |what| PeerFault::Malformed {
+            frame: "ANSWER",
+            what,
+        };
+        if chosen.tokens.len() != usize::from(channel.connections()) {
+            return Err(malformed(
+                "another number of tokens than the channel has connections",
+            ));
+        }
+        if channels
+            .iter()
+            .any(|open: &OpenChannel| open.channel.name() == chosen.name)
+        {
+            return Err(malformed("a channel twice"));
+        }
         let devices = channel.devices();
         if chosen
             .pairs
@@ -178,5 +198,6 @@ async fn join(
     guest
         .send(&ClientHandshake::hello(&Purpose::Join(token)))
         .await?;
+    stop::at(stop::JOIN_SENT);
     Ok(guest.connection)
 }

@@ -81,6 +81,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         peer_name,
         route,
         pool: context.pool.clone(),
+        budget: context.budget.clone(),
         timeouts: context.timeouts.clone(),
         queued_writes: context.limits.queued_writes,
         shared: Shared::new(state, context.pool.clone(), runtime.clone(), permit),

@@ -18,6 +18,7 @@ use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, ServerHan
 use crate::proto::wire::hello::{
     Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
 };
+use crate::stop;
 use crate::sync::{Mutex, lock};
 use crate::transports::{Connection, Transport};
 
@@ -116,6 +117,7 @@ async fn handshake(
     };
     match purpose {
         Purpose::Join(token) => {
+            stop::at(stop::JOIN_RECEIVED);
             let waiting = lock(&entrance.expected).remove(&token);
             match waiting {
                 Some(waiting) => drop(waiting.send(Joined { guest })),
@@ -137,6 +139,7 @@ async fn handshake(
             brochure,
             ..
         } => {
+            stop::at(stop::HELLO_RECEIVED);
             let Ok(permit) = entrance.places.clone().try_acquire_owned() else {
                 let reason = format!(
                     "it has {} pipes already; try again later",
@@ -219,19 +222,35 @@ async fn welcome(
         refusals: selection.refusals.clone(),
     };
     guest.send(&ServerHandshake::answer(&answer)).await?;
+    stop::at(stop::ANSWER_SENT);
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
     let mut moved_from = None;
-    if let Some((name, _, _, joined)) = moved {
-        tokio::select! {
-            joined = joined => {
-                let joined = joined.map_err(|_| guest.lost("the connection to move to never came"))?;
+    if let Some((name, _, _, mut joined)) = moved {
+        let stays = tokio::select! {
+            biased;
+            arrived = &mut joined => Err(arrived),
+            stays = guest.read(ServerHandshake::handle_stay) => match stays {
+                Ok(reason) => Ok(reason),
+                Err(error @ Error::Peer { .. }) => return Err(error),
+                // A connector that has moved lets go of this connection, which can be seen before its new one.
+                Err(_) => Err((&mut joined).await),
+            },
+        };
+        match stays {
+            Err(arrived) => {
+                let joined =
+                    arrived.map_err(|_| guest.lost("the connection to move to never came"))?;
                 moved_from = Some(std::mem::replace(&mut final_transport, name));
-                guest = Guest { name: guest.name, ..joined.guest };
+                guest = Guest {
+                    name: guest.name,
+                    ..joined.guest
+                };
             }
-            stays = guest.read(ServerHandshake::handle_stay) => {
-                refusals.retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
-                refusals.insert(0, (format!("transport {name}"), stays?));
+            Ok(reason) => {
+                refusals
+                    .retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
+                refusals.insert(0, (format!("transport {name}"), reason));
             }
         }
     }

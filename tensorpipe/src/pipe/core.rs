@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
@@ -25,6 +26,7 @@ pub(crate) struct Core {
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Route,
     pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -52,6 +54,7 @@ pub(crate) struct Parts {
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Route,
     pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -75,6 +78,7 @@ impl Core {
             peer_name: parts.peer_name,
             route: parts.route,
             pool: parts.pool,
+            budget: parts.budget,
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
@@ -114,6 +118,16 @@ impl Core {
         self.poller.notify();
     }
 
+    /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
+    /// that takes long), it goes on: what may arrive meanwhile is bounded by the credit given.
+    pub(super) fn pauses_for(&self, shared: &Shared) -> usize {
+        if self.delivering.load(Ordering::SeqCst) {
+            0
+        } else {
+            shared.deliveries()
+        }
+    }
+
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         loop {
@@ -121,7 +135,7 @@ impl Core {
                 return;
             };
             loop {
-                // The lock is not held while the handler runs.
+                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
                 let next = lock(&self.shared).next_delivery();
                 let Some((handler, delivery)) = next else {
                     break;

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::budget::Reservation;
 use super::core::Core;
 use super::reading::{Reading, build};
 use super::waiter::{Interest, Waiter};
@@ -14,6 +15,7 @@ use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
+use crate::stop;
 use crate::sync::lock;
 
 /// What a dropped read still lets come in, in bytes; above, the writer is told to stop.
@@ -95,6 +97,7 @@ impl Incoming {
         let result = self.start(allocation, false);
         if matches!(result, Ok(Some(_))) {
             core.drive();
+            stop::at(stop::GRANT_SENT);
         }
         let id = result.as_ref().ok().copied().flatten();
         Read {
@@ -168,6 +171,7 @@ impl Incoming {
                 });
             }
             let mut places = Vec::new();
+            let mut own = Vec::new();
             for (part, place) in plan.places {
                 let op = OpId {
                     message: id,
@@ -179,6 +183,7 @@ impl Incoming {
                     (None | Some((_, true)), Place::Into(dest)) => places.push((part, dest)),
                     (None | Some((_, true)), _) => {}
                     (Some((channel, false)), Place::Into(dest)) => {
+                        own.push(part);
                         shared.with_lane(channel, |lane, io| lane.recv(op, Want::Into(dest), io));
                     }
                     (Some((channel, false)), Place::Pool) => {
@@ -193,6 +198,7 @@ impl Incoming {
                 }
             }
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
+            reading.reserve(Reservation::new(&self.core.budget), own);
             reading.start(
                 arrival.descriptor,
                 arrival.eager,

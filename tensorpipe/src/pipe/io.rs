@@ -13,6 +13,7 @@ use super::core::{Core, Round};
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, Segment};
+use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
 
@@ -147,7 +148,7 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if lock(&core.shared).has_delivery() {
+            if core.pauses_for(&lock(&core.shared)) > 0 {
                 return Ok(Round::More);
             }
             if !received {
@@ -166,6 +167,9 @@ impl Io {
             let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
             tracing::debug!(pipe = %core.name, "connection closed");
         }
+        // Outside the lock: a lane may use its handle while it is dropped.
+        let lanes = lock(&core.shared).take_retired_lanes();
+        drop(lanes);
         self.pieces.clear();
         self.frames = Vec::new();
         self.received = Vec::new();
@@ -240,6 +244,13 @@ impl Io {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let mut count = 0;
         let mut frames = &self.frames[self.frames_sent..];
+        let has_message = stop::is_armed(stop::MESSAGE_HALF_SENT)
+            && self
+                .pieces
+                .iter()
+                .any(|piece| matches!(piece, Piece::Mark(Mark::Message(_))));
+        let halved = has_message && stop::is_next(stop::MESSAGE_HALF_SENT);
+        let mut half = self.queued.div_ceil(2) as usize;
         for piece in &self.pieces {
             let bytes = match piece {
                 Piece::Bytes(len) => {
@@ -253,6 +264,11 @@ impl Io {
                 Piece::Mark(_) => continue,
             };
             slices[count] = IoSlice::new(bytes);
+            if halved {
+                let bytes = &bytes[..bytes.len().min(half)];
+                slices[count] = IoSlice::new(bytes);
+                half -= bytes.len();
+            }
             count += 1;
             if count == SLICES {
                 break;
@@ -275,6 +291,14 @@ impl Io {
                 core.counters.wrote(len);
                 self.advance(len);
                 self.unflushed = true;
+                if has_message {
+                    stop::at(stop::MESSAGE_HALF_SENT);
+                }
+                if stop::is_armed(stop::TENSOR_HALF_SENT)
+                    && core.counters.snapshot().bytes_out > stop::SOME
+                {
+                    stop::at(stop::TENSOR_HALF_SENT);
+                }
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
@@ -321,6 +345,13 @@ impl Io {
         if self.marks.is_empty() {
             return;
         }
+        for mark in &self.marks {
+            match mark {
+                Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
+                Mark::Fin => stop::at(stop::FIN_SENT),
+                Mark::Stream(_) => {}
+            }
+        }
         let mut shared = lock(&core.shared);
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
@@ -346,7 +377,7 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                let there = lock(&core.shared).deliveries();
+                let there = core.pauses_for(&lock(&core.shared));
                 if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
@@ -359,7 +390,7 @@ impl Io {
                 }
                 continue;
             }
-            if lock(&core.shared).has_delivery() {
+            if core.pauses_for(&lock(&core.shared)) > 0 {
                 return Ok(true);
             }
             if !self.fill(core)? {
@@ -386,6 +417,9 @@ impl Io {
                 self.need = 0;
             }
             Input::Bulk { target, len } => {
+                if let Some(op) = target {
+                    shared.account(op, len, wakes);
+                }
                 let dest = target.and_then(|op| shared.state.take_dest(op));
                 let (dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                 self.bulk = Some(Bulk {
@@ -399,7 +433,7 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(shared.deliveries())
+        Ok(core.pauses_for(shared))
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -447,6 +481,11 @@ impl Io {
                         lock(&core.shared).state.heard(now);
                     }
                     self.read_at = now;
+                    if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
+                        && core.counters.snapshot().bytes_in > stop::SOME
+                    {
+                        stop::at(stop::TENSOR_HALF_RECEIVED);
+                    }
                 }
             }
         }
@@ -509,26 +548,28 @@ impl Io {
     }
 
     fn end_of_stream(&self, core: &Arc<Core>) -> Error {
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(
-            "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
-        )
+        self.closed(core).unwrap_or_else(|| {
+            core.lost(
+                "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
+            )
+        })
     }
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        if lock(&core.shared).state.is_closed_in() {
-            return Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: true,
-            };
-        }
-        core.lost(error.to_string())
+        self.closed(core)
+            .unwrap_or_else(|| core.lost(error.to_string()))
+    }
+
+    /// The good order in which the pipe ended, if it did.
+    fn closed(&self, core: &Arc<Core>) -> Option<Error> {
+        let shared = lock(&core.shared);
+        // Where both close at once, the peer may be gone right after it said that it has everything.
+        let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
+        (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: !by_us,
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 
 mod background;
+mod budget;
 mod core;
 mod handler;
 mod incoming;
@@ -14,6 +15,7 @@ mod waiter;
 mod write;
 
 pub(crate) use self::background::spawn_background;
+pub(crate) use self::budget::Budget;
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::{Incoming, Read};
@@ -118,20 +120,39 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
     pub fn send(&self, message: Message) -> Result<u64, Error> {
-        let queued = write::enqueue(self.core(), message, false)?;
+        self.send_noting(message, |_| ())
+    }
+
+    /// The same; `note` is told the number before anybody can answer the message. It runs under a lock: it must not block,
+    /// nor call the pipe.
+    ///
+    /// # Errors
+    /// As [`Pipe::send`].
+    pub fn send_noting(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
+        let queued = write::enqueue(self.core(), message, false, note)?;
         self.core().drive();
         Ok(queued)
     }
 
-    /// The same, but the message leaves with the next turn of whoever drives the pipe, together with what else is written
-    /// until then: for bursts of small messages.
+    /// As [`Pipe::send_noting`], but the message leaves with the next turn of whoever drives the pipe, together with what
+    /// else is written until then: for bursts of small messages.
     ///
     /// # Errors
     /// As [`Pipe::send`].
-    pub fn send_soon(&self, message: Message) -> Result<u64, Error> {
-        let queued = write::enqueue(self.core(), message, false)?;
+    pub fn send_soon(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
+        let queued = write::enqueue(self.core(), message, false, note)?;
         self.core().poller.wake_background();
         Ok(queued)
+    }
+
+    /// Messages written here and not yet handed over: it grows when the peer does not read.
+    pub fn unwritten(&self) -> usize {
+        lock(&self.core().shared).state.unwritten()
+    }
+
+    /// The runtime that it was made on, which drives it when nobody awaits it.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.core().runtime
     }
 
     /// Abandons message number `id` of this side's: what has not left does not leave, and the peer hears of it even if it
@@ -145,7 +166,10 @@ impl Pipe {
         incoming::stop(self.core(), id, code, reason);
     }
 
-    /// Ends when the peer's application has called read for (or skipped) everything written so far.
+    /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
+    ///
+    /// # Errors
+    /// [`Error::GoingAway`] when the peer closes without having looked at all of it; else how the pipe ended.
     pub fn flush(&self) -> Flush {
         Flush::start(self.core().clone())
     }

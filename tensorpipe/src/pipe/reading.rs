@@ -1,5 +1,6 @@
 //! A read under way: which parts are there, and where they go.
 
+use super::budget::Reservation;
 use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
@@ -21,6 +22,10 @@ pub(super) struct Reading {
     pushed: bool,
     /// Nobody waits for it any more.
     discarded: bool,
+    /// For what has come into pooled memory, until the application has it.
+    reservation: Option<Reservation>,
+    /// Bulk parts that go into memory of the application's.
+    own: Vec<u16>,
     result: Option<Result<Message, Error>>,
 }
 
@@ -45,6 +50,25 @@ impl Reading {
         self.places = places;
         self.skipped = skipped;
         self.pushed = pushed;
+    }
+
+    /// Counts what comes into pooled memory, that is, not for the parts in `own`.
+    pub(super) fn reserve(&mut self, reservation: Reservation, own: Vec<u16>) {
+        self.reservation = Some(reservation);
+        self.own = own;
+    }
+
+    /// `bytes` of a part are about to come.
+    pub(super) fn account(&mut self, part: u16, bytes: u64) -> Result<(), Error> {
+        let (Some(reservation), false) = (&mut self.reservation, self.own.contains(&part)) else {
+            return Ok(());
+        };
+        reservation
+            .grow(bytes)
+            .map_err(|reason| Error::OutOfMemory {
+                bytes: self.descriptor.as_ref().map_or(bytes, Descriptor::byte_len),
+                reason: reason.into(),
+            })
     }
 
     pub(super) fn received(&mut self, part: u16, memory: Buffer) {
@@ -80,6 +104,7 @@ impl Reading {
     }
 
     pub(super) fn finish(&mut self, result: Result<Message, Error>) {
+        self.reservation = None;
         if self.result.is_none() {
             self.parts.clear();
             self.result = Some(result);

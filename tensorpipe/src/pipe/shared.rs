@@ -27,6 +27,8 @@ pub(crate) struct LaneSlot {
 pub(crate) struct Shared {
     pub(super) state: PipeState<Buffer, BufferMut>,
     pub(super) lanes: Vec<LaneSlot>,
+    /// Lanes of a pipe that has ended, to be dropped without the lock.
+    retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
     pool: Pool,
     runtime: tokio::runtime::Handle,
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     pub(super) linger_until: Option<Instant>,
     /// Its place among the pipes of its listener.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    /// First of this side's messages that the peer has not looked at, because it goes.
+    pub(super) ignored_from: Option<u64>,
     /// Why the peer takes no more messages.
     pub(super) peer_goes_because: Arc<str>,
 }
@@ -62,6 +66,7 @@ impl Shared {
             state,
             permit,
             lanes: Vec::new(),
+            retired_lanes: Vec::new(),
             lane_results: Vec::new(),
             pool,
             runtime,
@@ -74,6 +79,7 @@ impl Shared {
             deliveries: VecDeque::new(),
             ended: None,
             linger_until: None,
+            ignored_from: None,
             peer_goes_because: "".into(),
         }
     }
@@ -81,6 +87,10 @@ impl Shared {
     /// Lanes need a handle on the core, which needs this first.
     pub(crate) fn set_lanes(&mut self, lanes: Vec<LaneSlot>) {
         self.lanes = lanes;
+    }
+
+    pub(super) fn take_retired_lanes(&mut self) -> Vec<LaneSlot> {
+        std::mem::take(&mut self.retired_lanes)
     }
 
     pub(super) fn has_delivery(&self) -> bool {
@@ -128,6 +138,24 @@ impl Shared {
         }
         self.state.start_eager(message);
         Ok(())
+    }
+
+    /// `bytes` of `op` are about to come. Where the budget does not allow it, its message is given up.
+    pub(super) fn account(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
+        let Some(reading) = self.reads.get_mut(&op.message) else {
+            return;
+        };
+        let Err(error) = reading.account(op.part, bytes) else {
+            return;
+        };
+        // A handler answers in its own way.
+        let code = if reading.is_pushed() {
+            ResetCode::Skipped
+        } else {
+            ResetCode::Failed
+        };
+        self.state.refuse(op.message, code, &error.to_string());
+        self.end_read(op.message, Err(error), wakes);
     }
 
     /// Acts on everything that the protocol and the lanes have to say.
@@ -205,6 +233,9 @@ impl Shared {
                         reason: text.as_str().into(),
                     })
                 };
+                if code == ResetCode::Closing {
+                    self.ignore_from(message, wakes);
+                }
                 self.end_write(message, result, wakes);
                 self.deliver(Delivery::Refused(message, code, text));
             }
@@ -390,7 +421,14 @@ impl Shared {
             };
             self.end_write(message, Err(error), wakes);
         }
+        self.ignore_from(next, wakes);
         self.deliver(Delivery::GoingAway(next, text));
+    }
+
+    /// Message `number` was not looked at: a flush of it fails.
+    fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
+        self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
+        self.wake(Interest::Flush, wakes);
     }
 
     /// Writes no more; looks at nothing more.
@@ -417,7 +455,7 @@ impl Shared {
         // Messages that are here whole can still be read; what was on its way cannot.
         self.arrived.retain(Arrival::is_whole);
         self.state.abandon();
-        self.lanes.clear();
+        self.retired_lanes.append(&mut self.lanes);
         self.lane_results.clear();
         let reads: Vec<u64> = self.reads.keys().copied().collect();
         for message in reads {

@@ -32,7 +32,7 @@ impl std::fmt::Debug for Write {
 
 impl Write {
     pub(super) fn start(core: Arc<Core>, message: Message) -> Self {
-        let queued = enqueue(&core, message, true);
+        let queued = enqueue(&core, message, true, |_| ());
         if queued.is_ok() {
             core.drive();
         }
@@ -92,8 +92,13 @@ impl Drop for Write {
     }
 }
 
-/// Queues a message; `watched` remembers how it ends.
-pub(super) fn enqueue(core: &Core, message: Message, watched: bool) -> Result<u64, Error> {
+/// Queues a message; `watched` remembers how it ends, `note` hears its number while nobody else can know it.
+pub(super) fn enqueue(
+    core: &Core,
+    message: Message,
+    watched: bool,
+    note: impl FnOnce(u64),
+) -> Result<u64, Error> {
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
     if let Some(error) = &shared.ended {
@@ -120,6 +125,7 @@ pub(super) fn enqueue(core: &Core, message: Message, watched: bool) -> Result<u6
     if watched {
         shared.writes.insert(id, None);
     }
+    note(id);
     Ok(id)
 }
 
@@ -272,8 +278,15 @@ impl Future for Flush {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let until = self.until;
+        let name = self.waiter.core().name.clone();
         self.waiter
             .poll(cx, Interest::Flush, |shared: &mut Shared| {
+                if shared.ignored_from.is_some_and(|ignored| ignored < until) {
+                    return Some(Err(Error::GoingAway {
+                        pipe: name.clone(),
+                        reason: shared.peer_goes_because.clone(),
+                    }));
+                }
                 if shared.flushed_to >= until {
                     return Some(Ok(()));
                 }

@@ -3,27 +3,27 @@
 //! A worker may die at any time: the server counts steps, not workers, so the others take over what it would have
 //! done. The server may not. Whatever happens, every child has ended when [`run`] returns.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tensorpipe_rpc::CallError;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::args::Launch;
+use crate::connection::{connect, failed};
 use crate::data::{self, Digits};
 use crate::ending::{Ending, interrupted};
 use crate::model::names;
 use crate::process::Process;
-use crate::progress::Progress;
-use crate::remote::{CallError, ParameterServerClient};
+use crate::progress::{Progress, Voice};
 use crate::report::Report;
 use crate::server::{FAREWELL, GLANCE, LISTENING, MEASURE, measure};
-use crate::service::Status;
+use crate::service::{ParameterServerClient, Status};
 
 /// How long the server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -84,9 +84,9 @@ impl Training {
             self.progress.say(format!("{} computes", worker.title()));
             self.workers.push(worker);
         }
-        let mut view = View::new(&url).await?;
+        let mut view = View::new(&url, self.progress.voice()).await?;
         match self.finish(&mut view).await {
-            Err(error) if error.is::<Unanswered>() => Err(self.explain(error, &view.status).await),
+            Err(error) if is_silence(&error) => Err(self.explain(error, &view.status).await),
             outcome => outcome,
         }
     }
@@ -117,13 +117,9 @@ impl Training {
         let accuracy = view.measure().await?;
         view.look().await?;
         view.show(&mut self.progress);
-        let client = &view.client;
-        Ok(Report::new(
-            &view.status,
-            accuracy,
-            client.transport(),
-            client.route(),
-        ))
+        let route = view.server.connection().route().clone();
+        let transport = route.transport.clone();
+        Ok(Report::new(&view.status, accuracy, &transport, &[route]))
     }
 
     /// Shows the progress until the training is over.
@@ -187,25 +183,19 @@ impl Training {
 
 /// What the launcher knows of the training.
 struct View {
-    client: ParameterServerClient,
+    server: ParameterServerClient,
+    url: String,
     test: Arc<Digits>,
     status: Status,
     accuracy: Option<f64>,
     measured: Instant,
 }
 
-/// A call to the server failed.
-#[derive(Debug, thiserror::Error)]
-#[error("the server does not answer: {0}")]
-struct Unanswered(CallError<Infallible>);
-
 impl View {
-    async fn new(url: &str) -> Result<Self> {
-        let client = ParameterServerClient::connect(url)
-            .await
-            .with_context(|| format!("cannot reach the server at {url}"))?;
+    async fn new(url: &str, voice: Voice) -> Result<Self> {
         Ok(Self {
-            client,
+            server: connect(url, voice).await?,
+            url: url.to_owned(),
             test: Arc::new(data::load()?.test),
             status: Status::default(),
             accuracy: None,
@@ -214,12 +204,14 @@ impl View {
     }
 
     async fn look(&mut self) -> Result<()> {
-        self.status = self.client.status().await.map_err(Unanswered)?;
+        let status = self.server.status().await;
+        self.status = status.map_err(|error| failed(error, &self.url))?;
         Ok(())
     }
 
     async fn measure(&mut self) -> Result<f64> {
-        let parameters = self.client.pull(names()).await.map_err(Unanswered)?;
+        let parameters = self.server.pull(names()).await;
+        let parameters = parameters.map_err(|error| failed(error, &self.url))?;
         let accuracy = measure(parameters, &self.test).await?;
         self.accuracy = Some(accuracy);
         self.measured = Instant::now();
@@ -236,6 +228,17 @@ impl View {
     fn show(&self, progress: &mut Progress) {
         progress.show(self.status.done, self.status.loss, self.accuracy);
     }
+}
+
+/// Whether the server does not answer, for a reason that only the end of its process may tell.
+fn is_silence(error: &Error) -> bool {
+    let call = error.downcast_ref::<CallError>();
+    call.is_some_and(|call| {
+        matches!(
+            call,
+            CallError::Connection { .. } | CallError::Deadline { .. } | CallError::ShuttingDown
+        )
+    })
 }
 
 fn gone(server: &Process, exit: ExitStatus, status: &Status) -> Error {

@@ -8,9 +8,11 @@
 //! ```
 //!
 //! Files, in the order of a run: [`args`] → [`launcher`] (with [`process`]) → [`server`] ([`service`], [`store`]) and
-//! [`worker`] ([`model`], [`data`]) → [`progress`] → [`report`].
+//! [`worker`] ([`connection`], [`model`], [`data`]) → [`progress`] → [`report`]. The calls are made by
+//! `#[tensor_service]` from the trait in [`service`]; nothing here knows how tensors travel.
 
 mod args;
+mod connection;
 mod data;
 mod ending;
 mod launcher;
@@ -18,7 +20,6 @@ mod model;
 mod process;
 mod progress;
 mod random;
-mod remote;
 mod report;
 mod server;
 mod service;

@@ -1,10 +1,11 @@
-//! The outcome of a training: one line for people, one for programs.
+//! The outcome of a training: for people one line and how the calls travelled, for programs one line of JSON.
 
 use std::fmt;
 use std::io::{Write as _, stdout};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
+use tensorpipe::Route;
 
 use crate::service::Status;
 
@@ -23,15 +24,21 @@ pub(crate) struct Report {
     bytes: u64,
     /// From the first worker's arrival to the last step.
     seconds: f64,
-    /// What carried them.
+    /// What carried them; several are separated by commas.
     transport: String,
+    /// The same in detail.
     #[serde(skip)]
-    route: String,
+    routes: Vec<String>,
 }
 
 impl Report {
-    /// Of a training that ended in `status`; `transport` and `route` say how the calls travelled.
-    pub(crate) fn new(status: &Status, accuracy: f64, transport: String, route: String) -> Self {
+    /// Of a training that ended in `status`, whose calls travelled by `routes`, or by some route over `listened` if
+    /// nobody saw it.
+    pub(crate) fn new(status: &Status, accuracy: f64, listened: &str, routes: &[Route]) -> Self {
+        let transports: Vec<&str> = match routes {
+            [] => vec![listened],
+            routes => routes.iter().map(|route| &*route.transport).collect(),
+        };
         Self {
             accuracy: rounded(accuracy, 4),
             steps: status.done,
@@ -39,8 +46,8 @@ impl Report {
             calls: status.calls,
             bytes: status.bytes,
             seconds: rounded(status.elapsed.as_secs_f64(), 3),
-            transport,
-            route,
+            transport: transports.join(", "),
+            routes: routes.iter().map(Route::to_string).collect(),
         }
     }
 
@@ -69,8 +76,11 @@ impl fmt::Display for Report {
             self.seconds,
             self.calls,
             self.bytes as f64 / 1e6,
-            self.route,
-        )
+            self.transport,
+        )?;
+        self.routes
+            .iter()
+            .try_for_each(|route| write!(f, "\n{route}"))
     }
 }
 
@@ -95,10 +105,13 @@ mod tests {
             elapsed: Duration::from_micros(1_234_567),
             ..Status::default()
         };
-        let report = Report::new(&status, 0.981_234, "tcp".into(), "tcp, cpu by basic".into());
+        let mut report = Report::new(&status, 0.981_234, "tcp", &[]);
+        let line = "test accuracy 98.12 % after 1500 steps of 2 workers in 1.2 s; 3005 calls moved 115.1 MB of tensors over tcp";
+        assert_eq!(report.to_string(), line);
+        report.routes = vec!["transport tcp (a -> b)".to_owned()];
         assert_eq!(
             report.to_string(),
-            "test accuracy 98.12 % after 1500 steps of 2 workers in 1.2 s; 3005 calls moved 115.1 MB of tensors over tcp, cpu by basic"
+            format!("{line}\ntransport tcp (a -> b)")
         );
         assert_eq!(
             serde_json::to_string(&report).unwrap(),

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use tensorpipe::{Context, Route, Timeouts};
+use tensorpipe_rpc::Server;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -16,9 +18,8 @@ use crate::data::{self, Digits};
 use crate::ending::{Ending, interrupted, released};
 use crate::model::{self, Network, Tensors};
 use crate::progress::Progress;
-use crate::remote::Server;
 use crate::report::Report;
-use crate::service::Status;
+use crate::service::{ParameterServerService, Status};
 use crate::store::Store;
 
 /// What the line on standard output begins with that tells a launcher, or a person, the address.
@@ -36,13 +37,19 @@ const SEED: u64 = 7;
 /// Serves at `serve.listen`.
 pub(crate) async fn run(serve: Serve) -> Result<Ending> {
     let store = Arc::new(Store::new(model::initial(SEED)?, serve.steps));
-    let server = Server::listen(Arc::clone(&store), &serve.listen)
+    let mut timeouts = Timeouts::default();
+    // A worker that hangs does not keep the server.
+    timeouts.linger = FAREWELL;
+    let server = Server::builder()
+        .context(&Context::builder().timeouts(timeouts).build()?)
+        .service(ParameterServerService::from_arc(Arc::clone(&store)))
+        .listen(&serve.listen)
         .await
         .with_context(|| format!("cannot listen on {}", serve.listen))?;
     writeln!(std::io::stdout(), "{LISTENING}{}", server.url())
         .context("cannot write the address to standard output")?;
     let ending = tokio::select! {
-        result = oversee(&store, &serve, server.url()) => result,
+        result = oversee(&store, &serve, &server) => result,
         ending = interrupted() => ending,
         ending = released(serve.supervised) => Ok(ending),
     };
@@ -57,20 +64,23 @@ pub(crate) async fn measure(parameters: Tensors, test: &Arc<Digits>) -> Result<f
     measured.await.context("measuring the accuracy")?
 }
 
-async fn oversee(store: &Store, serve: &Serve, url: &str) -> Result<Ending> {
+async fn oversee(store: &Store, serve: &Serve, server: &Server) -> Result<Ending> {
     if serve.supervised {
         return std::future::pending().await;
     }
     let test = Arc::new(data::load()?.test);
     let mut progress = Progress::new(serve.steps);
     progress.say(format!(
-        "start workers with: parameter_server --role worker --connect {url}"
+        "start workers with: parameter_server --role worker --connect {}",
+        server.url()
     ));
     let mut glance = interval(GLANCE);
     glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut accuracy, mut measured) = (None, Instant::now());
+    let mut routes: Vec<Route> = Vec::new();
     loop {
         glance.tick().await;
+        note_routes(&mut routes, server);
         let status = store.progress();
         if status.done > 0 && measured.elapsed() >= MEASURE {
             accuracy = Some(measure(store.parameters(), &test).await?);
@@ -81,11 +91,26 @@ async fn oversee(store: &Store, serve: &Serve, url: &str) -> Result<Ending> {
             break;
         }
     }
+    note_routes(&mut routes, server);
     progress.end();
     let status = dismissed(store).await;
     let accuracy = measure(store.parameters(), &test).await?;
-    Report::new(&status, accuracy, "tcp".to_owned(), "tcp".to_owned()).print(serve.json)?;
+    let listened = server.url().transport();
+    Report::new(&status, accuracy, listened, &routes).print(serve.json)?;
     Ok(Ending::Done)
+}
+
+/// Keeps one route of each transport that workers come over.
+fn note_routes(routes: &mut Vec<Route>, server: &Server) {
+    for pipe in server.pipes() {
+        let route = pipe.route();
+        if routes
+            .iter()
+            .all(|known| known.transport != route.transport)
+        {
+            routes.push(route.clone());
+        }
+    }
 }
 
 /// Waits until every worker was told that the training is over; some may be dead, so not for long.

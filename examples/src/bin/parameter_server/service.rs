@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorpipe::Tensor;
+use tensorpipe_rpc::tensor_service;
 
 /// Owns the parameters; anybody may read them and push gradients at any time.
-pub(crate) trait ParameterServer: Send + Sync + 'static {
+#[tensor_service]
+pub(crate) trait ParameterServer {
     /// Says hello; the answer tells the worker who it is and what to do.
-    fn join(&self) -> impl Future<Output = Welcome> + Send;
+    async fn join(&self) -> Welcome;
 
     /// The parameters of that name as they are now; unknown names are left out.
-    fn pull(&self, names: Vec<String>) -> impl Future<Output = HashMap<String, Tensor>> + Send;
+    #[rpc(idempotent)]
+    async fn pull(&self, names: Vec<String>) -> HashMap<String, Tensor>;
 
     /// Takes one step along `gradients` (each of the shape of its parameter), found with a mean loss of `loss`, and
     /// returns the number of steps taken so far.
-    fn push(
-        &self,
-        gradients: HashMap<String, Tensor>,
-        loss: f32,
-    ) -> impl Future<Output = Result<u64, PushError>> + Send;
+    async fn push(&self, gradients: HashMap<String, Tensor>, loss: f32) -> Result<u64, PushError>;
 
     /// How far the training is.
-    fn status(&self) -> impl Future<Output = Status> + Send;
+    #[rpc(idempotent)]
+    async fn status(&self) -> Status;
 }
 
 /// What a worker learns when it joins.

@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
+use tensorpipe_rpc::CallError;
 use tokio::task::spawn_blocking;
 
 use crate::args::Work;
+use crate::connection::{connect, failed};
 use crate::data::{self, Batches, Digits};
 use crate::ending::{Ending, interrupted, released};
 use crate::model::{Network, names};
 use crate::progress::Progress;
-use crate::remote::{CallError, ParameterServerClient};
-use crate::service::PushError;
+use crate::service::{ParameterServerClient, PushError};
 
 /// Works for the server at `work.connect` until the training is over.
 pub(crate) async fn run(work: Work) -> Result<Ending> {
@@ -28,27 +29,24 @@ pub(crate) async fn run(work: Work) -> Result<Ending> {
 async fn join_in(work: &Work) -> Result<Ending> {
     let images = Arc::new(data::load()?.train);
     let url = &work.connect;
-    let server = ParameterServerClient::connect(url)
-        .await
-        .with_context(|| format!("cannot reach the server at {url}"))?;
-    let mut worker = Worker::new(server, images, work)
-        .await
-        .with_context(|| format!("the server at {url} did not take this worker"))?;
+    let server = connect(url, Progress::silent().voice()).await?;
+    let mut worker = Worker::new(server, images, work).await?;
     let result = worker.train(work.steps).await;
     worker.progress.end();
-    let steps = worker.steps;
-    result
-        .with_context(|| format!("lost the server at {url} after {steps} steps of this worker"))?;
+    result?;
+    // The server need not be there any more.
+    let _ = worker.server.connection().close().await;
     if !work.supervised {
         worker
             .progress
-            .say(format!("done, after {steps} steps of this worker"));
+            .say(format!("done, after {} steps of this worker", worker.steps));
     }
     Ok(Ending::Done)
 }
 
 struct Worker {
     server: ParameterServerClient,
+    url: String,
     images: Arc<Digits>,
     batches: Batches,
     progress: Progress,
@@ -58,17 +56,19 @@ struct Worker {
 
 impl Worker {
     async fn new(server: ParameterServerClient, images: Arc<Digits>, work: &Work) -> Result<Self> {
-        let welcome = server.join().await?;
+        let url = work.connect.clone();
+        let welcome = server.join().await.map_err(|error| failed(error, &url))?;
         let progress = if work.supervised {
             Progress::silent()
         } else {
             let progress = Progress::new(welcome.steps);
-            progress.say(format!("worker {} of {}", welcome.worker, work.connect));
+            progress.say(format!("worker {} of {url}", welcome.worker));
             progress
         };
         let batch = welcome.batch as usize;
         Ok(Self {
             server,
+            url,
             batches: Batches::new(images.len(), batch, u64::from(welcome.worker)),
             images,
             progress,
@@ -79,7 +79,7 @@ impl Worker {
     async fn train(&mut self, limit: Option<u64>) -> Result<()> {
         let mut pull = self.server.pull(names());
         while limit != Some(self.steps) {
-            let parameters = pull.await?;
+            let parameters = pull.await.map_err(|error| self.failed(error))?;
             let batch = self.images.select(self.batches.draw());
             // Milliseconds of arithmetic: not on a thread that serves connections.
             let computed = spawn_blocking(move || Network::new(parameters)?.gradients(&batch));
@@ -92,10 +92,18 @@ impl Worker {
                     self.progress.show(done, Some(found.loss), None);
                 }
                 Err(CallError::Service(PushError::Over)) => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.failed(error)),
             }
         }
         Ok(())
+    }
+
+    fn failed<E>(&self, error: CallError<E>) -> Error
+    where
+        CallError<E>: std::error::Error + Send + Sync + 'static,
+    {
+        let Self { url, steps, .. } = self;
+        failed(error, &format!("{url} after {steps} steps of this worker"))
     }
 }
 

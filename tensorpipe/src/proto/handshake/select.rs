@@ -128,6 +128,14 @@ fn select_channels(
             refuse("the connecting side does not have it".to_owned());
             continue;
         };
+        // A stranger does not decide how many descriptors are held here.
+        if offer.connections != channel.connections {
+            refuse(format!(
+                "it takes {} connections of its own here, {} at the connecting side",
+                channel.connections, offer.connections
+            ));
+            continue;
+        }
         let mut pairs = Vec::new();
         let mut reasons = Vec::new();
         for (our_device, our_descriptor) in channel.devices {
@@ -148,11 +156,10 @@ fn select_channels(
             refuse(format!("{our_device} to {their_device}: {reason}"));
         }
         if !pairs.is_empty() {
-            let connections = channel.connections.max(offer.connections);
             selected.push(SelectedChannel {
                 index,
                 name: channel.name.to_owned(),
-                connections,
+                connections: channel.connections,
                 pairs,
             });
         }

@@ -1,5 +1,6 @@
 //! Reading and writing of integers, strings and lists, with every length checked before it is believed.
 
+use super::frame::TEXT_MAX;
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
 
@@ -59,6 +60,17 @@ impl<'a> Reader<'a> {
     /// A `u16` length and that much UTF-8.
     pub(crate) fn text(&mut self) -> Result<&'a str, PeerFault> {
         std::str::from_utf8(self.blob()?).map_err(|_| self.malformed("text that is not UTF-8"))
+    }
+
+    /// The same for people to read, in errors and logs: at most [`TEXT_MAX`] bytes of it, and nothing that moves a
+    /// terminal's cursor or begins a line of its own.
+    pub(crate) fn legible(&mut self) -> Result<String, PeerFault> {
+        let text = self.text()?;
+        let text = &text[..text.floor_char_boundary(TEXT_MAX)];
+        Ok(text
+            .chars()
+            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+            .collect())
     }
 
     /// A `u8` length, the kind's name, a `u32` index. Length 0 stands for `cpu:0` and has no index.

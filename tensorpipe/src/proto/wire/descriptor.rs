@@ -304,6 +304,9 @@ fn put_carriage(out: &mut Vec<u8>, carriage: Carriage, more: u8) {
 
 fn take_carriage(r: &mut Reader<'_>, channels: usize) -> Result<(Carriage, u8), PeerFault> {
     let (flags, channel) = (r.u8()?, r.u8()?);
+    if flags & !(EAGER | AHEAD | TARGET) != 0 {
+        return Err(r.malformed("a part that travels in an unknown way"));
+    }
     if flags & EAGER != 0 {
         return Ok((Carriage::Eager, flags));
     }

@@ -6,7 +6,7 @@ use crate::error::{PeerFault, ResetCode};
 /// Body length (`u32`), kind (`u8`), flags (`u8`), two bytes of zero.
 pub(crate) const HEADER_LEN: usize = 8;
 
-/// The longest text in a control frame, in bytes.
+/// The longest text for people that is sent or kept, in bytes.
 pub(crate) const TEXT_MAX: usize = 1024;
 
 /// The longest body of a control frame but GRANT, in bytes. A CHANNEL frame's content is limited by it too.
@@ -284,13 +284,13 @@ impl Control {
             Kind::Reset => Self::Reset {
                 message: r.u64()?,
                 code: ResetCode::from_code(r.u8()?),
-                text: text(&mut r)?,
+                text: r.legible()?,
                 answer: flags & ANSWER != 0,
             },
             Kind::Refuse => Self::Refuse {
                 message: r.u64()?,
                 code: ResetCode::from_code(r.u8()?),
-                text: text(&mut r)?,
+                text: r.legible()?,
             },
             Kind::Flush => Self::Flush { message: r.u64()? },
             Kind::Flushed => Self::Flushed { message: r.u64()? },
@@ -298,7 +298,7 @@ impl Control {
             Kind::Pong => Self::Pong { nonce: r.u64()? },
             Kind::GoAway => Self::GoAway {
                 next: r.u64()?,
-                text: text(&mut r)?,
+                text: r.legible()?,
             },
             Kind::Fin => Self::Fin,
             Kind::FinAck => Self::FinAck,
@@ -332,8 +332,4 @@ fn put_reason(out: &mut Vec<u8>, kind: Kind, flags: u8, message: u64, code: Rese
 
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
-}
-
-fn text(r: &mut Reader<'_>) -> Result<String, PeerFault> {
-    Ok(cut(r.text()?).to_owned())
 }

@@ -125,7 +125,7 @@ impl Purpose {
         let mut r = Reader::new(body, Kind::Hello.name());
         match r.u8()? {
             0 => {
-                let name = r.text()?.to_owned();
+                let name = r.legible()?;
                 let process = r.id128()?;
                 let limits = WireLimits::take(&mut r, Kind::Hello.name())?;
                 let transports = (0..r.u8()?)
@@ -200,7 +200,7 @@ impl Answer {
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
         let mut r = Reader::new(body, Kind::Answer.name());
-        let name = r.text()?.to_owned();
+        let name = r.legible()?;
         let process = r.id128()?;
         let limits = WireLimits::take(&mut r, Kind::Answer.name())?;
         let moved = match r.u8()? {
@@ -223,7 +223,7 @@ impl Answer {
             })
             .collect::<Result<_, PeerFault>>()?;
         let refusals = (0..r.u8()?)
-            .map(|_| Ok((r.text()?.to_owned(), r.text()?.to_owned())))
+            .map(|_| Ok((r.legible()?, r.legible()?)))
             .collect::<Result<_, PeerFault>>()?;
         Ok(Self {
             name,
@@ -256,7 +256,7 @@ impl Reject {
         let mut r = Reader::new(body, Kind::Reject.name());
         Ok(Self {
             transient: r.u8()? != 0,
-            reason: r.text()?.to_owned(),
+            reason: r.legible()?,
         })
     }
 }
@@ -267,7 +267,7 @@ pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str) {
 }
 
 pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {
-    Ok(Reader::new(body, Kind::Stay.name()).text()?.to_owned())
+    Reader::new(body, Kind::Stay.name()).legible()
 }
 
 #[cfg(test)]

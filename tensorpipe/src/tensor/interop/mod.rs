@@ -42,7 +42,9 @@ fn count_copy(bytes: usize) {
 
 /// The elements as a vector, counted if they had to be copied.
 #[cfg(any(feature = "candle", feature = "ndarray"))]
-fn into_counted_vec<T: super::Element>(tensor: super::Tensor) -> Result<Vec<T>, crate::Misuse> {
+fn into_counted_vec<T: super::Element>(
+    tensor: super::Tensor,
+) -> Result<Vec<T>, crate::error::Misuse> {
     tensor.check_dtype::<T>()?;
     let (dtype, shape) = (tensor.dtype, tensor.shape);
     tensor.buffer.try_into_vec().or_else(|buffer| {
@@ -66,10 +68,10 @@ fn into_counted_vec<T: super::Element>(tensor: super::Tensor) -> Result<Vec<T>, 
 
 /// The shape as other libraries write it. Fits, unless a tensor without elements has an absurd one.
 #[cfg(any(feature = "candle", feature = "ndarray"))]
-fn usize_shape(tensor: &super::Tensor) -> Result<Vec<usize>, crate::Misuse> {
+fn usize_shape(tensor: &super::Tensor) -> Result<Vec<usize>, crate::error::Misuse> {
     let shape = tensor.shape().iter().map(|dim| usize::try_from(*dim));
     shape.collect::<Result<_, _>>().map_err(|_| {
-        crate::Misuse::Other(format!(
+        crate::error::Misuse::Other(format!(
             "shape {:?} does not fit this machine's address space; reshape it first",
             tensor.shape()
         ))

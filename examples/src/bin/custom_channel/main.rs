@@ -1,0 +1,104 @@
+//! Channels of one's own, for a device of one's own, written against the public seams alone: `staged` copies through main
+//! memory and sends that on the pipe's connection, `fakewire` has a connection of its own.
+//!
+//! Run this to see tensors go from device to device, to and from main memory, and both channels pass the public
+//! conformance suite: `cargo run -p tensorpipe-examples --bin custom_channel`.
+
+mod fake_device;
+mod own_connection;
+mod staged;
+
+use std::sync::Arc;
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::conformance::channel::Subject;
+use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
+
+use fake_device::{FAKE, download, room, upload};
+use own_connection::FakeWireChannel;
+use staged::StagedChannel;
+
+/// Makes a channel.
+type Make = fn() -> Arc<dyn Channel>;
+
+const CHANNELS: [Make; 2] = [|| Arc::new(StagedChannel), || Arc::new(FakeWireChannel)];
+
+fn subject(make: Make) -> Subject {
+    Subject::on(FAKE, make, upload, room, download)
+}
+
+async fn pair(channel: Make) -> anyhow::Result<(Pipe, Pipe)> {
+    let context = |name| {
+        let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
+        Context::builder()
+            .name(name)
+            .channels([channel(), basic])
+            .build()
+    };
+    let (client, server) = (context("client")?, context("server")?);
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await?;
+    let url = listener.url().to_string();
+    let (client, server) = tokio::try_join!(client.connect(&url), listener.accept())?;
+    Ok((client, server))
+}
+
+/// One message with a tensor for each way between two devices.
+async fn transfer(client: &Pipe, server: &Pipe) -> anyhow::Result<()> {
+    let bytes: Vec<u8> = (0..2_000_000).map(|i| (i * 31) as u8).collect();
+    let shape = [bytes.len() as u64];
+    let here = Tensor::from_vec(bytes.clone(), shape)?;
+    let there = Tensor::from_buffer(upload(&bytes), DType::U8, shape)?;
+    let ways = [
+        (&there, FAKE),
+        (&there, Device::CPU),
+        (&here, FAKE),
+        (&here, Device::CPU),
+    ];
+    let message = ways
+        .iter()
+        .fold(Message::new("all ways"), |message, (tensor, target)| {
+            message.tensor(MessageTensor::from((*tensor).clone()).to_device(*target))
+        });
+    let (written, read) = tokio::join!(client.write(message), server.read());
+    written?;
+    for (received, (sent, target)) in read?.tensors.iter().zip(ways) {
+        let found = &received.tensor;
+        anyhow::ensure!(found.device() == target, "{found:?} is not on {target}");
+        anyhow::ensure!(download(found.buffer()) == bytes, "bytes differ");
+        println!("  {sent:?} arrived as {found:?}");
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    for make in CHANNELS {
+        let (client, server) = pair(make).await?;
+        println!("{}", client.route());
+        transfer(&client, &server).await?;
+        client.close().await?;
+        let passed = tensorpipe::conformance::channel::all(|| subject(make)).await;
+        let name = make().name();
+        println!(
+            "channel suite over `{name}`: {} scenarios passed\n",
+            passed.len()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    tensorpipe::channel_conformance!(staged_channel, subject = subject(CHANNELS[0]));
+    tensorpipe::channel_conformance!(own_connection_channel, subject = subject(CHANNELS[1]));
+
+    #[tokio::test]
+    async fn tensors_go_every_way() {
+        for make in CHANNELS {
+            let (client, server) = pair(make).await.unwrap();
+            transfer(&client, &server).await.unwrap();
+        }
+    }
+}

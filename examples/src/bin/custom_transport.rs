@@ -1,0 +1,237 @@
+//! A transport of one's own: pipes over Unix sockets, `unix://PATH`, written against the public seams alone.
+//!
+//! It has a side address, so that pipes which begin on tcp are moved to it where both ends are on one machine. Run this
+//! to see that, and the transport pass the public conformance suites:
+//! `cargo run -p tensorpipe-examples --bin custom_transport`.
+
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context as TaskContext, Poll, ready};
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::conformance;
+use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
+use tensorpipe::{Context, Error, Message, SystemError, Tensor};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Transport `unix`.
+struct UnixTransport {
+    /// Who can reach whom: processes of one boot of one machine.
+    boot: Vec<u8>,
+}
+
+impl UnixTransport {
+    /// Works where the system says which boot it is.
+    fn probe() -> io::Result<Self> {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
+        Ok(Self { boot })
+    }
+}
+
+impl Transport for UnixTransport {
+    fn name(&self) -> &'static str {
+        "unix"
+    }
+
+    fn domain(&self) -> Vec<u8> {
+        self.boot.clone()
+    }
+
+    fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
+        if theirs == self.boot {
+            Ok(())
+        } else {
+            Err("the peer is on another machine".to_owned())
+        }
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move {
+            let stream = UnixStream::connect(address)
+                .await
+                .map_err(|error| SystemError::new("connect", format!("unix://{address}"), error))?;
+            Ok(Box::new(UnixConnection {
+                stream,
+                path: address.to_owned(),
+            }) as Box<dyn Connection>)
+        })
+    }
+
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+        Box::pin(async move {
+            let listener = UnixListener::bind(address)
+                .map_err(|error| SystemError::new("listen", format!("unix://{address}"), error))?;
+            Ok(Box::new(UnixAcceptor {
+                listener,
+                path: address.to_owned(),
+            }) as Box<dyn Acceptor>)
+        })
+    }
+
+    fn side_address(&self) -> Option<String> {
+        Some(fresh_path().to_string_lossy().into_owned())
+    }
+}
+
+/// A path that nobody else in this directory of temporary files has.
+fn fresh_path() -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("tensorpipe-{}-{number}.sock", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    // A process of the same number that was killed may have left it behind.
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+struct UnixAcceptor {
+    listener: UnixListener,
+    path: String,
+}
+
+impl Acceptor for UnixAcceptor {
+    fn address(&self) -> String {
+        self.path.clone()
+    }
+
+    fn poll_accept(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<Box<dyn Connection>, Error>> {
+        Poll::Ready(match ready!(self.listener.poll_accept(cx)) {
+            Ok((stream, _)) => Ok(Box::new(UnixConnection {
+                stream,
+                path: self.path.clone(),
+            })),
+            Err(error) => Err(SystemError::new("accept", self.path.clone(), error).into()),
+        })
+    }
+}
+
+impl Drop for UnixAcceptor {
+    fn drop(&mut self) {
+        // The file is the address: it goes with the listener.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+struct UnixConnection {
+    stream: UnixStream,
+    path: String,
+}
+
+impl Connection for UnixConnection {
+    fn ends(&self) -> String {
+        self.path.clone()
+    }
+}
+
+impl AsyncRead for UnixConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for UnixConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A context that prefers Unix sockets, and can be reached over tcp.
+fn context(name: &str) -> anyhow::Result<Context> {
+    let transports: [Arc<dyn Transport>; 2] = [
+        Arc::new(UnixTransport::probe()?),
+        Arc::new(TcpTransport::new()),
+    ];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    let builder = Context::builder().name(name);
+    Ok(builder.transports(transports).channels(channels).build()?)
+}
+
+fn transport_subject() -> conformance::transport::Subject {
+    let transport = UnixTransport::probe().expect("this machine has Unix sockets");
+    conformance::transport::Subject::new(Arc::new(transport), fresh_path().to_string_lossy())
+}
+
+fn pipe_subject() -> conformance::pipe::Subject {
+    let url = format!("unix://{}", fresh_path().display());
+    conformance::pipe::Subject::new(
+        || context("pipe suite").expect("the settings are valid"),
+        url,
+    )
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let (client, server) = (context("client")?, context("server")?);
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await?;
+    let url = listener.url().to_string();
+    let (client, server) = tokio::try_join!(client.connect(&url), listener.accept())?;
+    println!("a pipe that began at {url}:\n{}\n", client.route());
+
+    let gradient = Tensor::from_vec((0..1_000_000).map(|i| i as f32).collect(), [1000, 1000])?;
+    let message = Message::new("gradient").tensor(gradient.clone());
+    let (written, read) = tokio::join!(client.write(message), server.read());
+    written?;
+    let received = read?;
+    let arrived = &received.tensors[0].tensor;
+    anyhow::ensure!(arrived.as_bytes()? == gradient.as_bytes()?, "bytes differ");
+    println!(
+        "{arrived:?} arrived, {} writes for it\n",
+        client.stats().writes
+    );
+    client.close().await?;
+
+    let passed = conformance::transport::all(transport_subject).await;
+    println!("transport suite: {} scenarios passed", passed.len());
+    let passed = conformance::pipe::all(pipe_subject).await;
+    println!("pipe suite: {} scenarios passed", passed.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    tensorpipe::transport_conformance!(
+        unix,
+        || Arc::new(UnixTransport::probe().unwrap()),
+        fresh_path().to_string_lossy()
+    );
+}

@@ -1,0 +1,189 @@
+//! `parameter_server` from the outside: real processes, real signals.
+
+mod by_hand;
+mod run;
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::run::{Run, json, signal};
+
+/// More steps than a test waits for.
+const ENDLESS: &str = "100000000";
+
+#[test]
+fn one_command_trains_with_two_workers() {
+    let mut run = Run::start(&["--json"]);
+    let (status, output) = run.wait();
+    assert!(status.success(), "{status}: {}", run.said());
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines[0].starts_with("test accuracy 9"), "{}", lines[0]);
+    let result = json(&output);
+    let keys: Vec<&String> = result.as_object().unwrap().keys().collect();
+    let wanted = [
+        "accuracy",
+        "bytes",
+        "calls",
+        "seconds",
+        "steps",
+        "transport",
+        "workers",
+    ];
+    assert_eq!(keys, wanted);
+    assert!(result["accuracy"].as_f64().unwrap() >= 0.95, "{result}");
+    assert_eq!(
+        (result["steps"].as_u64(), result["workers"].as_u64()),
+        (Some(2000), Some(2))
+    );
+    // Each step is a pull and a push at least, each moving every parameter (38 kB).
+    assert!(result["calls"].as_u64().unwrap() >= 4000, "{result}");
+    assert!(
+        result["bytes"].as_u64().unwrap() >= 4000 * 38_000,
+        "{result}"
+    );
+    // Whichever is the fastest between processes, line and route name the same.
+    let transport = result["transport"].as_str().unwrap();
+    assert_ne!(transport, "memory");
+    let (line, route) = (
+        format!(" over {transport}"),
+        format!("transport {transport} ("),
+    );
+    assert!(
+        lines[0].ends_with(&line) && lines[1].starts_with(&route),
+        "{output}"
+    );
+    assert!(output.contains(" cpu:0 <-> cpu:0"), "{output}");
+    let shown = run.said();
+    assert!(shown.contains("/2000, loss 0."), "no progress in: {shown}");
+    assert!(shown.contains("worker 1 (process "), "{shown}");
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn a_killed_worker_does_not_stop_the_training() {
+    let mut run = Run::start(&["--json", "--workers", "3", "--steps", "1500"]);
+    let victim = run.process("worker 1");
+    run.hear("loss");
+    signal(victim, Signal::SIGKILL);
+    let (status, output) = run.wait();
+    let said = run.said();
+    assert!(status.success(), "{status}: {said}");
+    let notice = format!("worker 1 (process {victim}) ended (signal: 9 (SIGKILL))");
+    assert!(said.contains(&notice), "{said}");
+    let result = json(&output);
+    assert_eq!(result["steps"], 1500);
+    assert!(result["accuracy"].as_f64().unwrap() >= 0.95, "{result}");
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn a_hanging_worker_is_left_behind() {
+    let mut run = Run::start(&["--json", "--steps", "800"]);
+    let victim = run.process("worker 0");
+    run.hear("loss");
+    signal(victim, Signal::SIGSTOP);
+    let (status, output) = run.wait();
+    assert!(status.success(), "{status}: {}", run.said());
+    assert_eq!(json(&output)["steps"], 800);
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn without_workers_a_training_cannot_go_on() {
+    let mut run = Run::start(&["--workers", "1", "--steps", ENDLESS]);
+    let victim = run.process("worker 0");
+    run.hear("loss");
+    signal(victim, Signal::SIGKILL);
+    let (status, _) = run.wait();
+    assert_eq!(status.code(), Some(1));
+    assert!(
+        run.said().contains("error: no worker is left at step"),
+        "{}",
+        run.said()
+    );
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn a_killed_server_is_reported_by_everyone_within_seconds() {
+    let mut run = Run::start(&["--steps", ENDLESS]);
+    let victim = run.process("server");
+    run.hear("loss");
+    let killed = Instant::now();
+    signal(victim, Signal::SIGKILL);
+    let (status, output) = run.wait();
+    assert!(
+        killed.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        killed.elapsed()
+    );
+    let said = run.said();
+    assert_eq!((status.code(), output.as_str()), (Some(1), ""), "{said}");
+    for worker in ["worker 0", "worker 1"] {
+        assert!(
+            said.contains(&format!("{worker}: error: lost the server at tcp://")),
+            "{said}"
+        );
+    }
+    let last = said.lines().last().unwrap();
+    let wanted = format!("error: server (process {victim}) ended (signal: 9 (SIGKILL)) at step ");
+    assert!(last.starts_with(&wanted), "{said}");
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn ctrl_c_ends_everybody() {
+    let mut run = Run::start(&["--steps", ENDLESS]);
+    run.process("worker 1");
+    run.hear("loss");
+    signal(run.id(), Signal::SIGINT);
+    let (status, _) = run.wait();
+    assert_eq!(status.code(), Some(130), "{}", run.said());
+    assert!(run.said().contains("interrupted"), "{}", run.said());
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn no_child_outlives_a_killed_launcher() {
+    let mut run = Run::start(&["--steps", ENDLESS]);
+    run.process("worker 1");
+    run.hear("loss");
+    signal(run.id(), Signal::SIGKILL);
+    run.child.wait().unwrap();
+    run.assert_no_child_is_left();
+}
+
+#[test]
+fn bad_arguments_and_addresses_are_explained() {
+    let said = [
+        (&["--workers", "0"][..], 2, "1..=64"),
+        (
+            &["--role", "worker"],
+            2,
+            "add for example --connect tcp://127.0.0.1:5000",
+        ),
+        (
+            &["--role", "server", "--listen", "nowhere"],
+            1,
+            "error: cannot listen on nowhere: ",
+        ),
+        (
+            &["--listen", "tcp://256.0.0.1:1"],
+            1,
+            "server: error: cannot listen on tcp://256.0.0.1:1",
+        ),
+        (
+            &["--role", "worker", "--connect", "nowhere"],
+            1,
+            "cannot reach the server at nowhere",
+        ),
+    ];
+    for (arguments, code, words) in said {
+        let mut run = Run::start(arguments);
+        let (status, _) = run.wait();
+        let said = run.said();
+        assert_eq!(status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+}

@@ -1,9 +1,0 @@
-#[path = "../mock/mod.rs"]
-mod mock;
-
-#[tensorpipe_macros::tensor_service(crate = "crate::mock")]
-pub unsafe trait Embedder {
-    async fn embed(&self, text: String) -> u64;
-}
-
-fn main() {}

@@ -1,0 +1,369 @@
+//! A pipe as tarpc's transport.
+//!
+//! Messages are taken from the pipe as tarpc asks for them and read side by side, [`MAX_READING`] at most: one that is
+//! here whole is given out at once, others when they are complete. The sink is ready while fewer than [`MAX_WRITING`]
+//! messages wait to be handed over, so that a peer that does not read slows its writer down.
+//!
+//! Invariant: what concerns one request fails that request; only the pipe's end and a peer that makes no sense end the
+//! transport, with one error, and then the pipe is closed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_util::stream::{BoxStream, unfold};
+use futures_util::{FutureExt, Sink, Stream, StreamExt};
+use tensorpipe::{Error, Incoming, Message, Pipe, Read, Write};
+
+use super::wire::{Arrived, Outgoing, TarpcMessage, What};
+use crate::codec::{DecodeError, EncodeError};
+use crate::engine::{to_body, to_message};
+use crate::header::{Header, Kind, Tarpc};
+
+/// How many messages of the peer's are read at once. Further ones wait in the pipe, within its limits.
+pub const MAX_READING: usize = 64;
+
+/// How many messages wait at once to be handed over to the transport or channel that carries them.
+pub const MAX_WRITING: usize = 64;
+
+/// Makes a pipe the transport of one of tarpc's clients or channels. It must not be used for anything else from now on.
+///
+/// Which one it is for follows from where it is given to: `client::new(config, transport(pipe))` on one side,
+/// `BaseChannel::with_defaults(transport(pipe))` on the other.
+///
+/// Dropping the transport closes the pipe in good order: what was sent is still delivered.
+pub fn transport<Item, SinkItem>(pipe: Pipe) -> PipeTransport<Item, SinkItem>
+where
+    Item: TarpcMessage,
+    SinkItem: TarpcMessage,
+{
+    let arriving = unfold(pipe.clone(), |pipe| async move {
+        let incoming = pipe.read_descriptor().await;
+        Some((incoming, pipe))
+    });
+    PipeTransport {
+        pipe,
+        arriving: Some(arriving.boxed()),
+        end: None,
+        reading: Vec::new(),
+        writing: Vec::new(),
+        failed: VecDeque::new(),
+        sends: PhantomData,
+    }
+}
+
+/// A [`Pipe`] on which tarpc's messages travel: see [`transport`]. Implements tarpc's `Transport<SinkItem, Item>`.
+pub struct PipeTransport<Item, SinkItem> {
+    pipe: Pipe,
+    /// `None` once nothing more comes.
+    arriving: Option<BoxStream<'static, Result<Incoming, Error>>>,
+    /// To be given out when everything before it has been.
+    end: Option<Error>,
+    reading: Vec<Reading>,
+    writing: Vec<Writing>,
+    /// Answers to requests that did not go through.
+    failed: VecDeque<Item>,
+    sends: PhantomData<fn(SinkItem)>,
+}
+
+/// Why a transport has ended, or did not take a message.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The pipe has ended, or does not take this message.
+    #[error(transparent)]
+    Pipe(#[from] Error),
+    /// This message cannot be sent; nothing was.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The peer sent what is not a message of this service.
+    #[error("pipe {pipe}: {error}")]
+    Decode {
+        /// The pipe's name.
+        pipe: String,
+        /// What is wrong with it.
+        error: DecodeError,
+    },
+    /// The peer does not speak tarpc's protocol, or is on the same side of it.
+    #[error(
+        "pipe {pipe}: the peer sent {what}; connect clients and servers of tarpc with each other"
+    )]
+    Foreign {
+        /// The pipe's name.
+        pipe: String,
+        /// What it sent.
+        what: &'static str,
+    },
+}
+
+/// A message on its way in.
+struct Reading {
+    header: Header,
+    what: Tarpc,
+    read: Read,
+}
+
+/// A message on its way out.
+struct Writing {
+    call: u64,
+    write: Write,
+}
+
+// Nothing in it is pinned but what has a pin of its own.
+impl<Item, SinkItem> Unpin for PipeTransport<Item, SinkItem> {}
+
+impl<Item, SinkItem> fmt::Debug for PipeTransport<Item, SinkItem> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipeTransport")
+            .field("pipe", &self.pipe.name())
+            .field("reading", &self.reading.len())
+            .field("writing", &self.writing.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<Item, SinkItem> PipeTransport<Item, SinkItem> {
+    /// The pipe: its name, route and counters.
+    pub fn pipe(&self) -> &Pipe {
+        &self.pipe
+    }
+}
+
+impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
+    /// Starts to read a message, if it is one that the other side of tarpc sends.
+    fn arrives(&mut self, incoming: Incoming) -> Result<(), TransportError> {
+        let header = match Header::decode(&incoming.descriptor().metadata) {
+            Ok(header) => header,
+            Err(what) => {
+                incoming.refuse(what);
+                return Err(self.foreign(what));
+            }
+        };
+        let what = match header.kind {
+            Kind::Tarpc(what) if Item::is(What(what)) => what,
+            Kind::Tarpc(_) => {
+                incoming.refuse("this is the same side of tarpc's protocol as yours");
+                return Err(self.foreign("a message that only this side sends"));
+            }
+            _ => {
+                incoming.refuse(
+                    "only tarpc here: connect with a client that tarpc generates, over `tensorpipe_rpc::tarpc::transport`",
+                );
+                return Err(self.foreign("a message of `#[tensor_service]`"));
+            }
+        };
+        if let Tarpc::Cancel = what {
+            let begun = self.reading.len();
+            // Neither request nor cancellation is tarpc's business then. Dropping the read tells the peer to stop.
+            self.reading
+                .retain(|read| read.header.call != header.call || read.what != Tarpc::Request);
+            if self.reading.len() < begun {
+                return Ok(());
+            }
+        }
+        self.reading.push(Reading {
+            header,
+            what,
+            read: incoming.read(),
+        });
+        Ok(())
+    }
+
+    /// The next message that is complete.
+    fn poll_reading(&mut self, cx: &mut Context<'_>) -> Option<Result<Item, TransportError>> {
+        let mut i = 0;
+        while let Some(reading) = self.reading.get_mut(i) {
+            let Poll::Ready(result) = Pin::new(&mut reading.read).poll(cx) else {
+                i += 1;
+                continue;
+            };
+            let Reading { header, what, .. } = self.reading.remove(i);
+            match result {
+                Ok(message) => return Some(self.decode(&header, what, message)),
+                // The pipe's end is told once, when nothing more comes; a message taken back is none.
+                Err(error) if error.ends_pipe() || matches!(error, Error::Reset { .. }) => {}
+                Err(error) => {
+                    let reason = format!("the message could not be received: {error}");
+                    if let Some(item) = self.fail(header.call, reason) {
+                        return Some(Ok(item));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn decode(
+        &self,
+        header: &Header,
+        what: Tarpc,
+        message: Message,
+    ) -> Result<Item, TransportError> {
+        let Some(body) = to_body(message, header) else {
+            return Err(self.foreign("a message without its body"));
+        };
+        Item::decode(What(what), header.call, Arrived(body)).map_err(|error| {
+            TransportError::Decode {
+                pipe: self.pipe.name().to_owned(),
+                error,
+            }
+        })
+    }
+
+    /// A request whose message did not arrive: the client gets an answer that says so.
+    fn fail(&mut self, call: u64, reason: String) -> Option<Item> {
+        tracing::debug!(pipe = self.pipe.name(), call, reason, "a request failed");
+        if let Some(answer) = SinkItem::failure(call, reason.clone())
+            && let Err(error) = self.send(answer)
+        {
+            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
+        }
+        Item::failure(call, reason)
+    }
+
+    fn send(&mut self, item: SinkItem) -> Result<(), TransportError> {
+        let call = item.call();
+        let Outgoing {
+            encoded,
+            header_len,
+        } = item.encode()?;
+        let mut write = self.pipe.write(to_message(encoded, header_len));
+        if write.id().is_none()
+            && let Some(Err(error)) = (&mut write).now_or_never()
+        {
+            return Err(error.into());
+        }
+        self.writing.push(Writing { call, write });
+        Ok(())
+    }
+
+    /// Looks after the messages on their way out.
+    fn poll_writing(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
+        let mut i = 0;
+        while let Some(writing) = self.writing.get_mut(i) {
+            let Poll::Ready(result) = Pin::new(&mut writing.write).poll(cx) else {
+                i += 1;
+                continue;
+            };
+            let call = self.writing.remove(i).call;
+            match result {
+                Ok(()) | Err(Error::Reset { .. }) => {}
+                Err(error) if error.ends_pipe() => return Err(error.into()),
+                Err(error) => {
+                    let answer = Item::failure(call, error.to_string());
+                    self.failed.extend(answer);
+                    // It is given out by the stream, which may be waiting.
+                    cx.waker().wake_by_ref();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn foreign(&self, what: &'static str) -> TransportError {
+        TransportError::Foreign {
+            pipe: self.pipe.name().to_owned(),
+            what,
+        }
+    }
+
+    /// The peer makes no sense: nothing of it is looked at from now on.
+    fn give_up(&mut self) {
+        self.arriving = None;
+        self.end = None;
+        self.reading.clear();
+        // Begins to close when polled, and goes on in the background.
+        let _ = self.pipe.close().now_or_never();
+    }
+}
+
+impl<Item: TarpcMessage, SinkItem: TarpcMessage> Stream for PipeTransport<Item, SinkItem> {
+    type Item = Result<Item, TransportError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            if let Some(answer) = this.failed.pop_front() {
+                return Poll::Ready(Some(Ok(answer)));
+            }
+            if let Some(read) = this.poll_reading(cx) {
+                if read.is_err() {
+                    this.give_up();
+                }
+                return Poll::Ready(Some(read));
+            }
+            let Some(arriving) = &mut this.arriving else {
+                if !this.reading.is_empty() {
+                    return Poll::Pending;
+                }
+                return Poll::Ready(this.end.take().map(|error| Err(error.into())));
+            };
+            if this.reading.len() >= MAX_READING {
+                return Poll::Pending;
+            }
+            match ready!(arriving.poll_next_unpin(cx)) {
+                Some(Ok(incoming)) => {
+                    if let Err(error) = this.arrives(incoming) {
+                        this.give_up();
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
+                Some(Err(error)) => {
+                    this.arriving = None;
+                    this.end = (!matches!(error, Error::Closed { .. })).then_some(error);
+                }
+                None => this.arriving = None,
+            }
+        }
+    }
+}
+
+impl<Item: TarpcMessage, SinkItem: TarpcMessage> Sink<SinkItem> for PipeTransport<Item, SinkItem> {
+    type Error = TransportError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.poll_writing(cx)?;
+        if self.writing.len() < MAX_WRITING {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: SinkItem) -> Result<(), Self::Error> {
+        let this = &mut *self;
+        let call = item.call();
+        if item.is_cancel()
+            && let Some(i) = this.writing.iter().position(|write| write.call == call)
+        {
+            // What has not left need not leave. The cancellation follows, since the request may have been read.
+            this.writing.remove(i).write.cancel();
+        }
+        match this.send(item) {
+            Err(TransportError::Pipe(error)) if error.ends_pipe() => Err(error.into()),
+            Err(error) => match SinkItem::failure(call, format!("no answer: {error}")) {
+                Some(answer) => this.send(answer),
+                None => Err(error),
+            },
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Ready when everything is with the pipe's transport or channel; a large tensor goes when the peer reads it.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.poll_writing(cx)?;
+        if self.writing.is_empty() {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// As `poll_flush`: answers may still come, so the pipe is closed when the transport is dropped.
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.poll_flush(cx)
+    }
+}

@@ -1,0 +1,114 @@
+//! Handlers that panic, block, or call back.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use tensorpipe::Context;
+use tensorpipe_rpc::{CallError, Server, tensor_service};
+
+use super::lab::{over_each, tcp, tensor, until};
+
+#[tokio::test]
+async fn a_panic_is_its_calls_alone_wherever_it_happens() {
+    over_each(async |both| {
+        for len in [10, 10, 1 << 20] {
+            match both.client.panic(tensor(len, 1)).await {
+                Err(CallError::Panicked(text)) => assert_eq!(&*text, format!("with {len} bytes")),
+                other => panic!("{other:?}"),
+            }
+        }
+        // While the handler's locals are dropped: on its own task, and then on the connection's.
+        for _ in 0..4 {
+            match both.client.panic_when_dropped(false).await {
+                Err(CallError::Panicked(text)) => assert_eq!(&*text, "while it was dropped"),
+                other => panic!("{other:?}"),
+            }
+        }
+        // While it is dropped because of a cancel, or of its deadline.
+        let call = both.client.panic_when_dropped(true);
+        until(|| both.at_it() == 1).await;
+        drop(call);
+        until(|| both.at_it() == 0).await;
+        let hurried = both.client.with_deadline(Duration::from_millis(30));
+        let error = hurried.panic_when_dropped(true).await.unwrap_err();
+        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        both.is_clean().await;
+    })
+    .await;
+}
+
+#[tensor_service]
+trait Odd {
+    /// Calls this very service over the connection of its own.
+    async fn factorial(&self, n: u64) -> u64;
+    async fn block(&self, ms: u64) -> ();
+    async fn quick(&self) -> ();
+}
+
+#[derive(Default)]
+struct Oddity(OnceLock<OddClient>);
+
+impl Odd for std::sync::Arc<Oddity> {
+    async fn factorial(&self, n: u64) -> u64 {
+        if n == 0 {
+            return 1;
+        }
+        n * self.0.get().unwrap().factorial(n - 1).await.unwrap()
+    }
+
+    async fn block(&self, ms: u64) {
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+
+    async fn quick(&self) {}
+}
+
+async fn odd(context: &Context) -> (OddClient, Server) {
+    let oddity = std::sync::Arc::<Oddity>::default();
+    let server = Server::builder()
+        .context(context)
+        .service(OddService::new(oddity.clone()))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let client = OddClient::connect_with(context, server.url().to_string())
+        .await
+        .unwrap();
+    let _ = oddity.0.set(client.clone());
+    (client, server)
+}
+
+#[tokio::test]
+async fn calls_made_inside_a_handler_on_the_connection_that_it_came_from() {
+    for context in [tcp, Context::builder] {
+        let (client, server) = odd(&context().build().unwrap()).await;
+        for _ in 0..20 {
+            assert_eq!(client.factorial(12).await.unwrap(), 479_001_600);
+        }
+        let calls: Vec<_> = (0..50).map(|i| client.factorial(i % 15)).collect();
+        for call in calls {
+            assert!(call.await.unwrap() >= 1);
+        }
+        until(|| server.calls_under_way() == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_blocks_holds_up_nobody_else() {
+    for context in [tcp, Context::builder] {
+        let (client, _server) = odd(&context().build().unwrap()).await;
+        client.quick().await.unwrap();
+        let blocked = client.block(700);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let begun = Instant::now();
+        for _ in 0..50 {
+            client.quick().await.unwrap();
+        }
+        assert!(
+            begun.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            begun.elapsed()
+        );
+        blocked.await.unwrap();
+    }
+}

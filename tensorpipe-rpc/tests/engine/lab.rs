@@ -1,0 +1,215 @@
+//! A service with one method for each thing that a handler can do, and a client of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, ContextBuilder, DType, Tensor};
+use tensorpipe_rpc::{CallContext, Server, ServerLimits, tensor_service};
+
+#[tensor_service]
+pub(crate) trait Lab {
+    async fn echo(&self, text: String) -> String;
+    async fn bounce(&self, tensor: Tensor) -> Tensor;
+    async fn length(&self, tensor: Tensor) -> u64;
+    async fn zeros(&self, bytes: u64) -> Tensor;
+    async fn sleep(&self, ms: u64) -> u64;
+    /// Works on a thread of its own until the call is cancelled.
+    async fn work(&self, cx: &CallContext) -> ();
+    /// Works on a task of its own until the call is cancelled.
+    async fn delegate(&self, cx: &CallContext) -> ();
+    async fn left(&self, cx: &CallContext) -> Duration;
+    async fn panic(&self, tensor: Tensor) -> ();
+    async fn panic_when_dropped(&self, wait: bool) -> ();
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Bench {
+    /// Handlers of `sleep`, and work of `work` and `delegate`, that are at it.
+    pub(crate) at_it: Arc<AtomicUsize>,
+    /// Handlers that have begun.
+    pub(crate) begun: Arc<AtomicUsize>,
+}
+
+pub(crate) struct AtIt(Arc<AtomicUsize>);
+
+impl AtIt {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for AtIt {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("while it was dropped");
+        }
+    }
+}
+
+impl Lab for Bench {
+    async fn echo(&self, text: String) -> String {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        text
+    }
+
+    async fn bounce(&self, tensor: Tensor) -> Tensor {
+        tensor
+    }
+
+    async fn length(&self, tensor: Tensor) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        tensor.byte_len() as u64
+    }
+
+    async fn zeros(&self, bytes: u64) -> Tensor {
+        Tensor::zeros(DType::U8, [bytes]).unwrap()
+    }
+
+    async fn sleep(&self, ms: u64) -> u64 {
+        let _at_it = AtIt::new(&self.at_it);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        ms
+    }
+
+    async fn work(&self, cx: &CallContext) {
+        let (cx, at_it) = (cx.clone(), AtIt::new(&self.at_it));
+        let work = tokio::task::spawn_blocking(move || {
+            let _at_it = at_it;
+            let begun = Instant::now();
+            while !cx.is_cancelled() {
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        work.await.unwrap();
+    }
+
+    async fn delegate(&self, cx: &CallContext) {
+        let (cx, at_it) = (cx.clone(), AtIt::new(&self.at_it));
+        let work = tokio::spawn(async move {
+            let _at_it = at_it;
+            cx.cancelled().await;
+        });
+        work.await.unwrap();
+    }
+
+    async fn left(&self, cx: &CallContext) -> Duration {
+        cx.time_left().unwrap()
+    }
+
+    async fn panic(&self, tensor: Tensor) {
+        panic!("with {} bytes", tensor.byte_len());
+    }
+
+    async fn panic_when_dropped(&self, wait: bool) {
+        let _at_it = AtIt::new(&self.at_it);
+        let _panics = PanicsWhenDropped;
+        if wait {
+            std::future::pending().await
+        }
+    }
+}
+
+pub(crate) struct Both {
+    pub(crate) client: LabClient,
+    pub(crate) server: Server,
+    pub(crate) bench: Bench,
+    pub(crate) near: Context,
+    pub(crate) far: Context,
+}
+
+/// A client and a server, each with a context of its own.
+pub(crate) async fn both(near: ContextBuilder, far: ContextBuilder, limits: ServerLimits) -> Both {
+    let (near, far) = (near.build().unwrap(), far.build().unwrap());
+    let bench = Bench::default();
+    let server = Server::builder()
+        .context(&far)
+        .limits(limits)
+        .service(LabService::new(bench.clone()))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let client = LabClient::connect_with(&near, server.url().to_string())
+        .await
+        .unwrap();
+    Both {
+        client,
+        server,
+        bench,
+        near,
+        far,
+    }
+}
+
+pub(crate) fn tcp() -> ContextBuilder {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    Context::builder().transports(transports).channels(channels)
+}
+
+pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
+    for context in [tcp, Context::builder] {
+        let both = both(
+            context().name("near"),
+            context().name("far"),
+            limits.clone(),
+        );
+        let told = async { test(both.await).await };
+        tokio::time::timeout(Duration::from_secs(30), told)
+            .await
+            .expect("within 30 s");
+    }
+}
+
+pub(crate) async fn over_each(test: impl AsyncFn(Both)) {
+    over_each_with(ServerLimits::default(), test).await;
+}
+
+pub(crate) async fn until(what: impl Fn() -> bool) {
+    let at_last = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), at_last)
+        .await
+        .expect("within 5 s");
+}
+
+impl Both {
+    pub(crate) fn at_it(&self) -> usize {
+        self.bench.at_it.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn begun(&self) -> usize {
+        self.bench.begun.load(Ordering::SeqCst)
+    }
+
+    /// Nothing is under way, nothing is held, and the connection goes on.
+    pub(crate) async fn is_clean(&self) {
+        until(|| self.at_it() == 0).await;
+        until(|| self.server.calls_under_way() == 0).await;
+        until(|| self.client.connection().calls_under_way() == 0).await;
+        let held = |context: &Context| context.pool().stats().outstanding_bytes;
+        until(|| held(&self.near) == 0 && held(&self.far) == 0).await;
+        assert_eq!(self.client.echo("still here").await.unwrap(), "still here");
+    }
+}
+
+/// Bytes that tell one place from another.
+pub(crate) fn tensor(len: usize, seed: u8) -> Tensor {
+    let byte = |i: usize| (i as u8).wrapping_mul(31).wrapping_add(seed) ^ (i >> 8) as u8;
+    Tensor::from_vec((0..len).map(byte).collect(), [len as u64]).unwrap()
+}

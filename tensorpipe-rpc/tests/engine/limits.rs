@@ -1,0 +1,105 @@
+//! A server that has enough to do says so before tensors move, and recovers.
+
+use tensorpipe::Message;
+use tensorpipe_rpc::{CallError, ServerLimits};
+
+use super::lab::{Both, LabClient, over_each_with, tensor, until};
+
+fn limits(calls: usize, calls_per_connection: usize) -> ServerLimits {
+    let mut limits = ServerLimits::default();
+    limits.calls = calls;
+    limits.calls_per_connection = calls_per_connection;
+    limits
+}
+
+async fn is_overloaded(both: &Both, client: &LabClient) {
+    let pool = both.far.pool().stats();
+    let before = client.connection().pipe().stats().bytes_out;
+    for len in [10, 10 << 20] {
+        let error = client.length(tensor(len, 1)).await.unwrap_err();
+        assert!(matches!(error, CallError::Overloaded(_)), "{error}");
+        assert!(!error.may_have_run());
+        assert!(error.to_string().contains("the limit"), "{error}");
+    }
+    let moved = client.connection().pipe().stats().bytes_out - before;
+    assert!(moved < 1 << 20, "{moved} bytes");
+    assert_eq!(
+        both.far.pool().stats().outstanding_bytes,
+        pool.outstanding_bytes
+    );
+}
+
+#[tokio::test]
+async fn of_one_connection() {
+    over_each_with(limits(100, 3), async |both| {
+        let running: Vec<_> = (0..3).map(|_| both.client.sleep(60_000)).collect();
+        until(|| both.at_it() == 3).await;
+        is_overloaded(&both, &both.client).await;
+        // Others are not affected.
+        let other = LabClient::connect_with(&both.near, both.server.url().to_string())
+            .await
+            .unwrap();
+        assert_eq!(other.length(tensor(1 << 20, 1)).await.unwrap(), 1 << 20);
+        drop(running);
+        both.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_all_connections() {
+    over_each_with(limits(3, 100), async |both| {
+        let other = LabClient::connect_with(&both.near, both.server.url().to_string())
+            .await
+            .unwrap();
+        let running: Vec<_> = (0..3).map(|_| both.client.sleep(60_000)).collect();
+        until(|| both.at_it() == 3).await;
+        is_overloaded(&both, &other).await;
+        is_overloaded(&both, &both.client).await;
+        drop(running);
+        both.is_clean().await;
+        assert_eq!(other.length(tensor(1 << 20, 1)).await.unwrap(), 1 << 20);
+    })
+    .await;
+}
+
+/// It speaks just enough of the calls' protocol to ask for much and take nothing.
+#[tokio::test]
+async fn replies_that_their_caller_does_not_take_are_bounded() {
+    over_each_with(limits(1000, 8), async |both| {
+        let pipe = both
+            .near
+            .connect(both.server.url().to_string())
+            .await
+            .unwrap();
+        let server = || {
+            let pipes = both.server.pipes();
+            pipes.into_iter().map(|pipe| pipe.unwritten()).max()
+        };
+        let schema = tensorpipe_rpc::Service::schema(&super::lab::LabService::new(
+            super::lab::Bench::default(),
+        ));
+        let zeros = schema.methods.iter().find(|m| m.name == "zeros").unwrap();
+        for call in 0..500u64 {
+            let mut metadata = vec![1, 28, 0, 0];
+            metadata.extend_from_slice(&call.to_le_bytes());
+            metadata.extend_from_slice(&0u32.to_le_bytes());
+            metadata.extend_from_slice(&zeros.id.to_le_bytes());
+            metadata.extend_from_slice(&0u64.to_le_bytes());
+            // 1 MiB, as postcard writes it.
+            metadata.extend_from_slice(&[0x80, 0x80, 0x40]);
+            pipe.send(Message::new(metadata)).unwrap();
+            if call % 16 == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+        // Replies wait for a read that never comes: not five hundred.
+        until(|| server().is_some_and(|waiting| waiting > 8)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let waiting = server().unwrap();
+        assert!(waiting <= 8 + 64 + 8, "{waiting} replies wait");
+        drop(pipe);
+        both.is_clean().await;
+    })
+    .await;
+}

@@ -1,0 +1,16 @@
+//! The call engine, one topic a file. Every story is told over tcp and over memory.
+#![allow(missing_docs, reason = "a test")]
+
+mod busy_pipe;
+mod cancel;
+mod context;
+mod counting;
+mod deadlines;
+mod handlers;
+mod lab;
+mod limits;
+mod services;
+mod shutdown;
+mod stress;
+mod values;
+mod wrong_use;

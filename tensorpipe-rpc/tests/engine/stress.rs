@@ -1,0 +1,85 @@
+//! Many tasks at once, sizes and cancels at random: every answer is right, and in the end nothing is left.
+
+use std::time::Duration;
+
+use super::lab::{Both, LabClient, over_each, tensor};
+
+/// A small generator: the same numbers in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn len(&mut self) -> usize {
+        let exponent = self.next() % 18;
+        (self.next() % (2 << exponent)) as usize
+    }
+}
+
+async fn calls(client: LabClient, task: u64, count: u64) {
+    let mut numbers = Numbers(0x9e37_79b9 + task * 7919);
+    for _ in 0..count {
+        match numbers.next() % 8 {
+            0..=2 => {
+                let text = "x".repeat(numbers.len().min(50_000));
+                assert_eq!(client.echo(&text).await.unwrap(), text);
+            }
+            3 | 4 => {
+                let sent = tensor(numbers.len(), numbers.next() as u8);
+                let back = client.bounce(&sent).await.unwrap();
+                assert!(back.as_bytes().unwrap() == sent.as_bytes().unwrap());
+            }
+            5 => assert_eq!(client.sleep(task % 3).await.unwrap(), task % 3),
+            6 => drop(client.bounce(tensor(numbers.len(), 1))),
+            _ => {
+                let call = client.bounce(tensor(numbers.len(), 1));
+                let patience = Duration::from_micros(numbers.next() % 2000);
+                let _ = tokio::time::timeout(patience, call).await;
+            }
+        }
+    }
+}
+
+async fn storm(both: &Both, clients: &[LabClient]) {
+    let tasks: Vec<_> = (0..64)
+        .map(|task| {
+            let client = clients[task as usize % clients.len()].clone();
+            tokio::spawn(calls(client, task, 200))
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    both.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_one_connection() {
+    over_each(async |both| storm(&both, &[both.client.clone()]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_many_connections() {
+    over_each(async |both| {
+        let mut clients = Vec::new();
+        for _ in 0..8 {
+            let url = both.server.url().to_string();
+            clients.push(LabClient::connect_with(&both.near, url).await.unwrap());
+        }
+        storm(&both, &clients).await;
+        for client in clients {
+            super::lab::until(|| client.connection().calls_under_way() == 0).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_one_thread() {
+    over_each(async |both| storm(&both, &[both.client.clone()]).await).await;
+}

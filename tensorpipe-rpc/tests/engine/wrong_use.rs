@@ -1,0 +1,119 @@
+//! What cannot work says so.
+
+use std::time::Duration;
+
+use tensorpipe_rpc::{ConnectError, Server};
+
+use super::lab::{Bench, Both, LabClient, LabService, both, over_each, tcp};
+
+#[tokio::test]
+async fn two_servers_at_one_url() {
+    over_each(async |both| {
+        let error = Server::builder()
+            .context(&both.far)
+            .service(LabService::new(Bench::default()))
+            .listen(both.server.url().to_string())
+            .await
+            .unwrap_err();
+        let url = both.server.url().to_string();
+        let address = url.trim_start_matches("tcp://");
+        assert!(error.to_string().contains(address), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_service_twice() {
+    let error = Server::builder()
+        .service(LabService::new(Bench::default()))
+        .service(LabService::new(Bench::default()))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("`Lab`"), "{error}");
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Thread(std::thread::Thread);
+    impl std::task::Wake for Thread {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Thread(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        let mut cx = std::task::Context::from_waker(&waker);
+        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        std::thread::park_timeout(Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn connecting_and_listening_without_a_runtime_are_errors() {
+    let context = tcp().build().unwrap();
+    let error = block_on(LabClient::connect_with(&context, "tcp://127.0.0.1:9")).unwrap_err();
+    assert!(matches!(error, ConnectError::Pipe(_)), "{error}");
+    assert!(error.to_string().contains("runtime"), "{error}");
+    let server = Server::builder()
+        .context(&context)
+        .listen("tcp://127.0.0.1:0");
+    let error = block_on(server).unwrap_err();
+    assert!(error.to_string().contains("runtime"), "{error}");
+}
+
+/// The server's pipe is driven, its handlers polled and spawned, by whoever comes along.
+#[test]
+fn calls_on_threads_without_a_runtime_work() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    for context in [tcp, tensorpipe::Context::builder] {
+        let both = both(context(), context(), Default::default());
+        let Both { client, server, .. } = runtime.block_on(both);
+        for _ in 0..20 {
+            assert_eq!(block_on(client.echo("plain")).unwrap(), "plain");
+            assert_eq!(block_on(client.sleep(2)).unwrap(), 2);
+            drop(client.sleep(60_000));
+            // Drives the server's end on this thread.
+            server.pipes()[0].reset(1 << 40, tensorpipe::ResetCode::Cancelled, "");
+        }
+        let hurried = client.with_deadline(Duration::from_millis(20));
+        assert!(block_on(hurried.sleep(60_000)).is_err());
+        let begun = std::time::Instant::now();
+        while server.calls_under_way() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        drop(client);
+        drop(server);
+    }
+}
+
+#[tokio::test]
+async fn a_call_awaited_again_is_an_error() {
+    over_each(async |Both { client, .. }| {
+        let mut call = client.echo("once");
+        assert_eq!((&mut call).await.unwrap(), "once");
+        let error = call.await.unwrap_err();
+        assert!(error.to_string().contains("already"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_on_a_closed_connection_did_not_run() {
+    over_each(async |Both { client, .. }| {
+        let running = client.sleep(60_000);
+        let (closed, ended) = tokio::join!(client.connection().close(), running);
+        closed.unwrap();
+        assert!(ended.unwrap_err().may_have_run());
+        let error = client.echo("late").await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+    })
+    .await;
+}

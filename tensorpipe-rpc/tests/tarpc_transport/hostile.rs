@@ -1,0 +1,187 @@
+//! Peers that make no sense: one error, then the end; never a panic, never a wait.
+
+use futures_util::StreamExt;
+use tarpc::client::{self, RpcError};
+use tarpc::server::BaseChannel;
+use tarpc::{ClientMessage, Response, context};
+use tensorpipe::{Context, Message, Payload, Tensor};
+use tensorpipe_rpc::tarpc::{LONGEST_DEADLINE, PipeTransport, TransportError, transport};
+use tensorpipe_rpc::{Connection, Server, tensor_service};
+
+use super::service::{Work, WorkClient, WorkRequest, WorkResponse, Worker};
+use super::{over_each, tcp_only, within};
+
+type ClientEnd = PipeTransport<Response<WorkResponse>, ClientMessage<WorkRequest>>;
+type ServerEnd = PipeTransport<ClientMessage<WorkRequest>, Response<WorkResponse>>;
+
+const REQUEST: u8 = 6;
+const CANCEL: u8 = 7;
+const RESPONSE: u8 = 8;
+
+/// A call header, then `body`.
+fn message(kind: u8, flags: u8, body: &[u8]) -> Message {
+    let mut metadata = vec![kind, 12, flags, 0];
+    metadata.extend_from_slice(&77u64.to_le_bytes());
+    metadata.extend_from_slice(body);
+    Message::new(metadata)
+}
+
+fn hostile() -> Vec<Message> {
+    let mut messages = vec![
+        Message::default(),
+        Message::new("GET / HTTP/1.1\r\n\r\n"),
+        Message::new(vec![REQUEST]),
+        Message::new(vec![REQUEST, 200, 0, 0]),
+        // A body that is said to be in a payload, and is not.
+        message(REQUEST, 1, &[]),
+        message(REQUEST, 0, &[0; 3]).tensor(Tensor::scalar(1f32)),
+        // Left over behind a whole one.
+        message(CANCEL, 0, &[0, 0, 0, 9]),
+        message(CANCEL, 0, &[0, 0, 0]).payload(Payload::new(vec![1])),
+        message(RESPONSE, 0, &[0, 200]),
+        message(RESPONSE, 0, &[9]),
+        message(1, 0, &[0; 40]),
+        message(5, 0, &[0; 40]),
+        message(99, 0, &[]),
+    ];
+    for len in 0..40 {
+        for byte in [0x80, 0xff] {
+            messages.push(message(REQUEST, 0, &vec![byte; len]));
+            messages.push(message(RESPONSE, 0, &vec![byte; len]));
+        }
+    }
+    messages
+}
+
+#[tokio::test]
+async fn a_server_ends_the_transport_with_one_error() {
+    let context = Context::new();
+    for hostile in hostile() {
+        let (peer, server) = super::pipes(&context).await;
+        let mut server: ServerEnd = transport(server);
+        let text = format!("{hostile:?}");
+        peer.send(hostile).unwrap();
+        let error = within(server.next()).await.expect("an error");
+        assert!(
+            matches!(
+                error,
+                Err(TransportError::Foreign { .. } | TransportError::Decode { .. })
+            ),
+            "{text}: {error:?}"
+        );
+        assert!(within(server.next()).await.is_none());
+        within(peer.ended()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_fails_its_calls() {
+    let context = Context::new();
+    for hostile in hostile() {
+        let (client, peer) = super::pipes(&context).await;
+        let client = WorkClient::new(client::Config::default(), transport(client)).spawn();
+        let text = format!("{hostile:?}");
+        peer.send(hostile).unwrap();
+        let error = within(client.add(context::current(), 1, 2))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, RpcError::Channel(_) | RpcError::Shutdown),
+            "{text}: {error:?}"
+        );
+        within(peer.ended()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_beyond_all_clocks_is_cut() {
+    over_each(async |peer, server| {
+        let mut server: ServerEnd = transport(server);
+        // Time left, trace, then the first method with its two arguments.
+        let mut body = vec![0xff; 9];
+        body.push(1);
+        body.extend_from_slice(&[0, 0, 0, 0, 2, 4]);
+        peer.send(message(REQUEST, 0, &body)).unwrap();
+        peer.send(message(REQUEST, 0, &body)).unwrap();
+        let Some(Ok(ClientMessage::Request(request))) = server.next().await else {
+            panic!("no request");
+        };
+        assert!(request.context.deadline <= std::time::Instant::now() + LONGEST_DEADLINE);
+        assert!(matches!(request.message, WorkRequest::Add { a: 1, b: 2 }));
+        // tarpc's own machinery takes it, too.
+        let channel = BaseChannel::with_defaults(server);
+        tokio::spawn(
+            tarpc::server::Channel::execute(channel, Worker::default().serve())
+                .for_each(|request| request),
+        );
+        let answer = peer.read().await.unwrap();
+        assert_eq!(answer.metadata[0], RESPONSE);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_is_an_error() {
+    let context = tcp_only().build().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let relay = listener.local_addr().unwrap();
+    let server = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let to = server.urls()[0].to_string().replace("tcp://", "");
+    let carrying = tokio::spawn(async move {
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let (mut from, _) = listener.accept().await.unwrap();
+        let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    });
+    let url = format!("tcp://{relay}");
+    let (client, accepted) = tokio::join!(context.connect(&url), server.accept());
+    let mut client: ClientEnd = transport(client.unwrap());
+    let _accepted = accepted.unwrap();
+    carrying.abort();
+    let end = within(client.next()).await;
+    assert!(matches!(end, Some(Err(TransportError::Pipe(_)))), "{end:?}");
+    assert!(within(client.next()).await.is_none());
+}
+
+#[tensor_service]
+pub(crate) trait Other {
+    async fn add(&self, a: i32, b: i32) -> i32;
+}
+
+struct Adder;
+
+impl Other for Adder {
+    async fn add(&self, a: i32, b: i32) -> i32 {
+        a + b
+    }
+}
+
+#[tokio::test]
+async fn the_two_protocols_do_not_mistake_each_other() {
+    let context = tcp_only().build().unwrap();
+    let server = Server::builder()
+        .context(&context)
+        .service(OtherService::new(Adder))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let pipe = context.connect(server.url().to_string()).await.unwrap();
+    let client = WorkClient::new(client::Config::default(), transport(pipe)).spawn();
+    let error = within(client.add(context::current(), 1, 2))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RpcError::Channel(_)), "{error:?}");
+
+    let (client, served) = super::pipes(&context).await;
+    let mut served: ServerEnd = transport(served);
+    let connection = Connection::over(client);
+    let (client, end) =
+        within(async { tokio::join!(OtherClient::on(&connection), served.next()) }).await;
+    let error = client.unwrap_err().to_string();
+    println!("{error}");
+    assert!(
+        matches!(end, Some(Err(TransportError::Foreign { .. }))),
+        "{end:?}"
+    );
+}

@@ -1,0 +1,12 @@
+use tensorpipe_rpc::tensor_service;
+
+#[tensor_service]
+pub trait Embedder {
+    async fn embed(&self, text: String) -> u64;
+}
+
+struct One;
+
+fn main() {
+    EmbedderService::new(One);
+}

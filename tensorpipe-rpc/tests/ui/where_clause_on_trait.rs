@@ -1,0 +1,11 @@
+use tensorpipe_rpc::tensor_service;
+
+#[tensor_service]
+pub trait Embedder
+where
+    Self: Clone,
+{
+    async fn embed(&self, text: String) -> u64;
+}
+
+fn main() {}

@@ -1,0 +1,303 @@
+//! Blocking twins for plain threads.
+//!
+//! The work is done on one thread of a tokio runtime of the process's own; calls here wait for it. Inside an async runtime
+//! they would block it, so there they are refused: use the async types.
+//!
+//! ```
+//! use tensorpipe::{Message, Tensor, blocking::Context};
+//!
+//! let context = Context::new();
+//! let listener = context.listen(["tcp://127.0.0.1:0"])?;
+//! let url = listener.url().to_string();
+//! let reader = std::thread::spawn(move || listener.accept()?.read());
+//! let pipe = context.connect(&url)?;
+//! pipe.write(Message::new("hello").tensor(Tensor::from(vec![1f32, 2.0])))?;
+//! assert_eq!(&reader.join().unwrap()?.metadata[..], b"hello");
+//! # Ok::<(), tensorpipe::Error>(())
+//! ```
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::error::{Error, Misuse, SystemError};
+use crate::{Allocation, Descriptor, Message, Pool, Route, Url};
+
+fn runtime() -> Result<&'static Runtime, Error> {
+    static RUNTIME: OnceLock<Result<Runtime, SystemError>> = OnceLock::new();
+    let made = RUNTIME.get_or_init(|| {
+        let builder = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tensorpipe")
+            .enable_all()
+            .build();
+        builder.map_err(|error| SystemError::new("clone", "a thread for blocking pipes", error))
+    });
+    made.as_ref().map_err(|error| error.clone().into())
+}
+
+fn wait<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    if Handle::try_current().is_ok() {
+        let text =
+            "a blocking call inside a tokio runtime would block it; use the async types there";
+        return Err(Misuse::Other(text.to_owned()).into());
+    }
+    runtime()?.block_on(work)
+}
+
+async fn bounded<T>(
+    what: &str,
+    after: Duration,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(after, work).await {
+        Ok(result) => result,
+        Err(_) => Err(Error::Timeout {
+            what: what.into(),
+            after,
+            hint: "",
+        }),
+    }
+}
+
+/// As [`crate::Context`].
+#[derive(Clone, Debug, Default)]
+pub struct Context(crate::Context);
+
+impl From<crate::Context> for Context {
+    fn from(context: crate::Context) -> Self {
+        Self(context)
+    }
+}
+
+impl Context {
+    /// A context with every default. With settings: `Context::from(tensorpipe::Context::builder()…build()?)`.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As [`crate::Context::pool`].
+    pub fn pool(&self) -> &Pool {
+        self.0.pool()
+    }
+
+    /// As [`crate::Context::listen`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn listen<U: AsRef<str>>(
+        &self,
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<Listener, Error> {
+        wait(self.0.listen(urls)).map(Listener)
+    }
+
+    /// As [`crate::Context::connect`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn connect(&self, url: impl AsRef<str>) -> Result<Pipe, Error> {
+        wait(self.0.connect(url)).map(Pipe)
+    }
+
+    /// As [`crate::Context::close`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn close(&self) -> Result<(), Error> {
+        wait(self.0.close())
+    }
+}
+
+/// As [`crate::Listener`].
+#[derive(Debug)]
+pub struct Listener(crate::Listener);
+
+impl Listener {
+    /// As [`crate::Listener::urls`].
+    pub fn urls(&self) -> &[Url] {
+        self.0.urls()
+    }
+
+    /// As [`crate::Listener::url`].
+    pub fn url(&self) -> &Url {
+        self.0.url()
+    }
+
+    /// As [`crate::Listener::accept`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn accept(&self) -> Result<Pipe, Error> {
+        wait(self.0.accept()).map(Pipe)
+    }
+
+    /// The same for a bounded time.
+    ///
+    /// # Errors
+    /// The same, and [`Error::Timeout`].
+    pub fn accept_within(&self, bound: Duration) -> Result<Pipe, Error> {
+        wait(bounded("waiting for a pipe", bound, self.0.accept())).map(Pipe)
+    }
+}
+
+/// As [`crate::Pipe`].
+#[derive(Clone, Debug)]
+pub struct Pipe(crate::Pipe);
+
+impl Pipe {
+    /// The async pipe behind it.
+    pub fn as_async(&self) -> &crate::Pipe {
+        &self.0
+    }
+
+    /// As [`crate::Pipe::route`].
+    pub fn route(&self) -> &Route {
+        self.0.route()
+    }
+
+    /// As [`crate::Pipe::write`]: returns when every byte is handed over, for large tensors not before the peer reads.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn write(&self, message: Message) -> Result<(), Error> {
+        wait(async { self.0.write(message).await })
+    }
+
+    /// As [`crate::Pipe::send`]: returns at once.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn send(&self, message: Message) -> Result<u64, Error> {
+        self.0.send(message)
+    }
+
+    /// As [`crate::Pipe::flush`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn flush(&self) -> Result<(), Error> {
+        wait(async { self.0.flush().await })
+    }
+
+    /// As [`crate::Pipe::read_descriptor`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read_descriptor(&self) -> Result<Incoming, Error> {
+        wait(self.0.read_descriptor()).map(Incoming)
+    }
+
+    /// As [`crate::Pipe::read`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read(&self) -> Result<Message, Error> {
+        wait(self.0.read())
+    }
+
+    /// The next message if it comes within a bound; its tensors may take longer.
+    ///
+    /// # Errors
+    /// The same, and [`Error::Timeout`].
+    pub fn read_within(&self, bound: Duration) -> Result<Message, Error> {
+        let incoming = wait(bounded(
+            "waiting for a message",
+            bound,
+            self.0.read_descriptor(),
+        ))?;
+        wait(async { incoming.read().await })
+    }
+
+    /// As [`crate::Pipe::close`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn close(&self) -> Result<(), Error> {
+        wait(self.0.close())
+    }
+}
+
+/// As [`crate::Incoming`].
+#[derive(Debug)]
+pub struct Incoming(crate::Incoming);
+
+impl Incoming {
+    /// As [`crate::Incoming::descriptor`].
+    pub fn descriptor(&self) -> &Descriptor {
+        self.0.descriptor()
+    }
+
+    /// As [`crate::Incoming::read`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read(self) -> Result<Message, Error> {
+        wait(async { self.0.read().await })
+    }
+
+    /// As [`crate::Incoming::read_into`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read_into(self, allocation: Allocation) -> Result<Message, Error> {
+        wait(async { self.0.read_into(allocation).await })
+    }
+
+    /// As [`crate::Incoming::skip`].
+    pub fn skip(self) {
+        self.0.skip();
+    }
+
+    /// As [`crate::Incoming::refuse`].
+    pub fn refuse(self, reason: &str) {
+        self.0.refuse(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tensor;
+
+    #[test]
+    fn threads_talk_and_bounds_hold() {
+        let context = Context::new();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).unwrap();
+        let error = listener
+            .accept_within(Duration::from_millis(20))
+            .unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        let url = listener.url().to_string();
+        let echo = std::thread::spawn(move || {
+            let pipe = listener.accept()?;
+            let message = pipe.read_descriptor()?.read()?;
+            pipe.write(message)?;
+            pipe.flush()
+        });
+        let pipe = context.connect(&url).unwrap();
+        assert!(matches!(
+            pipe.read_within(Duration::from_millis(20)),
+            Err(Error::Timeout { .. })
+        ));
+        pipe.write(Message::new("big").tensor(Tensor::from(vec![7u8; 1 << 20])))
+            .unwrap();
+        let back = pipe.read().unwrap();
+        assert_eq!(
+            back.tensors[0].tensor.as_bytes().unwrap(),
+            &[7; 1 << 20][..]
+        );
+        echo.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn inside_a_runtime_it_is_refused() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let error = runtime
+            .block_on(async { Context::new().connect("tcp://127.0.0.1:1") })
+            .unwrap_err();
+        assert!(error.to_string().contains("async types"), "{error}");
+    }
+}

@@ -1,0 +1,151 @@
+//! The contracts of the seams as tests, for backends of this crate and of others (feature `conformance`).
+//!
+//! [`transport`] checks a [`Transport`](crate::transports::Transport), [`channel`] a
+//! [`Channel`](crate::channels::Channel) through real pipes, [`pipe`] a whole [`Context`](crate::Context). A scenario is
+//! an async function that takes the suite's `Subject` and panics where the contract is broken; every byte that is
+//! received is compared, and every wait has a bound, so that a backend that hangs fails instead.
+//!
+//! One line makes a `#[tokio::test]` of each scenario (the crate needs tokio with `macros`, `rt` and `time`):
+//!
+//! ```ignore
+//! tensorpipe::transport_conformance!(mine, || Arc::new(MyTransport::new()), "address");
+//! tensorpipe::channel_conformance!(my_channel, || Arc::new(MyChannel::new()));
+//! tensorpipe::pipe_conformance!(both, || my_context(), "mine://address");
+//! ```
+//!
+//! A program can run a suite, too: `conformance::transport::all(make).await` returns the names of what passed.
+
+pub mod channel;
+pub mod pipe;
+pub mod transport;
+
+use std::future::Future;
+use std::time::Duration;
+
+/// A bound on every wait of a scenario. Far more than a sound backend takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes that do not repeat, different for each seed.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Panics where `found` is not `wanted`, naming the first byte that differs instead of printing megabytes.
+#[track_caller]
+pub fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
+    assert_eq!(found.len(), wanted.len(), "{what}: length");
+    if found != wanted {
+        let at = found.iter().zip(wanted).position(|(a, b)| a != b);
+        panic!(
+            "{what}: {} bytes differ from byte {} on",
+            wanted.len(),
+            at.unwrap_or_default()
+        );
+    }
+}
+
+/// Waits for `work`, but not for ever.
+async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(result) => result,
+        Err(_) => panic!("{what}: nothing for {PATIENCE:?}"),
+    }
+}
+
+/// Waits until `reached` holds, but not for ever.
+async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
+    let wait = async {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(what, wait).await;
+}
+
+/// `mod $module` with a test for each scenario of the transport suite.
+///
+/// `$transport` is a closure that makes an `Arc<dyn Transport>`, `$address` an address that it can listen at; both are
+/// evaluated anew in each test, so an address that only one listener can have must be made up each time.
+#[macro_export]
+macro_rules! transport_conformance {
+    ($module:ident, $transport:expr, $address:expr) => {
+        mod $module {
+            #[allow(unused_imports, reason = "for what the arguments name")]
+            use super::*;
+            $crate::__transport_scenarios! { __suite_tests (transport,
+            $crate::conformance::transport::Subject::new(($transport)(), $address)) }
+        }
+    };
+}
+
+/// `mod $module` with a test for each scenario of the channel suite.
+///
+/// `$make` is a closure that makes an `Arc<dyn Channel>` for main memory; for another device write
+/// `subject = Subject::on(..)`.
+#[macro_export]
+macro_rules! channel_conformance {
+    ($module:ident, subject = $subject:expr) => {
+        mod $module {
+            #[allow(unused_imports, reason = "for what the arguments name")]
+            use super::*;
+            $crate::__channel_scenarios! { __suite_tests (channel, $subject) }
+        }
+    };
+    ($module:ident, $make:expr) => {
+        $crate::channel_conformance!(
+            $module,
+            subject = $crate::conformance::channel::Subject::cpu($make)
+        );
+    };
+}
+
+/// `mod $module` with a test for each scenario of the pipe suite.
+///
+/// `$context` is a closure that makes a [`Context`](crate::Context), `$url` what it can listen at; both are evaluated
+/// anew in each test.
+#[macro_export]
+macro_rules! pipe_conformance {
+    ($module:ident, $context:expr, $url:expr) => {
+        mod $module {
+            #[allow(unused_imports, reason = "for what the arguments name")]
+            use super::*;
+            $crate::__pipe_scenarios! { __suite_tests (pipe,
+            $crate::conformance::pipe::Subject::new($context, $url)) }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __suite_tests {
+    (($suite:ident, $subject:expr) $($scenario:ident)*) => {
+        $(#[tokio::test]
+        async fn $scenario() {
+            $crate::conformance::$suite::$scenario($subject).await;
+        })*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __suite_names {
+    (() $($scenario:ident)*) => { &[$(stringify!($scenario)),*] };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __suite_run {
+    (($make:expr) $($scenario:ident)*) => {{
+        $(Box::pin($scenario(($make)())).await;)*
+        SCENARIOS
+    }};
+}

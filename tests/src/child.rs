@@ -1,0 +1,154 @@
+//! A second process: the test binary itself, running its test `child` in a role.
+//!
+//! The child talks in lines `@KEY VALUE` on its output; whatever else is printed there is the harness's. Every wait for
+//! a line is bounded, and dropping a [`Child`] kills it.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const ROLE: &str = "TENSORPIPE_TEST_ROLE";
+
+/// The longest that a child takes for one step of its own, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The role of this process, if it is a child.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Tells the parent. What the harness has begun to print on this line stays apart.
+pub fn say(key: &str, value: impl Display) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "\n@{key} {value}");
+    let _ = out.flush();
+}
+
+/// A process that a test drives.
+#[derive(Debug)]
+pub struct Child {
+    process: std::process::Child,
+    said: Receiver<(String, String)>,
+    complaints: Arc<Mutex<String>>,
+}
+
+impl Child {
+    /// Starts this test binary again, in a role, with variables of its own: its test `child` plays the role.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn start(role: &str, variables: &[(&str, &str)]) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut process = Command::new(program)
+            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the test binary starts again");
+        let (sender, said) = mpsc::channel();
+        let out = BufReader::new(process.stdout.take().expect("it is piped"));
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix('@') {
+                    let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+                    let _ = sender.send((key.to_owned(), value.to_owned()));
+                }
+            }
+        });
+        let complaints = Arc::new(Mutex::new(String::new()));
+        let (mut err, kept) = (
+            process.stderr.take().expect("it is piped"),
+            complaints.clone(),
+        );
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(len @ 1..) = err.read(&mut piece) {
+                kept.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push_str(&String::from_utf8_lossy(&piece[..len]));
+            }
+        });
+        Self {
+            process,
+            said,
+            complaints,
+        }
+    }
+
+    /// Waits until it says `key`; what it says before is dropped.
+    ///
+    /// # Panics
+    /// When it does not within half a minute.
+    pub fn hear(&self, key: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left) {
+                Ok((said, value)) if said == key => return value,
+                Ok((said, value)) => eprintln!("the child says {said} {value}"),
+                Err(why) => panic!(
+                    "the child {} without saying `{key}`; its errors:\n{}",
+                    if why == RecvTimeoutError::Timeout {
+                        "went on"
+                    } else {
+                        "ended"
+                    },
+                    self.complaints()
+                ),
+            }
+        }
+    }
+
+    /// Kills it as nothing can be refused (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Stops it as it stands (SIGSTOP): its sockets stay open and silent.
+    pub fn suspend(&self) {
+        let _ = kill(self.pid(), Signal::SIGSTOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) {
+        let _ = kill(self.pid(), Signal::SIGCONT);
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// What it has written as errors.
+    pub fn complaints(&self) -> String {
+        self.complaints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.process.id().cast_signed())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

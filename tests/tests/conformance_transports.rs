@@ -1,0 +1,17 @@
+//! Every transport through the transport suite.
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tensorpipe::transports::{MemoryTransport, TcpTransport};
+
+/// Two listeners of one process cannot have the same name.
+fn a_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("conformance {}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+tensorpipe::transport_conformance!(tcp, || Arc::new(TcpTransport::new()), "127.0.0.1:0");
+tensorpipe::transport_conformance!(tcp_v6, || Arc::new(TcpTransport::new()), "[::1]:0");
+tensorpipe::transport_conformance!(memory, || Arc::new(MemoryTransport::new()), a_name());

@@ -1,0 +1,169 @@
+//! Counters instead of clocks: system calls, copied bytes and allocations of an operation do not depend on how busy the
+//! machine is.
+#![allow(missing_docs, reason = "a test")]
+#![allow(
+    unsafe_code,
+    reason = "a global allocator that counts has to be unsafe; it forwards to the system's"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, Message, Payload, Pipe, PipeStats, Tensor};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is forwarded unchanged to the system's allocator, whose contract this one's callers keep.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's layout, unchanged.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's layout, unchanged.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's memory and layout, unchanged.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's memory and layout, unchanged.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn over_tcp() -> Context {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    let builder = Context::builder().transports(transports).channels(channels);
+    builder.build().unwrap()
+}
+
+async fn pair(context: &Context) -> (Pipe, Pipe) {
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (client, server) = tokio::join!(context.connect(&url), listener.accept());
+    (client.unwrap(), server.unwrap())
+}
+
+/// One message; what both ends did for it, and how many allocations that took.
+async fn cost(client: &Pipe, server: &Pipe, message: Message) -> (PipeStats, PipeStats, u64) {
+    let before = (client.stats(), server.stats());
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+    let (written, read) = tokio::join!(client.write(message), server.read());
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+    written.unwrap();
+    drop(read.unwrap());
+    let since = |after: PipeStats, before: PipeStats| {
+        let mut since = after;
+        since.writes -= before.writes;
+        since.reads -= before.reads;
+        since.bytes_in -= before.bytes_in;
+        since.bytes_out -= before.bytes_out;
+        since.bytes_copied -= before.bytes_copied;
+        since
+    };
+    let (c, s) = (
+        since(client.stats(), before.0),
+        since(server.stats(), before.1),
+    );
+    (c, s, allocations)
+}
+
+fn tensor(len: usize) -> Tensor {
+    Tensor::from_vec(pattern(len, 1), [len as u64]).unwrap()
+}
+
+/// One test, because the allocator counts for the whole process.
+#[tokio::test]
+async fn operations_cost_what_they_should() {
+    let (client, server) = pair(&over_tcp()).await;
+    for _ in 0..20 {
+        cost(
+            &client,
+            &server,
+            Message::new("warm").tensor(tensor(64 << 10)),
+        )
+        .await;
+        cost(
+            &client,
+            &server,
+            Message::new("warm").tensor(tensor(10 << 20)),
+        )
+        .await;
+    }
+    // 64 KiB leave in one write, with head, metadata and payload.
+    let message = Message::new("m")
+        .payload(Payload::new(vec![1; 100]))
+        .tensor(tensor(64 << 10));
+    let (sent, received, _) = cost(&client, &server, message).await;
+    assert_eq!(sent.writes, 1, "{sent:?}");
+    assert_eq!(sent.bytes_copied, 0, "the writer copies nothing");
+    assert!(received.bytes_copied <= (64 << 10) + 100, "{received:?}");
+    assert!(
+        sent.bytes_out - (64 << 10) - 100 < 200,
+        "the frame around it is small: {sent:?}"
+    );
+
+    // A large tensor is read where it belongs: what came in with a frame's header is all that is copied.
+    let (sent, received, _) =
+        cost(&client, &server, Message::new("m").tensor(tensor(10 << 20))).await;
+    assert_eq!(sent.bytes_copied, 0);
+    assert!(received.bytes_copied < 512 << 10, "{received:?}");
+    assert!(
+        sent.writes < 60,
+        "pieces of 256 KiB and a few control frames: {sent:?}"
+    );
+
+    // Metadata alone.
+    let mut most = 0;
+    for _ in 0..50 {
+        let message = Message::new("metadata only");
+        let (sent, _, allocations) = cost(&client, &server, message).await;
+        assert_eq!(sent.writes, 1);
+        most = most.max(allocations);
+    }
+    println!("allocations of a message of metadata alone, both ends: at most {most}");
+    assert!(most <= 16, "{most} allocations for a message of metadata");
+    let mut most = 0;
+    for _ in 0..50 {
+        let message = Message::new("one tensor").tensor(tensor(4096));
+        let (sent, _, allocations) = cost(&client, &server, message).await;
+        assert_eq!(sent.writes, 1);
+        most = most.max(allocations);
+    }
+    println!("allocations of a message of one tensor, both ends: at most {most}");
+    assert!(most <= 28, "{most} allocations for a message of one tensor");
+
+    // Within a process a tensor is handed over.
+    let (client, server) = pair(&Context::new()).await;
+    let given = tensor(64 << 20);
+    let message = Message::new("m").tensor(given.clone());
+    let (sent, received, _) = cost(&client, &server, message).await;
+    assert_eq!((sent.bytes_copied, received.bytes_copied), (0, 0));
+    assert!(
+        sent.bytes_out < 1000 && received.bytes_out < 1000,
+        "{sent:?} {received:?}"
+    );
+    assert_same(
+        given.as_bytes().unwrap(),
+        &pattern(64 << 20, 1),
+        "the giver's",
+    );
+}

@@ -1,0 +1,30 @@
+//! Bytes that nobody of good will sends. A server in a process of its own meets them: it may not panic, hang, grow, or
+//! stop serving others. A client of ours meets a server of that kind: every wait ends, with a typed error.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "hostile/answers.rs"]
+mod answers;
+#[path = "hostile/budget.rs"]
+mod budget;
+#[path = "hostile/calls.rs"]
+mod calls;
+#[path = "hostile/floods.rs"]
+mod floods;
+#[path = "hostile/greetings.rs"]
+mod greetings;
+#[path = "hostile/raw.rs"]
+mod raw;
+#[path = "hostile/server.rs"]
+mod server;
+#[path = "hostile/streams.rs"]
+mod streams;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("server") => server::play(),
+        Some(other) => panic!("no role {other}"),
+    }
+}

@@ -1,0 +1,335 @@
+//! A server that answers what nobody of good will answers: the client's wait ends with a typed error.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use tensorpipe::{ConnectPolicy, Context, Error, Limits, Message, PeerFault, Pipe, Timeouts};
+
+use super::raw::{
+    ANSWER, FIN_ACK, HELLO, REJECT, Raw, SOON, STAY, frame, header, limits, noise, preface, text,
+};
+use super::server::context;
+
+const HANDSHAKE: Duration = Duration::from_millis(800);
+
+/// Connects once to a server that does `script` with the connection.
+fn against<T: Send + 'static>(
+    script: impl FnOnce(Raw) -> T + Send + 'static,
+    then: impl AsyncFnOnce(Context, Result<Pipe, Error>),
+) -> T {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("tcp://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || script(Raw(listener.accept().unwrap().0)));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut timeouts = Timeouts::default();
+        timeouts.handshake = HANDSHAKE;
+        let context = context(timeouts, Limits::default());
+        let once = ConnectPolicy::once();
+        let connecting = context.connect_with(url, &once);
+        let connected = tokio::time::timeout(SOON, connecting)
+            .await
+            .expect("connecting ends");
+        tokio::time::timeout(2 * SOON, then(context, connected))
+            .await
+            .expect("what follows ends");
+    });
+    server.join().unwrap()
+}
+
+/// What the one attempt met.
+fn met(connected: Result<Pipe, Error>) -> Error {
+    match connected {
+        Err(Error::Connect { source, .. }) => {
+            println!("{source}");
+            *source
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn fault(connected: Result<Pipe, Error>) -> PeerFault {
+    match met(connected) {
+        Error::Peer { fault, .. } => fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+struct Choice {
+    moved: Option<(&'static str, String)>,
+    channels: Vec<(&'static str, u8)>,
+    /// The pairs' second device: the connector's.
+    device: &'static [u8],
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self {
+            moved: None,
+            channels: vec![("basic", 0)],
+            device: &[0],
+        }
+    }
+}
+
+fn answer(choice: &Choice) -> Vec<u8> {
+    let mut body = text(b"bad server");
+    body.extend([0x22; 16]);
+    body.extend(limits());
+    match &choice.moved {
+        None => body.push(0),
+        Some((transport, address)) => {
+            body.push(1);
+            body.extend(text(transport.as_bytes()));
+            body.extend(text(address.as_bytes()));
+            body.extend([0x33; 16]);
+        }
+    }
+    body.push(choice.channels.len() as u8);
+    for (name, tokens) in &choice.channels {
+        body.extend(text(name.as_bytes()));
+        body.push(*tokens);
+        body.extend([0x44].repeat(16 * usize::from(*tokens)));
+        body.extend([1, 0]);
+        body.extend(text(b"any"));
+        body.extend([1, 0, 0]);
+        body.extend(choice.device);
+    }
+    body.push(0);
+    [preface(), frame(ANSWER, &body)].concat()
+}
+
+/// Reads the client's HELLO, then sends `bytes`.
+fn says(bytes: Vec<u8>) -> impl FnOnce(Raw) + Send {
+    move |mut raw| {
+        raw.expect_preface();
+        assert_eq!(raw.frame().unwrap().kind, HELLO);
+        raw.send(&bytes);
+        raw.is_cut("the client", SOON);
+    }
+}
+
+#[test]
+fn nonsense_for_an_answer_is_the_peers_fault() {
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        ("noise", noise(3, 4000)),
+        (
+            "an answer of 4 GiB",
+            [preface(), header(ANSWER, u32::MAX, b"")].concat(),
+        ),
+        (
+            "an answer of noise",
+            [preface(), frame(ANSWER, &noise(5, 300))].concat(),
+        ),
+        ("an empty answer", [preface(), frame(ANSWER, b"")].concat()),
+        ("a hello", [preface(), frame(HELLO, &[0; 100])].concat()),
+        (
+            "a rejection cut short",
+            [preface(), frame(REJECT, &[1, 255, 255])].concat(),
+        ),
+        ("another version", b"\x93TPIPE\r\n\x09\0\x07\0".to_vec()),
+    ];
+    for (what, bytes) in cases {
+        against(says(bytes), async |_, connected| {
+            println!("{what}: {}", fault(connected));
+        });
+    }
+}
+
+#[test]
+fn an_answer_cut_at_every_byte_is_an_end() {
+    let whole = answer(&Choice::default());
+    for len in (0..whole.len()).step_by(3) {
+        let bytes = whole[..len].to_vec();
+        against(
+            move |mut raw| {
+                raw.expect_preface();
+                raw.frame().unwrap();
+                raw.send(&bytes);
+                raw.finish_sending();
+                raw.is_cut("the client", SOON);
+            },
+            async |_, connected| {
+                assert!(matches!(met(connected), Error::Lost { .. }));
+            },
+        );
+    }
+}
+
+#[test]
+fn a_choice_that_was_not_offered_is_the_peers_fault() {
+    let with = |channels: &[(&'static str, u8)]| Choice {
+        channels: channels.to_vec(),
+        ..Choice::default()
+    };
+    let choices = [
+        (with(&[("mirrors", 0)]), "channel mirrors"),
+        (
+            Choice {
+                device: b"\x04cuda\0\0\0\0",
+                ..Choice::default()
+            },
+            "channel basic",
+        ),
+        (
+            Choice {
+                moved: Some(("smoke", "s1".to_owned())),
+                ..Choice::default()
+            },
+            "transport smoke",
+        ),
+    ];
+    for (choice, expected) in choices {
+        against(says(answer(&choice)), async |_, connected| {
+            let fault = fault(connected);
+            let PeerFault::NotOffered { what } = &fault else {
+                panic!("{fault}");
+            };
+            assert!(what.contains(expected), "{fault}");
+        });
+    }
+}
+
+/// A server must not make its clients open connections by the hundred.
+#[test]
+fn tokens_that_no_channel_asked_for_open_no_connections() {
+    for channels in [vec![("basic", 255)], vec![("basic", 0), ("basic", 0)]] {
+        let choice = Choice {
+            channels,
+            ..Choice::default()
+        };
+        against(says(answer(&choice)), async |_, connected| {
+            let fault = fault(connected);
+            assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
+        });
+    }
+}
+
+#[test]
+fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let choice = Choice {
+        moved: Some(("tcp", free.to_string())),
+        ..Choice::default()
+    };
+    let bytes = answer(&choice);
+    against(
+        move |mut raw| {
+            raw.expect_preface();
+            raw.frame().unwrap();
+            raw.send(&bytes);
+            let stay = raw.frame().unwrap();
+            assert_eq!(stay.kind, STAY);
+            println!("{}", String::from_utf8_lossy(&stay.body));
+        },
+        async |_, connected| {
+            let pipe = connected.unwrap();
+            assert!(matches!(pipe.ended().await, Error::Lost { .. }));
+        },
+    );
+}
+
+#[test]
+fn a_token_that_is_worth_nothing_ends_the_pipe() {
+    // Somebody else, who never heard of that token.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let choice = Choice {
+        moved: Some(("tcp", other.local_addr().unwrap().to_string())),
+        ..Choice::default()
+    };
+    let stranger = std::thread::spawn(move || {
+        let mut raw = Raw(other.accept().unwrap().0);
+        raw.expect_preface();
+        assert_eq!(raw.frame().unwrap().body[0], 1, "a hello to join");
+        let reason = [&[0][..], &text(b"this token is unknown")].concat();
+        raw.send(&[preface(), frame(REJECT, &reason)].concat());
+        raw.is_cut("the client", SOON);
+    });
+    against(
+        says(answer(&choice)),
+        async |_, connected| match connected {
+            Ok(pipe) => {
+                let error = pipe.read().await.unwrap_err();
+                println!("{error}");
+                assert!(error.ends_pipe(), "{error:?}");
+                let later = pipe.write(Message::new("late")).await.unwrap_err();
+                assert!(later.ends_pipe(), "{later:?}");
+            }
+            Err(error) => println!("{error}"),
+        },
+    );
+    stranger.join().unwrap();
+}
+
+#[test]
+fn an_answer_that_never_ends_is_cut_off_at_the_bound() {
+    against(
+        |mut raw| {
+            for byte in answer(&Choice::default()) {
+                if !raw.send(&[byte]) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        },
+        async |_, connected| {
+            assert!(matches!(met(connected), Error::Timeout { .. }));
+        },
+    );
+    // Not a byte.
+    let begun = Instant::now();
+    against(
+        |mut raw| drop(raw.is_cut("the client", SOON)),
+        async |_, connected| {
+            assert!(matches!(met(connected), Error::Timeout { .. }));
+        },
+    );
+    assert!(begun.elapsed() >= HANDSHAKE);
+}
+
+#[test]
+fn a_server_that_rejects_is_quoted() {
+    let reason = [&[0][..], &text("not \u{1b}[31mtoday".as_bytes())].concat();
+    against(
+        says([preface(), frame(REJECT, &reason)].concat()),
+        async |_, connected| {
+            let error = met(connected);
+            assert!(
+                matches!(
+                    &error,
+                    Error::Rejected {
+                        transient: false,
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
+            // What a stranger says does not paint our terminal.
+            assert!(!error.to_string().contains('\u{1b}'), "{error:?}");
+        },
+    );
+}
+
+#[test]
+fn nonsense_behind_a_good_answer_ends_the_pipe() {
+    for bytes in [
+        noise(7, 100),
+        frame(FIN_ACK, b""),
+        header(16, u32::MAX, b""),
+    ] {
+        let bytes = [answer(&Choice::default()), bytes].concat();
+        against(says(bytes), async |_, connected| {
+            let pipe = connected.unwrap();
+            let error = pipe.read().await.unwrap_err();
+            println!("{error}");
+            assert!(matches!(error, Error::Peer { .. }), "{error:?}");
+        });
+    }
+}

@@ -1,0 +1,126 @@
+//! What peers send, and do not finish, counts against one budget of the whole context.
+
+use std::time::Duration;
+
+use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
+use tensorpipe_rpc::{CallError, Server};
+
+use super::raw::{GRANT, PING, PONG, Raw, SOON, data, frame, message, tensor};
+use super::server::{AdderClient, AdderService, Sums, context};
+
+const HALF: usize = 6 << 20;
+
+/// More than the system holds between two processes: its writer has not handed it over when it is given up.
+const HUGE: usize = 64 << 20;
+
+const CHUNK: usize = 256 << 10;
+
+/// Two messages of [`HALF`] are too much.
+fn tight() -> Context {
+    let mut limits = Limits::default();
+    limits.receive_budget = 10 << 20;
+    context(Timeouts::default(), limits)
+}
+
+fn of(bytes: usize) -> Message {
+    Message::new("m").tensor(Tensor::from_vec(vec![1u8; bytes], [bytes as u64]).unwrap())
+}
+
+async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(2 * SOON, work)
+        .await
+        .unwrap_or_else(|_| panic!("too long: {what}"))
+}
+
+/// Announces [`HALF`] and one byte, and sends all but that byte.
+async fn stall(address: String, body: Vec<u8>) -> Raw {
+    tokio::task::spawn_blocking(move || {
+        let mut raw = Raw::open(&address);
+        let announced = tensor(0, 0, 0, &[HALF as u64 + 1]);
+        raw.send(&message(&body, &[announced], b""));
+        raw.frame_of(GRANT);
+        for _ in 0..HALF / CHUNK {
+            raw.send(&data(0, 0, &[1; CHUNK]));
+        }
+        // What was sent before it is there.
+        raw.send(&frame(PING, &[1; 8]));
+        raw.frame_of(PONG);
+        raw
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
+    let server = tight();
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let address = listener.url().address().to_owned();
+    let stranger = tokio::spawn(stall(address, Vec::new()));
+    let held = within("the stranger", listener.accept()).await.unwrap();
+    let stalled = tokio::spawn(async move { held.read().await });
+    let stranger = within("its bytes", stranger).await.unwrap();
+
+    let other = context(Timeouts::default(), Limits::default());
+    let (client, pipe) = tokio::join!(other.connect(&url), listener.accept());
+    let (client, pipe) = (client.unwrap(), pipe.unwrap());
+    let (written, read) = within("a refusal", async {
+        tokio::join!(client.write(of(HUGE)), pipe.read())
+    })
+    .await;
+    let error = read.unwrap_err();
+    println!("{error}");
+    assert!(
+        matches!(&error, Error::OutOfMemory { bytes, reason } if *bytes == HUGE as u64 && reason.contains("receive_budget")),
+        "{error:?}"
+    );
+    let error = written.unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+
+    // It comes back with the pipe of whoever held it.
+    drop(stranger);
+    let error = within("the stalled read", stalled)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(error.ends_pipe(), "{error:?}");
+    for _ in 0..3 {
+        let (written, read) = within("a message", async {
+            tokio::join!(client.write(of(HALF)), pipe.read())
+        })
+        .await;
+        written.unwrap();
+        assert_eq!(read.unwrap().tensors[0].tensor.byte_len(), HALF);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_beyond_the_budget_is_refused_as_overload() {
+    let server = Server::builder()
+        .context(&tight())
+        .service(AdderService::new(Sums))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let body = super::calls::call(0, 0, super::calls::method("sum"), b"\x00");
+    let address = server.url().address().to_owned();
+    let stranger = stall(address, body).await;
+    let other = context(Timeouts::default(), Limits::default());
+    let client = AdderClient::connect_with(&other, server.url().to_string())
+        .await
+        .unwrap();
+    let tensor = Tensor::from_vec(vec![1f32; HALF / 4], [HALF as u64 / 4]).unwrap();
+    let error = within("a refusal", client.sum(&tensor)).await.unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, CallError::Overloaded(_)), "{error:?}");
+    assert!(!error.may_have_run());
+    drop(stranger);
+    within("the budget comes back", async {
+        while client.sum(&tensor).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}

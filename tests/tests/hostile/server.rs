@@ -1,0 +1,172 @@
+//! The server under attack: pipes that are echoed, and calls, in a process of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
+use tensorpipe_rpc::{Server, tensor_service};
+use tensorpipe_tests::{Child, resident, say};
+
+use super::raw::SOON;
+
+/// The server's bound on handshakes, where a test does not set another.
+pub(crate) const HANDSHAKE: Duration = Duration::from_millis(1000);
+
+#[tensor_service]
+pub(crate) trait Adder {
+    async fn add(&self, a: u64, b: u64) -> u64;
+    async fn sum(&self, tensor: Tensor) -> f64;
+}
+
+pub(crate) struct Sums;
+
+impl Adder for Sums {
+    async fn add(&self, a: u64, b: u64) -> u64 {
+        a.wrapping_add(b)
+    }
+
+    async fn sum(&self, tensor: Tensor) -> f64 {
+        tensor.as_slice::<f32>().map_or(f64::NAN, |values| {
+            values.iter().map(|v| f64::from(*v)).sum()
+        })
+    }
+}
+
+pub(crate) fn context(timeouts: Timeouts, limits: Limits) -> Context {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    Context::builder()
+        .transports(transports)
+        .channels(channels)
+        .timeouts(timeouts)
+        .limits(limits)
+        .build()
+        .unwrap()
+}
+
+pub(crate) fn play() {
+    let millis = std::env::var("TEST_HANDSHAKE").ok();
+    let handshake = millis
+        .and_then(|millis| millis.parse().ok())
+        .map_or(HANDSHAKE, Duration::from_millis);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut timeouts = Timeouts::default();
+        timeouts.handshake = handshake;
+        let context = context(timeouts, Limits::default());
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let server = Server::builder()
+            .context(&context)
+            .service(AdderService::new(Sums))
+            .listen("tcp://127.0.0.1:0")
+            .await
+            .unwrap();
+        say("pipes", listener.url().address());
+        say("calls", server.url().address());
+        while let Ok(pipe) = listener.accept().await {
+            tokio::spawn(async move {
+                loop {
+                    match pipe.read().await {
+                        Ok(message) => drop(pipe.write(message).await),
+                        Err(error) if error.ends_pipe() => break,
+                        // A message that was taken back.
+                        Err(_) => {}
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// The server, seen from the test.
+pub(crate) struct Target {
+    child: Child,
+    /// Where pipes are echoed: `HOST:PORT`.
+    pub(crate) pipes: String,
+    /// Where calls are served.
+    pub(crate) calls: String,
+}
+
+impl Target {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
+        let child = Child::start("server", variables);
+        let pipes = child.hear("pipes");
+        let calls = child.hear("calls");
+        Self {
+            child,
+            pipes,
+            calls,
+        }
+    }
+
+    pub(crate) fn resident(&self) -> u64 {
+        resident(self.child.id())
+    }
+
+    /// Serves a pipe and a call as if nothing had happened.
+    pub(crate) fn serves(&self) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let serve = async {
+                let context = context(Timeouts::default(), Limits::default());
+                let pipe = context
+                    .connect(format!("tcp://{}", self.pipes))
+                    .await
+                    .unwrap();
+                let tensor = Tensor::from_vec(vec![5u8; 300_000], [300_000]).unwrap();
+                pipe.send(Message::new("still there?").tensor(tensor.clone()))
+                    .unwrap();
+                let answer = pipe.read().await.unwrap();
+                assert_eq!(&answer.metadata[..], b"still there?");
+                assert_eq!(answer.tensors[0].tensor.as_bytes(), tensor.as_bytes());
+                let client = AdderClient::connect_with(&context, format!("tcp://{}", self.calls))
+                    .await
+                    .unwrap();
+                assert_eq!(client.add(2, 3).await.unwrap(), 5);
+            };
+            tokio::time::timeout(2 * SOON, serve)
+                .await
+                .expect("the server serves others");
+        });
+    }
+
+    /// The end of every test: it serves, and has not complained.
+    pub(crate) fn stays_unharmed(mut self) {
+        self.serves();
+        assert!(self.child.is_alive());
+        let complaints = self.child.complaints();
+        assert!(!complaints.contains("panicked"), "{complaints}");
+    }
+
+    /// Waits until it takes at most `limit` bytes more than `before`.
+    pub(crate) fn shrinks_to(&self, before: u64, limit: u64, what: &str) {
+        let begun = Instant::now();
+        loop {
+            let grown = self.resident().saturating_sub(before);
+            if grown <= limit {
+                println!("{what}: {} KiB more", grown >> 10);
+                return;
+            }
+            assert!(
+                begun.elapsed() < SOON,
+                "{what}: {} KiB more, allowed are {}",
+                grown >> 10,
+                limit >> 10
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Where pipes begin: addresses of every sort, listeners that are late, full of holes, or not there.
+
+use std::time::Instant;
+
+use tensorpipe::Error;
+
+use super::*;
+
+async fn through(url: &str, listener: &tensorpipe::Listener) -> Pipe {
+    let context = over_tcp().build().unwrap();
+    let (client, server) = within("a pipe", async {
+        tokio::join!(context.connect(url), listener.accept())
+    })
+    .await;
+    let (client, server) = (client.unwrap(), server.unwrap());
+    exchange(&client, &server, 5, 70_000).await;
+    server
+}
+
+#[tokio::test]
+async fn one_listener_at_several_urls() {
+    let context = Context::builder().name("several").build().unwrap();
+    let urls = [
+        "tcp://127.0.0.1:0",
+        "tcp://[::1]:0",
+        "memory://several urls",
+        "tcp://localhost:0",
+    ];
+    let listener = context.listen(urls).await.unwrap();
+    assert_eq!(listener.urls().len(), 4);
+    for url in listener.urls() {
+        assert!(!url.address().ends_with(":0"), "{url} has a real port");
+        let url = url.to_string();
+        let (client, server) = tokio::join!(context.connect(&url), listener.accept());
+        exchange(&client.unwrap(), &server.unwrap(), 1, 10_000).await;
+    }
+}
+
+#[tokio::test]
+async fn one_url_that_fails_leaves_none_listening() {
+    let context = over_tcp().build().unwrap();
+    let taken = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let free = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = free.url().to_string();
+    drop(free);
+    let both = context
+        .listen([url.as_str(), &taken.url().to_string()])
+        .await;
+    let error = both.unwrap_err().to_string();
+    assert!(error.contains("another process listens there"), "{error}");
+    let again = context.listen([&url]).await.unwrap();
+    through(&url, &again).await;
+}
+
+#[tokio::test]
+async fn host_names_ipv6_and_wildcards() {
+    let context = over_tcp().build().unwrap();
+    let named = context.listen(["tcp://localhost:0"]).await.unwrap();
+    let port = |listener: &tensorpipe::Listener| {
+        let url = listener.url().address().to_owned();
+        url.rsplit_once(':').unwrap().1.to_owned()
+    };
+    let at = named.url().to_string();
+    through(&at, &named).await;
+    through(&format!("tcp://localhost:{}", port(&named)), &named).await;
+    let six = context.listen(["tcp://[::1]:0"]).await.unwrap();
+    through(&format!("tcp://[::1]:{}", port(&six)), &six).await;
+    let anywhere = context.listen(["tcp://0.0.0.0:0"]).await.unwrap();
+    through(&format!("tcp://127.0.0.1:{}", port(&anywhere)), &anywhere).await;
+    let anywhere = context.listen(["tcp://[::]:0"]).await.unwrap();
+    through(&format!("tcp://[::1]:{}", port(&anywhere)), &anywhere).await;
+}
+
+#[tokio::test]
+async fn bad_addresses_say_what_is_wrong() {
+    let context = over_tcp().build().unwrap();
+    let bad = [
+        ("127.0.0.1:80", "no `://`"),
+        ("tcp://127.0.0.1", "port is missing"),
+        ("tcp://127.0.0.1:port", "not a number"),
+        ("tcp://:80", "host is missing"),
+        ("tcp://::1:80", "brackets"),
+        ("udp://127.0.0.1:80", "no transport `udp`"),
+    ];
+    for (url, wanted) in bad {
+        for error in [
+            context.connect(url).await.unwrap_err(),
+            context.listen([url]).await.unwrap_err(),
+        ] {
+            assert!(error.to_string().contains(wanted), "{url}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn connect_waits_for_a_late_listener() {
+    let context = over_tcp().build().unwrap();
+    let early = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = early.url().to_string();
+    drop(early);
+    let connecting = tokio::spawn({
+        let (context, url) = (context.clone(), url.clone());
+        async move { context.connect(&url).await }
+    });
+    pause(400).await;
+    assert!(!connecting.is_finished());
+    let late = context.listen([&url]).await.unwrap();
+    let server = within("accept", late.accept()).await.unwrap();
+    let client = within("connect", connecting).await.unwrap().unwrap();
+    exchange(&client, &server, 1, 1000).await;
+}
+
+#[tokio::test]
+async fn black_holes_are_bounded() {
+    let context = over_tcp().timeouts(timeouts(|timeouts| {
+        timeouts.handshake = Duration::from_millis(400);
+    }));
+    let context = context.build().unwrap();
+    // One that accepts and says nothing, one whose packets nobody answers, one that does not exist.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = format!("tcp://{}", mute.local_addr().unwrap());
+    for url in [
+        mute.as_str(),
+        "tcp://192.0.2.1:9",
+        "tcp://no-such-host.invalid:9",
+    ] {
+        let begun = Instant::now();
+        let policy = ConnectPolicy::patient(Duration::from_secs(1));
+        let connecting = context.connect_with(url, &policy);
+        let error = within("the error", connecting).await.unwrap_err();
+        let Error::Connect {
+            waited, attempts, ..
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        assert!(*attempts >= 1 && *waited <= begun.elapsed());
+        assert!(error.to_string().contains(url), "{error}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(8),
+            "{url}: {:?}",
+            begun.elapsed()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_closed_context_connects_no_more() {
+    let context = over_tcp().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    drop(listener);
+    let connecting = tokio::spawn({
+        let context = context.clone();
+        async move { context.connect(&url).await }
+    });
+    pause(100).await;
+    context.close().await.unwrap();
+    let error = tokio::time::timeout(Duration::from_secs(3), connecting).await;
+    let error = error.expect("it goes on connecting").unwrap().unwrap_err();
+    assert!(error.to_string().contains("has been closed"), "{error}");
+    assert!(context.listen(["tcp://127.0.0.1:0"]).await.is_err());
+}
+
+#[tokio::test]
+async fn the_route_is_told_in_words() {
+    let (inside, _) = pair(&Context::new(), &Context::new()).await;
+    let route = inside.route().to_string();
+    assert!(
+        route.contains("transport memory") && route.contains("moved there from tcp"),
+        "{route}"
+    );
+    assert!(route.contains("channel xth: cpu:0 <-> cpu:0"), "{route}");
+    assert!(
+        route.contains("not transport tcp: memory is preferred"),
+        "{route}"
+    );
+    let plain = over_tcp().build().unwrap();
+    let (mixed, other) = pair(&Context::new(), &plain).await;
+    let route = mixed.route().to_string();
+    assert!(route.starts_with("transport tcp ("), "{route}");
+    assert!(
+        route.contains("not transport memory: the listening side does not have it"),
+        "{route}"
+    );
+    assert!(
+        route.contains("not channel xth: the listening side does not have it"),
+        "{route}"
+    );
+    exchange(&mixed, &other, 1, 100_000).await;
+}

@@ -1,0 +1,196 @@
+//! Every future may be dropped after any number of polls: nothing is lost, leaked or stuck.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::*;
+
+/// Polls `times` times, however long it would still wait, then drops it.
+async fn polled<T>(work: impl Future<Output = T>, times: usize) -> Option<T> {
+    let mut work = pin!(work);
+    for _ in 0..times {
+        let poll = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+        if let Poll::Ready(result) = poll {
+            return Some(result);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+const LEN: usize = 2_000_000;
+
+#[tokio::test]
+async fn a_dropped_read_descriptor_loses_no_message() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        for times in 0..20u64 {
+            let write = client.write(message(times, LEN));
+            let incoming = match polled(server.read_descriptor(), times as usize).await {
+                Some(incoming) => incoming,
+                None => within("the descriptor", server.read_descriptor()).await,
+            };
+            let read = within("the message", incoming.unwrap().read())
+                .await
+                .unwrap();
+            check(&read, times, LEN);
+            within("the write", write).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_read_gives_up_its_message_and_no_other() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        for times in 0..20u64 {
+            let dropped = client.write(message(1000, LEN));
+            let incoming = within("the descriptor", server.read_descriptor())
+                .await
+                .unwrap();
+            if let Some(read) = polled(incoming.read(), times as usize).await {
+                check(&read.unwrap(), 1000, LEN);
+            }
+            exchange(&client, &server, times, LEN).await;
+            exchange(&server, &client, times, 10).await;
+            drop(within("the dropped one's write", dropped).await);
+        }
+        eventually("memory back", || {
+            context.pool().stats().outstanding_bytes == 0
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_write_still_writes() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        for times in 0..20u64 {
+            let write = polled(client.write(message(times, LEN)), times as usize);
+            let (_, read) =
+                within("the message", async { tokio::join!(write, server.read()) }).await;
+            check(&read.unwrap(), times, LEN);
+        }
+        eventually("memory back", || {
+            context.pool().stats().outstanding_bytes == 0
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cancelled_write_leaves_the_pipe_going() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        for times in 0..20u64 {
+            let mut write = client.write(message(1000, LEN));
+            let reader = server.clone();
+            let read = tokio::spawn(async move { reader.read().await });
+            for _ in 0..times {
+                if polled(&mut write, 1).await.is_some() {
+                    break;
+                }
+            }
+            write.cancel();
+            // A message that was not sent yet is never seen: the next one is.
+            client.send(message(times, 10)).unwrap();
+            match within("a read", read).await.unwrap() {
+                Ok(message) if message.metadata[..] == 1000u64.to_le_bytes() => {
+                    check(&message, 1000, LEN);
+                    check(&server.read().await.unwrap(), times, 10);
+                }
+                Ok(message) => check(&message, times, 10),
+                Err(error) => {
+                    assert!(error.to_string().contains("cancelled"), "{error}");
+                    check(&server.read().await.unwrap(), times, 10);
+                }
+            }
+        }
+        eventually("memory back", || {
+            context.pool().stats().outstanding_bytes == 0
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_flush_or_accept_or_connect_leaves_nothing_stuck() {
+    let context = over_tcp().name("legit").build().unwrap();
+    let hasty = over_tcp().name("hasty").build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    for times in 0..20 {
+        drop(polled(hasty.connect(&url), times).await);
+        drop(polled(listener.accept(), times).await);
+    }
+    let connect = async { within("connect", context.connect(&url)).await.unwrap() };
+    let accept = async {
+        loop {
+            let pipe = within("accept", listener.accept()).await.unwrap();
+            if pipe.peer_name() == "legit" {
+                return pipe;
+            }
+            // Its connector has gone: it says so, too.
+            assert!(within("the hasty one's end", pipe.read()).await.is_err());
+        }
+    };
+    let (client, server) = tokio::join!(connect, accept);
+    for times in 0..20 {
+        client.send(message(times, 100)).unwrap();
+        drop(polled(client.flush(), times as usize).await);
+        check(&within("a read", server.read()).await.unwrap(), times, 100);
+        within("a flush", client.flush()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_close_still_delivers() {
+    both_ways(async |context| {
+        for times in 0..12 {
+            let (client, server) = pair(&context, &context).await;
+            client.send(message(7, LEN)).unwrap();
+            drop(polled(client.close(), times).await);
+            drop(client);
+            check(
+                &within("the last message", server.read()).await.unwrap(),
+                7,
+                LEN,
+            );
+            let end = within("the end", server.read()).await.unwrap_err();
+            assert!(end.to_string().contains("closed by the peer"), "{end}");
+        }
+    })
+    .await;
+}
+
+/// A future that was polled and is kept, but never polled again, has the role of the pipe's poller: others get it back.
+#[tokio::test]
+async fn a_forgotten_future_does_not_starve_the_others() {
+    let (client, server) = tcp_pair().await;
+    let mut forgotten = Box::pin(server.ended());
+    assert!(polled(&mut forgotten, 1).await.is_none());
+    let reader = server.clone();
+    let reading = tokio::spawn(async move { reader.read().await });
+    tokio::task::yield_now().await;
+    let mut also_forgotten = Box::pin(server.read_descriptor());
+    assert!(polled(&mut also_forgotten, 1).await.is_none());
+    let mut answers = Box::pin(client.read());
+    assert!(polled(&mut answers, 1).await.is_none());
+    within("a write", client.write(message(0, 300_000)))
+        .await
+        .unwrap();
+    check(
+        &within("the read", reading).await.unwrap().unwrap(),
+        0,
+        300_000,
+    );
+    server.send(message(2, 10)).unwrap();
+    check(&within("the answer", answers).await.unwrap(), 2, 10);
+    drop((forgotten, also_forgotten));
+}

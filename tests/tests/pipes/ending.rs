@@ -1,0 +1,180 @@
+//! Ends: in good order, at once from both sides, against a peer that does not read, with a reason.
+
+use std::time::Instant;
+
+use tensorpipe::Error;
+
+use super::*;
+
+fn impatient() -> Context {
+    let timeouts = timeouts(|timeouts| timeouts.linger = Duration::from_millis(300));
+    over_tcp().timeouts(timeouts).build().unwrap()
+}
+
+#[tokio::test]
+async fn both_ends_close_at_once() {
+    both_ways(async |context| {
+        for _ in 0..20 {
+            let (client, server) = pair(&context, &context).await;
+            client.send(message(1, 100)).unwrap();
+            server.send(message(2, 100)).unwrap();
+            let (a, b) = within("both closes", async {
+                tokio::join!(client.close(), server.close())
+            })
+            .await;
+            a.unwrap();
+            b.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn closing_is_bounded_when_the_peer_does_not_read() {
+    let context = impatient();
+    let (client, server) = pair(&context, &over_tcp().build().unwrap()).await;
+    let write = client.write(message(1, 8 << 20));
+    let begun = Instant::now();
+    let error = within("close", client.close()).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(error.to_string().contains("linger"), "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(within("the write", write).await.is_err());
+    // The descriptor came; the tensor did not.
+    let read = async { server.read_descriptor().await?.read().await };
+    assert!(within("the read", read).await.is_err());
+}
+
+#[tokio::test]
+async fn closing_a_context_ends_everything_within_its_bound() {
+    let context = impatient();
+    let peer = over_tcp().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let mut pipes = Vec::new();
+    for _ in 0..5 {
+        let (theirs, ours) = tokio::join!(peer.connect(&url), listener.accept());
+        let (theirs, ours) = (theirs.unwrap(), ours.unwrap());
+        // What nobody reads holds it up until the bound.
+        ours.send(message(1, 8 << 20)).unwrap();
+        pipes.push((theirs, ours));
+    }
+    let accepting = tokio::spawn(async move { listener.accept().await });
+    let begun = Instant::now();
+    let error = within("close", context.close()).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(within("accept", accepting).await.unwrap().is_err());
+    for (theirs, ours) in &pipes {
+        assert!(within("our read", ours.read()).await.is_err());
+        assert!(within("their end", theirs.ended()).await.ends_pipe());
+    }
+    assert!(context.connect(&url).await.is_err());
+}
+
+#[tokio::test]
+async fn closing_a_context_delivers_to_those_who_read() {
+    let (context, peer) = (impatient(), over_tcp().build().unwrap());
+    let (client, server) = pair(&context, &peer).await;
+    client.send(message(1, 8 << 20)).unwrap();
+    let (closed, read) = within("close", async {
+        tokio::join!(context.close(), server.read())
+    })
+    .await;
+    closed.unwrap();
+    check(&read.unwrap(), 1, 8 << 20);
+}
+
+#[tokio::test]
+async fn pipes_that_nobody_accepts_end_with_their_listener() {
+    let context = over_tcp().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let client = context.connect(&url).await.unwrap();
+    let reading = client.read();
+    drop(listener);
+    let error = within("the end", reading).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Closed { by_peer: true, .. }),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_pipe_that_goes_away_finishes_what_it_has() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let before = client.write(message(0, 1 << 20));
+        let incoming = within("a descriptor", server.read_descriptor())
+            .await
+            .unwrap();
+        let next = server.go_away("moving to another machine");
+        assert_eq!(next, 1);
+        check(
+            &within("a read", incoming.read()).await.unwrap(),
+            0,
+            1 << 20,
+        );
+        within("the write before", before).await.unwrap();
+        let after = within("the write after", client.write(message(1, 100))).await;
+        let error = match after {
+            // It may have left before the other side's word came.
+            Ok(()) => {
+                within("a later write", async {
+                    loop {
+                        if let Err(error) = client.write(message(2, 100)).await {
+                            return error;
+                        }
+                    }
+                })
+                .await
+            }
+            Err(error) => error,
+        };
+        assert!(matches!(error, Error::GoingAway { .. }), "{error}");
+        assert!(
+            error.to_string().contains("moving to another machine"),
+            "{error}"
+        );
+        exchange(&server, &client, 3, 1000).await;
+        within("close", server.close()).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_error_is_everybodys() {
+    let (client, server) = tcp_pair().await;
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.read().await })
+        })
+        .collect();
+    let write = client.write(message(1, 1 << 20));
+    let flush = client.flush();
+    tokio::task::yield_now().await;
+    within("close", server.close()).await.ok();
+    for read in waiting {
+        let error = within("a read", read).await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, Error::Closed { by_peer: true, .. }),
+            "{error}"
+        );
+    }
+    assert!(within("the write", write).await.is_err());
+    assert!(within("the flush", flush).await.is_err());
+    assert!(
+        within("a later write", client.write(message(1, 1)))
+            .await
+            .is_err()
+    );
+}

@@ -1,0 +1,162 @@
+//! Messages pushed to a handler: in order, one at a time; a handler that blocks holds up its own pipe only.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tensorpipe::{Error, Handler, Incoming, ResetCode};
+
+use super::*;
+
+/// Answers each message with itself; notes what it was told.
+#[derive(Default)]
+struct Answers {
+    pipe: Mutex<Option<Pipe>>,
+    blocks: Option<Duration>,
+    inside: AtomicBool,
+    seen: Mutex<Vec<u64>>,
+    told: Mutex<Vec<String>>,
+    closed: AtomicUsize,
+}
+
+impl Answers {
+    fn new(pipe: &Pipe, blocks: Option<Duration>) -> Arc<Self> {
+        let handler = Arc::new(Self {
+            pipe: Mutex::new(Some(pipe.clone())),
+            blocks,
+            ..Self::default()
+        });
+        pipe.set_handler(handler.clone());
+        handler
+    }
+
+    fn answer(&self, message: Message) {
+        let number = u64::from_le_bytes(message.metadata[..].try_into().unwrap());
+        self.seen.lock().unwrap().push(number);
+        let pipe = self.pipe.lock().unwrap().clone();
+        pipe.unwrap().send(message).unwrap();
+    }
+
+    fn told(&self, what: String) {
+        self.told.lock().unwrap().push(what);
+    }
+}
+
+impl Handler for Answers {
+    fn incoming(&self, incoming: Incoming) {
+        assert!(
+            !self.inside.swap(true, Ordering::SeqCst),
+            "called from inside itself"
+        );
+        if let Some(blocks) = self.blocks {
+            std::thread::sleep(blocks);
+        }
+        if let Some(whole) = incoming.accept() {
+            self.answer(whole.unwrap());
+        }
+        self.inside.store(false, Ordering::SeqCst);
+    }
+
+    fn message(&self, _: u64, message: Result<Message, Error>) {
+        match message {
+            Ok(message) => self.answer(message),
+            Err(error) => self.told(error.to_string()),
+        }
+    }
+
+    fn reset(&self, id: u64, code: ResetCode, reason: &str) {
+        self.told(format!("reset {id} {code} {reason}"));
+    }
+
+    fn refused(&self, id: u64, code: ResetCode, reason: &str) {
+        self.told(format!("refused {id} {code} {reason}"));
+    }
+
+    fn going_away(&self, next: u64, reason: &str) {
+        self.told(format!("going away from {next}: {reason}"));
+    }
+
+    fn closed(&self, _: &Error) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+        *self.pipe.lock().unwrap() = None;
+    }
+}
+
+#[tokio::test]
+async fn a_handler_answers_from_inside() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        client.send(message(0, 10)).unwrap();
+        let handler = Answers::new(&server, None);
+        check(&within("an answer", client.read()).await.unwrap(), 0, 10);
+        for number in 1..60 {
+            let len = if number % 3 == 0 { 300_000 } else { 50 };
+            let (written, read) = within("a round trip", async {
+                tokio::join!(client.write(message(number, len)), client.read())
+            })
+            .await;
+            written.unwrap();
+            check(&read.unwrap(), number, len);
+        }
+        assert_eq!(*handler.seen.lock().unwrap(), (0..60).collect::<Vec<_>>());
+        within("close", client.close()).await.unwrap();
+        eventually("the end", || handler.closed.load(Ordering::SeqCst) == 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handler_hears_of_resets_refusals_and_departures() {
+    let (client, server) = tcp_pair().await;
+    let handler = Answers::new(&server, None);
+    let large = client.send(message(1, 100)).unwrap();
+    let answer = within("the answer", client.read_descriptor())
+        .await
+        .unwrap();
+    client.reset(large, ResetCode::Deadline, "too late");
+    answer.refuse("not wanted any more");
+    let second = client.send(message(2, 3 << 20)).unwrap();
+    let answer = within("the answer", client.read_descriptor())
+        .await
+        .unwrap();
+    answer.refuse("too large");
+    client.go_away("done");
+    eventually("all three", || handler.told.lock().unwrap().len() == 4).await;
+    let told = handler.told.lock().unwrap().clone();
+    assert_eq!(second, 1);
+    for wanted in [
+        "reset 0 its deadline passed too late",
+        "refused 0 refused not wanted any more",
+        "refused 1 refused too large",
+        "going away from 2: done",
+    ] {
+        assert!(told.iter().any(|told| told == wanted), "{wanted}: {told:?}");
+    }
+}
+
+/// Nobody waits for a handler but its own pipe's messages: what others do on the pipe meanwhile returns at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_blocks_does_not_lock_its_pipe() {
+    let (client, server) = tcp_pair().await;
+    let handler = Answers::new(&server, Some(Duration::from_millis(800)));
+    client.send(message(1, 10)).unwrap();
+    client.send(message(2, 10)).unwrap();
+    let others = tokio::task::spawn_blocking(move || {
+        while !handler.inside.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let begun = std::time::Instant::now();
+        server.send(message(9, 10)).unwrap();
+        drop((server.flush(), server.stats(), server.read_descriptor()));
+        (begun.elapsed(), server)
+    });
+    let (took, server) = within("the others", others).await.unwrap();
+    assert!(took < Duration::from_millis(400), "{took:?}");
+    for number in [9, 1, 2] {
+        check(
+            &within("a message", client.read()).await.unwrap(),
+            number,
+            10,
+        );
+    }
+    drop(server);
+}

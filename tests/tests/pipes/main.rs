@@ -1,0 +1,103 @@
+//! How pipes behave, seen by an application: one concern per file.
+#![allow(missing_docs, reason = "a test")]
+
+mod connecting;
+mod dropped_futures;
+mod ending;
+mod handlers;
+mod limits;
+mod pressure;
+mod processes;
+mod stress;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
+
+/// A context as between two machines: bytes go through the kernel.
+fn over_tcp() -> ContextBuilder {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    Context::builder()
+        .transports(transports)
+        .channels(channels)
+        .connect_policy(ConnectPolicy::patient(Duration::from_secs(20)))
+}
+
+/// The two ends of a pipe: the one that connected, the one that accepted.
+async fn pair(client: &Context, server: &Context) -> (Pipe, Pipe) {
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (client, server) = tokio::join!(client.connect(&url), listener.accept());
+    (client.unwrap(), server.unwrap())
+}
+
+async fn tcp_pair() -> (Pipe, Pipe) {
+    let context = over_tcp().build().unwrap();
+    pair(&context, &context).await
+}
+
+/// Runs a test where tensors go through the kernel, and where they are handed over.
+async fn both_ways(test: impl AsyncFn(Context)) {
+    test(over_tcp().build().unwrap()).await;
+    test(Context::new()).await;
+}
+
+fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    limits
+}
+
+fn timeouts(change: impl FnOnce(&mut Timeouts)) -> Timeouts {
+    let mut timeouts = Timeouts::default();
+    change(&mut timeouts);
+    timeouts
+}
+
+/// Message `number`, whose tensor is made of its number.
+fn message(number: u64, len: usize) -> Message {
+    let tensor = Tensor::from_vec(pattern(len, number), [len as u64]).unwrap();
+    Message::new(number.to_le_bytes().to_vec()).tensor(tensor)
+}
+
+#[track_caller]
+fn check(message: &Message, number: u64, len: usize) {
+    assert_eq!(message.metadata[..], number.to_le_bytes());
+    let bytes = message.tensors[0].tensor.as_bytes().unwrap();
+    assert_same(bytes, &pattern(len, number), "the tensor");
+}
+
+async fn exchange(from: &Pipe, to: &Pipe, number: u64, len: usize) {
+    let (written, read) = within("an exchange", async {
+        tokio::join!(from.write(message(number, len)), to.read())
+    })
+    .await;
+    written.unwrap();
+    check(&read.unwrap(), number, len);
+}
+
+async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), work).await {
+        Ok(result) => result,
+        Err(_) => panic!("{what} takes more than 30 s"),
+    }
+}
+
+async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
+    let wait = async {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(what, wait).await;
+}
+
+async fn pause(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}

@@ -1,0 +1,219 @@
+//! What needs a process of its own: one that is stopped, one that is killed, one without file descriptors.
+//!
+//! A child is this test binary again, running one of the tests that are ignored otherwise.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tensorpipe::Error;
+
+use super::*;
+
+/// Ends with its owner.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    url: String,
+}
+
+impl Process {
+    /// Runs the ignored test `name`, which prints a line `url: URL` first.
+    fn start(name: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let url = out.lines().find_map(|line| {
+            let line = line.unwrap();
+            // The harness prints the name of the test before it.
+            line.split_once("url: ").map(|(_, url)| url.to_owned())
+        });
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            url: url.expect("the child prints its URL"),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+#[ignore = "a child process of the tests here: echoes every message until its standard input ends"]
+async fn child_echo() {
+    let context = Context::builder().name("child").build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    println!("url: {}", listener.url());
+    std::io::stdout().flush().unwrap();
+    std::thread::spawn(|| {
+        // The parent is gone, however it ended.
+        let _ = std::io::stdin().lines().count();
+        std::process::exit(0);
+    });
+    loop {
+        let pipe = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            while let Ok(message) = pipe.read().await {
+                drop(pipe.write(message));
+            }
+        });
+    }
+}
+
+async fn round_trip(pipe: &Pipe, number: u64, len: usize) {
+    let (written, read) = within("a round trip", async {
+        tokio::join!(pipe.write(message(number, len)), pipe.read())
+    })
+    .await;
+    written.unwrap();
+    check(&read.unwrap(), number, len);
+}
+
+#[tokio::test]
+async fn between_processes_the_route_says_why() {
+    let child = Process::start("processes::child_echo");
+    let pipe = Context::new().connect(&child.url).await.unwrap();
+    for (i, len) in [0, 10, 70_000, 5 << 20].into_iter().enumerate() {
+        round_trip(&pipe, i as u64, len).await;
+    }
+    let route = pipe.route().to_string();
+    assert!(route.starts_with("transport tcp (127.0.0.1:"), "{route}");
+    assert!(
+        route.contains("not transport memory: the peer is another process"),
+        "{route}"
+    );
+    assert!(route.contains("channel basic: cpu:0 <-> cpu:0"), "{route}");
+    assert!(
+        route.contains("not channel xth: cpu:0 to cpu:0: the peer is another process"),
+        "{route}"
+    );
+}
+
+#[tokio::test]
+async fn a_stopped_peer_is_silent_and_one_that_comes_back_in_time_is_not() {
+    let child = Process::start("processes::child_echo");
+    let timeouts = timeouts(|timeouts| timeouts.silence = Some(Duration::from_millis(1200)));
+    let context = over_tcp().timeouts(timeouts).build().unwrap();
+    let pipe = context.connect(&child.url).await.unwrap();
+    round_trip(&pipe, 1, 100_000).await;
+    child.signal(Signal::SIGSTOP);
+    pause(400).await;
+    child.signal(Signal::SIGCONT);
+    pause(1500).await;
+    round_trip(&pipe, 2, 100_000).await;
+    child.signal(Signal::SIGSTOP);
+    let begun = std::time::Instant::now();
+    let error = within("the silence", pipe.read()).await.unwrap_err();
+    child.signal(Signal::SIGCONT);
+    assert!(matches!(error, Error::Silent { .. }), "{error}");
+    assert!(error.to_string().contains("Timeouts::silence"), "{error}");
+    let took = begun.elapsed();
+    assert!(
+        took > Duration::from_millis(600) && took < Duration::from_secs(4),
+        "{took:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_killed_peer_is_lost_on_every_operation() {
+    let child = Process::start("processes::child_echo");
+    let context = over_tcp().build().unwrap();
+    let pipe = context.connect(&child.url).await.unwrap();
+    round_trip(&pipe, 1, 1 << 20).await;
+    child.signal(Signal::SIGSTOP);
+    let write = pipe.write(message(2, 64 << 20));
+    let flush = pipe.flush();
+    let read = tokio::spawn({
+        let pipe = pipe.clone();
+        async move { pipe.read().await }
+    });
+    pause(50).await;
+    child.signal(Signal::SIGKILL);
+    let lost = |error: Error| assert!(matches!(error, Error::Lost { .. }), "{error}");
+    lost(within("the write", write).await.unwrap_err());
+    lost(within("the flush", flush).await.unwrap_err());
+    lost(within("the read", read).await.unwrap().unwrap_err());
+    lost(
+        within("a later write", pipe.write(message(3, 10)))
+            .await
+            .unwrap_err(),
+    );
+    lost(pipe.send(message(4, 10)).unwrap_err());
+    lost(within("the end", pipe.ended()).await);
+    eventually("memory back", || {
+        context.pool().stats().outstanding_bytes == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "a child process of `without_file_descriptors_one_pipe_fails_not_the_process`: lowers its own limit"]
+async fn child_without_descriptors() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+    let context = over_tcp().build().unwrap();
+    let (client, server) = pair(&context, &context).await;
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let mut eaten = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        eaten.push(file);
+    }
+    // Nothing can be connected, and the error says what to do.
+    let error = context
+        .connect_with(&url, &ConnectPolicy::once())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("ulimit -n"), "{error}");
+    // One descriptor for the connector, none for the listener: it cannot accept, and does not spin or die.
+    eaten.pop();
+    let waiting = tokio::spawn({
+        let (context, url) = (context.clone(), url.clone());
+        async move { context.connect(&url).await }
+    });
+    pause(300).await;
+    assert!(!waiting.is_finished());
+    let before = cpu_time();
+    for number in 0..20 {
+        exchange(&client, &server, number, 100_000).await;
+        exchange(&server, &client, number, 10).await;
+    }
+    pause(500).await;
+    let spent = cpu_time() - before;
+    assert!(spent < Duration::from_millis(400), "{spent:?} of CPU time");
+    drop(eaten);
+    let server = within("accept", listener.accept()).await.unwrap();
+    let client = within("connect", waiting).await.unwrap().unwrap();
+    exchange(&client, &server, 1, 100_000).await;
+    println!("url: survived");
+}
+
+fn cpu_time() -> Duration {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).unwrap();
+    let time = |time: nix::sys::time::TimeVal| {
+        Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)
+    };
+    time(usage.user_time()) + time(usage.system_time())
+}
+
+#[test]
+fn without_file_descriptors_one_pipe_fails_not_the_process() {
+    let child = Process::start("processes::child_without_descriptors");
+    assert_eq!(child.url, "survived");
+}
