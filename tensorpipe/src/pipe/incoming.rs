@@ -146,6 +146,9 @@ impl Incoming {
             return Ok(None);
         };
         let id = arrival.id;
+        if allocation.payloads.is_empty() && allocation.tensors.is_empty() && arrival.is_whole() {
+            return Ok(None);
+        }
         let plan = Plan::new(&arrival.descriptor, allocation)?;
         if arrival.is_whole() && plan.is_default() {
             return Ok(None);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::ReadBuf;
 
@@ -38,6 +38,9 @@ const DIRECT_FROM: u64 = 4 << 10;
 /// Bulk bytes of one read. What is read while the system still has it in its caches costs half of what it costs later:
 /// with longer reads more of it gathers in between.
 const READ_PIECE: usize = 64 << 10;
+
+/// Pieces of a chunk that come in further apart than this are told to the protocol one by one.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
 /// Messages taken out of one read before they are delivered: what they provoke leaves together.
 const DELIVERIES: usize = 32;
@@ -81,6 +84,8 @@ pub(super) struct Io {
     marks: Vec<Mark>,
     /// The peer has shut down its direction.
     eof: bool,
+    /// When bytes came in last: the clock is looked at once a read, not once a frame.
+    read_at: Instant,
 }
 
 impl Io {
@@ -105,6 +110,7 @@ impl Io {
             bulky: false,
             marks: Vec::new(),
             eof: false,
+            read_at: Instant::now(),
         }
     }
 
@@ -403,7 +409,7 @@ impl Io {
             pipe: core.name.clone(),
             fault,
         };
-        let (used, input) = shared.state.handle(input, Instant::now()).map_err(fault)?;
+        let (used, input) = shared.state.handle(input, self.read_at).map_err(fault)?;
         self.start += used;
         match input {
             Input::NeedMore(len) => self.need = len,
@@ -470,6 +476,12 @@ impl Io {
                     }
                     core.counters.read(len);
                     bulk.advance(len as u64);
+                    let now = Instant::now();
+                    // On a slow link a chunk takes longer than a peer may be silent.
+                    if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
+                        lock(&core.shared).state.heard(now);
+                    }
+                    self.read_at = now;
                     if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
                         && core.counters.snapshot().bytes_in > stop::SOME
                     {
@@ -484,7 +496,7 @@ impl Io {
             let mut shared = lock(&core.shared);
             shared.state.bulk_received(bulk.got, bulk.dest);
             // What a channel streams counts as a sign of life, too.
-            shared.state.heard(Instant::now());
+            shared.state.heard(self.read_at);
             shared.process(core, wakes);
         }
         Ok(true)
@@ -529,6 +541,7 @@ impl Io {
                     return Err(self.end_of_stream(core));
                 }
                 core.counters.read(len);
+                self.read_at = Instant::now();
                 self.end += len;
                 Ok(true)
             }
