@@ -119,7 +119,7 @@ fn a_handler_begun_by_a_thread_without_a_runtime_runs_on_its_servers() {
         client.unwrap()
     });
     // Nobody runs the server's runtime now: this thread drives its pipe.
-    let call = near.block_on(async { client.sleep(2) });
+    let call = client.sleep(2);
     let pipe = server.pipes().remove(0);
     pipe.reset(1 << 40, tensorpipe::ResetCode::Cancelled, "");
     assert_eq!(server.calls_under_way(), 1);
