@@ -35,8 +35,8 @@ const RECEIVE_BUFFER_BULK: usize = 2 << 10;
 /// What a part must have left to be read directly into its place, in bytes.
 const DIRECT_FROM: u64 = 4 << 10;
 
-/// Bulk bytes of one read. What is read while the system still has it in its caches costs half of what it costs later:
-/// with longer reads more of it gathers in between.
+/// Bulk bytes of one read, as for hand-written tokio, which was fastest so where nothing else runs (`benches/`). Where
+/// other work keeps the cores busy longer reads are as good.
 const READ_PIECE: usize = 64 << 10;
 
 /// Pieces of a chunk that come in further apart than this are told to the protocol one by one.
