@@ -12,10 +12,6 @@ const LONGER: &[(&str, &str)] = &[
         "the table of calls, and everything that ends one",
     ),
     (
-        "tensorpipe-rpc/src/engine/serving.rs",
-        "a call from its header to its reply",
-    ),
-    (
         "tensorpipe/src/conformance/channel.rs",
         "one suite: its scenarios share a subject",
     ),
