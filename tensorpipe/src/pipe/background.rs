@@ -89,6 +89,7 @@ impl Background {
 /// The runtime has gone, and its timers and sockets with it.
 impl Drop for Background {
     fn drop(&mut self) {
+        self.core.poller.clear_background();
         if !lock(&self.core.shared).is_over() {
             let core = self.core.clone();
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));

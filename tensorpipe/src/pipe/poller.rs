@@ -82,6 +82,12 @@ impl Poller {
         }
     }
 
+    /// The background task has ended: its runtime is not held on to.
+    pub(crate) fn clear_background(&self) {
+        let background = lock(&self.roles).background.take();
+        drop(background);
+    }
+
     /// Whoever is about to drive says so first.
     pub(crate) fn driving(&self) {
         self.notified.store(false, Ordering::SeqCst);

@@ -86,7 +86,22 @@ pub(crate) fn alone(test: impl AsyncFnOnce()) {
             .expect("a test of faults hangs");
     });
     drop(runtime);
-    until("descriptors come back", || descriptors() <= before);
+    let begun = Instant::now();
+    while descriptors() > before {
+        assert!(
+            begun.elapsed() < SOON,
+            "not closed: {:?}, {before} before",
+            open_files()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What this process has open.
+fn open_files() -> Vec<std::path::PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").expect("/proc");
+    open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .collect()
 }
 
 /// Waits for something that happens soon.
