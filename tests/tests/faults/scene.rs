@@ -74,12 +74,14 @@ pub(crate) fn big() -> Message {
 pub(crate) fn alone(test: impl AsyncFnOnce()) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2).enable_all().build().unwrap()
+    };
+    // The first runtime of a process opens what tokio keeps for signals.
+    drop(make());
     let before = descriptors();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = make();
     runtime.block_on(async {
         tokio::time::timeout(Duration::from_secs(120), test())
             .await
