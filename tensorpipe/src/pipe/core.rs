@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::hot::Hot;
 use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
@@ -31,6 +32,7 @@ pub(crate) struct Core {
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) poller: Arc<Poller>,
+    pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
     pub(super) io: Mutex<Io>,
@@ -68,6 +70,7 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let poller = Arc::new(Poller::default());
         Self {
+            hot: Hot::new(parts.connection.can_be_hot()),
             io: Mutex::new(Io::new(
                 parts.connection,
                 parts.leftover,
@@ -116,6 +119,11 @@ impl Core {
         }
         // There is more, but it is others' turn.
         self.poller.notify();
+    }
+
+    /// Somebody wants the pipe to be driven, and whoever drives it has not seen that yet.
+    pub(super) fn has_kick(&self) -> bool {
+        self.kick.load(Ordering::SeqCst)
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler

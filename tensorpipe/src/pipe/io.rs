@@ -67,6 +67,8 @@ struct Bulk {
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
     waker: Waker,
+    /// What the connection was told last.
+    hot: bool,
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
@@ -96,6 +98,7 @@ impl Io {
         Self {
             connection: Some(connection),
             waker,
+            hot: false,
             frames: Vec::new(),
             frames_sent: 0,
             pieces: VecDeque::new(),
@@ -117,6 +120,11 @@ impl Io {
     /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
     pub(super) fn round(&mut self, core: &Arc<Core>) -> Round {
         let mut wakes = Vec::new();
+        let hot = core.hot.is_on();
+        if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
+            self.hot = hot;
+            connection.set_hot(hot);
+        }
         let outcome = self.send_and_receive(core, &mut wakes);
         let round = match outcome {
             Ok(round) => round,
@@ -130,6 +138,14 @@ impl Io {
         };
         wakes.into_iter().for_each(Waker::wake);
         round
+    }
+
+    /// Looks whether there is something to read.
+    pub(super) fn look(&mut self) -> bool {
+        // Without a connection there is nothing to wait for: whoever looks should see why.
+        self.connection
+            .as_mut()
+            .is_none_or(|connection| connection.look())
     }
 
     fn send_and_receive(
@@ -475,6 +491,7 @@ impl Io {
                         return Err(self.end_of_stream(core));
                     }
                     core.counters.read(len);
+                    core.hot.found();
                     bulk.advance(len as u64);
                     let now = Instant::now();
                     // On a slow link a chunk takes longer than a peer may be silent.
@@ -541,6 +558,7 @@ impl Io {
                     return Err(self.end_of_stream(core));
                 }
                 core.counters.read(len);
+                core.hot.found();
                 self.read_at = Instant::now();
                 self.end += len;
                 Ok(true)

@@ -74,6 +74,11 @@ impl Poller {
         }
     }
 
+    /// Whether operations are being awaited.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !lock(&self.roles).waiting.is_empty()
+    }
+
     pub(crate) fn set_background(&self, waker: &Waker) {
         let mut roles = lock(&self.roles);
         match &mut roles.background {

@@ -20,11 +20,16 @@ pub(super) enum Interest {
 pub(super) struct Waiter {
     core: Arc<Core>,
     slot: Option<u64>,
+    spins: bool,
 }
 
 impl Waiter {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self { core, slot: None }
+        Self {
+            core,
+            slot: None,
+            spins: false,
+        }
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -37,28 +42,43 @@ impl Waiter {
         interest: Interest,
         mut look: impl FnMut(&mut Shared) -> Option<T>,
     ) -> Poll<T> {
+        let idle = self.spins && !self.core.look();
         let found = {
             let mut shared = lock(&self.core.shared);
-            if let Some(slot) = self.slot {
+            if let (false, Some(slot)) = (idle, self.slot) {
                 // Not to be woken by what it is about to do itself.
                 shared.waiting.remove(&slot);
             }
             look(&mut shared)
         };
+        if let (None, true, Some(slot)) = (&found, idle, self.slot)
+            && self.core.look_again(slot, &mut self.spins, cx.waker())
+        {
+            return Poll::Pending;
+        }
         let found = found.or_else(|| {
             // First the role, then the look: a wake from here on comes to this task.
             self.core.poller.register(&mut self.slot, cx.waker());
+            if !self.spins {
+                self.core.hot.heat();
+            }
             self.core.drive();
-            let mut shared = lock(&self.core.shared);
-            let found = look(&mut shared);
+            let found = {
+                let mut shared = lock(&self.core.shared);
+                let found = look(&mut shared);
+                if let (None, Some(slot)) = (&found, self.slot) {
+                    shared.waiting.insert(slot, (interest, cx.waker().clone()));
+                }
+                found
+            };
             if let (None, Some(slot)) = (&found, self.slot) {
-                shared.waiting.insert(slot, (interest, cx.waker().clone()));
+                self.core.look_again(slot, &mut self.spins, cx.waker());
             }
             found
         });
         match found {
             Some(found) => {
-                self.core.poller.leave(&mut self.slot);
+                self.leave();
                 Poll::Ready(found)
             }
             None => Poll::Pending,
@@ -66,11 +86,18 @@ impl Waiter {
     }
 }
 
-impl Drop for Waiter {
-    fn drop(&mut self) {
+impl Waiter {
+    fn leave(&mut self) {
         if let Some(slot) = self.slot {
             lock(&self.core.shared).waiting.remove(&slot);
             self.core.poller.leave(&mut self.slot);
+            self.core.stop_looking(slot, &mut self.spins);
         }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
