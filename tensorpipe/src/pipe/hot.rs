@@ -1,8 +1,9 @@
 //! Waiting by looking: who looks, and that nobody is waited for who does not.
 //!
-//! While a pipe is hot, its connection asks nobody to be woken. Invariant: it is hot only while its spinner, one task, is
-//! scheduled to look again; a spinner that leaves, or has looked long enough, cools the pipe or sees to another. A spinner
-//! that was forgotten (its future is kept and not polled) is noticed by the background task's tick.
+//! While a pipe is hot, its connection asks nobody to be woken. Invariant: while anybody waits, it is hot only if its
+//! spinner, one task, is scheduled to look again; a spinner that leaves, or has looked long enough, cools the pipe or sees
+//! to another. A spinner that was forgotten (its future is kept and not polled), or left and was followed by none, is
+//! noticed by the background task's tick.
 //!
 //! A look costs a few nanoseconds and no system call. Between some looks the task goes to the end of its runtime's queue
 //! (`wake_by_ref`), so that whatever else is ready runs first: of several busy pipes on one thread each gets its turn, and
@@ -34,6 +35,8 @@ pub(super) struct Hot {
     looks_seen: AtomicU64,
     /// Something is waited for: `spin` wants to hear when it comes.
     waiting: AtomicBool,
+    /// A handler takes messages at any time: somebody always waits.
+    listens: AtomicBool,
     spin: Mutex<Spin>,
 }
 
@@ -46,6 +49,7 @@ impl Hot {
             looks: AtomicU64::new(0),
             looks_seen: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
             spin: Mutex::default(),
         }
     }
@@ -65,6 +69,11 @@ impl Hot {
         self.spinner.load(Ordering::SeqCst) != NOBODY
     }
 
+    /// From now on messages are taken at any time.
+    pub(super) fn listen(&self) {
+        self.listens.store(true, Ordering::Relaxed);
+    }
+
     /// Bytes have come.
     pub(super) fn found(&self) {
         if self.waiting.load(Ordering::Relaxed) {
@@ -77,7 +86,7 @@ impl Hot {
     pub(super) fn is_forgotten(&self) -> bool {
         let looks = self.looks.load(Ordering::Relaxed);
         let seen = self.looks_seen.swap(looks, Ordering::Relaxed);
-        self.is_on() && looks == seen
+        self.is_on() && (looks == seen || !self.has_spinner())
     }
 }
 
@@ -131,15 +140,19 @@ impl Core {
         false
     }
 
-    /// `who` waits no more. Others that wait still are looked for by the background task, until one of them does.
+    /// `who` waits no more. For others that still wait the background task looks, until one of them does.
+    ///
+    /// Where nobody waits for anything, the pipe stays hot: most likely the next operation is about to begin, and cooling
+    /// and heating would cost more than it does. If none comes, the background task's tick cools it; until then what
+    /// the peer says of its own accord (a ping, a goodbye) lies there.
     pub(super) fn stop_looking(self: &Arc<Self>, who: u64, spins: &mut bool) {
         if !std::mem::take(spins) || self.hot.spinner.load(Ordering::SeqCst) != who {
             return;
         }
+        self.hot.spinner.store(NOBODY, Ordering::SeqCst);
         if self.poller.has_waiting() {
-            self.hot.spinner.store(NOBODY, Ordering::SeqCst);
             self.poller.wake_background();
-        } else {
+        } else if self.hot.listens.load(Ordering::Relaxed) {
             self.cool();
         }
     }

@@ -45,6 +45,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 /// Messages taken out of one read before they are delivered: what they provoke leaves together.
 const DELIVERIES: usize = 32;
 
+/// Reads for one look at the clock, while hot.
+const READS: u32 = 16;
+
 enum Piece {
     Bytes(usize),
     Data {
@@ -86,8 +89,9 @@ pub(super) struct Io {
     marks: Vec<Mark>,
     /// The peer has shut down its direction.
     eof: bool,
-    /// When bytes came in last: the clock is looked at once a read, not once a frame.
+    /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
     read_at: Instant,
+    reads: u32,
 }
 
 impl Io {
@@ -114,6 +118,7 @@ impl Io {
             marks: Vec::new(),
             eof: false,
             read_at: Instant::now(),
+            reads: 0,
         }
     }
 
@@ -559,10 +564,19 @@ impl Io {
                 }
                 core.counters.read(len);
                 core.hot.found();
-                self.read_at = Instant::now();
+                self.look_at_clock(core);
                 self.end += len;
                 Ok(true)
             }
+        }
+    }
+
+    /// While hot, reads follow each other within microseconds: the clock costs more than a frame.
+    fn look_at_clock(&mut self, core: &Core) {
+        self.reads += 1;
+        if self.reads >= READS || !core.hot.is_on() {
+            self.reads = 0;
+            self.read_at = Instant::now();
         }
     }
 

@@ -203,6 +203,9 @@ impl Pipe {
 
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
     pub fn set_handler(&self, handler: Arc<dyn Handler>) {
+        if handler.listens() {
+            self.core().hot.listen();
+        }
         lock(&self.core().shared).set_handler(handler);
         self.core().drive();
     }

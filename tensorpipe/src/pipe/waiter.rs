@@ -21,6 +21,8 @@ pub(super) struct Waiter {
     core: Arc<Core>,
     slot: Option<u64>,
     spins: bool,
+    /// It stands among those that wait.
+    listed: bool,
 }
 
 impl Waiter {
@@ -29,6 +31,7 @@ impl Waiter {
             core,
             slot: None,
             spins: false,
+            listed: false,
         }
     }
 
@@ -45,9 +48,10 @@ impl Waiter {
         let idle = self.spins && !self.core.look();
         let found = {
             let mut shared = lock(&self.core.shared);
-            if let (false, Some(slot)) = (idle, self.slot) {
+            if let (false, true, Some(slot)) = (idle, self.listed, self.slot) {
                 // Not to be woken by what it is about to do itself.
                 shared.waiting.remove(&slot);
+                self.listed = false;
             }
             look(&mut shared)
         };
@@ -68,6 +72,7 @@ impl Waiter {
                 let found = look(&mut shared);
                 if let (None, Some(slot)) = (&found, self.slot) {
                     shared.waiting.insert(slot, (interest, cx.waker().clone()));
+                    self.listed = true;
                 }
                 found
             };
@@ -89,7 +94,9 @@ impl Waiter {
 impl Waiter {
     fn leave(&mut self) {
         if let Some(slot) = self.slot {
-            lock(&self.core.shared).waiting.remove(&slot);
+            if self.listed {
+                lock(&self.core.shared).waiting.remove(&slot);
+            }
             self.core.poller.leave(&mut self.slot);
             self.core.stop_looking(slot, &mut self.spins);
         }
