@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::ReadBuf;
 
 use super::core::{Core, Round};
+use super::shared::Shared;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, Segment};
@@ -161,7 +162,7 @@ impl Io {
         if self.connection.is_none() {
             return Ok(Round::Idle);
         }
-        if lock(&core.shared).is_over() {
+        if self.settle(core, wakes) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(core, wakes);
             self.let_go(core);
@@ -170,14 +171,15 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if core.pauses_for(&lock(&core.shared)) > 0 {
+            if core.pauses_for() > 0 {
+                self.settle(core, wakes);
                 return Ok(Round::More);
             }
             if !received {
                 // What receiving made us say (grants, windows, answers) goes out before we wait.
-                self.send(core, wakes)?;
-                return Ok(Round::Idle);
+                return self.send(core, wakes).map(|_| Round::Idle);
             }
+            self.settle(core, wakes);
         }
     }
 
@@ -198,26 +200,38 @@ impl Io {
         self.bulk = None;
     }
 
-    /// Returns whether all there was to send is with the connection.
+    /// Writes what was gathered, and what the protocol wants to send after it. Returns whether all of it is with the
+    /// connection.
     fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
-        loop {
-            self.gather(core, wakes);
-            if self.pieces.is_empty() {
-                return self.flush(core).map(|()| true);
-            }
-            if !self.write(core)? {
-                self.report_marks(core, wakes);
+        while !self.pieces.is_empty() {
+            let wrote = self.write(core)?;
+            self.stop_at_marks();
+            self.settle(core, wakes);
+            if !wrote {
                 return Ok(false);
             }
-            self.report_marks(core, wakes);
         }
+        self.flush(core).map(|()| true)
     }
 
-    fn gather(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
-        if self.queued >= GATHER / 2 {
+    /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
+    fn settle(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
+        let mut shared = lock(&core.shared);
+        if !self.marks.is_empty() {
+            for mark in self.marks.drain(..) {
+                shared.state.written(mark);
+            }
+            shared.process(core, wakes);
+        }
+        self.gather(core, &mut shared, wakes);
+        shared.is_over()
+    }
+
+    fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+        let before = self.queued;
+        if before >= GATHER / 2 {
             return;
         }
-        let mut shared = lock(&core.shared);
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -253,8 +267,10 @@ impl Io {
                 }
             }
         }
-        // Parts that leave without a go-ahead go to their channels.
-        shared.process(core, wakes);
+        if self.queued > before {
+            // Parts that leave without a go-ahead go to their channels.
+            shared.process(core, wakes);
+        }
     }
 
     /// One write. Returns `false` if the connection wants to wait.
@@ -363,10 +379,7 @@ impl Io {
         }
     }
 
-    fn report_marks(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
-        if self.marks.is_empty() {
-            return;
-        }
+    fn stop_at_marks(&self) {
         for mark in &self.marks {
             match mark {
                 Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
@@ -374,11 +387,6 @@ impl Io {
                 Mark::Stream(_) => {}
             }
         }
-        let mut shared = lock(&core.shared);
-        for mark in self.marks.drain(..) {
-            shared.state.written(mark);
-        }
-        shared.process(core, wakes);
     }
 
     fn flush(&mut self, core: &Arc<Core>) -> Result<(), Error> {
@@ -399,7 +407,7 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                let there = core.pauses_for(&lock(&core.shared));
+                let there = core.pauses_for();
                 if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
@@ -412,7 +420,7 @@ impl Io {
                 }
                 continue;
             }
-            if core.pauses_for(&lock(&core.shared)) > 0 {
+            if core.pauses_for() > 0 {
                 return Ok(true);
             }
             if !self.fill(core)? {
@@ -455,7 +463,8 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(core.pauses_for(shared))
+        self.gather(core, shared, wakes);
+        Ok(core.pauses_for())
     }
 
     /// Returns `false` if the connection wants to wait.

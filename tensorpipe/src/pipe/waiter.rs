@@ -20,8 +20,9 @@ pub(super) enum Interest {
 pub(super) struct Waiter {
     core: Arc<Core>,
     slot: Option<u64>,
+    /// It looks again soon instead of being woken.
     spins: bool,
-    /// It stands among those that wait.
+    /// It stands among those that are woken.
     listed: bool,
 }
 
@@ -45,41 +46,34 @@ impl Waiter {
         interest: Interest,
         mut look: impl FnMut(&mut Shared) -> Option<T>,
     ) -> Poll<T> {
-        let idle = self.spins && !self.core.look();
-        let found = {
-            let mut shared = lock(&self.core.shared);
-            if let (false, true, Some(slot)) = (idle, self.listed, self.slot) {
-                // Not to be woken by what it is about to do itself.
-                shared.waiting.remove(&slot);
-                self.listed = false;
-            }
-            look(&mut shared)
-        };
-        if let (None, true, Some(slot)) = (&found, idle, self.slot)
-            && self.core.look_again(slot, &mut self.spins, cx.waker())
-        {
-            return Poll::Pending;
-        }
+        // A spinner that sees bytes need not look for what they will bring.
+        let news = self.spins && self.core.look();
+        let found = if news { None } else { self.look(&mut look) };
         let found = found.or_else(|| {
+            if let (true, false, Some(slot)) = (self.spins, news, self.slot)
+                && self.core.look_again(slot, &mut self.spins, cx.waker())
+            {
+                return None;
+            }
             // First the role, then the look: a wake from here on comes to this task.
-            self.core.poller.register(&mut self.slot, cx.waker());
+            let slot = self.core.poller.register(&mut self.slot, cx.waker());
             if !self.spins {
                 self.core.hot.heat();
             }
             self.core.drive();
-            let found = {
+            self.look(&mut look).or_else(|| {
+                if self.core.look_again(slot, &mut self.spins, cx.waker()) {
+                    return None;
+                }
+                // Asleep: whoever drives the pipe and finds what this waits for wakes it.
                 let mut shared = lock(&self.core.shared);
                 let found = look(&mut shared);
-                if let (None, Some(slot)) = (&found, self.slot) {
-                    shared.waiting.insert(slot, (interest, cx.waker().clone()));
+                if found.is_none() {
+                    shared.waiting.push((slot, interest, cx.waker().clone()));
                     self.listed = true;
                 }
                 found
-            };
-            if let (None, Some(slot)) = (&found, self.slot) {
-                self.core.look_again(slot, &mut self.spins, cx.waker());
-            }
-            found
+            })
         });
         match found {
             Some(found) => {
@@ -89,17 +83,26 @@ impl Waiter {
             None => Poll::Pending,
         }
     }
-}
 
-impl Waiter {
-    fn leave(&mut self) {
-        if let Some(slot) = self.slot {
-            if self.listed {
-                lock(&self.core.shared).waiting.remove(&slot);
-            }
-            self.core.poller.leave(&mut self.slot);
-            self.core.stop_looking(slot, &mut self.spins);
+    /// Looks; what it waits for may be what it is about to do itself, so it is not to be woken.
+    fn look<T>(&mut self, look: &mut impl FnMut(&mut Shared) -> Option<T>) -> Option<T> {
+        let mut shared = lock(&self.core.shared);
+        if std::mem::take(&mut self.listed) {
+            shared
+                .waiting
+                .retain(|(slot, _, _)| Some(*slot) != self.slot);
         }
+        look(&mut shared)
+    }
+
+    fn leave(&mut self) {
+        let Some(slot) = self.slot else { return };
+        if std::mem::take(&mut self.listed) {
+            let mut shared = lock(&self.core.shared);
+            shared.waiting.retain(|(other, _, _)| *other != slot);
+        }
+        self.core.poller.leave(&mut self.slot);
+        self.core.stop_looking(slot, &mut self.spins);
     }
 }
 
