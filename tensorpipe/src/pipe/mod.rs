@@ -3,6 +3,7 @@
 mod background;
 mod budget;
 mod core;
+mod hand_over;
 mod handler;
 mod incoming;
 mod io;
@@ -11,6 +12,7 @@ mod poller;
 mod reading;
 mod shared;
 mod stats;
+mod turn;
 mod waiter;
 mod write;
 
