@@ -71,22 +71,35 @@ impl Inbox {
     }
 }
 
+/// A round stops early to let a message be delivered: it goes on with those behind it.
+pub fn a_round_that_stops_for_a_message_goes_on() {
+    check(3, || {
+        let core = Arc::new(Core::new(Some(|_, _| ())));
+        messages_come_in(&core);
+    });
+}
+
 /// The handler answers each message, from inside a drive, while others drive too: every answer leaves.
 pub fn what_a_handler_writes_leaves() {
     check(3, || {
         let core = Arc::new(Core::new(Some(|core, _| core.write())));
-        let peer = {
-            let core = core.clone();
-            thread::spawn(move || {
-                core.arrive();
-                core.arrive();
-                core.drive();
-            })
-        };
-        core.arrive();
-        core.drive();
-        peer.join().unwrap();
-        assert_eq!(core.received(), 3, "a message is left behind");
+        messages_come_in(&core);
         assert_eq!(core.sent(), 3, "an answer is left behind");
     });
+}
+
+/// Three messages, on two threads.
+fn messages_come_in(core: &Arc<Core>) {
+    let peer = {
+        let core = core.clone();
+        thread::spawn(move || {
+            core.arrive();
+            core.arrive();
+            core.drive();
+        })
+    };
+    core.arrive();
+    core.drive();
+    peer.join().unwrap();
+    assert_eq!(core.received(), 3, "a message is left behind");
 }
