@@ -2,25 +2,23 @@
 //!
 //! Two locks. `shared` (the protocol's state, operations, lanes) is held for short sections without system calls. `io`
 //! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
-//! holder sees before or after it lets go. So nobody ever waits for somebody else's system call.
+//! holder sees before or after it lets go (`hand_over.rs`). So nobody ever waits for somebody else's system call.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::hand_over::HandOver;
 use super::hot::Hot;
 use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
 use super::stats::Counters;
+use super::turn::Turn;
 use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Route;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock, try_lock};
-
-/// Rounds of work in one poll, before other tasks get their turn.
-const ROUNDS: usize = 16;
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
@@ -35,21 +33,11 @@ pub(crate) struct Core {
     pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
-    pub(super) io: Mutex<Io>,
-    kick: AtomicBool,
+    pub(super) io: HandOver<Io>,
     /// How many deliveries wait for the handler, as `shared` knows it.
     deliveries: Arc<AtomicUsize>,
-    /// Somebody calls the handler: one at a time, so that messages keep their order.
-    delivering: AtomicBool,
-}
-
-/// How a round of I/O ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Round {
-    /// Nothing to do until the connection wakes the poller.
-    Idle,
-    /// Stopped early to let messages be delivered.
-    More,
+    /// Who calls the handler.
+    turn: Turn,
 }
 
 /// What a [`Core`] is made of.
@@ -73,7 +61,7 @@ impl Core {
         let poller = Arc::new(Poller::default());
         Self {
             hot: Hot::new(parts.connection.can_be_hot()),
-            io: Mutex::new(Io::new(
+            io: HandOver::new(Io::new(
                 parts.connection,
                 parts.leftover,
                 poller.clone().into(),
@@ -90,43 +78,18 @@ impl Core {
             counters: Counters::default(),
             deliveries: parts.shared.delivery_count().clone(),
             shared: Mutex::new(parts.shared),
-            kick: AtomicBool::new(false),
-            delivering: AtomicBool::new(false),
+            turn: Turn::default(),
         }
     }
 
     /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.
     pub(crate) fn drive(self: &Arc<Self>) {
-        self.kick.store(true, Ordering::SeqCst);
-        if Turn::is_here(self) {
+        if self.turn.is_here() {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
-            return;
+            return self.io.kick();
         }
-        self.poller.driving();
-        for _ in 0..ROUNDS {
-            let Some(mut io) = try_lock(&self.io) else {
-                return;
-            };
-            let mut round = Round::Idle;
-            while round == Round::Idle && self.kick.swap(false, Ordering::SeqCst) {
-                round = io.round(self);
-            }
-            drop(io);
-            self.deliver();
-            if round == Round::More {
-                self.kick.store(true, Ordering::SeqCst);
-            }
-            if !self.kick.load(Ordering::SeqCst) {
-                return;
-            }
-        }
-        // There is more, but it is others' turn.
-        self.poller.notify();
-    }
-
-    /// Somebody wants the pipe to be driven, and whoever drives it has not seen that yet.
-    pub(super) fn has_kick(&self) -> bool {
-        self.kick.load(Ordering::SeqCst)
+        self.io
+            .drive(&self.poller, |io| io.round(self), || self.deliver());
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
@@ -134,7 +97,7 @@ impl Core {
     pub(super) fn pauses_for(&self) -> usize {
         match self.deliveries.load(Ordering::SeqCst) {
             0 => 0,
-            _ if self.delivering.load(Ordering::SeqCst) => 0,
+            _ if self.turn.is_taken() => 0,
             deliveries => deliveries,
         }
     }
@@ -142,21 +105,17 @@ impl Core {
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         // Whoever adds one calls this afterwards.
-        while self.deliveries.load(Ordering::SeqCst) > 0 {
-            let Some(turn) = Turn::take(self) else {
-                return;
-            };
-            loop {
-                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
-                let next = lock(&self.shared).next_delivery();
-                let Some((handler, delivery)) = next else {
-                    break;
-                };
-                delivery.give(self, &*handler);
-            }
-            drop(turn);
-            // One that came in between the last look and the line above must not be left behind.
+        if self.deliveries.load(Ordering::SeqCst) == 0 {
+            return;
         }
+        let next = || {
+            // A statement of its own: the lock would be held during the call, which uses the pipe.
+            let next = lock(&self.shared).next_delivery();
+            next.map(|(handler, delivery)| delivery.give(self, &*handler))
+                .is_some()
+        };
+        self.turn
+            .deliver(next, || lock(&self.shared).has_delivery());
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
@@ -227,39 +186,5 @@ impl Core {
         }
         self.poller.wake_background();
         self.drive();
-    }
-}
-
-thread_local! {
-    /// The address of the pipe whose handler this thread is calling; 0 outside.
-    static DELIVERING: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The right to call the handler: one thread has it at a time. A handler may drive another pipe, whose handler is then
-/// called inside this one's turn.
-struct Turn<'a> {
-    core: &'a Core,
-    outer: usize,
-}
-
-impl<'a> Turn<'a> {
-    /// `None` if somebody has it.
-    fn take(core: &'a Arc<Core>) -> Option<Self> {
-        if core.delivering.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        let outer = DELIVERING.replace(Arc::as_ptr(core).addr());
-        Some(Self { core, outer })
-    }
-
-    fn is_here(core: &Arc<Core>) -> bool {
-        DELIVERING.get() == Arc::as_ptr(core).addr()
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        DELIVERING.set(self.outer);
-        self.core.delivering.store(false, Ordering::SeqCst);
     }
 }

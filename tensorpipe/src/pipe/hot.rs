@@ -13,8 +13,9 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::core::Core;
+use super::io::Io;
 use super::spin::Spin;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// The background task as a spinner; operations are numbered from 1.
 pub(super) const BACKGROUND: u64 = u64::MAX;
@@ -94,17 +95,12 @@ impl Core {
     /// Whether something can be done now: looks a few times. For the spinner, between two polls.
     pub(super) fn look(&self) -> bool {
         for _ in 0..LOOKS {
-            if self.has_kick() {
-                return true;
+            match self.io.look(Io::look) {
+                Some(false) => {}
+                Some(true) => return true,
+                // Whoever drives finds what there is.
+                None => return false,
             }
-            // Whoever drives finds what there is.
-            let Some(mut io) = try_lock(&self.io) else {
-                return false;
-            };
-            if io.look() {
-                return true;
-            }
-            drop(io);
             std::hint::spin_loop();
         }
         false

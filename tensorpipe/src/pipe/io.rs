@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::ReadBuf;
 
-use super::core::{Core, Round};
+use super::core::Core;
+use super::hand_over::Round;
 use super::shared::Shared;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;

@@ -3,6 +3,7 @@
 mod background;
 mod budget;
 mod core;
+mod hand_over;
 mod handler;
 mod hot;
 mod incoming;
@@ -13,6 +14,7 @@ mod reading;
 mod shared;
 mod spin;
 mod stats;
+mod turn;
 mod waiter;
 mod write;
 

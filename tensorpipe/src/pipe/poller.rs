@@ -19,7 +19,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub(crate) struct Poller {
-    /// Somebody was woken and has not driven the pipe since.
+    /// Somebody was woken and has not driven the pipe since. Changed by exchanges only: whoever takes it back sees what
+    /// there was to wake for.
     notified: AtomicBool,
     roles: Mutex<Roles>,
 }
@@ -97,11 +98,11 @@ impl Poller {
 
     /// Whoever is about to drive says so first.
     pub(crate) fn driving(&self) {
-        self.notified.store(false, Ordering::SeqCst);
+        self.notified.swap(false, Ordering::SeqCst);
     }
 
     pub(crate) fn notify(&self) {
-        self.notified.store(true, Ordering::SeqCst);
+        self.notified.swap(true, Ordering::SeqCst);
         let waker = {
             let roles = lock(&self.roles);
             roles
