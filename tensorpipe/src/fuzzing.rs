@@ -40,7 +40,7 @@ const THEIRS: WireLimits = WireLimits {
 
 #[cfg(test)]
 mod tests {
-    /// Each seed, and each seed cut anywhere and with one byte changed, is an input that every target bears.
+    /// Each seed, and each seed cut and with one byte changed, is an input that every target bears.
     #[test]
     fn seeds_and_what_is_near_them_hold() {
         let mut targets = std::collections::BTreeSet::new();
@@ -53,7 +53,8 @@ mod tests {
             };
             targets.insert(target);
             run(&seed);
-            for at in 0..seed.len() {
+            // Of a long one not everywhere: that is what a run of its target is for.
+            for at in (0..seed.len()).step_by(1 + seed.len() / 200) {
                 run(&seed[..at]);
                 for value in [0, 0xff, seed[at] ^ 0x10] {
                     let mut near = seed.clone();

@@ -110,9 +110,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(dropped) = self.outgoing.remove(message) else {
             return false;
         };
-        self.outbox
-            .streams
-            .retain(|stream| stream.op.message != message);
+        let mut started = false;
         for (i, part) in dropped.parts.iter().enumerate() {
             if let (Carriage::Bulk { channel, .. }, None, false) =
                 (part.carriage, &part.source, part.done)
@@ -123,7 +121,12 @@ impl<S: Clone, D> PipeState<S, D> {
                     outgoing: true,
                 };
                 self.events.push_back(Event::Cancel { op, channel });
+                started = true;
             }
+        }
+        // Only a part that was started is among the streams: the others' are not looked at for nothing.
+        if started {
+            (self.outbox.streams).retain(|stream| stream.op.message != message);
         }
         true
     }
