@@ -103,8 +103,12 @@
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
+//! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
 pub mod codec;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod schema;
 
 mod call;

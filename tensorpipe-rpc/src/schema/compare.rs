@@ -17,9 +17,10 @@ pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatc
             server: Some(server.service.clone()),
         });
     }
-    for ours in &client.methods {
-        let theirs = server.methods.iter().find(|m| m.name == ours.name);
-        differences.extend(theirs.and_then(|theirs| difference(ours, theirs)));
+    // At most one for each method of the server's, however often a client names it.
+    for theirs in &server.methods {
+        let ours = client.methods.iter().find(|m| m.name == theirs.name);
+        differences.extend(ours.and_then(|ours| difference(ours, theirs)));
     }
     if differences.is_empty() {
         return Ok(());

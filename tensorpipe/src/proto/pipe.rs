@@ -103,6 +103,8 @@ pub(super) struct Closing {
     pub(super) fin_sent: bool,
     pub(super) fin_acked: bool,
     pub(super) fin_received: bool,
+    /// The peer's application has called read for everything up to this message.
+    pub(super) peer_read: Option<u64>,
     /// First message number that the peer will not look at.
     pub(super) peer_ignores_from: Option<u64>,
     /// First message number of the peer's that this side does not look at.

@@ -187,3 +187,14 @@ proptest! {
         theirs.fingerprint();
     }
 }
+
+#[test]
+fn a_method_named_a_thousand_times_differs_once() {
+    let now = NOW.describe();
+    let mut client = Description::clone(&now);
+    let mut push = client.methods[0].clone();
+    push.signature = "async fn push(&self)".to_owned();
+    client.methods = vec![push; 1000];
+    let mismatch = compare(&client, &now).unwrap_err();
+    assert_eq!(mismatch.differences.len(), 1);
+}
