@@ -95,7 +95,8 @@
 //! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
-//! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves.
+//! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
+//! ones to a peer whose [`tensorpipe::Limits::metadata`] has no room for them.
 //!
 //! A handler that computes for long without an await holds up the thread that it runs on, and a runtime that is blocked for
 //! [`tensorpipe::Timeouts::silence`] (10 s) looks dead to its peers: compute in `spawn_blocking`.

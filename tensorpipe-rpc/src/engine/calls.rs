@@ -276,7 +276,7 @@ impl Engine {
         let mut late = false;
         let note = |message| late = !slot.sent_as(message);
         // Where many calls are under way, others are likely to be made at once: they leave together.
-        let message = to_message(encoded, header_len);
+        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
         slot.soon.store(soon, Ordering::Relaxed);
         let sent = if soon {
             self.pipe.send_soon(message, note)

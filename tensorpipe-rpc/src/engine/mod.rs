@@ -5,21 +5,23 @@
 
 mod calls;
 mod deadlines;
+mod envelope;
 mod replying;
 mod running;
 mod serving;
 
 pub(crate) use calls::{CallSlot, Outcome, Outgoing};
+pub(crate) use envelope::{Body, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 
 use std::sync::{Arc, Weak};
 
-use tensorpipe::{Error, Handler, Incoming, Message, MessageTensor, Payload, Pipe, ResetCode};
+use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 
 use crate::codec::Encoded;
-use crate::header::{BODY_IN_PAYLOAD, FailureCode, Header, INLINE_BODY, Kind};
+use crate::header::{FailureCode, Header, Kind};
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -47,75 +49,14 @@ impl Engine {
 
     /// Sends `encoded`: see [`to_message`].
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
-        self.pipe.send(to_message(encoded, header_len))
+        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        self.pipe.send(message)
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         self.calls.end_watch();
-    }
-}
-
-/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes. A large body becomes a payload.
-pub(crate) fn to_message(encoded: Encoded, header_len: usize) -> Message {
-    let Encoded {
-        mut metadata,
-        payloads,
-        tensors,
-    } = encoded;
-    let mut message = Message::default();
-    if metadata.len() - header_len > INLINE_BODY {
-        // The body leaves as a payload, behind the others, so that their indices stay.
-        metadata[2] |= BODY_IN_PAYLOAD;
-        let mut header = Vec::with_capacity(header_len);
-        header.extend_from_slice(&metadata[..header_len]);
-        message.payloads = payloads;
-        let body = tensorpipe::Buffer::from_vec(metadata);
-        let body = body.slice(header_len..body.len());
-        message.payloads.push(Payload::from(body));
-        metadata = header;
-    } else {
-        message.payloads = payloads;
-    }
-    message.metadata = metadata.into();
-    message.tensors = tensors.into_iter().map(MessageTensor::from).collect();
-    message
-}
-
-/// The body of a message behind its header, and what travelled beside it.
-pub(crate) struct Body {
-    pub(crate) metadata: bytes::Bytes,
-    pub(crate) payloads: Vec<Payload>,
-    pub(crate) tensors: Vec<tensorpipe::Tensor>,
-}
-
-/// Takes a message apart; `None` if its flags promise a payload that is not there.
-pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
-    let Message {
-        metadata,
-        mut payloads,
-        tensors,
-        ..
-    } = message;
-    let metadata = if header.flags & BODY_IN_PAYLOAD != 0 {
-        let body = payloads.pop()?;
-        bytes::Bytes::from_owner(BodyBytes(body))
-    } else {
-        metadata.slice(header.len..)
-    };
-    Some(Body {
-        metadata,
-        payloads,
-        tensors: tensors.into_iter().map(|part| part.tensor).collect(),
-    })
-}
-
-struct BodyBytes(Payload);
-
-impl AsRef<[u8]> for BodyBytes {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
     }
 }
 

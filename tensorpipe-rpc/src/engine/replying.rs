@@ -3,7 +3,7 @@
 use tensorpipe::Error;
 
 use super::{Body, Engine};
-use crate::codec::{Arguments, Encoded, Encoder, Outcome, Reply};
+use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::header::{FailureCode, Header, Kind};
 use crate::schema::{self, Description};
 
@@ -80,7 +80,7 @@ impl Engine {
                 payloads,
                 tensors,
             },
-            crate::codec::REPLY_HEADER,
+            REPLY_HEADER,
         );
         match sent {
             Ok(_) => {}
@@ -111,19 +111,26 @@ impl Engine {
 
     pub(super) fn reply_failure(&self, call: u64, code: FailureCode, mut text: String) {
         text.truncate(text.floor_char_boundary(REASON_MAX));
-        let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
-        let header_len = metadata.len();
-        metadata.extend_from_slice(text.as_bytes());
-        let sent = self.send(
-            Encoded {
-                metadata,
-                ..Encoded::default()
-            },
-            header_len,
-        );
+        let mut sent = self.send_failure(call, code, &text);
+        if let Err(Error::Misuse(_)) = sent {
+            // Of a caller that takes hardly anything: what fits, rather than no answer.
+            let room = self.pipe.peer_limits().metadata as usize;
+            let room = room.saturating_sub(REPLY_HEADER);
+            sent = self.send_failure(call, code, &text[..text.floor_char_boundary(room)]);
+        }
         if let Err(error) = sent {
             tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
         }
+    }
+
+    fn send_failure(&self, call: u64, code: FailureCode, text: &str) -> Result<u64, Error> {
+        let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
+        metadata.extend_from_slice(text.as_bytes());
+        let encoded = Encoded {
+            metadata,
+            ..Encoded::default()
+        };
+        self.send(encoded, REPLY_HEADER)
     }
 }
 

@@ -11,7 +11,7 @@ use tensorpipe::{Error, Incoming, Message, ResetCode};
 
 use super::running::{Running, drop_quietly};
 use super::{Body, Engine, to_body};
-use crate::codec::Arguments;
+use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, scoped};
 use crate::header::{FailureCode, Header, Kind};
 use crate::server::ServerShared;
@@ -126,6 +126,11 @@ impl Engine {
             let text = "serves nothing: this is a client".to_owned();
             return self.reply_failure(header.call, FailureCode::NoService, text);
         };
+        if (self.pipe.peer_limits().metadata as usize) < REPLY_HEADER {
+            return incoming.refuse(
+                "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
+            );
+        }
         let id = incoming.id();
         let waiting = self.pipe.unwritten();
         if waiting > serving.server.limits.calls_per_connection + REPLIES_BEYOND {

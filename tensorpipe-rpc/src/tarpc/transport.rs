@@ -230,7 +230,8 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             encoded,
             header_len,
         } = item.encode()?;
-        let mut write = self.pipe.write(to_message(encoded, header_len));
+        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let mut write = self.pipe.write(message);
         if write.id().is_none()
             && let Some(Err(error)) = (&mut write).now_or_never()
         {

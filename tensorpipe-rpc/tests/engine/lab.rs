@@ -25,6 +25,8 @@ pub(crate) trait Lab {
     async fn left(&self, cx: &CallContext) -> Duration;
     async fn panic(&self, tensor: Tensor) -> ();
     async fn panic_when_dropped(&self, wait: bool) -> ();
+    /// Panics with these words.
+    async fn refuse(&self, words: String) -> ();
 }
 
 #[derive(Clone, Default)]
@@ -119,6 +121,10 @@ impl Lab for Bench {
 
     async fn panic(&self, tensor: Tensor) {
         panic!("with {} bytes", tensor.byte_len());
+    }
+
+    async fn refuse(&self, words: String) {
+        panic!("{words}");
     }
 
     async fn panic_when_dropped(&self, wait: bool) {

@@ -11,6 +11,7 @@ mod lab;
 mod limits;
 mod services;
 mod shutdown;
+mod small_peers;
 mod stress;
 mod values;
 mod wrong_use;

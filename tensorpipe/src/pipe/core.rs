@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::io::Io;
+use super::peer_limits::PeerLimits;
 use super::poller::Poller;
 use super::shared::Shared;
 use super::stats::Counters;
@@ -24,7 +25,8 @@ const ROUNDS: usize = 16;
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) peer_limits: PeerLimits,
+    pub(crate) route: Arc<Route>,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -76,7 +78,8 @@ impl Core {
             poller,
             name: parts.name,
             peer_name: parts.peer_name,
-            route: parts.route,
+            peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),
+            route: Arc::new(parts.route),
             pool: parts.pool,
             budget: parts.budget,
             timeouts: parts.timeouts,

@@ -7,6 +7,7 @@ mod handler;
 mod incoming;
 mod io;
 mod lane;
+mod peer_limits;
 mod poller;
 mod reading;
 mod shared;
@@ -20,6 +21,7 @@ pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::{Incoming, Read};
 pub use self::lane::{LaneHandle, LaneIo};
+pub use self::peer_limits::PeerLimits;
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::PipeStats;
 pub use self::write::{Flush, Write};
@@ -92,6 +94,16 @@ impl Pipe {
     /// Which transport and channels were chosen, and why not the others.
     pub fn route(&self) -> &Route {
         &self.core().route
+    }
+
+    /// The same, to keep.
+    pub fn shared_route(&self) -> Arc<Route> {
+        self.core().route.clone()
+    }
+
+    /// The largest message that the peer takes.
+    pub fn peer_limits(&self) -> PeerLimits {
+        self.core().peer_limits
     }
 
     /// The pool that received tensors come from.
