@@ -17,7 +17,9 @@ pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 
 use crate::codec::Encoded;
@@ -52,10 +54,23 @@ impl Engine {
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
         self.pipe.send(message)
     }
+
+    /// Begins to close the pipe. What was written, a reply of many seconds perhaps, has so much time to get across, and
+    /// never less than the pipe lingers.
+    pub(crate) fn start_closing(&self, at_least: Duration) {
+        let within = at_least.max(self.pipe.linger());
+        // Goes on in the background.
+        let _ = self.pipe.close_within(within).now_or_never();
+    }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if let Some(serving) = &self.serving
+            && serving.server.is_draining()
+        {
+            self.start_closing(serving.server.limits.drain);
+        }
         self.calls.end_watch();
     }
 }

@@ -31,8 +31,9 @@ pub(crate) struct Serving {
 
 #[derive(Default)]
 struct Table {
-    /// Admitted, their tensors on their way; by message number.
-    receiving: HashMap<u64, Admitted>,
+    /// Admitted, their tensors on their way; by message number. The engine stays for them even when its server is gone: each
+    /// leaves the table when it is complete, at its deadline, or when the pipe ends.
+    receiving: HashMap<u64, (Admitted, Arc<Engine>)>,
     /// Their handlers run.
     running: HashMap<u64, CallContext>,
 }
@@ -146,9 +147,15 @@ impl Engine {
             }
             Ok(admitted) => {
                 let deadline = admitted.context.deadline();
-                serving.table().receiving.insert(id, admitted);
+                let call = (admitted, self.clone());
+                serving.table().receiving.insert(id, call);
                 match incoming.accept() {
                     Some(message) => self.call_complete(id, message),
+                    // Given up between its admission and the read.
+                    None if !serving.table().receiving.contains_key(&id) => {
+                        self.pipe
+                            .stop(id, ResetCode::Deadline, "its deadline passed");
+                    }
                     None => self.calls.look_by(deadline),
                 }
             }
@@ -158,7 +165,7 @@ impl Engine {
     /// All of a call is here, or never will be.
     pub(super) fn call_complete(self: &Arc<Self>, id: u64, message: Result<Message, Error>) {
         let Some(serving) = &self.serving else { return };
-        let Some(admitted) = serving.table().receiving.remove(&id) else {
+        let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
         let call = admitted.header.call;
@@ -245,12 +252,13 @@ impl Engine {
         let is_due = |admitted: &Admitted| admitted.context.deadline().is_some_and(|at| at <= now);
         let (due, next): (Vec<_>, _) = {
             let mut table = serving.table();
-            let due = table.receiving.extract_if(|_, admitted| is_due(admitted));
+            let due = table.receiving.extract_if(|_, (call, _)| is_due(call));
             let due = due.collect();
             let left = table.receiving.values();
-            (due, left.filter_map(|call| call.context.deadline()).min())
+            let deadlines = left.filter_map(|(call, _)| call.context.deadline());
+            (due, deadlines.min())
         };
-        for (id, admitted) in due {
+        for (id, (admitted, _)) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
             self.reply_late(admitted.header.call);

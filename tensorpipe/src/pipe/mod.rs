@@ -255,6 +255,11 @@ impl Pipe {
         }
     }
 
+    /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
+    pub fn linger(&self) -> Duration {
+        self.core().timeouts.linger
+    }
+
     /// Whether it has ended: every operation but reading what is already here fails.
     pub fn has_ended(&self) -> bool {
         lock(&self.core().shared).ended.is_some()
