@@ -109,6 +109,7 @@ pub mod codec;
 pub mod schema;
 
 mod call;
+mod caught;
 mod client;
 mod context;
 mod engine;

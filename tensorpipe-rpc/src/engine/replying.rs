@@ -99,14 +99,8 @@ impl Engine {
         self.reply_failure(call, FailureCode::Deadline, String::new());
     }
 
-    pub(super) fn reply_panic(&self, call: u64, panic: &(dyn std::any::Any + Send)) {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        self.reply_failure(
-            call,
-            FailureCode::Panicked,
-            text.unwrap_or_else(|| "with no message".to_owned()),
-        );
+    pub(super) fn reply_panic(&self, call: u64, panic: String) {
+        self.reply_failure(call, FailureCode::Panicked, panic);
     }
 
     pub(super) fn reply_failure(&self, call: u64, code: FailureCode, mut text: String) {

@@ -1,7 +1,6 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -11,6 +10,7 @@ use tensorpipe::{Error, Incoming, Message, ResetCode};
 
 use super::running::{Running, drop_quietly};
 use super::{Body, Engine, to_body};
+use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, scoped};
 use crate::header::{FailureCode, Header, Kind};
@@ -207,24 +207,24 @@ impl Engine {
         let speed = served.speed[method].clone();
         // Whoever drives the pipe may be a thread without a runtime, or of one that ends before this one.
         let _runtime = self.pipe.runtime().enter();
-        let make = AssertUnwindSafe(|| {
+        let make = || {
             scoped(
                 context.clone(),
                 served.service.call(method, arguments, context),
             )
-        });
-        let mut handler = match std::panic::catch_unwind(make) {
+        };
+        let mut handler = match caught(make) {
             Ok(handler) => handler,
-            Err(panic) => return self.reply_panic(admitted.header.call, &*panic),
+            Err(panic) => return self.reply_panic(admitted.header.call, panic),
         };
         if speed.is_short() {
             let begun = Instant::now();
             let mut cx = Context::from_waker(Waker::noop());
             let mut polling = Some(handler);
-            let polled = std::panic::catch_unwind(AssertUnwindSafe(|| match &mut polling {
+            let polled = caught(|| match &mut polling {
                 Some(handler) => handler.as_mut().poll(&mut cx),
                 None => Poll::Pending,
-            }));
+            });
             let ended = Instant::now();
             speed.measured(ended - begun);
             let late = admitted.context.deadline().is_some_and(|at| at <= ended);
@@ -235,7 +235,7 @@ impl Engine {
                     return match polled {
                         Ok(Poll::Ready(_)) if late => self.reply_late(admitted.header.call),
                         Ok(Poll::Ready(reply)) => self.reply(admitted.header.call, reply),
-                        Err(panic) => self.reply_panic(admitted.header.call, &*panic),
+                        Err(panic) => self.reply_panic(admitted.header.call, panic),
                         Ok(Poll::Pending) => {}
                     };
                 }

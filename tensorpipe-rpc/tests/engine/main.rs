@@ -6,6 +6,7 @@ mod cancel;
 mod context;
 mod counting;
 mod deadlines;
+mod drops;
 mod handlers;
 mod lab;
 mod limits;

@@ -118,9 +118,10 @@ const PIPE: &[(&str, &[&str])] = &[
 /// The same for `tensorpipe-rpc`.
 const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
+    ("caught", &[]),
     // Values and definitions: nothing of calls.
     ("codec", &[]),
-    ("schema", &[]),
+    ("schema", &["caught"]),
     ("error", &["codec"]),
     ("header", &["codec::REPLY_HEADER"]),
     (
@@ -136,6 +137,7 @@ const RPC: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
+            "caught",
             "codec",
             "context",
             "error",
