@@ -273,7 +273,7 @@ impl ServerShared {
     fn serve(self: &Arc<Self>, pipe: Pipe) {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
-        let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id)));
+        let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id, &pipe)));
         {
             let mut connections = self.connections();
             if self.is_draining() {

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tensorpipe::{Error, Incoming, Message, Pipe, ResetCode};
 
 use super::running::{Running, drop_quietly};
 use super::{Body, Engine, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
-use crate::context::{CallContext, scoped};
+use crate::context::{CallContext, Caller, scoped};
 use crate::header::{FailureCode, Header, Kind};
 use crate::server::ServerShared;
 
@@ -24,6 +24,7 @@ pub(crate) struct Serving {
     pub(super) server: Arc<ServerShared>,
     /// The server's number for this connection.
     id: u64,
+    caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Calls admitted and not answered.
     busy: Arc<AtomicUsize>,
@@ -62,10 +63,11 @@ impl Drop for Busy {
 }
 
 impl Serving {
-    pub(crate) fn new(server: Arc<ServerShared>, id: u64) -> Self {
+    pub(crate) fn new(server: Arc<ServerShared>, id: u64, pipe: &Pipe) -> Self {
         Self {
             server,
             id,
+            caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
             busy: Arc::default(),
         }
@@ -76,7 +78,7 @@ impl Serving {
     }
 
     /// Decides on the header alone.
-    fn admit(&self, header: &Header, engine: &Engine) -> Result<Admitted, (FailureCode, String)> {
+    fn admit(&self, header: &Header) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
         let busy = self.busy.fetch_add(1, Ordering::AcqRel);
         server.call_began();
@@ -111,7 +113,7 @@ impl Serving {
         };
         // Far beyond any clock there is no deadline.
         let deadline = Instant::now().checked_add(Duration::from_micros(left));
-        let context = CallContext::new(deadline, header.trace, &engine.pipe);
+        let context = CallContext::new(deadline, header.trace, self.caller.clone());
         Ok(Admitted {
             header: *header,
             target,
@@ -139,7 +141,7 @@ impl Engine {
             // is refused, which bounds this.
             return incoming.refuse("too many replies wait to be read by their caller");
         }
-        match serving.admit(&header, self) {
+        match serving.admit(&header) {
             Err((code, text)) => {
                 // The tensors are not wanted: dropping the message says so.
                 drop(incoming);
