@@ -9,12 +9,14 @@ mod envelope;
 mod replying;
 mod running;
 mod serving;
+mod slot;
 
-pub(crate) use calls::{CallSlot, Outcome, Outgoing};
+pub(crate) use calls::{Outcome, Outgoing};
 pub(crate) use envelope::{Body, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
+pub(crate) use slot::CallSlot;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -95,6 +97,11 @@ impl Handler for Receiver {
             }
         };
         match header.kind {
+            Kind::Call | Kind::Bind | Kind::Tarpc(_) if engine.is_behind() => {
+                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
+                // is refused, which bounds this.
+                incoming.refuse("too many replies wait to be read by their caller");
+            }
             Kind::Call | Kind::Bind => engine.call_arrives(header, incoming),
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)

@@ -19,6 +19,9 @@ use crate::server::ServerShared;
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
 
+/// The longest description of a service that is looked at, in bytes. It is decoded and compared while its connection waits.
+const BIND_MAX: u64 = 4 << 20;
+
 /// What one connection of a server handles.
 pub(crate) struct Serving {
     pub(super) server: Arc<ServerShared>,
@@ -124,6 +127,13 @@ impl Serving {
 }
 
 impl Engine {
+    /// Whether the peer has left so many replies unread that it gets no more.
+    pub(super) fn is_behind(&self) -> bool {
+        let serving = self.serving.as_ref();
+        let calls = serving.map_or(0, |serving| serving.server.limits.calls_per_connection);
+        self.pipe.unwritten() > calls + REPLIES_BEYOND
+    }
+
     pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
         let Some(serving) = &self.serving else {
             let text = "serves nothing: this is a client".to_owned();
@@ -134,13 +144,14 @@ impl Engine {
                 "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
             );
         }
-        let id = incoming.id();
-        let waiting = self.pipe.unwritten();
-        if waiting > serving.server.limits.calls_per_connection + REPLIES_BEYOND {
-            // A reply that says so would be one more. A refused message keeps its credit until the caller reads that it
-            // is refused, which bounds this.
-            return incoming.refuse("too many replies wait to be read by their caller");
+        let descriptor = incoming.descriptor();
+        let size = descriptor.metadata.len() as u64 + descriptor.byte_len();
+        if header.kind == Kind::Bind && size > BIND_MAX {
+            drop(incoming);
+            let text = format!("a description of {size} bytes is longer than {BIND_MAX}");
+            return self.reply_failure(header.call, FailureCode::BadArguments, text);
         }
+        let id = incoming.id();
         match serving.admit(&header) {
             Err((code, text)) => {
                 // The tensors are not wanted: dropping the message says so.

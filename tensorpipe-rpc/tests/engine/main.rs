@@ -8,6 +8,7 @@ mod counting;
 mod deadlines;
 mod drops;
 mod handlers;
+mod hostile_peers;
 mod lab;
 mod limits;
 mod services;

@@ -162,6 +162,11 @@ impl Pipe {
         lock(&self.core().shared).state.unwritten()
     }
 
+    /// Whether message number `id` of this side's is not handed over yet.
+    pub fn is_unwritten(&self, id: u64) -> bool {
+        lock(&self.core().shared).state.is_writing(id)
+    }
+
     /// The runtime that it was made on, which drives it when nobody awaits it.
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.core().runtime
