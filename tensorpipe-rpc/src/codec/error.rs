@@ -26,6 +26,17 @@ impl EncodeError {
         self
     }
 
+    /// Its `Serialize` panicked.
+    #[cfg(feature = "tarpc")]
+    pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
+        Self {
+            method: None,
+            subject,
+            fault: Fault::custom(&format_args!("its `Serialize` panicked: {panic}")),
+            one_way: false,
+        }
+    }
+
     /// Which value.
     pub fn subject(&self) -> Subject {
         self.subject
@@ -75,6 +86,16 @@ impl DecodeError {
     pub fn in_method(mut self, method: &'static str) -> Self {
         self.method = Some(method);
         self
+    }
+
+    /// Its `Deserialize` panicked.
+    #[cfg(feature = "tarpc")]
+    pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
+        Self {
+            method: None,
+            subject,
+            fault: Fault::custom(&format_args!("its `Deserialize` panicked: {panic}")),
+        }
     }
 
     /// Which value.

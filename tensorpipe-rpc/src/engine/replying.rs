@@ -45,19 +45,33 @@ impl Engine {
             return self.reply_failure(call, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {
-            Ok(()) => self.reply(call, Reply::value(index as u32)),
+            Ok(()) => self.reply(call, None, Reply::value(index as u32)),
             Err(mismatch) => self.reply_failure(call, FailureCode::Mismatch, mismatch.to_string()),
         }
     }
 
-    pub(super) fn reply(&self, call: u64, reply: Reply) {
+    /// What became of the call of the method at `target`: the positions of its service and of itself.
+    pub(super) fn reply(&self, call: u64, target: Option<(usize, usize)>, reply: Reply) {
+        let method = || {
+            let (service, method) = target?;
+            let services = &self.serving.as_ref()?.server.services;
+            Some(services[service].service.schema().methods[method].name)
+        };
         let (kind, encoded) = match reply.into_outcome() {
             Outcome::Value(encoded) => (Kind::Value, encoded),
             Outcome::Error(encoded) => (Kind::ServiceError, encoded),
             Outcome::Unsendable(error) => {
+                let error = match method() {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
                 return self.reply_failure(call, FailureCode::BadReply, error.to_string());
             }
             Outcome::BadArguments(error) => {
+                let error = match method() {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
                 return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
             }
             Outcome::UnknownMethod(method) => {

@@ -109,7 +109,7 @@ impl Future for Running {
                     // Blocking work that saw it stopped half way: not a result.
                     this.engine.reply_late(call);
                 } else {
-                    this.engine.reply(call, reply);
+                    this.engine.reply(call, this.admitted.target, reply);
                 }
                 this.answered = true;
                 return Poll::Ready(());

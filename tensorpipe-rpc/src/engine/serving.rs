@@ -46,7 +46,7 @@ struct Table {
 pub(super) struct Admitted {
     pub(super) header: Header,
     /// Positions of the service and the method; `None` for a bind.
-    target: Option<(usize, usize)>,
+    pub(super) target: Option<(usize, usize)>,
     pub(super) context: CallContext,
     /// Held until the call is answered.
     _busy: Busy,
@@ -247,7 +247,9 @@ impl Engine {
                     drop_quietly(&mut done);
                     return match polled {
                         Ok(Poll::Ready(_)) if late => self.reply_late(admitted.header.call),
-                        Ok(Poll::Ready(reply)) => self.reply(admitted.header.call, reply),
+                        Ok(Poll::Ready(reply)) => {
+                            self.reply(admitted.header.call, admitted.target, reply)
+                        }
                         Err(panic) => self.reply_panic(admitted.header.call, panic),
                         Ok(Poll::Pending) => {}
                     };

@@ -15,5 +15,6 @@ mod services;
 mod shutdown;
 mod small_peers;
 mod stress;
+mod unsuitable;
 mod values;
 mod wrong_use;

@@ -158,6 +158,7 @@ const RPC: &[(&str, &[&str])] = &[
     (
         "tarpc",
         &[
+            "caught",
             "client",
             "codec",
             "context::TraceContext",
