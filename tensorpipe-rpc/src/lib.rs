@@ -91,6 +91,7 @@
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
 //! | depth of a value | 128 levels | [`codec::MAX_DEPTH`] |
+//! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
 //! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |

@@ -80,6 +80,62 @@ async fn a_server_that_answers_what_it_has_not_read_does_not_make_its_client_kee
 }
 
 #[tokio::test]
+async fn answers_that_nobody_waits_for_change_nothing() {
+    let (client, pipe) = by_hand().await;
+    let large = || Tensor::zeros(DType::U8, [1 << 20]).unwrap();
+    for round in 0..3 {
+        let call = client.bounce(&large());
+        let id = call_id(&pipe.read().await.unwrap().metadata);
+        // To nobody, small and large; to this call, twice.
+        for other in [id + 1000, u64::MAX, id.wrapping_sub(1)] {
+            pipe.send(message(VALUE, 0, other, b"?")).unwrap();
+            pipe.send(message(VALUE, 0, other, &[0]).tensor(large()))
+                .unwrap();
+        }
+        let first = Tensor::from(vec![round; 100_000]);
+        pipe.send(message(VALUE, 0, id, &[0]).tensor(first))
+            .unwrap();
+        pipe.send(message(VALUE, 0, id, &[0]).tensor(large()))
+            .unwrap();
+        pipe.send(message(FAILURE, 1, id, b"after all")).unwrap();
+        let answer = call.await.unwrap();
+        assert_eq!(answer.as_slice::<u32>().unwrap(), vec![round; 100_000]);
+        // Cancelled, and answered all the same.
+        let call = client.bounce(&large());
+        let id = call_id(&pipe.read().await.unwrap().metadata);
+        drop(call);
+        pipe.send(message(VALUE, 0, id, &[0]).tensor(large()))
+            .unwrap();
+    }
+    pipe.flush().await.unwrap();
+    until(|| pipe.unwritten() == 0).await;
+    assert_eq!(client.connection().calls_under_way(), 0);
+    let pool = client.connection().pipe().pool().clone();
+    until(|| pool.stats().outstanding_bytes == 0).await;
+}
+
+#[tokio::test]
+async fn two_calls_of_one_id_are_two_calls() {
+    let both = both(tcp(), tcp(), ServerLimits::default()).await;
+    let url = both.server.url().to_string();
+    let pipe = both.near.connect(&url).await.unwrap();
+    for text in ["one", "two"] {
+        let mut argument = vec![3];
+        argument.extend_from_slice(text.as_bytes());
+        pipe.send(raw_call("echo", 5, &argument)).unwrap();
+    }
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let reply = pipe.read().await.unwrap();
+        assert_eq!((reply.metadata[0], call_id(&reply.metadata)), (VALUE, 5));
+        answers.push(reply.metadata[13..].to_vec());
+    }
+    answers.sort();
+    assert_eq!(answers, [b"one", b"two"]);
+    both.is_clean().await;
+}
+
+#[tokio::test]
 async fn a_servers_words_do_not_move_the_cursor() {
     let (client, pipe) = by_hand().await;
     let call = client.echo("x");

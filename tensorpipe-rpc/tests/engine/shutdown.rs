@@ -225,3 +225,20 @@ async fn a_dropped_server_waits_for_calls_whose_tensors_are_on_their_way() {
     assert_eq!(begun, 0, "it was to be under way still");
     assert_eq!(upload.await.unwrap(), 256 << 20);
 }
+
+#[tokio::test]
+async fn a_shutdown_that_is_not_waited_for_goes_on() {
+    over_each(async |both| {
+        let running = both.client.sleep(150);
+        until(|| both.at_it() == 1).await;
+        let Both { client, server, .. } = both;
+        let shutdown = server.shutdown();
+        let waited = tokio::time::timeout(Duration::from_millis(20), shutdown).await;
+        assert!(waited.is_err(), "it waits for the call");
+        let error = client.echo("late").await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+        assert_eq!(running.await.unwrap(), 150);
+        client.connection().pipe().ended().await;
+    })
+    .await;
+}
