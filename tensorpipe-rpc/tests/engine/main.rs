@@ -3,6 +3,7 @@
 
 mod busy_pipe;
 mod cancel;
+mod chaos;
 mod context;
 mod counting;
 mod deadlines;
