@@ -84,7 +84,7 @@ async fn answers_that_nobody_waits_for_change_nothing() {
     let (client, pipe) = by_hand().await;
     let large = || Tensor::zeros(DType::U8, [1 << 20]).unwrap();
     for round in 0..3 {
-        let call = client.bounce(&large());
+        let call = client.bounce(large());
         let id = call_id(&pipe.read().await.unwrap().metadata);
         // To nobody, small and large; to this call, twice.
         for other in [id + 1000, u64::MAX, id.wrapping_sub(1)] {
@@ -101,7 +101,7 @@ async fn answers_that_nobody_waits_for_change_nothing() {
         let answer = call.await.unwrap();
         assert_eq!(answer.as_slice::<u32>().unwrap(), vec![round; 100_000]);
         // Cancelled, and answered all the same.
-        let call = client.bounce(&large());
+        let call = client.bounce(large());
         let id = call_id(&pipe.read().await.unwrap().metadata);
         drop(call);
         pipe.send(message(VALUE, 0, id, &[0]).tensor(large()))
