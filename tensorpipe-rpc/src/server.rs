@@ -24,7 +24,8 @@ pub struct ServerLimits {
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,
-    /// The longest that a call may take, whatever its caller says. Default one hour.
+    /// The longest that a call may take, whatever its caller says. A caller that sends its tensors slowly, or never, holds
+    /// its place for so long: lower it where strangers may connect. Default one hour.
     pub longest_call: Duration,
     /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
     pub drain: Duration,

@@ -139,7 +139,7 @@ async fn any_server(pipe: Pipe, mut numbers: Numbers) {
             let Ok(number) = pipe.send(nearly(&mut numbers, call)) else {
                 return;
             };
-            if numbers.next() % 4 == 0 {
+            if numbers.next().is_multiple_of(4) {
                 pipe.reset(number, ResetCode::Failed, "a whim");
             }
         }
