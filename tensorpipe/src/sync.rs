@@ -1,6 +1,8 @@
 //! Locks and atomics, in one place.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use std::sync::{PoisonError, TryLockError};

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::hot::Hot;
 use super::io::Io;
 use super::peer_limits::PeerLimits;
 use super::poller::Poller;
@@ -17,7 +18,7 @@ use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Route;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock, try_lock};
 
 /// Rounds of work in one poll, before other tasks get their turn.
 const ROUNDS: usize = 16;
@@ -33,10 +34,13 @@ pub(crate) struct Core {
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) poller: Arc<Poller>,
+    pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
     pub(super) io: Mutex<Io>,
     kick: AtomicBool,
+    /// How many deliveries wait for the handler, as `shared` knows it.
+    deliveries: Arc<AtomicUsize>,
     /// Somebody calls the handler: one at a time, so that messages keep their order.
     delivering: AtomicBool,
 }
@@ -70,6 +74,7 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let poller = Arc::new(Poller::default());
         Self {
+            hot: Hot::new(parts.connection.can_be_hot()),
             io: Mutex::new(Io::new(
                 parts.connection,
                 parts.leftover,
@@ -86,6 +91,7 @@ impl Core {
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
             counters: Counters::default(),
+            deliveries: parts.shared.delivery_count().clone(),
             shared: Mutex::new(parts.shared),
             kick: AtomicBool::new(false),
             delivering: AtomicBool::new(false),
@@ -121,19 +127,25 @@ impl Core {
         self.poller.notify();
     }
 
+    /// Somebody wants the pipe to be driven, and whoever drives it has not seen that yet.
+    pub(super) fn has_kick(&self) -> bool {
+        self.kick.load(Ordering::SeqCst)
+    }
+
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
     /// that takes long), it goes on: what may arrive meanwhile is bounded by the credit given.
-    pub(super) fn pauses_for(&self, shared: &Shared) -> usize {
-        if self.delivering.load(Ordering::SeqCst) {
-            0
-        } else {
-            shared.deliveries()
+    pub(super) fn pauses_for(&self) -> usize {
+        match self.deliveries.load(Ordering::SeqCst) {
+            0 => 0,
+            _ if self.delivering.load(Ordering::SeqCst) => 0,
+            deliveries => deliveries,
         }
     }
 
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
-        loop {
+        // Whoever adds one calls this afterwards.
+        while self.deliveries.load(Ordering::SeqCst) > 0 {
             let Some(turn) = Turn::take(self) else {
                 return;
             };
@@ -147,9 +159,6 @@ impl Core {
             }
             drop(turn);
             // One that came in between the last look and the line above must not be left behind.
-            if !lock(&self.shared).has_delivery() {
-                return;
-            }
         }
     }
 

@@ -20,6 +20,8 @@ const PIPE: &[(&str, &[&str])] = &[
     ("process", &["proto", "sync"]),
     // Memory.
     ("sys", &["error"]),
+    // An algorithm, and where it lives.
+    ("ring", &["sync", "sys::shared_memory"]),
     ("device", &["error", "sys"]),
     ("tensor", &["device", "error", "message"]),
     // The protocol sees what describes a message, and never the message.
@@ -36,7 +38,7 @@ const PIPE: &[(&str, &[&str])] = &[
         ],
     ),
     // Backends: they see memory and their side of the seam, not the pipe.
-    ("transports", &["error", "process", "sync"]),
+    ("transports", &["error", "process", "ring", "sync", "sys"]),
     (
         "channels",
         &[
