@@ -144,6 +144,11 @@ impl<S: Clone, D> PipeState<S, D> {
         self.events.clear();
     }
 
+    /// What the peer takes.
+    pub(crate) fn peer_limits(&self) -> &WireLimits {
+        &self.peer
+    }
+
     /// Asks the peer to say when its application has called read for everything up to `message`.
     pub(crate) fn flush(&mut self, message: u64) {
         self.outbox.flush.push_back(message);

@@ -125,9 +125,10 @@ const PIPE: &[(&str, &[&str])] = &[
 /// The same for `tensorpipe-rpc`.
 const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
+    ("caught", &[]),
     // Values and definitions: nothing of calls.
     ("codec", &[]),
-    ("schema", &[]),
+    ("schema", &["caught"]),
     ("error", &["codec"]),
     ("header", &["codec::REPLY_HEADER"]),
     (
@@ -143,6 +144,7 @@ const RPC: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
+            "caught",
             "codec",
             "context",
             "error",
@@ -174,6 +176,7 @@ const RPC: &[(&str, &[&str])] = &[
     (
         "tarpc",
         &[
+            "caught",
             "client",
             "codec",
             "context::TraceContext",
