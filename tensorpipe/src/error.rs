@@ -389,7 +389,7 @@ pub enum Error {
         /// walk the chain would say everything twice.
         r#source: Box<Self>,
     },
-    /// The listener does not want this pipe.
+    /// The listener does not want this pipe, or a connection that was to become one of its.
     #[error("{peer} refused the pipe: {reason}")]
     Rejected {
         /// The listener's name, or its address.
@@ -486,6 +486,7 @@ impl Error {
                 | Self::Lost { .. }
                 | Self::Silent { .. }
                 | Self::Closed { .. }
+                | Self::Rejected { .. }
                 | Self::System(_)
         )
     }

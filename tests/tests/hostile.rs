@@ -12,6 +12,8 @@ mod calls;
 mod floods;
 #[path = "hostile/greetings.rs"]
 mod greetings;
+#[path = "hostile/joins.rs"]
+mod joins;
 #[path = "hostile/raw.rs"]
 mod raw;
 #[path = "hostile/server.rs"]

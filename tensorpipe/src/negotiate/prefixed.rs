@@ -16,12 +16,16 @@ pub(super) struct Prefixed {
 }
 
 impl Prefixed {
-    pub(super) fn new(first: Vec<u8>, connection: Box<dyn Connection>) -> Self {
-        Self {
+    /// The connection itself where nothing has been read.
+    pub(super) fn over(first: Vec<u8>, connection: Box<dyn Connection>) -> Box<dyn Connection> {
+        if first.is_empty() {
+            return connection;
+        }
+        Box::new(Self {
             first,
             given: 0,
             connection,
-        }
+        })
     }
 }
 

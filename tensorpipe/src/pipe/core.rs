@@ -15,7 +15,7 @@ use super::stats::Counters;
 use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
-use crate::route::Route;
+use crate::route::Routes;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
 
 /// Rounds of work in one poll, before other tasks get their turn.
@@ -24,7 +24,7 @@ const ROUNDS: usize = 16;
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) route: Routes,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -52,7 +52,7 @@ pub(super) enum Round {
 pub(crate) struct Parts {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) route: Routes,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,

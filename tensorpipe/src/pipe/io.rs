@@ -558,8 +558,10 @@ impl Io {
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        self.closed(core)
-            .unwrap_or_else(|| core.lost(error.to_string()))
+        self.closed(core).unwrap_or_else(|| {
+            let own = error.get_ref().and_then(|own| own.downcast_ref());
+            own.cloned().unwrap_or_else(|| core.lost(error.to_string()))
+        })
     }
 
     /// The good order in which the pipe ended, if it did.

@@ -89,9 +89,10 @@ impl Pipe {
         self.core().peer_name.clone()
     }
 
-    /// Which transport and channels were chosen, and why not the others.
+    /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe
+    /// that the listener did not let move goes on where it began.
     pub fn route(&self) -> &Route {
-        &self.core().route
+        self.core().route.now()
     }
 
     /// The pool that received tensors come from.
