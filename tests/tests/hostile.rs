@@ -10,6 +10,8 @@ mod budget;
 mod calls;
 #[path = "hostile/floods.rs"]
 mod floods;
+#[path = "hostile/given_back.rs"]
+mod given_back;
 #[path = "hostile/greetings.rs"]
 mod greetings;
 #[path = "hostile/joins.rs"]

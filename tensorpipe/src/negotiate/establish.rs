@@ -9,7 +9,9 @@ use crate::channels::{Channel, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
-use crate::pipe::{Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background};
+use crate::pipe::{
+    Announcements, Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background,
+};
 use crate::proto::wire::hello::WireLimits;
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
@@ -87,7 +89,13 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         budget: context.budget.clone(),
         timeouts: context.timeouts.clone(),
         queued_writes: context.limits.queued_writes,
-        shared: Shared::new(state, context.pool.clone(), runtime.clone(), permit),
+        shared: Shared::new(
+            state,
+            context.pool.clone(),
+            Announcements::new(&context.budget),
+            runtime.clone(),
+            permit,
+        ),
         runtime,
         connection: established.connection,
         leftover: established.leftover,

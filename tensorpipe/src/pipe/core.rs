@@ -18,6 +18,9 @@ use crate::error::Error;
 use crate::route::Routes;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
 
+/// For ever, for a clock that cannot count that far.
+const FAR: Duration = Duration::from_secs(1 << 32);
+
 /// Rounds of work in one poll, before other tasks get their turn.
 const ROUNDS: usize = 16;
 
@@ -178,12 +181,13 @@ impl Core {
     }
 
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
-        let (silent, lingered) = {
+        let (silent, lingered, after) = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
             (
                 silent,
                 shared.linger_until.is_some_and(|until| now >= until),
+                shared.linger,
             )
         };
         if let Some(silence) = silent {
@@ -197,7 +201,6 @@ impl Core {
                 self.name
             )
             .into();
-            let after = self.timeouts.linger;
             self.fail(Error::Timeout {
                 what,
                 after,
@@ -213,7 +216,10 @@ impl Core {
             if shared.ended.is_some() || shared.linger_until.is_some() {
                 return;
             }
-            shared.linger_until = Some(Instant::now() + linger);
+            // An endless one is far enough away.
+            let until = Instant::now().checked_add(linger);
+            shared.linger_until = until.or_else(|| Instant::now().checked_add(FAR));
+            shared.linger = linger;
             shared.start_closing();
         }
         self.poller.wake_background();

@@ -12,7 +12,7 @@ use tokio::io::ReadBuf;
 use super::core::{Core, Round};
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
-use crate::proto::{Input, Mark, Segment};
+use crate::proto::{Input, Mark, OpId, Segment};
 use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
@@ -61,6 +61,8 @@ struct Bulk {
     /// Received since the protocol was last told.
     got: u64,
     dest: Option<BufferMut>,
+    /// Whose it is.
+    op: Option<OpId>,
     at: u64,
 }
 
@@ -146,6 +148,7 @@ impl Io {
             self.let_go(core);
             return Ok(Round::Idle);
         }
+        self.let_go_of_unwanted(core);
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
@@ -157,6 +160,16 @@ impl Io {
                 self.send(core, wakes)?;
                 return Ok(Round::Idle);
             }
+        }
+    }
+
+    /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.
+    fn let_go_of_unwanted(&mut self, core: &Arc<Core>) {
+        if let Some(bulk) = &mut self.bulk
+            && let (Some(op), Some(_)) = (bulk.op, &bulk.dest)
+            && !lock(&core.shared).state.is_wanted(op)
+        {
+            bulk.dest = None;
         }
     }
 
@@ -427,6 +440,7 @@ impl Io {
                     left: len,
                     got: 0,
                     dest,
+                    op: target,
                     at,
                 });
                 self.bulky = len >= DIRECT_FROM;
