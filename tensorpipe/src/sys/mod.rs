@@ -2,3 +2,4 @@
 
 pub(crate) mod block;
 mod huge_pages;
+pub(crate) mod memory;
