@@ -20,6 +20,8 @@ mod joins;
 mod raw;
 #[path = "hostile/server.rs"]
 mod server;
+#[path = "hostile/slow.rs"]
+mod slow;
 #[path = "hostile/streams.rs"]
 mod streams;
 

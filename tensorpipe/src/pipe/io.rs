@@ -39,7 +39,7 @@ const DIRECT_FROM: u64 = 4 << 10;
 /// other work keeps the cores busy longer reads are as good.
 const READ_PIECE: usize = 64 << 10;
 
-/// Pieces of a chunk that come in further apart than this are told to the protocol one by one.
+/// Pieces that come in further apart than this are told to the protocol one by one.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
 /// Messages taken out of one read before they are delivered: what they provoke leaves together.
@@ -490,12 +490,7 @@ impl Io {
                     }
                     core.counters.read(len);
                     bulk.advance(len as u64);
-                    let now = Instant::now();
-                    // On a slow link a chunk takes longer than a peer may be silent.
-                    if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
-                        lock(&core.shared).state.heard(now);
-                    }
-                    self.read_at = now;
+                    came_in(&mut self.read_at, core);
                     if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
                         && core.counters.snapshot().bytes_in > stop::SOME
                     {
@@ -555,7 +550,7 @@ impl Io {
                     return Err(self.end_of_stream(core));
                 }
                 core.counters.read(len);
-                self.read_at = Instant::now();
+                came_in(&mut self.read_at, core);
                 self.end += len;
                 Ok(true)
             }
@@ -596,4 +591,14 @@ impl Bulk {
         self.got += len;
         self.at += len;
     }
+}
+
+/// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
+/// the protocol hears of them when they are whole.
+fn came_in(read_at: &mut Instant, core: &Arc<Core>) {
+    let now = Instant::now();
+    if now.saturating_duration_since(*read_at) > SIGN_OF_LIFE {
+        lock(&core.shared).state.heard(now);
+    }
+    *read_at = now;
 }
