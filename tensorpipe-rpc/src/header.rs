@@ -264,6 +264,9 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
+mod wire_md;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

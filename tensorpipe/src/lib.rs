@@ -117,6 +117,9 @@ pub use device::{Buffer, BufferMut, Device, DeviceKind, Memory, Pool, PoolOption
 pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
-pub use pipe::{Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, Write};
+pub use pipe::{
+    Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto,
+    Write,
+};
 pub use route::{ChannelRoute, Refusal, Route};
 pub use tensor::{DType, Element, Tensor};

@@ -31,7 +31,7 @@ fn listener(bytes: &[u8]) {
     assert_eq!(again.as_ref(), Some(&purpose));
     if let Purpose::Pipe { brochure, .. } = purpose {
         let answer = answer(&brochure);
-        match ask(&ServerHandshake::answer(&answer)) {
+        match ask(&ServerHandshake::answer(&answer), false) {
             Some(Reply::Answer(heard)) => assert_eq!(*heard, answer),
             other => panic!("an answer is understood as {other:?}"),
         }
@@ -39,18 +39,35 @@ fn listener(bytes: &[u8]) {
 }
 
 fn connector(bytes: &[u8]) {
-    let fed = fed(bytes, || {
-        let mut handshake = ClientHandshake::default();
-        move |input: &[u8]| {
-            let (used, reply) = handshake.handle(input)?;
-            Ok((used, reply.map(Heard::from)))
+    for joins in [false, true] {
+        let fed = fed(bytes, || {
+            let mut handshake = client(joins);
+            move |input: &[u8]| {
+                let (used, reply) = handshake.handle(input)?;
+                Ok((used, reply.map(Heard::from)))
+            }
+        });
+        if let Some(heard) = fed {
+            heard_again(heard, joins);
         }
-    });
-    let Some(heard) = fed else { return };
-    let again = match &heard {
-        Heard::Answer(answer) => ask(&ServerHandshake::answer(answer)),
-        Heard::Reject(reject) => ask(&ServerHandshake::reject(reject)),
+    }
+}
+
+fn client(joins: bool) -> ClientHandshake {
+    if joins {
+        ClientHandshake::joining()
+    } else {
+        ClientHandshake::default()
+    }
+}
+
+fn heard_again(heard: Heard, joins: bool) {
+    let bytes = match &heard {
+        Heard::Answer(answer) => ServerHandshake::answer(answer),
+        Heard::Reject(reject) => ServerHandshake::reject(reject),
+        Heard::Joined => ServerHandshake::joined(),
     };
+    let again = ask(&bytes, joins);
     assert_eq!(again.map(Heard::from), Some(heard));
 }
 
@@ -69,6 +86,7 @@ fn stay(bytes: &[u8]) {
 enum Heard {
     Answer(Answer),
     Reject(Reject),
+    Joined,
 }
 
 impl From<Reply> for Heard {
@@ -76,6 +94,7 @@ impl From<Reply> for Heard {
         match reply {
             Reply::Answer(answer) => Self::Answer(*answer),
             Reply::Reject(reject) => Self::Reject(reject),
+            Reply::Joined => Self::Joined,
         }
     }
 }
@@ -111,8 +130,8 @@ fn listen_to(bytes: &[u8]) -> Option<Purpose> {
     purpose
 }
 
-fn ask(bytes: &[u8]) -> Option<Reply> {
-    let heard = ClientHandshake::default().handle(bytes);
+fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {
+    let heard = client(joins).handle(bytes);
     let (used, reply) = heard.unwrap_or_else(|fault| panic!("{fault}"));
     assert_eq!(used, bytes.len());
     reply

@@ -18,14 +18,17 @@ use super::turn::Turn;
 use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
-use crate::route::Route;
+use crate::route::Routes;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
+
+/// For ever, for a clock that cannot count that far.
+const FAR: Duration = Duration::from_secs(1 << 32);
 
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
     pub(crate) peer_limits: PeerLimits,
-    pub(crate) route: Arc<Route>,
+    pub(crate) route: Routes,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -46,7 +49,7 @@ pub(crate) struct Core {
 pub(crate) struct Parts {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) route: Routes,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -72,7 +75,7 @@ impl Core {
             name: parts.name,
             peer_name: parts.peer_name,
             peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),
-            route: Arc::new(parts.route),
+            route: parts.route,
             pool: parts.pool,
             budget: parts.budget,
             timeouts: parts.timeouts,
@@ -149,12 +152,13 @@ impl Core {
     }
 
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
-        let (silent, lingered) = {
+        let (silent, lingered, after) = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
             (
                 silent,
                 shared.linger_until.is_some_and(|until| now >= until),
+                shared.linger,
             )
         };
         if let Some(silence) = silent {
@@ -168,7 +172,6 @@ impl Core {
                 self.name
             )
             .into();
-            let after = self.timeouts.linger;
             self.fail(Error::Timeout {
                 what,
                 after,
@@ -184,7 +187,10 @@ impl Core {
             if shared.ended.is_some() || shared.linger_until.is_some() {
                 return;
             }
-            shared.linger_until = Some(Instant::now() + linger);
+            // An endless one is far enough away.
+            let until = Instant::now().checked_add(linger);
+            shared.linger_until = until.or_else(|| Instant::now().checked_add(FAR));
+            shared.linger = linger;
             shared.start_closing();
         }
         self.poller.wake_background();

@@ -14,7 +14,7 @@ use super::hand_over::Round;
 use super::shared::Shared;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
-use crate::proto::{Input, Mark, Segment};
+use crate::proto::{Input, Mark, OpId, Segment};
 use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
@@ -41,7 +41,7 @@ const DIRECT_FROM: u64 = 4 << 10;
 /// other work keeps the cores busy longer reads are as good.
 const READ_PIECE: usize = 64 << 10;
 
-/// Pieces of a chunk that come in further apart than this are told to the protocol one by one.
+/// Pieces that come in further apart than this are told to the protocol one by one.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
 /// Messages taken out of one read before they are delivered: what they provoke leaves together.
@@ -66,6 +66,8 @@ struct Bulk {
     /// Received since the protocol was last told.
     got: u64,
     dest: Option<BufferMut>,
+    /// Whose it is.
+    op: Option<OpId>,
     at: u64,
 }
 
@@ -169,6 +171,7 @@ impl Io {
             self.let_go(core);
             return Ok(Round::Idle);
         }
+        self.let_go_of_unwanted(core);
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
@@ -181,6 +184,16 @@ impl Io {
                 return self.send(core, wakes).map(|_| Round::Idle);
             }
             self.settle(core, wakes);
+        }
+    }
+
+    /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.
+    fn let_go_of_unwanted(&mut self, core: &Arc<Core>) {
+        if let Some(bulk) = &mut self.bulk
+            && let (Some(op), Some(_)) = (bulk.op, &bulk.dest)
+            && !lock(&core.shared).state.is_wanted(op)
+        {
+            bulk.dest = None;
         }
     }
 
@@ -457,6 +470,7 @@ impl Io {
                     left: len,
                     got: 0,
                     dest,
+                    op: target,
                     at,
                 });
                 self.bulky = len >= DIRECT_FROM;
@@ -508,12 +522,8 @@ impl Io {
                     core.counters.read(len);
                     core.hot.found();
                     bulk.advance(len as u64);
-                    let now = Instant::now();
-                    // On a slow link a chunk takes longer than a peer may be silent.
-                    if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
-                        lock(&core.shared).state.heard(now);
-                    }
-                    self.read_at = now;
+                    // `bulk` is borrowed: this is `Io::came_in`, field by field.
+                    came_in(&mut self.read_at, &mut self.reads, core);
                     if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
                         && core.counters.snapshot().bytes_in > stop::SOME
                     {
@@ -574,20 +584,15 @@ impl Io {
                 }
                 core.counters.read(len);
                 core.hot.found();
-                self.look_at_clock(core);
+                self.came_in(core);
                 self.end += len;
                 Ok(true)
             }
         }
     }
 
-    /// While hot, reads follow each other within microseconds: the clock costs more than a frame.
-    fn look_at_clock(&mut self, core: &Core) {
-        self.reads += 1;
-        if self.reads >= READS || !core.hot.is_on() {
-            self.reads = 0;
-            self.read_at = Instant::now();
-        }
+    fn came_in(&mut self, core: &Core) {
+        came_in(&mut self.read_at, &mut self.reads, core);
     }
 
     fn end_of_stream(&self, core: &Arc<Core>) -> Error {
@@ -600,8 +605,10 @@ impl Io {
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        self.closed(core)
-            .unwrap_or_else(|| core.lost(error.to_string()))
+        self.closed(core).unwrap_or_else(|| {
+            let own = error.get_ref().and_then(|own| own.downcast_ref());
+            own.cloned().unwrap_or_else(|| core.lost(error.to_string()))
+        })
     }
 
     /// The good order in which the pipe ended, if it did.
@@ -622,4 +629,20 @@ impl Bulk {
         self.got += len;
         self.at += len;
     }
+}
+
+/// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
+/// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
+/// costs more than a frame, and is looked at now and then.
+fn came_in(read_at: &mut Instant, reads: &mut u32, core: &Core) {
+    *reads += 1;
+    if *reads < READS && core.hot.is_on() {
+        return;
+    }
+    *reads = 0;
+    let now = Instant::now();
+    if now.saturating_duration_since(*read_at) > SIGN_OF_LIFE {
+        lock(&core.shared).state.heard(now);
+    }
+    *read_at = now;
 }

@@ -9,8 +9,11 @@ mod hot;
 mod incoming;
 mod io;
 mod lane;
+mod loan;
 mod peer_limits;
+mod plan;
 mod poller;
+mod read;
 mod reading;
 mod shared;
 mod spin;
@@ -20,12 +23,13 @@ mod waiter;
 mod write;
 
 pub(crate) use self::background::spawn_background;
-pub(crate) use self::budget::Budget;
+pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
-pub use self::incoming::{Incoming, Read};
+pub use self::incoming::Incoming;
 pub use self::lane::{LaneHandle, LaneIo};
 pub use self::peer_limits::PeerLimits;
+pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::PipeStats;
 pub use self::write::{Flush, Write};
@@ -95,14 +99,15 @@ impl Pipe {
         self.core().peer_name.clone()
     }
 
-    /// Which transport and channels were chosen, and why not the others.
+    /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe
+    /// that the listener did not let move goes on where it began.
     pub fn route(&self) -> &Route {
-        &self.core().route
+        self.core().route.now()
     }
 
     /// The same, to keep.
     pub fn shared_route(&self) -> Arc<Route> {
-        self.core().route.clone()
+        self.core().route.now().clone()
     }
 
     /// The largest message that the peer takes.

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::budget::{Announced, Announcements};
 use super::core::Core;
 use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
@@ -31,6 +32,9 @@ pub(crate) struct Shared {
     retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
     pool: Pool,
+    announcements: Announcements,
+    /// For what a lane has just allocated.
+    announced: Vec<Announced>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Arrival>,
@@ -49,6 +53,8 @@ pub(crate) struct Shared {
     pub(super) ended: Option<Error>,
     /// Closing: until when at most.
     pub(super) linger_until: Option<Instant>,
+    /// And how long that is.
+    pub(super) linger: Duration,
     /// Its place among the pipes of its listener.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
     /// First of this side's messages that the peer has not looked at, because it goes.
@@ -61,6 +67,7 @@ impl Shared {
     pub(crate) fn new(
         state: PipeState<Buffer, BufferMut>,
         pool: Pool,
+        announcements: Announcements,
         runtime: tokio::runtime::Handle,
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
     ) -> Self {
@@ -71,6 +78,8 @@ impl Shared {
             retired_lanes: Vec::new(),
             lane_results: Vec::new(),
             pool,
+            announcements,
+            announced: Vec::new(),
             runtime,
             arrived: VecDeque::new(),
             waiting: Vec::new(),
@@ -82,6 +91,7 @@ impl Shared {
             delivery_count: Arc::default(),
             ended: None,
             linger_until: None,
+            linger: Duration::ZERO,
             ignored_from: None,
             peer_goes_because: "".into(),
         }
@@ -209,26 +219,27 @@ impl Shared {
                 op,
                 channel,
                 source,
-            } => self.with_lane(channel, |lane, io| lane.send(op, source, io)),
+            } => self.with_lane(op, channel, |lane, io| lane.send(op, source, io)),
             Event::StreamSent { op } => {
                 if let Some(channel) = self.state.outgoing_channel(op) {
-                    self.with_lane(channel, |lane, io| lane.streamed(op, None, io));
+                    self.with_lane(op, channel, |lane, io| lane.streamed(op, None, io));
                 }
             }
             Event::StreamReceived { op, dest } => {
                 if let (Some((channel, _)), Some(dest)) =
                     (self.state.bulk_channel(op.message, op.part), dest)
                 {
-                    self.with_lane(channel, |lane, io| lane.streamed(op, Some(dest), io));
+                    self.with_lane(op, channel, |lane, io| lane.streamed(op, Some(dest), io));
                 }
             }
             Event::Cancel { op, channel } => {
-                self.with_lane(channel, |lane, io| lane.cancel(op, io))
+                self.with_lane(op, channel, |lane, io| lane.cancel(op, io))
             }
             Event::Channel { op, channel, body } => {
                 let name = self.lanes[usize::from(channel)].channel.name();
                 let mut result = Ok(());
-                self.with_lane(channel, |lane, io| result = lane.control(op, &body, io));
+                self.with_lane(op, channel, |lane, io| result = lane.control(op, &body, io));
+                self.announce(op.message);
                 result.map_err(|fault| (name, fault))?;
             }
             Event::Written { message } => self.end_write(message, Ok(()), wakes),
@@ -267,8 +278,41 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether a part of an incoming message that is on `from` at its writer can be received on `to` here, or why not.
+    pub(super) fn reaches(
+        &self,
+        message: u64,
+        part: u16,
+        from: Device,
+        to: Device,
+    ) -> Result<(), String> {
+        match self.state.bulk_channel(message, part) {
+            None | Some((_, true)) => Err(
+                "it is here already; the writer can name the device with `MessageTensor::to_device`"
+                    .to_owned(),
+            ),
+            Some((channel, false)) => match self.lanes.get(usize::from(channel)) {
+                Some(slot) if slot.pairs.contains(&(to, from)) => Ok(()),
+                Some(slot) => Err(format!(
+                    "channel {}, which its writer chose, does not reach it from {from}; `Pipe::route` says what it reaches",
+                    slot.channel.name()
+                )),
+                None => Err("the pipe has ended".to_owned()),
+            },
+        }
+    }
+
+    /// What lanes have allocated counts until this message is complete.
+    pub(super) fn announce(&mut self, message: u64) {
+        let announced = self.announced.drain(..);
+        if let Some(reading) = self.reads.get_mut(&message) {
+            reading.announce(announced);
+        }
+    }
+
     pub(super) fn with_lane(
         &mut self,
+        op: OpId,
         channel: u8,
         act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>),
     ) {
@@ -279,6 +323,9 @@ impl Shared {
             state: &mut self.state,
             results: &mut self.lane_results,
             pool: &self.pool,
+            // What this side sends was announced by nobody.
+            announcements: (!op.outgoing).then_some(&self.announcements),
+            announced: &mut self.announced,
             runtime: &self.runtime,
         };
         act(&mut *slot.lane, &mut io);
@@ -314,17 +361,16 @@ impl Shared {
                 None => break,
                 Some(len) if len > 0 => {
                     if let Some((channel, true)) = self.state.bulk_channel(message, part) {
-                        let want = Want::Adopt {
-                            len,
-                            device: Device::CPU,
-                        };
-                        self.with_lane(channel, |lane, io| lane.recv(op, want, io));
+                        let device = self.state.target(op);
+                        let want = Want::Adopt { len, device };
+                        self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
                     }
                 }
                 Some(_) => {}
             }
         }
         self.reads.insert(message, Reading::ahead());
+        self.announce(message);
     }
 
     fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {

@@ -89,7 +89,10 @@ impl<S: Clone, D> PipeState<S, D> {
                     self.events.push_back(Event::Flushed { message });
                 }
             }
-            Control::Ping { nonce } => self.outbox.control(Control::Pong { nonce }),
+            Control::Ping { nonce } => {
+                self.keep_alive.pinged = nonce;
+                self.outbox.control(Control::Pong { nonce });
+            }
             Control::Pong { .. } => {}
             Control::GoAway { next, text } => {
                 if next > self.outgoing.next_sent {

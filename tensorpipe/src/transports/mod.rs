@@ -6,6 +6,7 @@
 //! - it never waits inside a poll, and wakes the last waker given to it for each direction;
 //! - what was written before the writer shut down or dropped it in good order arrives, then the reader sees the end;
 //! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
+//! - an `io::Error` that wraps an [`Error`] of this crate ends the pipe with that one;
 //! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so.
 
 mod memory;

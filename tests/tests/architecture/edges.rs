@@ -16,7 +16,7 @@ const PIPE: &[(&str, &[&str])] = &[
     ("route", &["device"]),
     ("descriptor", &["device", "tensor"]),
     ("message", &["descriptor", "device", "tensor"]),
-    ("config", &["error", "proto"]),
+    ("config", &["error", "proto", "sys"]),
     ("process", &["proto", "sync"]),
     // Memory.
     ("sys", &["error"]),

@@ -1,4 +1,4 @@
-//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY.
+//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY, JOINED.
 
 use super::codec::{Put, Reader};
 use super::frame::{Kind, put_frame};
@@ -289,6 +289,11 @@ impl Reject {
 /// The connector could not move, for this reason, and stays on the first connection.
 pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str) {
     put_frame(out, Kind::Stay, 0, |out| out.put_text(reason));
+}
+
+/// The connection is one of its pipe's from now on.
+pub(crate) fn put_joined(out: &mut Vec<u8>) {
+    put_frame(out, Kind::Joined, 0, |_| ());
 }
 
 pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {
