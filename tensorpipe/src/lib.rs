@@ -90,6 +90,7 @@ mod negotiate;
 mod pipe;
 mod process;
 mod proto;
+mod ring;
 mod route;
 mod stop;
 mod sync;

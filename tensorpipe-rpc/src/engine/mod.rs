@@ -39,6 +39,7 @@ impl Engine {
         });
         pipe.set_handler(Arc::new(Receiver {
             engine: Arc::downgrade(&engine),
+            serves: engine.serving.is_some(),
             pipe: pipe.name().into(),
         }));
         Calls::watch_deadlines(&engine);
@@ -122,10 +123,16 @@ impl AsRef<[u8]> for BodyBytes {
 /// The pipe's handler. It holds the engine weakly: the engine holds the pipe.
 struct Receiver {
     engine: Weak<Engine>,
+    serves: bool,
     pipe: Arc<str>,
 }
 
 impl Handler for Receiver {
+    /// A client hears of nothing but its calls, which are awaited.
+    fn listens(&self) -> bool {
+        self.serves
+    }
+
     fn incoming(&self, incoming: Incoming) {
         // Without an engine the pipe is closing: the message is skipped.
         let Some(engine) = self.engine.upgrade() else {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::hand_over::HandOver;
+use super::hot::Hot;
 use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
@@ -17,7 +18,7 @@ use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Route;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
@@ -29,9 +30,12 @@ pub(crate) struct Core {
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) poller: Arc<Poller>,
+    pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
-    io: HandOver<Io>,
+    pub(super) io: HandOver<Io>,
+    /// How many deliveries wait for the handler, as `shared` knows it.
+    deliveries: Arc<AtomicUsize>,
     /// Who calls the handler.
     turn: Turn,
 }
@@ -56,6 +60,7 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let poller = Arc::new(Poller::default());
         Self {
+            hot: Hot::new(parts.connection.can_be_hot()),
             io: HandOver::new(Io::new(
                 parts.connection,
                 parts.leftover,
@@ -71,6 +76,7 @@ impl Core {
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
             counters: Counters::default(),
+            deliveries: parts.shared.delivery_count().clone(),
             shared: Mutex::new(parts.shared),
             turn: Turn::default(),
         }
@@ -88,11 +94,11 @@ impl Core {
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
     /// that takes long), it goes on: what may arrive meanwhile is bounded by the credit given.
-    pub(super) fn pauses_for(&self, shared: &Shared) -> usize {
-        if self.turn.is_taken() {
-            0
-        } else {
-            shared.deliveries()
+    pub(super) fn pauses_for(&self) -> usize {
+        match self.deliveries.load(Ordering::SeqCst) {
+            0 => 0,
+            _ if self.turn.is_taken() => 0,
+            deliveries => deliveries,
         }
     }
 
@@ -105,7 +111,7 @@ impl Core {
                 .is_some()
         };
         self.turn
-            .deliver(next, || lock(&self.shared).has_delivery());
+            .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

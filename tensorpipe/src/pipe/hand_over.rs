@@ -72,6 +72,26 @@ impl<W> HandOver<W> {
         poller.notify();
     }
 
+    /// Whether there is something to do, as far as a few looks show: `look` and kicks. Does none of it. `false` while
+    /// somebody else has the work, and finds what there is.
+    pub(super) fn look(&self, times: u32, mut look: impl FnMut(&mut W) -> bool) -> bool {
+        for _ in 0..times {
+            if self.kicked.load(Ordering::Relaxed) {
+                return true;
+            }
+            let Some(mut work) = try_lock(&self.work) else {
+                return false;
+            };
+            if look(&mut work) {
+                return true;
+            }
+            drop(work);
+            std::hint::spin_loop();
+        }
+        // Whoever came while this one had the lock relies on it.
+        self.is_kicked()
+    }
+
     fn take_kick(&self) -> bool {
         // A look is cheaper than an exchange. What it may miss, the last look does not.
         self.kicked.load(Ordering::Relaxed) && self.kicked.swap(false, Ordering::SeqCst)

@@ -11,6 +11,7 @@ use tokio::io::ReadBuf;
 
 use super::core::Core;
 use super::hand_over::Round;
+use super::shared::Shared;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, Segment};
@@ -46,6 +47,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 /// Messages taken out of one read before they are delivered: what they provoke leaves together.
 const DELIVERIES: usize = 32;
 
+/// Reads for one look at the clock, while hot.
+const READS: u32 = 16;
+
 enum Piece {
     Bytes(usize),
     Data {
@@ -68,6 +72,8 @@ struct Bulk {
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
     waker: Waker,
+    /// What the connection was told last.
+    hot: bool,
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
@@ -85,8 +91,9 @@ pub(super) struct Io {
     marks: Vec<Mark>,
     /// The peer has shut down its direction.
     eof: bool,
-    /// When bytes came in last: the clock is looked at once a read, not once a frame.
+    /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
     read_at: Instant,
+    reads: u32,
 }
 
 impl Io {
@@ -97,6 +104,7 @@ impl Io {
         Self {
             connection: Some(connection),
             waker,
+            hot: false,
             frames: Vec::new(),
             frames_sent: 0,
             pieces: VecDeque::new(),
@@ -112,12 +120,18 @@ impl Io {
             marks: Vec::new(),
             eof: false,
             read_at: Instant::now(),
+            reads: 0,
         }
     }
 
     /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
     pub(super) fn round(&mut self, core: &Arc<Core>) -> Round {
         let mut wakes = Vec::new();
+        let hot = core.hot.is_on();
+        if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
+            self.hot = hot;
+            connection.set_hot(hot);
+        }
         let outcome = self.send_and_receive(core, &mut wakes);
         let round = match outcome {
             Ok(round) => round,
@@ -133,6 +147,14 @@ impl Io {
         round
     }
 
+    /// Looks whether there is something to read.
+    pub(super) fn look(&mut self) -> bool {
+        // Without a connection there is nothing to wait for: whoever looks should see why.
+        self.connection
+            .as_mut()
+            .is_none_or(|connection| connection.look())
+    }
+
     fn send_and_receive(
         &mut self,
         core: &Arc<Core>,
@@ -141,7 +163,7 @@ impl Io {
         if self.connection.is_none() {
             return Ok(Round::Idle);
         }
-        if lock(&core.shared).is_over() {
+        if self.settle(core, wakes) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(core, wakes);
             self.let_go(core);
@@ -150,14 +172,15 @@ impl Io {
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if core.pauses_for(&lock(&core.shared)) > 0 {
+            if core.pauses_for() > 0 {
+                self.settle(core, wakes);
                 return Ok(Round::More);
             }
             if !received {
                 // What receiving made us say (grants, windows, answers) goes out before we wait.
-                self.send(core, wakes)?;
-                return Ok(Round::Idle);
+                return self.send(core, wakes).map(|_| Round::Idle);
             }
+            self.settle(core, wakes);
         }
     }
 
@@ -178,26 +201,38 @@ impl Io {
         self.bulk = None;
     }
 
-    /// Returns whether all there was to send is with the connection.
+    /// Writes what was gathered, and what the protocol wants to send after it. Returns whether all of it is with the
+    /// connection.
     fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
-        loop {
-            self.gather(core, wakes);
-            if self.pieces.is_empty() {
-                return self.flush(core).map(|()| true);
-            }
-            if !self.write(core)? {
-                self.report_marks(core, wakes);
+        while !self.pieces.is_empty() {
+            let wrote = self.write(core)?;
+            self.stop_at_marks();
+            self.settle(core, wakes);
+            if !wrote {
                 return Ok(false);
             }
-            self.report_marks(core, wakes);
         }
+        self.flush(core).map(|()| true)
     }
 
-    fn gather(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
-        if self.queued >= GATHER / 2 {
+    /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
+    fn settle(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
+        let mut shared = lock(&core.shared);
+        if !self.marks.is_empty() {
+            for mark in self.marks.drain(..) {
+                shared.state.written(mark);
+            }
+            shared.process(core, wakes);
+        }
+        self.gather(core, &mut shared, wakes);
+        shared.is_over()
+    }
+
+    fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+        let before = self.queued;
+        if before >= GATHER / 2 {
             return;
         }
-        let mut shared = lock(&core.shared);
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -233,8 +268,10 @@ impl Io {
                 }
             }
         }
-        // Parts that leave without a go-ahead go to their channels.
-        shared.process(core, wakes);
+        if self.queued > before {
+            // Parts that leave without a go-ahead go to their channels.
+            shared.process(core, wakes);
+        }
     }
 
     /// One write. Returns `false` if the connection wants to wait.
@@ -343,10 +380,7 @@ impl Io {
         }
     }
 
-    fn report_marks(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
-        if self.marks.is_empty() {
-            return;
-        }
+    fn stop_at_marks(&self) {
         for mark in &self.marks {
             match mark {
                 Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
@@ -354,11 +388,6 @@ impl Io {
                 Mark::Stream(_) => {}
             }
         }
-        let mut shared = lock(&core.shared);
-        for mark in self.marks.drain(..) {
-            shared.state.written(mark);
-        }
-        shared.process(core, wakes);
     }
 
     fn flush(&mut self, core: &Arc<Core>) -> Result<(), Error> {
@@ -379,7 +408,7 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                let there = core.pauses_for(&lock(&core.shared));
+                let there = core.pauses_for();
                 if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
@@ -392,7 +421,7 @@ impl Io {
                 }
                 continue;
             }
-            if core.pauses_for(&lock(&core.shared)) > 0 {
+            if core.pauses_for() > 0 {
                 return Ok(true);
             }
             if !self.fill(core)? {
@@ -435,7 +464,8 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(core.pauses_for(shared))
+        self.gather(core, shared, wakes);
+        Ok(core.pauses_for())
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -476,6 +506,7 @@ impl Io {
                         return Err(self.end_of_stream(core));
                     }
                     core.counters.read(len);
+                    core.hot.found();
                     bulk.advance(len as u64);
                     let now = Instant::now();
                     // On a slow link a chunk takes longer than a peer may be silent.
@@ -542,10 +573,20 @@ impl Io {
                     return Err(self.end_of_stream(core));
                 }
                 core.counters.read(len);
-                self.read_at = Instant::now();
+                core.hot.found();
+                self.look_at_clock(core);
                 self.end += len;
                 Ok(true)
             }
+        }
+    }
+
+    /// While hot, reads follow each other within microseconds: the clock costs more than a frame.
+    fn look_at_clock(&mut self, core: &Core) {
+        self.reads += 1;
+        if self.reads >= READS || !core.hot.is_on() {
+            self.reads = 0;
+            self.read_at = Instant::now();
         }
     }
 

@@ -5,12 +5,14 @@ mod budget;
 mod core;
 mod hand_over;
 mod handler;
+mod hot;
 mod incoming;
 mod io;
 mod lane;
 mod poller;
 mod reading;
 mod shared;
+mod spin;
 mod stats;
 mod turn;
 mod waiter;
@@ -203,6 +205,9 @@ impl Pipe {
 
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
     pub fn set_handler(&self, handler: Arc<dyn Handler>) {
+        if handler.listens() {
+            self.core().hot.listen();
+        }
         lock(&self.core().shared).set_handler(handler);
         self.core().drive();
     }
@@ -212,6 +217,7 @@ impl Pipe {
         Awaiting {
             core: self.core().clone(),
             slot: None,
+            spins: false,
         }
     }
 
@@ -277,11 +283,13 @@ fn take_arrival(core: &Arc<Core>, shared: &mut Shared) -> Option<Result<Incoming
 /// Drives a pipe for an operation that a [`Handler`] completes.
 ///
 /// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
-/// state: the task is then the one that is woken when the pipe's connection has something to say, so that the answer
-/// takes no detour through another task.
+/// state, and [`Awaiting::look_again`] when that found nothing: the task is then the one that is woken when the pipe's
+/// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
+/// even sleep.
 pub struct Awaiting {
     core: Arc<Core>,
     slot: Option<u64>,
+    spins: bool,
 }
 
 impl std::fmt::Debug for Awaiting {
@@ -302,12 +310,28 @@ impl Awaiting {
     /// Makes `waker` the one that the connection wakes, and moves what can be moved.
     pub fn drive(&mut self, waker: &std::task::Waker) {
         self.core.poller.register(&mut self.slot, waker);
+        if !self.spins {
+            self.core.hot.heat();
+        } else if !self.core.look() {
+            return;
+        }
         self.core.drive();
+    }
+
+    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
+    /// again. Returns whether it is; if so, nobody else has to wake it.
+    pub fn look_again(&mut self, waker: &std::task::Waker) -> bool {
+        let Some(who) = self.slot else { return false };
+        self.core.look_again(who, &mut self.spins, waker)
     }
 
     /// The operation is awaited no more (as by dropping this).
     pub fn leave(&mut self) {
+        let who = self.slot;
         self.core.poller.leave(&mut self.slot);
+        if let Some(who) = who {
+            self.core.stop_looking(who, &mut self.spins);
+        }
     }
 }
 

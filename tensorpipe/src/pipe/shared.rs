@@ -14,7 +14,7 @@ use crate::channels::{Channel, ChannelFault, Lane, Want};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::proto::{Event, OpId, PipeState};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A channel in use on this pipe.
 pub(crate) struct LaneSlot {
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Arrival>,
     /// Operations being awaited, by their registration.
-    pub(super) waiting: HashMap<u64, (Interest, Waker)>,
+    pub(super) waiting: Vec<(u64, Interest, Waker)>,
     pub(super) reads: HashMap<u64, Reading>,
     /// Writes that somebody may still ask about, and how they ended.
     pub(super) writes: HashMap<u64, Option<Result<(), Error>>>,
@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(super) flushed_to: u64,
     pub(super) handler: Option<Arc<dyn Handler>>,
     deliveries: VecDeque<Delivery>,
+    /// How many those are, for whoever does not hold the lock.
+    delivery_count: Arc<AtomicUsize>,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
     /// Closing: until when at most.
@@ -71,12 +73,13 @@ impl Shared {
             pool,
             runtime,
             arrived: VecDeque::new(),
-            waiting: HashMap::new(),
+            waiting: Vec::new(),
             reads: HashMap::new(),
             writes: HashMap::new(),
             flushed_to: 0,
             handler: None,
             deliveries: VecDeque::new(),
+            delivery_count: Arc::default(),
             ended: None,
             linger_until: None,
             ignored_from: None,
@@ -93,22 +96,26 @@ impl Shared {
         std::mem::take(&mut self.retired_lanes)
     }
 
-    pub(super) fn has_delivery(&self) -> bool {
-        !self.deliveries.is_empty()
+    pub(super) fn delivery_count(&self) -> &Arc<AtomicUsize> {
+        &self.delivery_count
     }
 
-    pub(super) fn deliveries(&self) -> usize {
-        self.deliveries.len()
+    fn count_deliveries(&self) {
+        self.delivery_count
+            .store(self.deliveries.len(), Ordering::SeqCst);
     }
 
     pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
         let handler = self.handler.clone()?;
-        Some((handler, self.deliveries.pop_front()?))
+        let delivery = self.deliveries.pop_front()?;
+        self.count_deliveries();
+        Some((handler, delivery))
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {
         if self.handler.is_some() {
             self.deliveries.push_back(delivery);
+            self.count_deliveries();
         }
     }
 
@@ -120,6 +127,7 @@ impl Shared {
         if let Some(error) = &self.ended {
             self.deliveries.push_back(Delivery::Closed(error.clone()));
         }
+        self.count_deliveries();
     }
 
     /// Memory for the eager parts of an arriving message.
@@ -283,7 +291,7 @@ impl Shared {
             .map(|(part, dest)| (part, dest.freeze()));
         let arrival = Arrival::new(message, descriptor, eager.collect());
         if self.handler.is_some() {
-            self.deliveries.push_back(Delivery::Incoming(arrival));
+            self.deliver(Delivery::Incoming(arrival));
         } else {
             self.arrived.push_back(arrival);
             self.wake(Interest::Descriptor, wakes);
@@ -382,13 +390,11 @@ impl Shared {
     }
 
     fn wake(&mut self, interest: Interest, wakes: &mut Vec<Waker>) {
-        if !self.waiting.is_empty() {
-            wakes.extend(
-                self.waiting
-                    .extract_if(|_, (what, _)| *what == interest)
-                    .map(|(_, (_, waker))| waker),
-            );
-        }
+        let woken = self
+            .waiting
+            .extract_if(.., |(_, what, _)| *what == interest)
+            .map(|(_, _, waker)| waker);
+        wakes.extend(woken);
     }
 
     fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {
@@ -465,7 +471,7 @@ impl Shared {
         for message in writes {
             self.end_write(message, Err(error.clone()), wakes);
         }
-        wakes.extend(self.waiting.drain().map(|(_, (_, waker))| waker));
+        wakes.extend(self.waiting.drain(..).map(|(_, _, waker)| waker));
         self.deliver(Delivery::Closed(error));
     }
 }

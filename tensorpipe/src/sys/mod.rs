@@ -2,3 +2,6 @@
 
 pub(crate) mod block;
 mod huge_pages;
+pub(crate) mod machine;
+pub(crate) mod passing;
+pub(crate) mod shared_memory;

@@ -9,9 +9,11 @@
 //! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so.
 
 mod memory;
+mod shm;
 mod tcp;
 
 pub use memory::MemoryTransport;
+pub use shm::ShmTransport;
 pub use tcp::TcpTransport;
 
 use std::future::Future;
@@ -30,6 +32,21 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
+
+    /// Whether waiting by looking again and again is worth while: [`set_hot`](Connection::set_hot) has a meaning.
+    fn can_be_hot(&self) -> bool {
+        false
+    }
+
+    /// While hot, a read or write that has to wait returns `Pending` without asking to be woken: somebody looks again
+    /// soon. That spares the peer the wake-up. A connection begins cold.
+    fn set_hot(&mut self, _hot: bool) {}
+
+    /// Looks once, as cheaply as can be, without asking to be woken: whether a read, or a write that
+    /// had to wait, would get on now. May be wrong in saying yes.
+    fn look(&mut self) -> bool {
+        true
+    }
 }
 
 /// In-memory streams serve tests and custom transports.
@@ -83,6 +100,7 @@ pub trait Transport: Send + Sync + 'static {
 pub(crate) fn builtin() -> Vec<Arc<dyn Transport>> {
     vec![
         Arc::new(MemoryTransport::new()),
+        Arc::new(ShmTransport::new()),
         Arc::new(TcpTransport::new()),
     ]
 }
