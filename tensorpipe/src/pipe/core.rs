@@ -10,6 +10,7 @@ use super::budget::Budget;
 use super::hand_over::HandOver;
 use super::hot::Hot;
 use super::io::Io;
+use super::peer_limits::PeerLimits;
 use super::poller::Poller;
 use super::shared::Shared;
 use super::stats::Counters;
@@ -23,7 +24,8 @@ use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) peer_limits: PeerLimits,
+    pub(crate) route: Arc<Route>,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -69,7 +71,8 @@ impl Core {
             poller,
             name: parts.name,
             peer_name: parts.peer_name,
-            route: parts.route,
+            peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),
+            route: Arc::new(parts.route),
             pool: parts.pool,
             budget: parts.budget,
             timeouts: parts.timeouts,

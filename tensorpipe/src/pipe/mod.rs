@@ -9,6 +9,7 @@ mod hot;
 mod incoming;
 mod io;
 mod lane;
+mod peer_limits;
 mod poller;
 mod reading;
 mod shared;
@@ -24,6 +25,7 @@ pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::{Incoming, Read};
 pub use self::lane::{LaneHandle, LaneIo};
+pub use self::peer_limits::PeerLimits;
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::PipeStats;
 pub use self::write::{Flush, Write};
@@ -98,6 +100,16 @@ impl Pipe {
         &self.core().route
     }
 
+    /// The same, to keep.
+    pub fn shared_route(&self) -> Arc<Route> {
+        self.core().route.clone()
+    }
+
+    /// The largest message that the peer takes.
+    pub fn peer_limits(&self) -> PeerLimits {
+        self.core().peer_limits
+    }
+
     /// The pool that received tensors come from.
     pub fn pool(&self) -> &Pool {
         &self.core().pool
@@ -152,6 +164,11 @@ impl Pipe {
     /// Messages written here and not yet handed over: it grows when the peer does not read.
     pub fn unwritten(&self) -> usize {
         lock(&self.core().shared).state.unwritten()
+    }
+
+    /// Whether message number `id` of this side's is not handed over yet.
+    pub fn is_unwritten(&self, id: u64) -> bool {
+        lock(&self.core().shared).state.is_writing(id)
     }
 
     /// The runtime that it was made on, which drives it when nobody awaits it.
@@ -249,6 +266,11 @@ impl Pipe {
             Error::Closed { by_peer: false, .. } => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
+    pub fn linger(&self) -> Duration {
+        self.core().timeouts.linger
     }
 
     /// Whether it has ended: every operation but reading what is already here fails.

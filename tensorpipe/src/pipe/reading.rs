@@ -18,6 +18,8 @@ pub(super) struct Reading {
     places: Vec<(u16, BufferMut)>,
     /// Parts that were not wanted.
     skipped: Vec<u16>,
+    /// How many parts make it complete. Counted once: a peer chooses how many parts there are.
+    wanted: usize,
     /// Given to the handler when complete, instead of waited for.
     pushed: bool,
     /// Nobody waits for it any more.
@@ -44,9 +46,15 @@ impl Reading {
         skipped: Vec<u16>,
         pushed: bool,
     ) {
-        self.descriptor = Some(descriptor);
         self.parts.extend(eager);
         self.parts.retain(|(part, _)| !skipped.contains(part));
+        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
+        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let wanted = nonempty
+            .enumerate()
+            .filter(|(part, len)| *len > 0 && !skipped.contains(&(*part as u16)));
+        self.wanted = wanted.count();
+        self.descriptor = Some(descriptor);
         self.places = places;
         self.skipped = skipped;
         self.pushed = pushed;
@@ -88,13 +96,7 @@ impl Reading {
 
     /// The message, if its last part is there.
     pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
-        let descriptor = self.descriptor.as_ref()?;
-        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
-        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let wanted = nonempty
-            .enumerate()
-            .filter(|(part, len)| *len > 0 && !self.skipped.contains(&(*part as u16)));
-        if wanted.count() > self.parts.len() {
+        if self.descriptor.is_none() || self.wanted > self.parts.len() {
             return None;
         }
         let parts = std::mem::take(&mut self.parts);
@@ -135,16 +137,15 @@ pub(super) fn build(
     mut parts: Vec<(u16, Buffer)>,
     mut places: Vec<(u16, BufferMut)>,
 ) -> Result<Message, Error> {
+    parts.sort_unstable_by_key(|(part, _)| *part);
+    places.sort_unstable_by_key(|(part, _)| *part);
+    let (mut parts, mut places) = (parts.into_iter().peekable(), places.into_iter().peekable());
     let mut part = 0u16;
     let mut next = || {
-        let found = parts
-            .iter()
-            .position(|(i, _)| *i == part)
-            .map(|i| parts.swap_remove(i).1);
+        let found = parts.next_if(|(i, _)| *i == part).map(|(_, buffer)| buffer);
         let place = places
-            .iter()
-            .position(|(i, _)| *i == part)
-            .map(|i| places.swap_remove(i).1);
+            .next_if(|(i, _)| *i == part)
+            .map(|(_, buffer)| buffer);
         part += 1;
         match (found, place) {
             (Some(source), Some(mut dest)) => {

@@ -186,6 +186,9 @@ impl End {
         while let Some(event) = self.pipe.poll_event() {
             self.event(event);
         }
+        if !self.is_over() {
+            self.pipe.assert_sound();
+        }
     }
 
     fn event(&mut self, event: Event<Source, Vec<u8>>) {
