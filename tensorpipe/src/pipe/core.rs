@@ -110,10 +110,6 @@ impl Core {
 
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
-        // Whoever adds one calls this afterwards.
-        if self.deliveries.load(Ordering::SeqCst) == 0 {
-            return;
-        }
         let next = || {
             // A statement of its own: the lock would be held during the call, which uses the pipe.
             let next = lock(&self.shared).next_delivery();
@@ -121,7 +117,7 @@ impl Core {
                 .is_some()
         };
         self.turn
-            .deliver(next, || lock(&self.shared).has_delivery());
+            .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

@@ -110,10 +110,6 @@ impl Shared {
         &self.delivery_count
     }
 
-    pub(super) fn has_delivery(&self) -> bool {
-        !self.deliveries.is_empty()
-    }
-
     fn count_deliveries(&self) {
         self.delivery_count
             .store(self.deliveries.len(), Ordering::SeqCst);
