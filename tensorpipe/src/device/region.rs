@@ -59,7 +59,7 @@ impl Memory for Block {
     }
 }
 
-/// No memory, somewhere.
+/// No memory, on a device that is not the CPU.
 struct Nothing(Device);
 
 impl Memory for Nothing {
@@ -70,10 +70,7 @@ impl Memory for Nothing {
         0
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        self.0.is_cpu().then_some(&[])
-    }
-    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        self.0.is_cpu().then_some(&mut [])
+        None
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -142,6 +139,10 @@ impl Buffer {
 
     /// No bytes, on this device.
     pub fn empty(device: Device) -> Self {
+        if device.is_cpu() {
+            // Aligned, as every type wants even where there is nothing.
+            return BufferMut::zeroed(0).freeze();
+        }
         Self::new(Arc::new(Nothing(device)))
     }
 
