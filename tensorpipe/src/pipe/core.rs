@@ -4,7 +4,9 @@
 //! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
 //! holder sees before or after it lets go. So nobody ever waits for somebody else's system call.
 
+use std::any::Any;
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
@@ -12,9 +14,10 @@ use super::io::Io;
 use super::poller::Poller;
 use super::shared::Shared;
 use super::stats::Counters;
+use super::waiter::wake_all;
 use crate::config::Timeouts;
 use crate::device::Pool;
-use crate::error::Error;
+use crate::error::{Error, Misuse};
 use crate::route::Routes;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
 
@@ -143,7 +146,11 @@ impl Core {
                 let Some((handler, delivery)) = next else {
                     break;
                 };
-                delivery.give(self, &*handler);
+                // Whoever drives is not whoever wrote the handler.
+                let given = catch_unwind(AssertUnwindSafe(|| delivery.give(self, &*handler)));
+                if let Err(panic) = given {
+                    self.handler_panicked(&*panic);
+                }
             }
             drop(turn);
             // One that came in between the last look and the line above must not be left behind.
@@ -157,10 +164,19 @@ impl Core {
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
         let mut wakes = Vec::new();
         lock(&self.shared).end(error, &mut wakes);
-        wakes.into_iter().for_each(std::task::Waker::wake);
+        wake_all(wakes);
         // Lets go of the connection.
         self.poller.wake_background();
         self.deliver();
+    }
+
+    /// A message may be lost: the pipe ends.
+    fn handler_panicked(self: &Arc<Self>, panic: &(dyn Any + Send)) {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("with no message");
+        let what = format!("the handler of pipe {} panicked: {text}", self.name);
+        self.fail(Misuse::Other(what).into());
     }
 
     pub(crate) fn lost(&self, reason: impl Into<Arc<str>>) -> Error {

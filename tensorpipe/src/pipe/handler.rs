@@ -10,7 +10,7 @@ use crate::message::Message;
 /// Receives everything of a pipe, on whichever task drives it, one call at a time, in order.
 ///
 /// Methods must not block: what takes longer than some microseconds belongs on a task of its own. They may write to the
-/// pipe, start reads, and close it.
+/// pipe, start reads, and close it. A panic is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
     fn incoming(&self, incoming: Incoming);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::ReadBuf;
 
 use super::core::{Core, Round};
+use super::waiter::wake_all;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, OpId, Segment};
@@ -130,7 +131,7 @@ impl Io {
                 Round::Idle
             }
         };
-        wakes.into_iter().for_each(Waker::wake);
+        wake_all(wakes);
         round
     }
 
@@ -417,6 +418,10 @@ impl Io {
     fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
         let mut guard = lock(&core.shared);
         let shared = &mut *guard;
+        // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
+        if let Some(ended) = &shared.ended {
+            return Err(ended.clone());
+        }
         let input = &self.received[self.start..self.end];
         let fault = |fault| Error::Peer {
             pipe: core.name.clone(),
