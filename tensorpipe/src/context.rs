@@ -339,7 +339,7 @@ impl Context {
         let mut result = Ok(());
         for pipe in &pipes {
             let ended = pipe.ended().await;
-            if let (Error::Timeout { .. }, Ok(())) = (&ended, &result) {
+            if let (Error::Undelivered { .. }, Ok(())) = (&ended, &result) {
                 result = Err(ended);
             }
         }

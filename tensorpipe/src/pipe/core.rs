@@ -17,7 +17,7 @@ use super::stats::Counters;
 use super::waiter::wake_all;
 use crate::config::Timeouts;
 use crate::device::Pool;
-use crate::error::{Error, Misuse};
+use crate::error::Error;
 use crate::route::Routes;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
 
@@ -163,6 +163,7 @@ impl Core {
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
         let mut wakes = Vec::new();
+        let error = self.ending(error);
         lock(&self.shared).end(error, &mut wakes);
         wake_all(wakes);
         // Lets go of the connection.
@@ -175,8 +176,21 @@ impl Core {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let text = text.unwrap_or("with no message");
-        let what = format!("the handler of pipe {} panicked: {text}", self.name);
-        self.fail(Misuse::Other(what).into());
+        self.fail(Error::Ended {
+            pipe: self.name.clone(),
+            reason: format!("its handler panicked: {text}").into(),
+        });
+    }
+
+    /// How a pipe ends that ends with `error`: so that everybody can tell that it has.
+    pub(super) fn ending(&self, error: Error) -> Error {
+        if error.ends_pipe() {
+            return error;
+        }
+        Error::Ended {
+            pipe: self.name.clone(),
+            reason: error.to_string().into(),
+        }
     }
 
     pub(crate) fn lost(&self, reason: impl Into<Arc<str>>) -> Error {
@@ -197,7 +211,7 @@ impl Core {
     }
 
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
-        let (silent, lingered, after) = {
+        let (silent, lingered, linger) = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
             (
@@ -212,15 +226,9 @@ impl Core {
                 silence,
             });
         } else if lingered {
-            let what = format!(
-                "pipe {}: delivering what was written before closing",
-                self.name
-            )
-            .into();
-            self.fail(Error::Timeout {
-                what,
-                after,
-                hint: "the peer does not read; raise `Timeouts::linger`",
+            self.fail(Error::Undelivered {
+                pipe: self.name.clone(),
+                linger,
             });
         }
     }

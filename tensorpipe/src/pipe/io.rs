@@ -124,6 +124,7 @@ impl Io {
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
+                let error = core.ending(error);
                 lock(&core.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
                 self.let_go(core);
