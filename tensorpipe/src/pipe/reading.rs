@@ -12,6 +12,8 @@ use crate::tensor::Tensor;
 pub(super) struct Reading {
     /// `None` while parts come ahead of the application's read.
     descriptor: Option<Descriptor>,
+    /// How many parts have bytes, and are wanted: counted once, since there may be thousands.
+    wanted: usize,
     /// Parts that are there, by number.
     parts: Vec<(u16, Buffer)>,
     /// Memory of the application's for parts that come ahead into pooled memory: they are copied.
@@ -49,6 +51,12 @@ impl Reading {
         elsewhere: Vec<(u16, Device, Device)>,
         pushed: bool,
     ) {
+        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let wanted = lens
+            .enumerate()
+            .filter(|(part, len)| *len > 0 && !skipped.contains(&(*part as u16)));
+        self.wanted = wanted.count();
         self.descriptor = Some(descriptor);
         self.parts.extend(eager);
         self.parts.retain(|(part, _)| !skipped.contains(part));
@@ -100,13 +108,7 @@ impl Reading {
 
     /// The message, if its last part is there.
     pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
-        let descriptor = self.descriptor.as_ref()?;
-        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
-        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let wanted = nonempty
-            .enumerate()
-            .filter(|(part, len)| *len > 0 && !self.skipped.contains(&(*part as u16)));
-        if wanted.count() > self.parts.len() {
+        if self.descriptor.is_none() || self.parts.len() < self.wanted {
             return None;
         }
         let parts = std::mem::take(&mut self.parts);

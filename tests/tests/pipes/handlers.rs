@@ -193,6 +193,7 @@ async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
             error.to_string().contains("panicked: over this one"),
             "{error}"
         );
+        assert!(error.ends_pipe());
         eventually("the handler hears of it", || {
             handler.0.load(Ordering::SeqCst) == 1
         })
