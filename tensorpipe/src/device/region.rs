@@ -146,7 +146,8 @@ impl Buffer {
         Self::new(Arc::new(Nothing(device)))
     }
 
-    /// Borrows what `owner` holds, without a copy; its alignment stays what it is.
+    /// Borrows what `owner` holds, without a copy; its alignment stays what it is. The owner is dropped with the last
+    /// handle, on any thread, maybe inside a pipe: it must not wait then, nor call one.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self::new(Arc::new(Foreign(owner)))
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::budget::{Announced, Announcements};
 use super::core::Core;
+use super::waiter::wake_all;
 use crate::device::{Buffer, BufferMut, Pool};
 use crate::error::Error;
 use crate::proto::{OpId, PipeState};
@@ -167,7 +168,7 @@ impl LaneHandle {
                 shared.lane_results.push(result);
                 shared.process(core, &mut wakes);
             }
-            wakes.into_iter().for_each(std::task::Waker::wake);
+            wake_all(wakes);
         });
     }
 
