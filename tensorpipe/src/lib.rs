@@ -108,7 +108,9 @@ pub use address::Url;
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
-pub use device::{Buffer, BufferMut, Device, DeviceKind, Memory, Pool, PoolOptions, PoolStats};
+pub use device::{
+    Buffer, BufferMut, Device, DeviceKind, LendableStats, Memory, Pool, PoolOptions, PoolStats,
+};
 pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};

@@ -35,6 +35,11 @@ pub trait Memory: Send + Sync + 'static {
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
+    /// Memory of the same sort, to fill: where a copy should go. `None` for ordinary memory.
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        let _ = len;
+        None
+    }
     /// For a channel that knows its own kind of memory.
     fn as_any(&self) -> &dyn Any;
     /// The same, to write.
@@ -192,6 +197,22 @@ impl Buffer {
             .map(|bytes| &mut bytes[range])
     }
 
+    /// Exclusive access, after a copy if somebody else holds it, it is lent to another process, or it is read-only. The copy
+    /// is memory of the same sort where there is some. `None` where the CPU cannot read it.
+    pub fn make_mut(&mut self) -> Option<&mut [u8]> {
+        if self.as_bytes_mut().is_none() {
+            let bytes = self.as_bytes()?;
+            *self = match self.memory.another(bytes.len()) {
+                Some(mut copy) => {
+                    copy.as_bytes_mut()?.copy_from_slice(bytes);
+                    copy.freeze()
+                }
+                None => Self::copy_from_slice(bytes),
+            };
+        }
+        self.as_bytes_mut()
+    }
+
     /// Takes the vector of `T` back if it was made of one, whole, and nobody else holds it; else returns itself.
     pub fn try_into_vec<T: bytemuck::Pod + Send + Sync>(mut self) -> Result<Vec<T>, Self> {
         let whole = self.offset == 0 && self.len == self.memory.len();
@@ -243,9 +264,13 @@ impl BufferMut {
         })
     }
 
-    /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does, or it is shorter.
+    /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does (a process to which it is
+    /// lent, too), or it is shorter, or main memory that cannot be written.
     pub fn from_memory(mut memory: Arc<dyn Memory>, len: usize) -> Result<Self, Arc<dyn Memory>> {
-        if Arc::get_mut(&mut memory).is_none() || memory.len() < len {
+        let device = memory.device();
+        let exclusive = Arc::get_mut(&mut memory)
+            .is_some_and(|memory| !device.is_cpu() || memory.as_bytes_mut().is_some());
+        if !exclusive || memory.len() < len {
             return Err(memory);
         }
         Ok(Self { memory, len })

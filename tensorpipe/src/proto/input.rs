@@ -290,8 +290,9 @@ impl<S: Clone, D> PipeState<S, D> {
             Ok(decoded) => decoded,
             Err(need) => return Ok(Frame::NeedMore(HEADER_LEN + need)),
         };
+        self.at_once.check(&head)?;
         let number = self.incoming.next;
-        let message = InMessage::new(head);
+        let message = InMessage::new(head, self.at_once);
         self.receive_window.receive(message.credit)?;
         self.incoming.next += 1;
         self.incoming.messages.insert(number, message);
