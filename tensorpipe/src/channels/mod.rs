@@ -159,5 +159,9 @@ pub trait Lane: Send {
 
 /// The channels of a context by default: order is priority.
 pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
-    vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())]
+    vec![
+        Arc::new(XthChannel::new()),
+        Arc::new(LeaseChannel::new()),
+        Arc::new(BasicChannel::new()),
+    ]
 }
