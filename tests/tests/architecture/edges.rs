@@ -19,8 +19,8 @@ const PIPE: &[(&str, &[&str])] = &[
     ("config", &["error", "proto"]),
     ("process", &["proto", "sync"]),
     // Memory.
-    ("sys", &["error"]),
-    ("device", &["error", "sys"]),
+    ("sys", &["error", "sync"]),
+    ("device", &["error", "sync", "sys"]),
     ("tensor", &["device", "error", "message"]),
     // The protocol sees what describes a message, and never the message.
     (
@@ -47,6 +47,8 @@ const PIPE: &[(&str, &[&str])] = &[
             "process",
             "proto::OpId",
             "sync",
+            // Shared memory and sockets between processes.
+            "sys",
             "transports::Connection",
         ],
     ),
@@ -172,10 +174,11 @@ const RPC: &[(&str, &[&str])] = &[
 const ON_TOP: [&str; 2] = ["blocking", "conformance"];
 
 /// Backends by name: only their own folders and the lists of defaults know them.
-const BACKENDS: [&str; 4] = [
+const BACKENDS: [&str; 5] = [
     "MemoryTransport",
     "TcpTransport",
     "XthChannel",
+    "LeaseChannel",
     "BasicChannel",
 ];
 

@@ -103,3 +103,6 @@ impl Channel for LeaseChannel {
         Ok(Box::new(LeaseLane::new(&Exchange::here(), &peer, link)))
     }
 }
+
+#[cfg(test)]
+mod tests;
