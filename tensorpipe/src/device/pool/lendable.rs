@@ -7,16 +7,18 @@
 //! Invariant: a piece is in one `LendableBlock`, in one free list or among the lent ones; `mapped_bytes <= limit`; what is
 //! handed out or free has no loan.
 
-use std::any::Any;
+mod block;
+
+pub(crate) use block::LendableBlock;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::PoisonError;
 
 use smallvec::SmallVec;
 
-use super::{BufferMut, Class, Memory};
-use crate::sync::{Arc, Mutex, Weak, lock};
+use super::{BufferMut, Class};
+use crate::sync::{Arc, Mutex, lock};
 use crate::sys::fork::Origin;
-use crate::sys::ledger::{Entry, Ledger, Loan};
+use crate::sys::ledger::Loan;
 use crate::sys::segment::{Pages, Piece, Segment, SegmentId};
 
 /// Size of segments with several pieces, and what sizes of others are multiples of: a huge page.
@@ -107,11 +109,7 @@ impl Lendables {
             lock(&self.state).stats.fallbacks += 1;
             return None;
         };
-        let block = LendableBlock {
-            piece: Some(piece),
-            loans: Mutex::default(),
-            pool: Arc::downgrade(self),
-        };
+        let block = LendableBlock::new(piece, self);
         BufferMut::from_memory(Arc::new(block), len)
             .ok()
             .map(|buffer| (buffer, warm))
@@ -343,71 +341,6 @@ fn layout(len: usize) -> Option<(usize, usize)> {
     }
     let size = Class::of(len).size.checked_next_multiple_of(SLAB)?;
     (size <= isize::MAX as usize).then_some((size, size))
-}
-
-/// A piece in the hands of this process.
-pub(crate) struct LendableBlock {
-    /// `None` only while dropping.
-    piece: Option<Piece>,
-    /// To whom it is lent: the memory is written again only when all of them are back.
-    loans: Mutex<Loans>,
-    pool: Weak<Lendables>,
-}
-
-impl LendableBlock {
-    /// Where it lies: what a reader must map, and where in it the block begins.
-    pub(crate) fn place(&self) -> Option<(&Arc<Segment>, u64)> {
-        let piece = self.piece.as_ref()?;
-        Some((piece.segment(), piece.offset() as u64))
-    }
-
-    /// Offers it to the borrower whose ledger this is; `None` while that has too much already.
-    pub(crate) fn lend(&self, ledger: &Arc<Ledger>) -> Option<Entry> {
-        let mut loans = lock(&self.loans);
-        loans.retain(|loan| !loan.is_back());
-        let loan = ledger.offer()?;
-        let entry = loan.entry();
-        loans.push(loan);
-        Some(entry)
-    }
-}
-
-impl Memory for LendableBlock {
-    fn len(&self) -> usize {
-        self.piece.as_ref().map_or(0, Piece::len)
-    }
-    fn as_bytes(&self) -> Option<&[u8]> {
-        self.piece.as_ref().map(Piece::bytes)
-    }
-    /// Not while it is lent: others read it.
-    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        let loans = self.loans.get_mut().unwrap_or_else(PoisonError::into_inner);
-        loans.retain(|loan| !loan.is_back());
-        self.piece
-            .as_mut()
-            .filter(|_| loans.is_empty())
-            .map(Piece::bytes_mut)
-    }
-    fn another(&self, len: usize) -> Option<BufferMut> {
-        self.pool.upgrade()?.take(len).map(|(buffer, _)| buffer)
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
-    }
-}
-
-impl Drop for LendableBlock {
-    fn drop(&mut self) {
-        let loans = self.loans.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut loans = std::mem::take(loans);
-        loans.retain(|loan| !loan.is_back());
-        if let (Some(piece), Some(pool)) = (self.piece.take(), self.pool.upgrade()) {
-            pool.give_back(piece, loans);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::super::{Pool, PoolOptions};
 use super::*;
 use crate::device::Buffer;
-use crate::sys::ledger::Debts;
+use crate::sys::ledger::{Debts, Entry, Ledger};
 
 fn pool(retain: u64, lendable: u64) -> Pool {
     Pool::new(PoolOptions { retain, lendable })
