@@ -117,7 +117,10 @@ mod tests {
         }
         plan.channel = Some("smoke".to_owned());
         let error = context(&plan).expect_err("no such channel");
-        assert!(error.to_string().contains("choose of: xth, lease"), "{error}");
+        assert!(
+            error.to_string().contains("choose of: xth, lease"),
+            "{error}"
+        );
         Ok(())
     }
 }

@@ -70,7 +70,7 @@ fn arguments_and_results_in_pools_are_lent() {
             assert_eq!(answer.unwrap(), kept);
         }
         for seed in 0..5 {
-            let weights = soon("a call", client.weights(&(len as u64), &seed)).await;
+            let weights = soon("a call", client.weights(len as u64, seed)).await;
             let weights = weights.unwrap();
             assert_eq!((weights.dtype(), weights.byte_len()), (DType::U8, len));
             check(&weights, seed);

@@ -34,6 +34,25 @@ fn nothing_is_copied_either_way() {
 }
 
 #[test]
+fn a_leased_tensor_is_one_write_of_some_hundred_bytes_whatever_its_size() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context).await;
+        for (round, len) in [5000, 500_000, 50 << 20].into_iter().enumerate() {
+            let tensor = made(context.pool(), len, 1);
+            peer.keeps(&tensor, 1).await;
+            let before = peer.pipe.stats();
+            peer.keeps(&tensor, 1).await;
+            let after = peer.pipe.stats();
+            assert_eq!(after.writes - before.writes, 1, "round {round}");
+            assert!(after.bytes_out - before.bytes_out < 300);
+            // "Taken", and nothing else.
+            assert!(after.bytes_in - before.bytes_in < 30);
+        }
+    });
+}
+
+#[test]
 fn memory_comes_back_and_is_used_again() {
     alone(async || {
         let context = context("parent", 64 << 20);
@@ -82,8 +101,10 @@ fn into_memory_of_the_readers_is_one_copy() {
             let ask = Message::new(format!("give {len} 9"));
             peer.pipe.send(ask).unwrap();
             let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
-            let mut allocation = Allocation::default();
-            allocation.tensors = vec![Place::Into(BufferMut::zeroed(len))];
+            let allocation = Allocation {
+                tensors: vec![Place::Into(BufferMut::zeroed(len))],
+                ..Allocation::default()
+            };
             let message = soon("a read", incoming.unwrap().read_into(allocation)).await;
             check(&message.unwrap().tensors[0].tensor, 9);
         }

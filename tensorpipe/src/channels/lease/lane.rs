@@ -113,7 +113,7 @@ impl LeaseLane {
         Ok(())
     }
 
-    fn taken(&mut self, op: OpId, borrowed: Borrowed, want: Want, io: &mut LaneIo<'_>) {
+    fn taken(&self, op: OpId, borrowed: Borrowed, want: Want, io: &mut LaneIo<'_>) {
         let taken = FromReader::Taken.encode();
         let len = borrowed.len() as u64;
         match want {
