@@ -82,6 +82,8 @@ impl Case {
 pub(crate) enum Transport {
     /// TCP over the loopback, two processes.
     Tcp,
+    /// Shared memory, two processes.
+    Shm,
     /// Client and server in one process, on one runtime.
     Memory,
 }
@@ -91,6 +93,7 @@ impl Transport {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Shm => "shm",
             Self::Memory => "memory",
         }
     }

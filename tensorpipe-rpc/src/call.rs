@@ -148,7 +148,10 @@ impl<T, E> Future for Call<T, E> {
                     }
                     match slot.poll(Some(cx.waker())) {
                         Some(outcome) => outcome,
-                        None => return Poll::Pending,
+                        None => {
+                            awaiting.look_again(cx.waker());
+                            return Poll::Pending;
+                        }
                     }
                 }
             },

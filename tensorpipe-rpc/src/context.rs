@@ -1,4 +1,4 @@
-//! What a handler can know of its call: time left, who calls, whether anybody still waits.
+//! What a handler can know of its call: time left, who calls and over what, whether anybody still waits.
 
 use std::fmt;
 use std::future::Future;
@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Pipe, Pool};
+use tensorpipe::{Pipe, Pool, Route};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 pub use crate::header::TraceContext;
@@ -29,9 +30,27 @@ pub struct CallContext {
 pub(crate) struct Inner {
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
-    pub(crate) peer: Arc<str>,
-    pub(crate) pool: Pool,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) cancel: CancelState,
+}
+
+/// What all calls of a connection have in common. It does not keep the pipe open.
+pub(crate) struct Caller {
+    name: Arc<str>,
+    route: Arc<Route>,
+    pool: Pool,
+    runtime: Handle,
+}
+
+impl Caller {
+    pub(crate) fn new(pipe: &Pipe) -> Self {
+        Self {
+            name: pipe.shared_peer_name(),
+            route: pipe.shared_route(),
+            pool: pipe.pool().clone(),
+            runtime: pipe.runtime().clone(),
+        }
+    }
 }
 
 /// Set once, when nobody waits for the call any more.
@@ -45,12 +64,11 @@ pub(crate) struct CancelState {
 }
 
 impl CallContext {
-    pub(crate) fn new(deadline: Option<Instant>, trace: TraceContext, pipe: &Pipe) -> Self {
+    pub(crate) fn new(deadline: Option<Instant>, trace: TraceContext, caller: Arc<Caller>) -> Self {
         let inner = Inner {
             deadline,
             trace,
-            peer: pipe.shared_peer_name(),
-            pool: pipe.pool().clone(),
+            caller,
             cancel: CancelState::default(),
         };
         Self {
@@ -77,7 +95,13 @@ impl CallContext {
 
     /// The name that the caller's context gave itself. Not authenticated.
     pub fn peer(&self) -> &str {
-        &self.inner.peer
+        &self.inner.caller.name
+    }
+
+    /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
+    /// from one far away.
+    pub fn route(&self) -> &Route {
+        &self.inner.caller.route
     }
 
     /// Where the call belongs among others.
@@ -87,7 +111,7 @@ impl CallContext {
 
     /// Warm memory for results.
     pub fn pool(&self) -> &Pool {
-        &self.inner.pool
+        &self.inner.caller.pool
     }
 
     /// Whether nobody waits any more: the caller dropped the call or is gone, or time is up. Blocking work looks here now
@@ -100,13 +124,28 @@ impl CallContext {
                 .is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Ends when the call is cancelled. For work that runs on tasks of its own.
+    /// Ends when the call is cancelled, and at its deadline at the latest, answered or not. For work that runs on tasks of
+    /// its own. Cancel safe.
     pub async fn cancelled(&self) {
-        let cancel = &self.inner.cancel;
+        let Inner {
+            cancel, deadline, ..
+        } = &*self.inner;
         let told = cancel.told.notified();
         // Set between the two: `told` would not hear of it.
-        if !cancel.is_set() {
-            told.await;
+        if cancel.is_set() {
+            return;
+        }
+        let Some(at) = *deadline else {
+            return told.await;
+        };
+        let up = {
+            // Whoever waits may be on a thread without a runtime.
+            let _runtime = self.inner.caller.runtime.enter();
+            tokio::time::sleep_until(at.into())
+        };
+        tokio::select! {
+            () = told => {}
+            () = up => {}
         }
     }
 
@@ -120,7 +159,7 @@ impl CallContext {
 impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallContext")
-            .field("peer", &self.inner.peer)
+            .field("peer", &self.inner.caller.name)
             .field("deadline", &self.inner.deadline)
             .finish_non_exhaustive()
     }

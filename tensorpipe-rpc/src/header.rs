@@ -182,7 +182,7 @@ impl Header {
             (true, false) => CALL_LEN,
             (false, _) => REPLY_HEADER,
         };
-        let flags = self.flags | if is_call && traced { TRACE } else { 0 };
+        let flags = self.flags & !TRACE | if is_call && traced { TRACE } else { 0 };
         out.extend_from_slice(&[kind, len as u8, flags, code]);
         out.extend_from_slice(&self.call.to_le_bytes());
         if is_call {
@@ -264,6 +264,9 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
+mod wire_md;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -302,6 +305,19 @@ mod tests {
             longer.extend_from_slice(&[1, 2, 3, 4]);
             assert_eq!(Header::decode(&longer).unwrap().len, bytes.len() + 4);
         }
+    }
+
+    #[test]
+    fn a_trace_without_an_id_is_not_passed_on() {
+        let traced = TraceContext {
+            trace_id: 1,
+            span_id: 9,
+        };
+        let mut bytes = Header::call(5, 1, 2, 3, traced).to_vec();
+        bytes[CALL_LEN] = 0;
+        let decoded = Header::decode(&bytes).unwrap();
+        let again = Header::decode(&decoded.to_vec()).unwrap();
+        assert_eq!((again.len, again.flags), (CALL_LEN, 0));
     }
 
     #[test]

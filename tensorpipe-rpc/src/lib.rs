@@ -91,11 +91,13 @@
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
 //! | depth of a value | 128 levels | [`codec::MAX_DEPTH`] |
+//! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
 //! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
-//! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves.
+//! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
+//! ones to a peer whose [`tensorpipe::Limits::metadata`] has no room for them.
 //!
 //! A handler that computes for long without an await holds up the thread that it runs on, and a runtime that is blocked for
 //! [`tensorpipe::Timeouts::silence`] (10 s) looks dead to its peers: compute in `spawn_blocking`.
@@ -103,11 +105,16 @@
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
+//! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
 pub mod codec;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod schema;
 
 mod call;
+mod caught;
 mod client;
 mod context;
 mod engine;

@@ -24,9 +24,10 @@ pub struct ServerLimits {
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,
-    /// The longest that a call may take, whatever its caller says. Default one hour.
+    /// The longest that a call may take, whatever its caller says. A caller that sends its tensors slowly, or never, holds
+    /// its place for so long: lower it where strangers may connect. Default one hour.
     pub longest_call: Duration,
-    /// How long a shutdown waits for calls under way. Default 30 s.
+    /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
     pub drain: Duration,
 }
 
@@ -116,7 +117,8 @@ impl ServerBuilder {
     }
 }
 
-/// Serves services at one or several URLs. Dropping it stops: calls under way end first, within their deadlines.
+/// Serves services at one or several URLs. Dropping it stops: calls under way end first, within their deadlines, and their
+/// replies have [`ServerLimits::drain`] to get across.
 pub struct Server {
     shared: Arc<ServerShared>,
     urls: Vec<Url>,
@@ -171,8 +173,9 @@ impl Server {
         let _ = (&mut self.accept).await;
     }
 
-    /// Stops in good order: no new pipes and calls (callers learn that theirs did not run), calls under way end first,
-    /// for [`ServerLimits::drain`] at most, then the pipes close. Returns how many calls had to be given up.
+    /// Stops in good order: no new pipes and calls (callers learn that theirs did not run), calls under way end first and
+    /// their replies get across, for [`ServerLimits::drain`] at most, then the pipes close, within
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger). Returns how many calls had to be given up.
     pub async fn shutdown(self) -> usize {
         self.accept.abort();
         let shared = &self.shared;
@@ -185,11 +188,9 @@ impl Server {
             }
         }
         let given_up = shared.calls();
-        for engine in &engines {
-            let pipe = engine.pipe.clone();
-            // Each within its own linger; together, not one after another.
-            tokio::spawn(async move { pipe.close().await });
-        }
+        // Replies may still be on their way. Together, not one after another.
+        let left = until.saturating_duration_since(Instant::now());
+        engines.iter().for_each(|engine| engine.start_closing(left));
         for engine in &engines {
             engine.pipe.ended().await;
         }
@@ -200,7 +201,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.accept.abort();
-        // Calls under way hold their engine, and with it the pipe.
+        // Calls under way, those too whose tensors are on their way, hold their engine, and with it the pipe.
         let engines = self.shared.drain();
         let connections = std::mem::take(&mut *self.shared.connections());
         drop((engines, connections));
@@ -273,7 +274,7 @@ impl ServerShared {
     fn serve(self: &Arc<Self>, pipe: Pipe) {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
-        let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id)));
+        let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id, &pipe)));
         {
             let mut connections = self.connections();
             if self.is_draining() {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Misuse, SystemError};
-use crate::{Allocation, Descriptor, Message, Pool, Route, Url};
+use crate::{Allocation, Descriptor, Message, Pool, ReadError, Route, Url};
 
 fn runtime() -> Result<&'static Runtime, Error> {
     static RUNTIME: OnceLock<Result<Runtime, SystemError>> = OnceLock::new();
@@ -38,13 +38,18 @@ fn runtime() -> Result<&'static Runtime, Error> {
     made.as_ref().map_err(|error| error.clone().into())
 }
 
-fn wait<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+/// The runtime to wait on, from a thread that belongs to none.
+fn outside() -> Result<&'static Runtime, Error> {
     if Handle::try_current().is_ok() {
         let text =
             "a blocking call inside a tokio runtime would block it; use the async types there";
         return Err(Misuse::Other(text.to_owned()).into());
     }
-    runtime()?.block_on(work)
+    runtime()
+}
+
+fn wait<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    outside()?.block_on(work)
 }
 
 async fn bounded<T>(
@@ -241,9 +246,12 @@ impl Incoming {
     /// As [`crate::Incoming::read_into`].
     ///
     /// # Errors
-    /// The same.
-    pub fn read_into(self, allocation: Allocation) -> Result<Message, Error> {
-        wait(async { self.0.read_into(allocation).await })
+    /// The same; the memory comes back with it.
+    pub fn read_into(self, allocation: Allocation) -> Result<Message, ReadError> {
+        match outside() {
+            Err(error) => Err(ReadError { error, allocation }),
+            Ok(runtime) => runtime.block_on(self.0.read_into(allocation)),
+        }
     }
 
     /// As [`crate::Incoming::skip`].

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::Misuse;
 use crate::proto::wire::hello::WireLimits;
+use crate::sys;
 
 /// What this side is prepared to receive, and how much it holds at once. The defaults are safe to expose to strangers:
 /// memory grows with bytes that have come in, never with what a peer announces.
@@ -35,7 +36,9 @@ pub struct Limits {
     /// Bytes that have come into pooled memory for messages that are not complete, over all pipes of the context. Beyond, the
     /// message that wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its
     /// writer is told; a call is refused as overloaded. What comes into memory of the caller's, and what a program keeps of
-    /// messages that it has read, does not count. Lower it where strangers may connect. Default 128 GiB.
+    /// messages that it has read, does not count. The messages that one pipe is reading may also announce no more than this. Lower it where strangers may connect. Default:
+    /// half of the machine's memory, or of what the control group allows where that is less; at least 1 GiB. It is measured
+    /// once in a process.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,
@@ -59,12 +62,17 @@ impl Default for Limits {
             window_messages: 1024,
             window_bytes: 4 << 20,
             window_ahead: 0,
-            receive_budget: 128 << 30,
+            receive_budget: half_of(sys::memory::available()),
             queued_writes: 1 << 16,
             handshakes: 256,
             pipes: 4096,
         }
     }
+}
+
+/// What messages may take by default of so much memory, in bytes.
+fn half_of(memory: Option<u64>) -> u64 {
+    memory.map_or(0, |memory| memory / 2).max(1 << 30)
 }
 
 impl Limits {
@@ -194,5 +202,19 @@ impl ConnectPolicy {
             patience,
             ..Self::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_is_half_of_what_there_is() {
+        assert_eq!(half_of(Some(64 << 30)), 32 << 30);
+        assert_eq!(half_of(Some(100 << 20)), 1 << 30, "a small machine");
+        assert_eq!(half_of(None), 1 << 30, "an unknown one");
+        let budget = Limits::default().receive_budget;
+        assert_eq!(budget, half_of(sys::memory::available()));
     }
 }

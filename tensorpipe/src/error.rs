@@ -73,6 +73,16 @@ pub enum Misuse {
     /// The bytes of a tensor live on a device that the CPU cannot read.
     #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]
     NotOnCpu(Device),
+    /// A reader wants a part of a message on a device where it cannot be put.
+    #[error("{what} cannot be read to {device}: {reason}")]
+    OutOfReach {
+        /// Which payload or tensor.
+        what: String,
+        /// The device asked for.
+        device: Device,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// Rows that a tensor does not have.
     #[error(
         "rows {}..{} of a tensor that has {rows}; stay within its first dimension", .range.start, .range.end
@@ -389,7 +399,7 @@ pub enum Error {
         /// walk the chain would say everything twice.
         r#source: Box<Self>,
     },
-    /// The listener does not want this pipe.
+    /// The listener does not want this pipe, or a connection that was to become one of its.
     #[error("{peer} refused the pipe: {reason}")]
     Rejected {
         /// The listener's name, or its address.
@@ -486,6 +496,7 @@ impl Error {
                 | Self::Lost { .. }
                 | Self::Silent { .. }
                 | Self::Closed { .. }
+                | Self::Rejected { .. }
                 | Self::System(_)
         )
     }

@@ -57,6 +57,7 @@
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
 //! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
 //! | `conformance` | module `conformance`, for tests: the suites that every transport and channel passes, for yours too |
+//! | `fuzzing` | what the fuzz targets of this repository run; hidden, and not covered by the version's promises |
 //!
 //! # What can be relied on
 //!
@@ -91,6 +92,7 @@ mod negotiate;
 mod pipe;
 mod process;
 mod proto;
+mod ring;
 mod route;
 mod stop;
 mod sync;
@@ -102,6 +104,9 @@ pub mod channels;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod device;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod tensor;
 pub mod transports;
 
@@ -115,6 +120,9 @@ pub use device::{
 pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
-pub use pipe::{Awaiting, Flush, Handler, Incoming, Pipe, PipeStats, Read, Write};
+pub use pipe::{
+    Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto,
+    Write,
+};
 pub use route::{ChannelRoute, Refusal, Route};
 pub use tensor::{DType, Element, Tensor};

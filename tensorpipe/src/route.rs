@@ -1,6 +1,7 @@
 //! The outcome of a negotiation, in words.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use crate::device::Device;
 
@@ -38,6 +39,60 @@ pub struct Refusal {
     pub candidate: String,
     /// Why not.
     pub reason: String,
+}
+
+/// A pipe's route, which changes once at most: a connection that was used before the listener let it join may be rejected.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    chosen: Arc<Route>,
+    stays: Option<Stays>,
+    after: OnceLock<Arc<Route>>,
+}
+
+/// Where a pipe stays if it cannot move.
+#[derive(Debug)]
+pub(crate) struct Stays {
+    /// Why it stayed, once it did.
+    pub(crate) because: Arc<OnceLock<String>>,
+    pub(crate) transport: String,
+    pub(crate) address: String,
+}
+
+impl Routes {
+    pub(crate) fn new(chosen: Route, stays: Option<Stays>) -> Self {
+        Self {
+            chosen: Arc::new(chosen),
+            stays,
+            after: OnceLock::new(),
+        }
+    }
+
+    /// The route as it is now.
+    pub(crate) fn now(&self) -> &Arc<Route> {
+        let Some(stays) = &self.stays else {
+            return &self.chosen;
+        };
+        let Some(reason) = stays.because.get() else {
+            return &self.chosen;
+        };
+        self.after.get_or_init(|| {
+            let mut route = Route::clone(&self.chosen);
+            let refused = format!("transport {}", route.transport);
+            let stayed = format!("transport {}", stays.transport);
+            route.refused.retain(|refusal| refusal.candidate != stayed);
+            route.refused.insert(
+                0,
+                Refusal {
+                    candidate: refused,
+                    reason: reason.clone(),
+                },
+            );
+            route.transport = stays.transport.clone();
+            route.address = stays.address.clone();
+            route.moved_from = None;
+            Arc::new(route)
+        })
+    }
 }
 
 impl fmt::Display for Route {

@@ -1,7 +1,10 @@
-//! Locks and atomics, in one place.
+//! Locks, atomics and thread locals, in one place: `tensorpipe-loom` puts its own under some of this crate's files.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, Weak};
+pub(crate) use std::thread_local;
 
 use std::sync::{PoisonError, TryLockError};
 

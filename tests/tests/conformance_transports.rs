@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpipe::transports::{MemoryTransport, TcpTransport};
+use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 
 /// Two listeners of one process cannot have the same name.
 fn a_name() -> String {
@@ -12,6 +12,12 @@ fn a_name() -> String {
     format!("conformance {}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Names of shm are the machine's.
+fn a_process_wide_name() -> String {
+    format!("{} of {}", a_name(), std::process::id())
+}
+
 tensorpipe::transport_conformance!(tcp, || Arc::new(TcpTransport::new()), "127.0.0.1:0");
 tensorpipe::transport_conformance!(tcp_v6, || Arc::new(TcpTransport::new()), "[::1]:0");
 tensorpipe::transport_conformance!(memory, || Arc::new(MemoryTransport::new()), a_name());
+tensorpipe::transport_conformance!(shm, || Arc::new(ShmTransport::new()), a_process_wide_name());

@@ -10,12 +10,18 @@ mod budget;
 mod calls;
 #[path = "hostile/floods.rs"]
 mod floods;
+#[path = "hostile/given_back.rs"]
+mod given_back;
 #[path = "hostile/greetings.rs"]
 mod greetings;
+#[path = "hostile/joins.rs"]
+mod joins;
 #[path = "hostile/raw.rs"]
 mod raw;
 #[path = "hostile/server.rs"]
 mod server;
+#[path = "hostile/slow.rs"]
+mod slow;
 #[path = "hostile/streams.rs"]
 mod streams;
 

@@ -5,21 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
 use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, XthChannel};
-use tensorpipe::transports::{MemoryTransport, TcpTransport};
+use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 use tensorpipe::{Context, DType, Tensor};
 
 use super::Route;
 use crate::pattern;
 use crate::plan::{Alloc, Plan, Transport};
 
-/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp the channel is
+/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp and shm the channel is
 /// `basic` unless another one is asked for: the bytes stay on the connection.
 ///
 /// # Errors
 /// When there is no such channel.
 pub(super) fn context(plan: &Plan) -> Result<Context> {
     let wanted = match (plan.transport, plan.channel.as_deref()) {
-        (Transport::Tcp, None) => Some("basic"),
+        (Transport::Tcp | Transport::Shm, None) => Some("basic"),
         (_, wanted) => wanted,
     };
     let mut channels: Vec<Arc<dyn Channel>> = vec![
@@ -35,6 +35,7 @@ pub(super) fn context(plan: &Plan) -> Result<Context> {
     }
     let transport: Arc<dyn tensorpipe::transports::Transport> = match plan.transport {
         Transport::Tcp => Arc::new(TcpTransport::new()),
+        Transport::Shm => Arc::new(ShmTransport::new()),
         Transport::Memory => Arc::new(MemoryTransport::new()),
     };
     Ok(Context::builder()
@@ -46,11 +47,14 @@ pub(super) fn context(plan: &Plan) -> Result<Context> {
 /// Where a server of the plan listens.
 pub(super) fn url(plan: &Plan) -> String {
     static NAMES: AtomicU64 = AtomicU64::new(0);
+    let name = || {
+        let number = NAMES.fetch_add(1, Ordering::Relaxed);
+        format!("bench-{}-{number}", std::process::id())
+    };
     match plan.transport {
         Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
-        Transport::Memory => {
-            format!("memory://bench-{}", NAMES.fetch_add(1, Ordering::Relaxed))
-        }
+        Transport::Shm => format!("shm://{}", name()),
+        Transport::Memory => format!("memory://{}", name()),
     }
 }
 
@@ -103,6 +107,7 @@ mod tests {
         let mut plan = plan("pipe", Case::Echo, 8);
         for (transport, channel, expected) in [
             (Transport::Tcp, None, ("tcp", "basic")),
+            (Transport::Shm, None, ("shm", "basic")),
             (Transport::Memory, None, ("memory", "xth")),
             (Transport::Memory, Some("basic"), ("memory", "basic")),
         ] {

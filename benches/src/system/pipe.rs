@@ -18,7 +18,7 @@ impl System for PipeSystem {
         "tensorpipe's Pipe: a message with one tensor there and back, read into the context's pool";
     const KIND: Kind = Kind::Ours;
     const CASES: &'static [Case] = &[Case::Echo];
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Memory];
+    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
         let context = ours::context(&plan)?;

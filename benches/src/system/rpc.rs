@@ -25,7 +25,7 @@ impl System for Rpc {
         "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool";
     const KIND: Kind = Kind::Ours;
     const CASES: &'static [Case] = &[Case::Echo, Case::Upload, Case::Download, Case::Pipeline];
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Memory];
+    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
         let context = ours::context(&plan)?;

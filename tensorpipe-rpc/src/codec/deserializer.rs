@@ -1,7 +1,8 @@
 //! postcard's deserializer with tensors put back and everything limited that a peer's bytes could blow up.
 //!
 //! Every leaf is read by postcard; this layer follows the nesting. A length is believed only as far as bytes are left
-//! for the elements, elements without bytes and the memory of all elements have a budget, and depth is bounded.
+//! for the elements, elements without bytes and the memory of all elements have a budget, and depth is bounded, by levels
+//! and by the stack that they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
 use tensorpipe::tensor::lift::{self, Lifted};
@@ -9,7 +10,7 @@ use tensorpipe::{Payload, Tensor};
 
 use super::access::{Elements, Fields, Variant};
 use super::error::Fault;
-use super::{MAX_DEPTH, MAX_EMPTY, MEMORY_FACTOR, MEMORY_FLOOR};
+use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK, MEMORY_FACTOR, MEMORY_FLOOR};
 
 /// Where a value is read from.
 pub(super) struct Reader<'de, 'p> {
@@ -17,8 +18,17 @@ pub(super) struct Reader<'de, 'p> {
     tensors: &'p mut [Option<Tensor>],
     payloads: &'p mut [Option<Payload>],
     depth: u32,
+    /// Where the stack was at the outermost level.
+    stack: usize,
     empty_left: u32,
     memory_left: u64,
+}
+
+/// About where the stack is.
+#[inline(never)]
+fn stack() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }
 
 impl<'de, 'p> Reader<'de, 'p> {
@@ -34,6 +44,7 @@ impl<'de, 'p> Reader<'de, 'p> {
             tensors,
             payloads,
             depth: 0,
+            stack: stack(),
             empty_left: MAX_EMPTY,
         }
     }
@@ -60,6 +71,9 @@ impl<'de, 'p> Reader<'de, 'p> {
     ) -> Result<T, Fault> {
         if self.depth == MAX_DEPTH {
             return Err(Fault::TooDeep);
+        }
+        if self.stack.abs_diff(stack()) > MAX_STACK {
+            return Err(Fault::TooMuchStack);
         }
         self.depth += 1;
         let value = read(self)?;

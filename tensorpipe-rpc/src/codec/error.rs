@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{de, ser};
 
-use super::{MAX_DEPTH, MAX_EMPTY};
+use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK};
 
 /// A value that this side could not encode: its type, or its size, does not suit calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,17 @@ impl EncodeError {
     pub fn in_method(mut self, method: &'static str) -> Self {
         self.method = Some(method);
         self
+    }
+
+    /// Its `Serialize` panicked.
+    #[cfg(feature = "tarpc")]
+    pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
+        Self {
+            method: None,
+            subject,
+            fault: Fault::custom(&format_args!("its `Serialize` panicked: {panic}")),
+            one_way: false,
+        }
     }
 
     /// Which value.
@@ -75,6 +86,16 @@ impl DecodeError {
     pub fn in_method(mut self, method: &'static str) -> Self {
         self.method = Some(method);
         self
+    }
+
+    /// Its `Deserialize` panicked.
+    #[cfg(feature = "tarpc")]
+    pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
+        Self {
+            method: None,
+            subject,
+            fault: Fault::custom(&format_args!("its `Deserialize` panicked: {panic}")),
+        }
     }
 
     /// Which value.
@@ -144,6 +165,11 @@ pub enum Fault {
         "it nests deeper than {MAX_DEPTH} levels; keep the nodes of a recursive type in a `Vec` and refer to them by index"
     )]
     TooDeep,
+    /// More than [`MAX_STACK`] bytes of the stack.
+    #[error(
+        "its nested values take more than {MAX_STACK} bytes of the stack; box the large parts of a recursive type"
+    )]
+    TooMuchStack,
     /// More than [`MAX_EMPTY`] elements that take no bytes.
     #[error("more than {MAX_EMPTY} of its elements take no bytes; send their number instead")]
     TooManyEmpty,

@@ -24,6 +24,10 @@ pub use reply::{REPLY_HEADER, Reply};
 /// How deep values may nest, counting every struct, sequence, option and variant on the way.
 pub const MAX_DEPTH: u32 = 128;
 
+/// How much of the stack decoding a value may take, in bytes: what [`MAX_DEPTH`] levels of a large type would be more than
+/// the 2 MiB that a thread has.
+pub const MAX_STACK: usize = 1 << 20;
+
 /// How many elements of a message's sequences and maps may have no bytes, as those of a `Vec<()>`.
 pub const MAX_EMPTY: u32 = 1 << 20;
 

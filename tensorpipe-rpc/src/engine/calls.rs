@@ -1,14 +1,14 @@
 //! Calls made from here: the table of those that wait for an answer.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
+use super::slot::CallSlot;
 use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
@@ -18,11 +18,8 @@ use crate::header::{FailureCode, Header, Kind};
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
 
-/// Stands for a message number that is not known yet.
-const UNSENT: u64 = u64::MAX;
-
-/// Stands for the number of a message whose time passed before it was sent.
-const GIVEN_UP: u64 = u64::MAX - 1;
+/// How much of a server's words is shown, in bytes.
+const SHOWN: usize = 16 << 10;
 
 /// How a call ended, still encoded.
 pub(crate) enum Outcome {
@@ -31,99 +28,6 @@ pub(crate) enum Outcome {
     Failed(CallError),
     /// Only for the question whether the server has a service.
     NotBound(FailureCode, Arc<str>),
-}
-
-/// A call that waits for its answer.
-pub(crate) struct CallSlot {
-    pub(crate) id: u64,
-    /// The number of its message on the pipe.
-    message: AtomicU64,
-    /// The number of its reply's.
-    reply: AtomicU64,
-    pub(super) deadline: Option<(Instant, Duration)>,
-    state: Mutex<State>,
-    /// Its message leaves with the pipe's next turn: the first poll need not drive.
-    soon: AtomicBool,
-}
-
-enum State {
-    Waiting(Option<Waker>),
-    Done(Outcome),
-    Taken,
-}
-
-impl CallSlot {
-    /// Whether its message leaves without this poll's help. Once.
-    pub(crate) fn leaves_soon(&self) -> bool {
-        self.soon.swap(false, Ordering::Relaxed)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The time that it has.
-    pub(super) fn bound(&self) -> Duration {
-        self.deadline.map(|(_, after)| after).unwrap_or_default()
-    }
-
-    /// Its message is queued. Returns `false` if its time has passed before.
-    fn sent_as(&self, message: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let set = self
-            .message
-            .compare_exchange(UNSENT, message, success, failure);
-        set.is_ok()
-    }
-
-    /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
-    fn give_up(&self) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let set = self
-            .message
-            .compare_exchange(UNSENT, GIVEN_UP, success, failure);
-        set.is_ok()
-    }
-
-    /// The number of its message, once that is queued.
-    fn message(&self) -> Option<u64> {
-        let message = self.message.load(Ordering::Acquire);
-        (message < GIVEN_UP).then_some(message)
-    }
-
-    pub(super) fn complete(&self, outcome: Outcome) {
-        let waker = {
-            let mut state = self.state();
-            let State::Waiting(waker) = &mut *state else {
-                return;
-            };
-            let waker = waker.take();
-            *state = State::Done(outcome);
-            waker
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
-        let mut state = self.state();
-        match &mut *state {
-            State::Waiting(waiting) => {
-                match (waiting, waker) {
-                    (Some(known), Some(waker)) => known.clone_from(waker),
-                    (waiting, waker) => *waiting = waker.cloned(),
-                }
-                None
-            }
-            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(outcome) => Some(outcome),
-                _ => None,
-            },
-            State::Taken => None,
-        }
-    }
 }
 
 /// A call to be made.
@@ -254,14 +158,9 @@ impl Engine {
             header_len,
             deadline,
         } = outgoing;
-        let slot = Arc::new(CallSlot {
-            id,
-            message: AtomicU64::new(UNSENT),
-            reply: AtomicU64::new(UNSENT),
-            deadline,
-            state: Mutex::new(State::Waiting(None)),
-            soon: AtomicBool::new(false),
-        });
+        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
+        let slot = Arc::new(CallSlot::new(id, deadline, has_parts));
         let (earlier, soon) = {
             let mut table = self.calls.table();
             let soon = table.slots.len() >= TOGETHER_FROM;
@@ -276,8 +175,7 @@ impl Engine {
         let mut late = false;
         let note = |message| late = !slot.sent_as(message);
         // Where many calls are under way, others are likely to be made at once: they leave together.
-        let message = to_message(encoded, header_len);
-        slot.soon.store(soon, Ordering::Relaxed);
+        slot.set_leaves_soon(soon);
         let sent = if soon {
             self.pipe.send_soon(message, note)
         } else {
@@ -319,9 +217,9 @@ impl Engine {
         if let Some(message) = slot.message() {
             self.pipe.reset(message, code, reason);
         }
-        let reply = slot.reply.load(Ordering::Acquire);
-        let reading = self.calls.take_reading(reply);
-        if reading.is_some() {
+        if let Some(reply) = slot.reply()
+            && self.calls.take_reading(reply).is_some()
+        {
             self.pipe.stop(reply, code, reason);
         }
     }
@@ -334,9 +232,7 @@ impl Engine {
             let Some(slot) = table.slots.get(&header.call).cloned() else {
                 return;
             };
-            let first = |old| (old == UNSENT).then_some(id);
-            let order = (Ordering::AcqRel, Ordering::Acquire);
-            if slot.reply.fetch_update(order.0, order.1, first).is_err() {
+            if !slot.answered_by(id) {
                 // It is being answered already.
                 return;
             }
@@ -377,12 +273,18 @@ impl Engine {
             },
         };
         self.calls.complete(slot, outcome);
+        if let Some(message) = slot.message().filter(|_| slot.has_parts)
+            && self.pipe.is_unwritten(message)
+        {
+            // A server that answers what it has not read does not make this side keep it.
+            self.pipe
+                .reset(message, ResetCode::Cancelled, "the call was answered");
+        }
     }
 }
 
 fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
-    let text = &body.metadata[..body.metadata.len().min(16 << 10)];
-    let text: Arc<str> = String::from_utf8_lossy(text).into();
+    let text: Arc<str> = printable(&body.metadata).into();
     Outcome::Failed(match code {
         FailureCode::Panicked => CallError::Panicked(text),
         FailureCode::Overloaded => CallError::Overloaded(text),
@@ -396,4 +298,18 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
         FailureCode::Other(_) => CallError::Other(text),
     })
+}
+
+/// What a server says, to be shown to a person: shortened, without what moves the cursor of a terminal.
+fn printable(text: &[u8]) -> String {
+    let text = &text[..text.len().min(SHOWN)];
+    let mut out = String::with_capacity(text.len());
+    for c in String::from_utf8_lossy(text).chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
 }

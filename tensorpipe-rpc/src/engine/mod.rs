@@ -5,21 +5,27 @@
 
 mod calls;
 mod deadlines;
+mod envelope;
 mod replying;
 mod running;
 mod serving;
+mod slot;
 
-pub(crate) use calls::{CallSlot, Outcome, Outgoing};
+pub(crate) use calls::{Outcome, Outgoing};
+pub(crate) use envelope::{Body, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
+pub(crate) use slot::CallSlot;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use tensorpipe::{Error, Handler, Incoming, Message, MessageTensor, Payload, Pipe, ResetCode};
+use futures_util::FutureExt;
+use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 
 use crate::codec::Encoded;
-use crate::header::{BODY_IN_PAYLOAD, FailureCode, Header, INLINE_BODY, Kind};
+use crate::header::{FailureCode, Header, Kind};
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -39,6 +45,7 @@ impl Engine {
         });
         pipe.set_handler(Arc::new(Receiver {
             engine: Arc::downgrade(&engine),
+            serves: engine.serving.is_some(),
             pipe: pipe.name().into(),
         }));
         Calls::watch_deadlines(&engine);
@@ -47,85 +54,43 @@ impl Engine {
 
     /// Sends `encoded`: see [`to_message`].
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
-        self.pipe.send(to_message(encoded, header_len))
+        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        self.pipe.send(message)
+    }
+
+    /// Begins to close the pipe. What was written, a reply of many seconds perhaps, has so much time to get across, and
+    /// never less than the pipe lingers.
+    pub(crate) fn start_closing(&self, at_least: Duration) {
+        let within = at_least.max(self.pipe.linger());
+        // Goes on in the background.
+        let _ = self.pipe.close_within(within).now_or_never();
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if let Some(serving) = &self.serving
+            && serving.server.is_draining()
+        {
+            self.start_closing(serving.server.limits.drain);
+        }
         self.calls.end_watch();
-    }
-}
-
-/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes. A large body becomes a payload.
-pub(crate) fn to_message(encoded: Encoded, header_len: usize) -> Message {
-    let Encoded {
-        mut metadata,
-        payloads,
-        tensors,
-    } = encoded;
-    let mut message = Message::default();
-    if metadata.len() - header_len > INLINE_BODY {
-        // The body leaves as a payload, behind the others, so that their indices stay.
-        metadata[2] |= BODY_IN_PAYLOAD;
-        let mut header = Vec::with_capacity(header_len);
-        header.extend_from_slice(&metadata[..header_len]);
-        message.payloads = payloads;
-        let body = tensorpipe::Buffer::from_vec(metadata);
-        let body = body.slice(header_len..body.len());
-        message.payloads.push(Payload::from(body));
-        metadata = header;
-    } else {
-        message.payloads = payloads;
-    }
-    message.metadata = metadata.into();
-    message.tensors = tensors.into_iter().map(MessageTensor::from).collect();
-    message
-}
-
-/// The body of a message behind its header, and what travelled beside it.
-pub(crate) struct Body {
-    pub(crate) metadata: bytes::Bytes,
-    pub(crate) payloads: Vec<Payload>,
-    pub(crate) tensors: Vec<tensorpipe::Tensor>,
-}
-
-/// Takes a message apart; `None` if its flags promise a payload that is not there.
-pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
-    let Message {
-        metadata,
-        mut payloads,
-        tensors,
-        ..
-    } = message;
-    let metadata = if header.flags & BODY_IN_PAYLOAD != 0 {
-        let body = payloads.pop()?;
-        bytes::Bytes::from_owner(BodyBytes(body))
-    } else {
-        metadata.slice(header.len..)
-    };
-    Some(Body {
-        metadata,
-        payloads,
-        tensors: tensors.into_iter().map(|part| part.tensor).collect(),
-    })
-}
-
-struct BodyBytes(Payload);
-
-impl AsRef<[u8]> for BodyBytes {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
     }
 }
 
 /// The pipe's handler. It holds the engine weakly: the engine holds the pipe.
 struct Receiver {
     engine: Weak<Engine>,
+    serves: bool,
     pipe: Arc<str>,
 }
 
 impl Handler for Receiver {
+    /// A client hears of nothing but its calls, which are awaited.
+    fn listens(&self) -> bool {
+        self.serves
+    }
+
     fn incoming(&self, incoming: Incoming) {
         // Without an engine the pipe is closing: the message is skipped.
         let Some(engine) = self.engine.upgrade() else {
@@ -139,6 +104,11 @@ impl Handler for Receiver {
             }
         };
         match header.kind {
+            Kind::Call | Kind::Bind | Kind::Tarpc(_) if engine.is_behind() => {
+                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
+                // is refused, which bounds this.
+                incoming.refuse("too many replies wait to be read by their caller");
+            }
             Kind::Call | Kind::Bind => engine.call_arrives(header, incoming),
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)

@@ -3,7 +3,7 @@
 use tensorpipe::Error;
 
 use super::{Body, Engine};
-use crate::codec::{Arguments, Encoded, Encoder, Outcome, Reply};
+use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::header::{FailureCode, Header, Kind};
 use crate::schema::{self, Description};
 
@@ -45,19 +45,33 @@ impl Engine {
             return self.reply_failure(call, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {
-            Ok(()) => self.reply(call, Reply::value(index as u32)),
+            Ok(()) => self.reply(call, None, Reply::value(index as u32)),
             Err(mismatch) => self.reply_failure(call, FailureCode::Mismatch, mismatch.to_string()),
         }
     }
 
-    pub(super) fn reply(&self, call: u64, reply: Reply) {
+    /// What became of the call of the method at `target`: the positions of its service and of itself.
+    pub(super) fn reply(&self, call: u64, target: Option<(usize, usize)>, reply: Reply) {
+        let method = || {
+            let (service, method) = target?;
+            let services = &self.serving.as_ref()?.server.services;
+            Some(services[service].service.schema().methods[method].name)
+        };
         let (kind, encoded) = match reply.into_outcome() {
             Outcome::Value(encoded) => (Kind::Value, encoded),
             Outcome::Error(encoded) => (Kind::ServiceError, encoded),
             Outcome::Unsendable(error) => {
+                let error = match method() {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
                 return self.reply_failure(call, FailureCode::BadReply, error.to_string());
             }
             Outcome::BadArguments(error) => {
+                let error = match method() {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
                 return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
             }
             Outcome::UnknownMethod(method) => {
@@ -80,7 +94,7 @@ impl Engine {
                 payloads,
                 tensors,
             },
-            crate::codec::REPLY_HEADER,
+            REPLY_HEADER,
         );
         match sent {
             Ok(_) => {}
@@ -99,31 +113,32 @@ impl Engine {
         self.reply_failure(call, FailureCode::Deadline, String::new());
     }
 
-    pub(super) fn reply_panic(&self, call: u64, panic: &(dyn std::any::Any + Send)) {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        self.reply_failure(
-            call,
-            FailureCode::Panicked,
-            text.unwrap_or_else(|| "with no message".to_owned()),
-        );
+    pub(super) fn reply_panic(&self, call: u64, panic: String) {
+        self.reply_failure(call, FailureCode::Panicked, panic);
     }
 
     pub(super) fn reply_failure(&self, call: u64, code: FailureCode, mut text: String) {
         text.truncate(text.floor_char_boundary(REASON_MAX));
-        let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
-        let header_len = metadata.len();
-        metadata.extend_from_slice(text.as_bytes());
-        let sent = self.send(
-            Encoded {
-                metadata,
-                ..Encoded::default()
-            },
-            header_len,
-        );
+        let mut sent = self.send_failure(call, code, &text);
+        if let Err(Error::Misuse(_)) = sent {
+            // Of a caller that takes hardly anything: what fits, rather than no answer.
+            let room = self.pipe.peer_limits().metadata as usize;
+            let room = room.saturating_sub(REPLY_HEADER);
+            sent = self.send_failure(call, code, &text[..text.floor_char_boundary(room)]);
+        }
         if let Err(error) = sent {
             tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
         }
+    }
+
+    fn send_failure(&self, call: u64, code: FailureCode, text: &str) -> Result<u64, Error> {
+        let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
+        metadata.extend_from_slice(text.as_bytes());
+        let encoded = Encoded {
+            metadata,
+            ..Encoded::default()
+        };
+        self.send(encoded, REPLY_HEADER)
     }
 }
 

@@ -1,7 +1,6 @@
 //! A handler on a task of its own, and how long handlers take.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +11,7 @@ use tokio::time::Sleep;
 
 use super::Engine;
 use super::serving::Admitted;
+use crate::caught::caught;
 use crate::context::Scoped;
 
 /// A method whose first poll takes longer than this runs on tasks of its own.
@@ -97,7 +97,7 @@ impl Future for Running {
             return Poll::Ready(());
         };
         let begun = this.first.then(Instant::now);
-        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+        let polled = caught(|| handler.as_mut().poll(cx));
         if let Some(begun) = begun {
             this.first = false;
             this.speed.measured(begun.elapsed());
@@ -109,14 +109,14 @@ impl Future for Running {
                     // Blocking work that saw it stopped half way: not a result.
                     this.engine.reply_late(call);
                 } else {
-                    this.engine.reply(call, reply);
+                    this.engine.reply(call, this.admitted.target, reply);
                 }
                 this.answered = true;
                 return Poll::Ready(());
             }
             Err(panic) => {
                 drop_quietly(&mut this.handler);
-                this.engine.reply_panic(call, &*panic);
+                this.engine.reply_panic(call, panic);
                 this.answered = true;
                 return Poll::Ready(());
             }
@@ -139,8 +139,8 @@ impl Future for Running {
 /// A handler whose drop panics harms nobody else.
 pub(super) fn drop_quietly(handler: &mut Option<Scoped>) {
     let handler = handler.take();
-    if std::panic::catch_unwind(AssertUnwindSafe(|| drop(handler))).is_err() {
-        tracing::warn!("a handler panicked while it was dropped");
+    if let Err(panic) = caught(|| drop(handler)) {
+        tracing::warn!(panic, "a handler panicked while it was dropped");
     }
 }
 

@@ -1,29 +1,33 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tensorpipe::{Error, Incoming, Message, Pipe, ResetCode};
 
 use super::running::{Running, drop_quietly};
 use super::{Body, Engine, to_body};
-use crate::codec::Arguments;
-use crate::context::{CallContext, scoped};
+use crate::caught::caught;
+use crate::codec::{Arguments, REPLY_HEADER};
+use crate::context::{CallContext, Caller, scoped};
 use crate::header::{FailureCode, Header, Kind};
 use crate::server::ServerShared;
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
 
+/// The longest description of a service that is looked at, in bytes. It is decoded and compared while its connection waits.
+const BIND_MAX: u64 = 4 << 20;
+
 /// What one connection of a server handles.
 pub(crate) struct Serving {
     pub(super) server: Arc<ServerShared>,
     /// The server's number for this connection.
     id: u64,
+    caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Calls admitted and not answered.
     busy: Arc<AtomicUsize>,
@@ -31,8 +35,9 @@ pub(crate) struct Serving {
 
 #[derive(Default)]
 struct Table {
-    /// Admitted, their tensors on their way; by message number.
-    receiving: HashMap<u64, Admitted>,
+    /// Admitted, their tensors on their way; by message number. The engine stays for them even when its server is gone: each
+    /// leaves the table when it is complete, at its deadline, or when the pipe ends.
+    receiving: HashMap<u64, (Admitted, Arc<Engine>)>,
     /// Their handlers run.
     running: HashMap<u64, CallContext>,
 }
@@ -41,7 +46,7 @@ struct Table {
 pub(super) struct Admitted {
     pub(super) header: Header,
     /// Positions of the service and the method; `None` for a bind.
-    target: Option<(usize, usize)>,
+    pub(super) target: Option<(usize, usize)>,
     pub(super) context: CallContext,
     /// Held until the call is answered.
     _busy: Busy,
@@ -61,10 +66,11 @@ impl Drop for Busy {
 }
 
 impl Serving {
-    pub(crate) fn new(server: Arc<ServerShared>, id: u64) -> Self {
+    pub(crate) fn new(server: Arc<ServerShared>, id: u64, pipe: &Pipe) -> Self {
         Self {
             server,
             id,
+            caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
             busy: Arc::default(),
         }
@@ -75,7 +81,7 @@ impl Serving {
     }
 
     /// Decides on the header alone.
-    fn admit(&self, header: &Header, engine: &Engine) -> Result<Admitted, (FailureCode, String)> {
+    fn admit(&self, header: &Header) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
         let busy = self.busy.fetch_add(1, Ordering::AcqRel);
         server.call_began();
@@ -110,7 +116,7 @@ impl Serving {
         };
         // Far beyond any clock there is no deadline.
         let deadline = Instant::now().checked_add(Duration::from_micros(left));
-        let context = CallContext::new(deadline, header.trace, &engine.pipe);
+        let context = CallContext::new(deadline, header.trace, self.caller.clone());
         Ok(Admitted {
             header: *header,
             target,
@@ -121,19 +127,32 @@ impl Serving {
 }
 
 impl Engine {
+    /// Whether the peer has left so many replies unread that it gets no more.
+    pub(super) fn is_behind(&self) -> bool {
+        let serving = self.serving.as_ref();
+        let calls = serving.map_or(0, |serving| serving.server.limits.calls_per_connection);
+        self.pipe.unwritten() > calls + REPLIES_BEYOND
+    }
+
     pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
         let Some(serving) = &self.serving else {
             let text = "serves nothing: this is a client".to_owned();
             return self.reply_failure(header.call, FailureCode::NoService, text);
         };
-        let id = incoming.id();
-        let waiting = self.pipe.unwritten();
-        if waiting > serving.server.limits.calls_per_connection + REPLIES_BEYOND {
-            // A reply that says so would be one more. A refused message keeps its credit until the caller reads that it
-            // is refused, which bounds this.
-            return incoming.refuse("too many replies wait to be read by their caller");
+        if (self.pipe.peer_limits().metadata as usize) < REPLY_HEADER {
+            return incoming.refuse(
+                "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
+            );
         }
-        match serving.admit(&header, self) {
+        let descriptor = incoming.descriptor();
+        let size = descriptor.metadata.len() as u64 + descriptor.byte_len();
+        if header.kind == Kind::Bind && size > BIND_MAX {
+            drop(incoming);
+            let text = format!("a description of {size} bytes is longer than {BIND_MAX}");
+            return self.reply_failure(header.call, FailureCode::BadArguments, text);
+        }
+        let id = incoming.id();
+        match serving.admit(&header) {
             Err((code, text)) => {
                 // The tensors are not wanted: dropping the message says so.
                 drop(incoming);
@@ -141,9 +160,15 @@ impl Engine {
             }
             Ok(admitted) => {
                 let deadline = admitted.context.deadline();
-                serving.table().receiving.insert(id, admitted);
+                let call = (admitted, self.clone());
+                serving.table().receiving.insert(id, call);
                 match incoming.accept() {
                     Some(message) => self.call_complete(id, message),
+                    // Given up between its admission and the read.
+                    None if !serving.table().receiving.contains_key(&id) => {
+                        self.pipe
+                            .stop(id, ResetCode::Deadline, "its deadline passed");
+                    }
                     None => self.calls.look_by(deadline),
                 }
             }
@@ -153,7 +178,7 @@ impl Engine {
     /// All of a call is here, or never will be.
     pub(super) fn call_complete(self: &Arc<Self>, id: u64, message: Result<Message, Error>) {
         let Some(serving) = &self.serving else { return };
-        let Some(admitted) = serving.table().receiving.remove(&id) else {
+        let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
         let call = admitted.header.call;
@@ -195,24 +220,24 @@ impl Engine {
         let speed = served.speed[method].clone();
         // Whoever drives the pipe may be a thread without a runtime, or of one that ends before this one.
         let _runtime = self.pipe.runtime().enter();
-        let make = AssertUnwindSafe(|| {
+        let make = || {
             scoped(
                 context.clone(),
                 served.service.call(method, arguments, context),
             )
-        });
-        let mut handler = match std::panic::catch_unwind(make) {
+        };
+        let mut handler = match caught(make) {
             Ok(handler) => handler,
-            Err(panic) => return self.reply_panic(admitted.header.call, &*panic),
+            Err(panic) => return self.reply_panic(admitted.header.call, panic),
         };
         if speed.is_short() {
             let begun = Instant::now();
             let mut cx = Context::from_waker(Waker::noop());
             let mut polling = Some(handler);
-            let polled = std::panic::catch_unwind(AssertUnwindSafe(|| match &mut polling {
+            let polled = caught(|| match &mut polling {
                 Some(handler) => handler.as_mut().poll(&mut cx),
                 None => Poll::Pending,
-            }));
+            });
             let ended = Instant::now();
             speed.measured(ended - begun);
             let late = admitted.context.deadline().is_some_and(|at| at <= ended);
@@ -222,8 +247,10 @@ impl Engine {
                     drop_quietly(&mut done);
                     return match polled {
                         Ok(Poll::Ready(_)) if late => self.reply_late(admitted.header.call),
-                        Ok(Poll::Ready(reply)) => self.reply(admitted.header.call, reply),
-                        Err(panic) => self.reply_panic(admitted.header.call, &*panic),
+                        Ok(Poll::Ready(reply)) => {
+                            self.reply(admitted.header.call, admitted.target, reply)
+                        }
+                        Err(panic) => self.reply_panic(admitted.header.call, panic),
                         Ok(Poll::Pending) => {}
                     };
                 }
@@ -240,12 +267,13 @@ impl Engine {
         let is_due = |admitted: &Admitted| admitted.context.deadline().is_some_and(|at| at <= now);
         let (due, next): (Vec<_>, _) = {
             let mut table = serving.table();
-            let due = table.receiving.extract_if(|_, admitted| is_due(admitted));
+            let due = table.receiving.extract_if(|_, (call, _)| is_due(call));
             let due = due.collect();
             let left = table.receiving.values();
-            (due, left.filter_map(|call| call.context.deadline()).min())
+            let deadlines = left.filter_map(|(call, _)| call.context.deadline());
+            (due, deadlines.min())
         };
-        for (id, admitted) in due {
+        for (id, (admitted, _)) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
             self.reply_late(admitted.header.call);

@@ -1,8 +1,12 @@
 //! Where two descriptions of a service disagree, in words.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use super::{Description, MethodDescription};
+
+/// Differences beyond so many are not looked for: one end may be a stranger.
+const MAX_DIFFERENCES: usize = 64;
 
 /// Whether calls between these two ends mean the same to both. Methods of one end only are no disagreement.
 ///
@@ -17,9 +21,19 @@ pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatc
             server: Some(server.service.clone()),
         });
     }
+    let (mut by_name, mut by_id) = (HashMap::new(), HashMap::new());
+    for method in &server.methods {
+        by_name.entry(method.name.as_str()).or_insert(method);
+        by_id.entry(method.id).or_insert(method);
+    }
     for ours in &client.methods {
-        let theirs = server.methods.iter().find(|m| m.name == ours.name);
-        differences.extend(theirs.and_then(|theirs| difference(ours, theirs)));
+        if differences.len() >= MAX_DIFFERENCES {
+            break;
+        }
+        differences.extend(match by_name.get(ours.name.as_str()) {
+            Some(theirs) => difference(ours, theirs),
+            None => by_id.get(&ours.id).map(|theirs| collision(ours, theirs)),
+        });
     }
     if differences.is_empty() {
         return Ok(());
@@ -35,7 +49,7 @@ pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatc
 pub struct Mismatch {
     /// The service, as the client calls it.
     pub service: String,
-    /// At least one: the first difference of each method that differs.
+    /// At least one: the first difference of each method that differs, of 64 methods at most.
     pub differences: Vec<Difference>,
 }
 
@@ -105,6 +119,15 @@ impl fmt::Display for Peer<'_> {
             Some(_) => f.write_str("…"),
             None => Ok(()),
         }
+    }
+}
+
+/// A method that the server lacks, and whose calls would reach another one there.
+fn collision(client: &MethodDescription, server: &MethodDescription) -> Difference {
+    Difference {
+        place: format!("the method with the id {:#010x}", client.id),
+        client: Some(client.name.clone()),
+        server: Some(server.name.clone()),
     }
 }
 

@@ -1,12 +1,12 @@
 //! What the generated code shows the types of a method to.
 
 use std::fmt::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::de::DeserializeOwned;
 
 use super::shape::{Names, Shape};
 use super::trace::{SEEDS, Stop, Trace};
+use crate::caught::caught;
 
 /// Collects the structure of one method's types.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Tracer {
         let mut first = None;
         for seed in SEEDS {
             let walk = || self.trace.walk::<T>(seed);
-            let stop = match catch_unwind(AssertUnwindSafe(walk)) {
+            let stop = match caught(walk) {
                 Ok(Ok(shape)) => return Ok(shape),
                 Ok(Err(stop)) => stop,
                 Err(_) => Stop::Panicked,

@@ -187,7 +187,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
                 Err(error) if error.ends_pipe() || matches!(error, Error::Reset { .. }) => {}
                 Err(error) => {
                     let reason = format!("the message could not be received: {error}");
-                    if let Some(item) = self.fail(header.call, reason) {
+                    if let Some(item) = self.fail(header.call, reason, cx) {
                         return Some(Ok(item));
                     }
                 }
@@ -214,9 +214,13 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
     }
 
     /// A request whose message did not arrive: the client gets an answer that says so.
-    fn fail(&mut self, call: u64, reason: String) -> Option<Item> {
+    fn fail(&mut self, call: u64, reason: String, cx: &mut Context<'_>) -> Option<Item> {
         tracing::debug!(pipe = self.pipe.name(), call, reason, "a request failed");
-        if let Some(answer) = SinkItem::failure(call, reason.clone())
+        // These do not wait for the sink to be ready. A client that reads none of them gets no more.
+        let has_room = self.writing.len() < 2 * MAX_WRITING
+            || self.poll_writing(cx).is_ok() && self.writing.len() < 2 * MAX_WRITING;
+        if has_room
+            && let Some(answer) = SinkItem::failure(call, reason.clone())
             && let Err(error) = self.send(answer)
         {
             tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
@@ -230,7 +234,8 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             encoded,
             header_len,
         } = item.encode()?;
-        let mut write = self.pipe.write(to_message(encoded, header_len));
+        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let mut write = self.pipe.write(message);
         if write.id().is_none()
             && let Some(Err(error)) = (&mut write).now_or_never()
         {

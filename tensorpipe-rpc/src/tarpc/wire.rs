@@ -12,6 +12,7 @@ use tarpc::context::Context;
 use tarpc::trace::{self, SamplingDecision};
 use tarpc::{ClientMessage, Request, Response, ServerError};
 
+use crate::caught::caught;
 use crate::codec::{DecodeError, EncodeError, Encoded, Encoder, Subject, decode_whole};
 use crate::engine::Body;
 use crate::header::{Header, Kind, Tarpc};
@@ -211,10 +212,15 @@ fn encode<B: Serialize + DeserializeOwned>(
 ) -> Result<Outgoing, EncodeError> {
     let header = Header::plain(Kind::Tarpc(what), call).to_vec();
     let header_len = header.len();
-    let mut encoder = Encoder::after(header).about(subject);
-    encoder.write::<B, B>(body)?;
+    // On the task of the whole connection: a panic there would be everybody's.
+    let encoded = caught(|| {
+        let mut encoder = Encoder::after(header).about(subject);
+        encoder.write::<B, B>(body)?;
+        Ok(encoder.finish())
+    });
+    let encoded = encoded.unwrap_or_else(|panic| Err(EncodeError::panicked(subject, &panic)))?;
     Ok(Outgoing {
-        encoded: encoder.finish(),
+        encoded,
         header_len,
     })
 }
@@ -225,7 +231,8 @@ fn decode<B: DeserializeOwned>(subject: Subject, arrived: Arrived) -> Result<B, 
         payloads,
         tensors,
     } = arrived.0;
-    decode_whole(subject, metadata, payloads, tensors)
+    let decoded = caught(|| decode_whole(subject, metadata, payloads, tensors));
+    decoded.unwrap_or_else(|panic| Err(DecodeError::panicked(subject, &panic)))
 }
 
 impl From<trace::Context> for Trace {

@@ -117,3 +117,35 @@ async fn the_last_call_dropped_closes_the_connection_and_ends_the_handler() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_client_goes_while_the_reply_is_under_way() {
+    over_each(async |both| {
+        if both.client.connection().route().transport != "tcp" {
+            return;
+        }
+        let url = both.server.url().to_string();
+        for goodbye in [true, false] {
+            let client = super::lab::LabClient::connect_with(&both.near, &url);
+            let client = client.await.unwrap();
+            let mut call = client.zeros(LARGE);
+            let connection = client.connection().clone();
+            drop(client);
+            let received = || connection.pipe().stats().bytes_in;
+            tokio::select! {
+                _ = &mut call => panic!("it was not to end"),
+                () = until(|| received() > 1 << 20) => {}
+            }
+            if goodbye {
+                let (closed, ended) = tokio::join!(connection.close(), call);
+                closed.unwrap();
+                assert!(ended.unwrap_err().may_have_run());
+            } else {
+                drop((connection, call));
+            }
+            until(|| both.server.pipes().len() == 1).await;
+            both.is_clean().await;
+        }
+    })
+    .await;
+}

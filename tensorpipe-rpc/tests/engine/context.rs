@@ -1,11 +1,13 @@
 //! What a handler knows of its call.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tensorpipe::{DType, Tensor};
+use tensorpipe::{Context, DType, Tensor};
 use tensorpipe_rpc::{CallContext, Server, tensor_service};
 
-use super::lab::tcp;
+use super::lab::{tcp, until};
+use super::wrong_use::block_on;
 
 #[tensor_service]
 trait Curious {
@@ -13,9 +15,14 @@ trait Curious {
     async fn pooled(&self, bytes: u64, cx: &CallContext) -> Tensor;
     async fn current(&self) -> (Option<Duration>, bool, bool);
     async fn owned(&self, cx: CallContext) -> bool;
+    async fn route(&self, cx: &CallContext) -> (String, String, Vec<String>);
+    /// Answers at once and leaves work behind, which waits until the call is cancelled.
+    async fn leave(&self, cx: CallContext) -> ();
 }
 
 struct Cat;
+
+static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 
 impl Curious for Cat {
     async fn peer(&self, cx: &CallContext) -> (String, bool) {
@@ -34,6 +41,31 @@ impl Curious for Cat {
             .scope(async { CallContext::current().is_some() });
         let scoped = tokio::spawn(scoped).await.unwrap();
         (current.time_left(), plain.await.unwrap(), scoped)
+    }
+
+    async fn route(&self, cx: &CallContext) -> (String, String, Vec<String>) {
+        let route = cx.route();
+        let channels = route.channels.iter().map(|channel| channel.name.clone());
+        (
+            route.transport.clone(),
+            route.to_string(),
+            channels.collect(),
+        )
+    }
+
+    async fn leave(&self, cx: CallContext) {
+        LEFT_BEHIND.fetch_add(2, Ordering::SeqCst);
+        let plain = cx.clone();
+        tokio::spawn(async move {
+            cx.cancelled().await;
+            LEFT_BEHIND.fetch_sub(1, Ordering::SeqCst);
+        });
+        // On a thread that knows of no runtime.
+        std::thread::spawn(move || {
+            block_on(plain.cancelled());
+            assert!(plain.is_cancelled());
+            LEFT_BEHIND.fetch_sub(1, Ordering::SeqCst);
+        });
     }
 
     async fn owned(&self, cx: CallContext) -> bool {
@@ -68,4 +100,44 @@ async fn peer_pool_time_and_scope() {
     }
     assert!(client.owned().await.unwrap());
     assert!(CallContext::current().is_none());
+}
+
+#[tokio::test]
+async fn the_route_is_that_of_its_pipe() {
+    for (context, transport, channel) in [
+        (tcp as fn() -> _, "tcp", "basic"),
+        (Context::builder, "memory", "xth"),
+    ] {
+        let server = Server::builder()
+            .context(&context().build().unwrap())
+            .service(CuriousService::new(Cat))
+            .listen("tcp://127.0.0.1:0")
+            .await
+            .unwrap();
+        let near = context().build().unwrap();
+        let client = CuriousClient::connect_with(&near, server.url().to_string())
+            .await
+            .unwrap();
+        let (name, printed, channels) = client.route().await.unwrap();
+        assert_eq!((name.as_str(), channels[0].as_str()), (transport, channel));
+        assert_eq!(printed, server.pipes()[0].route().to_string());
+        assert_eq!(client.connection().route().transport, name);
+    }
+}
+
+#[tokio::test]
+async fn work_that_a_handler_leaves_behind_is_told_at_the_deadline() {
+    let context = tcp().build().unwrap();
+    let server = Server::builder()
+        .context(&context)
+        .service(CuriousService::new(Cat))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let client = CuriousClient::connect_with(&context, server.url().to_string())
+        .await
+        .unwrap();
+    let hurried = client.with_deadline(Duration::from_millis(50));
+    hurried.leave().await.unwrap();
+    until(|| LEFT_BEHIND.load(Ordering::SeqCst) == 0).await;
 }

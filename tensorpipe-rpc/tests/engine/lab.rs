@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, ContextBuilder, DType, Tensor};
-use tensorpipe_rpc::{CallContext, Server, ServerLimits, tensor_service};
+use tensorpipe::{Context, ContextBuilder, DType, Message, Tensor};
+use tensorpipe_rpc::{CallContext, Server, ServerLimits, Service, tensor_service};
 
 #[tensor_service]
 pub(crate) trait Lab {
@@ -25,6 +25,8 @@ pub(crate) trait Lab {
     async fn left(&self, cx: &CallContext) -> Duration;
     async fn panic(&self, tensor: Tensor) -> ();
     async fn panic_when_dropped(&self, wait: bool) -> ();
+    /// Panics with these words.
+    async fn refuse(&self, words: String) -> ();
 }
 
 #[derive(Clone, Default)]
@@ -121,6 +123,10 @@ impl Lab for Bench {
         panic!("with {} bytes", tensor.byte_len());
     }
 
+    async fn refuse(&self, words: String) {
+        panic!("{words}");
+    }
+
     async fn panic_when_dropped(&self, wait: bool) {
         let _at_it = AtIt::new(&self.at_it);
         let _panics = PanicsWhenDropped;
@@ -215,6 +221,23 @@ impl Both {
         assert_eq!(self.client.echo("still here").await.unwrap(), "still here");
     }
 }
+
+/// A call of a method of the lab, written by hand: of a client that does not follow the rules.
+pub(crate) fn raw_call(method: &str, call: u64, arguments: &[u8]) -> Message {
+    let schema = Service::schema(&LabService::new(Bench::default()));
+    let method = schema.methods.iter().find(|m| m.name == method);
+    let id = method.map_or(0, |method| method.id);
+    let mut metadata = vec![1, 28, 0, 0];
+    metadata.extend_from_slice(&call.to_le_bytes());
+    metadata.extend_from_slice(&0u32.to_le_bytes());
+    metadata.extend_from_slice(&id.to_le_bytes());
+    metadata.extend_from_slice(&0u64.to_le_bytes());
+    metadata.extend_from_slice(arguments);
+    Message::new(metadata)
+}
+
+/// 1 MiB, as postcard writes it.
+pub(crate) const MIB: [u8; 3] = [0x80, 0x80, 0x40];
 
 /// Bytes that tell one place from another: their period is a prime.
 pub(crate) fn tensor(len: usize, seed: u8) -> Tensor {

@@ -1,9 +1,8 @@
 //! A server that has enough to do says so before tensors move, and recovers.
 
-use tensorpipe::Message;
 use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{Both, LabClient, over_each_with, tensor, until};
+use super::lab::{Both, LabClient, MIB, over_each_with, raw_call, tensor, until};
 
 fn limits(calls: usize, calls_per_connection: usize) -> ServerLimits {
     let mut limits = ServerLimits::default();
@@ -76,19 +75,8 @@ async fn replies_that_their_caller_does_not_take_are_bounded() {
             let pipes = both.server.pipes();
             pipes.into_iter().map(|pipe| pipe.unwritten()).max()
         };
-        let schema = tensorpipe_rpc::Service::schema(&super::lab::LabService::new(
-            super::lab::Bench::default(),
-        ));
-        let zeros = schema.methods.iter().find(|m| m.name == "zeros").unwrap();
         for call in 0..500u64 {
-            let mut metadata = vec![1, 28, 0, 0];
-            metadata.extend_from_slice(&call.to_le_bytes());
-            metadata.extend_from_slice(&0u32.to_le_bytes());
-            metadata.extend_from_slice(&zeros.id.to_le_bytes());
-            metadata.extend_from_slice(&0u64.to_le_bytes());
-            // 1 MiB, as postcard writes it.
-            metadata.extend_from_slice(&[0x80, 0x80, 0x40]);
-            pipe.send(Message::new(metadata)).unwrap();
+            pipe.send(raw_call("zeros", call, &MIB)).unwrap();
             if call % 16 == 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }

@@ -3,14 +3,19 @@
 
 mod busy_pipe;
 mod cancel;
+mod chaos;
 mod context;
 mod counting;
 mod deadlines;
+mod drops;
 mod handlers;
+mod hostile_peers;
 mod lab;
 mod limits;
 mod services;
 mod shutdown;
+mod small_peers;
 mod stress;
+mod unsuitable;
 mod values;
 mod wrong_use;

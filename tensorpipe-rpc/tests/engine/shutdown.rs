@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use tensorpipe::{Pipe, Timeouts};
 use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{Both, LabClient, over_each, over_each_with, tensor, until};
+use super::lab::{
+    Both, LabClient, MIB, both, over_each, over_each_with, raw_call, tcp, tensor, until,
+};
 
 #[tokio::test]
 async fn running_calls_finish_and_new_ones_did_not_run() {
@@ -130,7 +133,7 @@ async fn an_abrupt_end_leaves_open_whether_a_call_ran() {
         let bench = super::lab::Bench::default();
         let server = runtime.block_on(
             tensorpipe_rpc::Server::builder()
-                .context(&super::lab::tcp().build().unwrap())
+                .context(&tcp().build().unwrap())
                 .service(super::lab::LabService::new(bench.clone()))
                 .listen("tcp://127.0.0.1:0"),
         );
@@ -141,7 +144,7 @@ async fn an_abrupt_end_leaves_open_whether_a_call_ran() {
         drop(server);
     });
     let (url, bench) = told.recv().unwrap();
-    let context = super::lab::tcp().build().unwrap();
+    let context = tcp().build().unwrap();
     let client = LabClient::connect_with(&context, url).await.unwrap();
     let running = [client.sleep(60_000), client.sleep(60_001)];
     until(|| bench.at_it.load(std::sync::atomic::Ordering::SeqCst) >= 1).await;
@@ -160,4 +163,82 @@ async fn an_abrupt_end_leaves_open_whether_a_call_ran() {
         .await
         .unwrap();
     until(|| bench.at_it.load(std::sync::atomic::Ordering::SeqCst) == 0).await;
+}
+
+/// A server whose reply of 1 MiB waits for its reader, who takes his time.
+async fn reply_under_way(drain: Duration) -> (Both, Pipe) {
+    let mut limits = ServerLimits::default();
+    limits.drain = drain;
+    let mut timeouts = Timeouts::default();
+    timeouts.linger = Duration::from_millis(20);
+    let both = both(tcp(), tcp().timeouts(timeouts), limits).await;
+    let url = both.server.url().to_string();
+    let pipe = both.near.connect(url).await.unwrap();
+    pipe.send(raw_call("zeros", 7, &MIB)).unwrap();
+    let waits = |both: &Both| both.server.pipes().iter().any(|pipe| pipe.unwritten() > 0);
+    until(|| both.server.calls_under_way() == 0 && waits(&both)).await;
+    (both, pipe)
+}
+
+const READS_AFTER: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn a_reply_under_way_has_the_time_of_the_drain() {
+    let (both, pipe) = reply_under_way(Duration::from_secs(30)).await;
+    let shutdown = tokio::spawn(both.server.shutdown());
+    tokio::time::sleep(READS_AFTER).await;
+    let reply = pipe.read().await.unwrap();
+    assert_eq!(reply.tensors[0].tensor.byte_len(), 1 << 20);
+    let given_up = tokio::time::timeout(Duration::from_secs(10), shutdown).await;
+    assert_eq!(given_up.unwrap().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_reply_under_way_has_the_time_of_the_drain_of_a_dropped_server_too() {
+    let (both, pipe) = reply_under_way(Duration::from_secs(30)).await;
+    drop(both.server);
+    tokio::time::sleep(READS_AFTER).await;
+    let reply = pipe.read().await.unwrap();
+    assert_eq!(reply.tensors[0].tensor.byte_len(), 1 << 20);
+    pipe.ended().await;
+}
+
+#[tokio::test]
+async fn a_reply_that_nobody_reads_has_no_more_than_that() {
+    let (both, pipe) = reply_under_way(Duration::from_millis(100)).await;
+    let shutdown = both.server.shutdown();
+    let given_up = tokio::time::timeout(Duration::from_secs(10), shutdown).await;
+    assert_eq!(given_up.expect("bounded by the drain"), 0);
+    let ended = tokio::time::timeout(Duration::from_secs(10), pipe.ended()).await;
+    ended.expect("its connection is gone");
+}
+
+/// Its tensors are still arriving when the server is dropped: it was admitted, it ends.
+#[tokio::test]
+async fn a_dropped_server_waits_for_calls_whose_tensors_are_on_their_way() {
+    let both = both(tcp(), tcp(), ServerLimits::default()).await;
+    let upload = both.client.length(tensor(256 << 20, 1));
+    until(|| both.server.calls_under_way() == 1).await;
+    let Both { server, bench, .. } = both;
+    drop(server);
+    let begun = bench.begun.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(begun, 0, "it was to be under way still");
+    assert_eq!(upload.await.unwrap(), 256 << 20);
+}
+
+#[tokio::test]
+async fn a_shutdown_that_is_not_waited_for_goes_on() {
+    over_each(async |both| {
+        let running = both.client.sleep(150);
+        until(|| both.at_it() == 1).await;
+        let Both { client, server, .. } = both;
+        let shutdown = server.shutdown();
+        let waited = tokio::time::timeout(Duration::from_millis(20), shutdown).await;
+        assert!(waited.is_err(), "it waits for the call");
+        let error = client.echo("late").await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+        assert_eq!(running.await.unwrap(), 150);
+        client.connection().pipe().ended().await;
+    })
+    .await;
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::lab::{Both, LabClient, over_each, tensor};
 
 /// A small generator: the same numbers in every run.
-struct Numbers(u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

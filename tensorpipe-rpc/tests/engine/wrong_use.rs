@@ -33,7 +33,7 @@ async fn one_service_twice() {
     assert!(error.to_string().contains("`Lab`"), "{error}");
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Thread(std::thread::Thread);
     impl std::task::Wake for Thread {
         fn wake(self: std::sync::Arc<Self>) {

@@ -1,10 +1,12 @@
 //! Peers that make no sense: one error, then the end; never a panic, never a wait.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use tarpc::client::{self, RpcError};
 use tarpc::server::BaseChannel;
 use tarpc::{ClientMessage, Response, context};
-use tensorpipe::{Context, Message, Payload, Tensor};
+use tensorpipe::{Context, DType, Limits, Message, Payload, Tensor};
 use tensorpipe_rpc::tarpc::{LONGEST_DEADLINE, PipeTransport, TransportError, transport};
 use tensorpipe_rpc::{Connection, Server, tensor_service};
 
@@ -184,4 +186,32 @@ async fn the_two_protocols_do_not_mistake_each_other() {
         matches!(end, Some(Err(TransportError::Foreign { .. }))),
         "{end:?}"
     );
+}
+
+/// Its requests do not fit into our memory, and it does not read that they do not.
+#[tokio::test]
+async fn answers_that_a_client_does_not_read_are_bounded() {
+    let mut limits = Limits::default();
+    limits.receive_budget = 1 << 16;
+    let far = tcp_only().limits(limits).build().unwrap();
+    let mut limits = Limits::default();
+    limits.window_messages = 4;
+    let near = tcp_only().limits(limits).build().unwrap();
+    let listener = far.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (client, server) = tokio::join!(near.connect(&url), listener.accept());
+    let (client, mut server) = (client.unwrap(), transport(server.unwrap()) as ServerEnd);
+    let large = Tensor::zeros(DType::U8, [1 << 20]).unwrap();
+    for call in 0..400u64 {
+        let mut metadata = vec![6, 12, 0, 0];
+        metadata.extend_from_slice(&call.to_le_bytes());
+        let request = Message::new(metadata).tensor(large.clone());
+        client.send(request).unwrap();
+        let looked = tokio::time::timeout(Duration::from_millis(1), server.next());
+        assert!(looked.await.is_err(), "no request is complete");
+    }
+    let state = format!("{server:?}");
+    let writing = state.split("writing: ").nth(1).unwrap();
+    let writing: usize = writing.split([',', ' ']).next().unwrap().parse().unwrap();
+    assert!((64..=128).contains(&writing), "{state}");
 }

@@ -4,6 +4,7 @@
 
 mod hostile;
 mod messages;
+mod semantics;
 mod service;
 
 use std::sync::Arc;

@@ -13,6 +13,8 @@
 //!   that the destination is complete and not written any more;
 //! - no method waits or computes for long: what takes time runs elsewhere and reports through [`LaneHandle`];
 //! - bytes from the peer's lane are checked: nonsense is a [`ChannelFault`], never a panic;
+//! - after `cancel`, and after `failed`, it lets go of the operation's memory as soon as the hardware is done with it: a
+//!   read that failed waits for that, and gives the memory back;
 //! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
 
 mod basic;

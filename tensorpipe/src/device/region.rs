@@ -64,6 +64,30 @@ impl Memory for Block {
     }
 }
 
+/// No memory, somewhere.
+struct Nothing(Device);
+
+impl Memory for Nothing {
+    fn device(&self) -> Device {
+        self.0
+    }
+    fn len(&self) -> usize {
+        0
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        self.0.is_cpu().then_some(&[])
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        self.0.is_cpu().then_some(&mut [])
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
 /// Memory that somebody else allocated, borrowed by owning its owner.
 struct Foreign<O>(O);
 
@@ -119,6 +143,11 @@ impl Buffer {
             len: memory.len(),
             memory,
         }
+    }
+
+    /// No bytes, on this device.
+    pub fn empty(device: Device) -> Self {
+        Self::new(Arc::new(Nothing(device)))
     }
 
     /// Borrows what `owner` holds, without a copy; its alignment stays what it is.
@@ -298,6 +327,11 @@ impl BufferMut {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The memory, of which this is the only handle, and how much of it is meant.
+    pub(crate) fn into_memory(self) -> (Arc<dyn Memory>, usize) {
+        (self.memory, self.len)
     }
 
     /// The bytes to fill, where the CPU may write them.

@@ -1,10 +1,12 @@
 //! The connector's side.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::task::JoinSet;
 
-use super::establish::{Established, OpenChannel, establish};
+use super::establish::{Established, OpenChannel, Stays, establish};
+use super::joining::{First, Joining};
+use super::prefixed::Prefixed;
 use super::{Guest, purpose};
 use crate::address::Url;
 use crate::context::{Inner, within_handshake};
@@ -41,6 +43,10 @@ async fn handshake(
     let mut handshake = ClientHandshake::default();
     let answer = match guest.read(|input| handshake.handle(input)).await? {
         Reply::Answer(answer) => *answer,
+        Reply::Joined => {
+            let (frame, when) = ("JOINED", "instead of an answer");
+            return Err(fault_of(&guest, PeerFault::Unexpected { frame, when }));
+        }
         Reply::Reject(reject) => {
             let (peer, reason) = (guest.name.clone(), reject.reason.into());
             return Err(Error::Rejected {
@@ -56,6 +62,7 @@ async fn handshake(
     let mut refusals = answer.refusals.clone();
     let mut route = (transport.clone(), url.address().to_owned());
     let mut moved_from = None;
+    let mut stays = None;
     if let Some((name, address, token)) = &answer.moved {
         let better = context.transport(name);
         let better = better.map_err(|_| {
@@ -68,19 +75,30 @@ async fn handshake(
         })?;
         match join(&**better, address, *token).await {
             Ok(connection) => {
+                // Used at once; it goes back to the first connection if the listener rejects it.
                 moved_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
-                guest = Guest::new(connection, guest.name);
+                let because = Arc::new(OnceLock::new());
+                stays = Some(Stays {
+                    because: because.clone(),
+                    transport: transport.name().to_owned(),
+                    address: guest.connection.ends(),
+                });
+                let Guest {
+                    connection: first,
+                    input,
+                    name,
+                } = guest;
+                let first = First::new(Prefixed::over(input, first), because);
+                let joining = Joining::new(connection, name.clone(), Some(first));
+                guest = Guest::new(Box::new(joining), name);
             }
             Err(error) => {
                 tracing::warn!(%url, transport = %name, %error, "could not move, staying");
                 let mut stay = Vec::new();
                 put_stay(&mut stay, &error.to_string());
                 guest.send(&stay).await?;
-                refusals.retain(|(candidate, _)| {
-                    *candidate != format!("transport {}", transport.name())
-                });
-                refusals.insert(0, (format!("transport {name}"), error.to_string()));
+                stayed(&mut refusals, transport.name(), name, error.to_string());
             }
         }
     }
@@ -91,6 +109,7 @@ async fn handshake(
         leftover: guest.input,
         transport: route.0.name().to_owned(),
         moved_from,
+        stays,
         peer_name: answer.name,
         peer_limits: answer.limits,
         channels,
@@ -98,6 +117,17 @@ async fn handshake(
         connector: true,
         permit: None,
     })
+}
+
+/// The refusals of a pipe that stayed on `first`, because it could not move to `better`.
+pub(super) fn stayed(
+    refusals: &mut Vec<(String, String)>,
+    first: &str,
+    better: &str,
+    reason: String,
+) {
+    refusals.retain(|(candidate, _)| *candidate != format!("transport {first}"));
+    refusals.insert(0, (format!("transport {better}"), reason));
 }
 
 fn fault_of(guest: &Guest, fault: PeerFault) -> Error {
@@ -166,16 +196,17 @@ async fn join_channels(
     for (i, chosen) in answer.channels.iter().enumerate() {
         for (j, token) in chosen.tokens.iter().copied().enumerate() {
             let (transport, address) = (transport.clone(), address.clone());
+            let peer: Arc<str> = answer.name.as_str().into();
             joins.spawn(async move {
-                join(&*transport, &address, token)
-                    .await
-                    .map(|connection| (i, j, connection))
+                let connection = join(&*transport, &address, token).await?;
+                let joining = Joining::new(connection, peer, None);
+                Ok((i, j, Box::new(joining) as Box<dyn Connection>))
             });
         }
     }
-    let mut joined = Vec::new();
+    let mut joined: Vec<(usize, usize, Box<dyn Connection>)> = Vec::new();
     while let Some(result) = joins.join_next().await {
-        let join = result.map_err(|error| Error::Lost {
+        let join: Result<_, Error> = result.map_err(|error| Error::Lost {
             pipe: "handshake".into(),
             reason: error.to_string().into(),
         })?;

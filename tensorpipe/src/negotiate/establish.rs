@@ -9,10 +9,13 @@ use crate::channels::{Channel, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
-use crate::pipe::{Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background};
+use crate::pipe::{
+    Announcements, Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background,
+};
 use crate::proto::wire::hello::WireLimits;
 use crate::proto::{KeepAlive, PipeState};
-use crate::route::{ChannelRoute, Refusal, Route};
+pub(super) use crate::route::Stays;
+use crate::route::{ChannelRoute, Refusal, Route, Routes};
 use crate::sync::lock;
 use crate::transports::Connection;
 
@@ -32,6 +35,8 @@ pub(super) struct Established {
     pub(super) leftover: Vec<u8>,
     pub(super) transport: String,
     pub(super) moved_from: Option<String>,
+    /// Where it stays if the connection that it was moved to may not join.
+    pub(super) stays: Option<Stays>,
     pub(super) peer_name: String,
     pub(super) peer_limits: WireLimits,
     pub(super) channels: Vec<OpenChannel>,
@@ -79,12 +84,18 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     let core = Arc::new(Core::new(Parts {
         name,
         peer_name,
-        route,
+        route: Routes::new(route, established.stays),
         pool: context.pool.clone(),
         budget: context.budget.clone(),
         timeouts: context.timeouts.clone(),
         queued_writes: context.limits.queued_writes,
-        shared: Shared::new(state, context.pool.clone(), runtime.clone(), permit),
+        shared: Shared::new(
+            state,
+            context.pool.clone(),
+            Announcements::new(&context.budget),
+            runtime.clone(),
+            permit,
+        ),
         runtime,
         connection: established.connection,
         leftover: established.leftover,

@@ -2,6 +2,7 @@
 
 mod connect;
 mod establish;
+mod joining;
 mod prefixed;
 mod receive;
 

@@ -16,18 +16,34 @@ pub(super) struct Prefixed {
 }
 
 impl Prefixed {
-    pub(super) fn new(first: Vec<u8>, connection: Box<dyn Connection>) -> Self {
-        Self {
+    /// The connection itself where nothing has been read.
+    pub(super) fn over(first: Vec<u8>, connection: Box<dyn Connection>) -> Box<dyn Connection> {
+        if first.is_empty() {
+            return connection;
+        }
+        Box::new(Self {
             first,
             given: 0,
             connection,
-        }
+        })
     }
 }
 
 impl Connection for Prefixed {
     fn ends(&self) -> String {
         self.connection.ends()
+    }
+
+    fn can_be_hot(&self) -> bool {
+        self.connection.can_be_hot()
+    }
+
+    fn set_hot(&mut self, hot: bool) {
+        self.connection.set_hot(hot);
+    }
+
+    fn look(&mut self) -> bool {
+        self.given < self.first.len() || self.connection.look()
     }
 }
 

@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::Guest;
+use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
+use super::joining::SAID_MAX;
+use super::prefixed::Prefixed;
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
 use crate::device::Device;
@@ -119,18 +123,15 @@ async fn handshake(
         Purpose::Join(token) => {
             stop::at(stop::JOIN_RECEIVED);
             let waiting = lock(&entrance.expected).remove(&token);
-            match waiting {
-                Some(waiting) => drop(waiting.send(Joined { guest })),
-                None => {
-                    let reason = "this token is unknown, or was used, or came too late".to_owned();
-                    guest
-                        .send(&ServerHandshake::reject(&Reject {
-                            transient: false,
-                            reason,
-                        }))
-                        .await?;
-                }
-            }
+            let guest = match waiting {
+                None => guest,
+                Some(waiting) => match waiting.send(Joined { guest }) {
+                    Ok(()) => return Ok(None),
+                    // Its pipe has gone on without it.
+                    Err(late) => late.guest,
+                },
+            };
+            guest.reject_join().await?;
             Ok(None)
         }
         Purpose::Pipe {
@@ -242,22 +243,23 @@ async fn welcome(
                 let joined =
                     arrived.map_err(|_| guest.lost("the connection to move to never came"))?;
                 moved_from = Some(std::mem::replace(&mut final_transport, name));
+                // Lets go of the first connection, then says so.
                 guest = Guest {
                     name: guest.name,
                     ..joined.guest
                 };
+                guest.send(&ServerHandshake::joined()).await?;
             }
             Ok(reason) => {
-                refusals
-                    .retain(|(candidate, _)| *candidate != format!("transport {final_transport}"));
-                refusals.insert(0, (format!("transport {name}"), reason));
+                stayed(&mut refusals, &final_transport, &name, reason);
             }
         }
     }
     for (channel, joined) in joining {
-        let joined = joined
+        let mut joined = joined
             .await
             .map_err(|_| guest.lost("a channel's connection never came"))?;
+        joined.guest.send(&ServerHandshake::joined()).await?;
         channels[channel]
             .connections
             .push(joined.guest.into_connection());
@@ -268,6 +270,7 @@ async fn welcome(
         leftover: guest.input,
         transport: final_transport,
         moved_from,
+        stays: None,
         peer_name,
         peer_limits,
         channels,
@@ -362,14 +365,29 @@ fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selectio
     select(bootstrap, &transports, &channels, brochure)
 }
 
+/// How long a rejected connection is drained: a system that closes one with unread bytes may take the reason back.
+const DRAIN: Duration = Duration::from_secs(1);
+
 impl Guest {
+    /// Tells a connection that nobody waits for that it may not join.
+    async fn reject_join(mut self) -> Result<(), Error> {
+        let reject = Reject {
+            transient: false,
+            reason: "this token is unknown, or was used, or came too late".to_owned(),
+        };
+        self.send(&ServerHandshake::reject(&reject)).await?;
+        let _ = self.connection.shutdown().await;
+        // Its connector writes at once, and closes when it has read the reason.
+        let mut rest = (&mut self.connection).take(SAID_MAX as u64 + 1);
+        let mut sink = tokio::io::sink();
+        let drained = tokio::io::copy(&mut rest, &mut sink);
+        let _ = tokio::time::timeout(DRAIN, drained).await;
+        Ok(())
+    }
+
     /// The connection alone, for a channel. What its peer sent already would be lost: a connector sends nothing on a
     /// channel's connection before the pipe is open at both ends.
     fn into_connection(self) -> Box<dyn Connection> {
-        if self.input.is_empty() {
-            self.connection
-        } else {
-            Box::new(super::prefixed::Prefixed::new(self.input, self.connection))
-        }
+        Prefixed::over(self.input, self.connection)
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::core::Core;
+use super::hot::BACKGROUND;
 use super::poller::TICK;
 use crate::error::Error;
 use crate::sync::{Arc, lock};
@@ -17,6 +18,7 @@ pub(crate) fn spawn_background(core: &Arc<Core>) {
         core: core.clone(),
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
         wake_at: None,
+        spins: false,
     };
     core.runtime.spawn(task);
 }
@@ -25,6 +27,7 @@ struct Background {
     core: Arc<Core>,
     sleep: Pin<Box<Sleep>>,
     wake_at: Option<Instant>,
+    spins: bool,
 }
 
 impl Future for Background {
@@ -33,8 +36,21 @@ impl Future for Background {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let core = this.core.clone();
+        if this.spins && !core.look() && core.look_again(BACKGROUND, &mut this.spins, cx.waker()) {
+            return Poll::Pending;
+        }
         core.poller.set_background(cx.waker());
+        // Operations that are awaited look for themselves, unless the one that did has just ended.
+        let looks = core.hot.is_on() || !core.poller.has_waiting();
+        if looks {
+            core.hot.heat();
+        }
         core.drive();
+        let looks = looks && (this.spins || !core.hot.has_spinner());
+        if looks && core.look_again(BACKGROUND, &mut this.spins, cx.waker()) {
+            // Its clock can wait that long.
+            return Poll::Pending;
+        }
         loop {
             this.finish_closing();
             if lock(&core.shared).is_over() {
@@ -62,8 +78,13 @@ impl Future for Background {
                 return Poll::Pending;
             }
             this.wake_at = None;
-            if core.poller.is_ticking() && core.poller.tick() {
-                core.drive();
+            if core.poller.is_ticking() {
+                if core.hot.is_forgotten() {
+                    core.cool();
+                }
+                if core.poller.tick() {
+                    core.drive();
+                }
             }
         }
     }

@@ -1,14 +1,22 @@
 //! What messages that are being read may take of pooled memory, over all pipes of a context. It is counted as bytes come
 //! in: what a peer only announces costs an address and no memory, and must not take what others need.
 //!
-//! Invariant: `taken` is the sum of all reservations that exist, and never more than `limit`.
+//! Addresses are bounded by themselves, since there are many, and not for ever: what one pipe may announce at once is as
+//! much as the budget (more of it could not come in), so a peer that only announces hurts nobody else's pipe; all pipes
+//! together may take [`ADDRESSES`].
+//!
+//! Invariant: `taken` is the sum of all reservations that exist, and never more than `limit`; likewise `announced`.
 
 use crate::sync::{Arc, AtomicU64, Ordering};
+
+/// What all pipes of a context may announce at once, in bytes: a quarter of what a process has addresses for.
+const ADDRESSES: u64 = 32 << 40;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
     taken: AtomicU64,
+    announced: AtomicU64,
 }
 
 impl Budget {
@@ -16,24 +24,79 @@ impl Budget {
         Arc::new(Self {
             limit,
             taken: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
         })
     }
 
     /// Takes `bytes`, unless it has not so much left: then says in words how to go on.
     fn take(&self, bytes: u64) -> Result<(), String> {
-        let more = |taken: u64| {
-            taken
-                .checked_add(bytes)
-                .filter(|taken| *taken <= self.limit)
-        };
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        match self.taken.fetch_update(set, fetch, more) {
-            Ok(_) => Ok(()),
-            Err(taken) => Err(format!(
+        add(&self.taken, bytes, self.limit).map_err(|taken| {
+            format!(
                 "messages being read take {taken} of {} bytes; raise `Limits::receive_budget`, or read fewer at once",
                 self.limit
-            )),
+            )
+        })
+    }
+}
+
+/// Adds `bytes`, unless that is more than `limit`: then says what there is.
+fn add(counter: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
+    let more = |now: u64| now.checked_add(bytes).filter(|now| *now <= limit);
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+    counter.fetch_update(set, fetch, more).map(|_| ())
+}
+
+/// What one pipe has announced of messages that are being read.
+#[derive(Debug)]
+pub(crate) struct Announcements {
+    budget: Arc<Budget>,
+    here: Arc<AtomicU64>,
+}
+
+/// Addresses for one part, until its message is complete.
+#[derive(Debug)]
+pub(super) struct Announced {
+    budget: Arc<Budget>,
+    here: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Announcements {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self {
+            budget: budget.clone(),
+            here: Arc::default(),
         }
+    }
+
+    /// Addresses for `bytes`; in words why not.
+    pub(super) fn take(&self, bytes: u64) -> Result<Announced, String> {
+        let limit = self.budget.limit;
+        add(&self.here, bytes, limit).map_err(|here| {
+            format!(
+                "messages being read from this pipe announce {here} bytes, and may announce {limit}; raise `Limits::receive_budget`, or read fewer at once"
+            )
+        })?;
+        if let Err(all) = add(&self.budget.announced, bytes, ADDRESSES) {
+            self.here.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(format!(
+                "messages being read from all pipes announce {all} bytes, and may announce {ADDRESSES}; read fewer at once"
+            ));
+        }
+        Ok(Announced {
+            budget: self.budget.clone(),
+            here: self.here.clone(),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.here.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.budget
+            .announced
+            .fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -69,6 +132,22 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_announces_as_much_as_the_budget_and_all_of_them_as_addresses_last() {
+        let budget = Budget::new(ADDRESSES / 2);
+        let pipes: Vec<_> = (0..3).map(|_| Announcements::new(&budget)).collect();
+        let error = pipes[0].take(ADDRESSES / 2 + 1).unwrap_err();
+        assert!(error.contains("receive_budget"), "{error}");
+        let first = pipes[0].take(ADDRESSES / 2).unwrap();
+        assert!(pipes[0].take(1).is_err(), "it has announced all it may");
+        let _second = pipes[1].take(ADDRESSES / 2).unwrap();
+        let error = pipes[2].take(1).unwrap_err();
+        assert!(error.contains("all pipes"), "{error}");
+        drop(first);
+        pipes[2].take(ADDRESSES / 2).unwrap();
+        pipes[0].take(ADDRESSES / 2).unwrap();
+    }
 
     #[test]
     fn what_is_taken_comes_back_and_nothing_overflows() {

@@ -2,57 +2,54 @@
 //!
 //! Two locks. `shared` (the protocol's state, operations, lanes) is held for short sections without system calls. `io`
 //! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
-//! holder sees before or after it lets go. So nobody ever waits for somebody else's system call.
+//! holder sees before or after it lets go (`hand_over.rs`). So nobody ever waits for somebody else's system call.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::hand_over::HandOver;
+use super::hot::Hot;
 use super::io::Io;
+use super::peer_limits::PeerLimits;
 use super::poller::Poller;
 use super::shared::Shared;
 use super::stats::Counters;
+use super::turn::Turn;
 use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
-use crate::route::Route;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock, try_lock};
+use crate::route::Routes;
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
-/// Rounds of work in one poll, before other tasks get their turn.
-const ROUNDS: usize = 16;
+/// For ever, for a clock that cannot count that far.
+const FAR: Duration = Duration::from_secs(1 << 32);
 
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) peer_limits: PeerLimits,
+    pub(crate) route: Routes,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) poller: Arc<Poller>,
+    pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
-    pub(super) io: Mutex<Io>,
-    kick: AtomicBool,
-    /// Somebody calls the handler: one at a time, so that messages keep their order.
-    delivering: AtomicBool,
-}
-
-/// How a round of I/O ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Round {
-    /// Nothing to do until the connection wakes the poller.
-    Idle,
-    /// Stopped early to let messages be delivered.
-    More,
+    pub(super) io: HandOver<Io>,
+    /// How many deliveries wait for the handler, as `shared` knows it.
+    deliveries: Arc<AtomicUsize>,
+    /// Who calls the handler.
+    turn: Turn,
 }
 
 /// What a [`Core`] is made of.
 pub(crate) struct Parts {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) route: Route,
+    pub(crate) route: Routes,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -68,7 +65,8 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let poller = Arc::new(Poller::default());
         Self {
-            io: Mutex::new(Io::new(
+            hot: Hot::new(parts.connection.can_be_hot()),
+            io: HandOver::new(Io::new(
                 parts.connection,
                 parts.leftover,
                 poller.clone().into(),
@@ -76,6 +74,7 @@ impl Core {
             poller,
             name: parts.name,
             peer_name: parts.peer_name,
+            peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),
             route: parts.route,
             pool: parts.pool,
             budget: parts.budget,
@@ -83,71 +82,42 @@ impl Core {
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
             counters: Counters::default(),
+            deliveries: parts.shared.delivery_count().clone(),
             shared: Mutex::new(parts.shared),
-            kick: AtomicBool::new(false),
-            delivering: AtomicBool::new(false),
+            turn: Turn::default(),
         }
     }
 
     /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.
     pub(crate) fn drive(self: &Arc<Self>) {
-        self.kick.store(true, Ordering::SeqCst);
-        if Turn::is_here(self) {
+        if self.turn.is_here() {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
-            return;
+            return self.io.kick();
         }
-        self.poller.driving();
-        for _ in 0..ROUNDS {
-            let Some(mut io) = try_lock(&self.io) else {
-                return;
-            };
-            let mut round = Round::Idle;
-            while round == Round::Idle && self.kick.swap(false, Ordering::SeqCst) {
-                round = io.round(self);
-            }
-            drop(io);
-            self.deliver();
-            if round == Round::More {
-                self.kick.store(true, Ordering::SeqCst);
-            }
-            if !self.kick.load(Ordering::SeqCst) {
-                return;
-            }
-        }
-        // There is more, but it is others' turn.
-        self.poller.notify();
+        self.io
+            .drive(&self.poller, |io| io.round(self), || self.deliver());
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
     /// that takes long), it goes on: what may arrive meanwhile is bounded by the credit given.
-    pub(super) fn pauses_for(&self, shared: &Shared) -> usize {
-        if self.delivering.load(Ordering::SeqCst) {
-            0
-        } else {
-            shared.deliveries()
+    pub(super) fn pauses_for(&self) -> usize {
+        match self.deliveries.load(Ordering::SeqCst) {
+            0 => 0,
+            _ if self.turn.is_taken() => 0,
+            deliveries => deliveries,
         }
     }
 
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
-        loop {
-            let Some(turn) = Turn::take(self) else {
-                return;
-            };
-            loop {
-                // Not in the loop's condition: the lock would be held during the call, which uses the pipe.
-                let next = lock(&self.shared).next_delivery();
-                let Some((handler, delivery)) = next else {
-                    break;
-                };
-                delivery.give(self, &*handler);
-            }
-            drop(turn);
-            // One that came in between the last look and the line above must not be left behind.
-            if !lock(&self.shared).has_delivery() {
-                return;
-            }
-        }
+        let next = || {
+            // A statement of its own: the lock would be held during the call, which uses the pipe.
+            let next = lock(&self.shared).next_delivery();
+            next.map(|(handler, delivery)| delivery.give(self, &*handler))
+                .is_some()
+        };
+        self.turn
+            .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
@@ -178,12 +148,13 @@ impl Core {
     }
 
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
-        let (silent, lingered) = {
+        let (silent, lingered, after) = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
             (
                 silent,
                 shared.linger_until.is_some_and(|until| now >= until),
+                shared.linger,
             )
         };
         if let Some(silence) = silent {
@@ -197,7 +168,6 @@ impl Core {
                 self.name
             )
             .into();
-            let after = self.timeouts.linger;
             self.fail(Error::Timeout {
                 what,
                 after,
@@ -213,44 +183,13 @@ impl Core {
             if shared.ended.is_some() || shared.linger_until.is_some() {
                 return;
             }
-            shared.linger_until = Some(Instant::now() + linger);
+            // An endless one is far enough away.
+            let until = Instant::now().checked_add(linger);
+            shared.linger_until = until.or_else(|| Instant::now().checked_add(FAR));
+            shared.linger = linger;
             shared.start_closing();
         }
         self.poller.wake_background();
         self.drive();
-    }
-}
-
-thread_local! {
-    /// The address of the pipe whose handler this thread is calling; 0 outside.
-    static DELIVERING: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The right to call the handler: one thread has it at a time. A handler may drive another pipe, whose handler is then
-/// called inside this one's turn.
-struct Turn<'a> {
-    core: &'a Core,
-    outer: usize,
-}
-
-impl<'a> Turn<'a> {
-    /// `None` if somebody has it.
-    fn take(core: &'a Arc<Core>) -> Option<Self> {
-        if core.delivering.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        let outer = DELIVERING.replace(Arc::as_ptr(core).addr());
-        Some(Self { core, outer })
-    }
-
-    fn is_here(core: &Arc<Core>) -> bool {
-        DELIVERING.get() == Arc::as_ptr(core).addr()
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        DELIVERING.set(self.outer);
-        self.core.delivering.store(false, Ordering::SeqCst);
     }
 }

@@ -12,6 +12,14 @@ use crate::message::Message;
 /// Methods must not block: what takes longer than some microseconds belongs on a task of its own. They may write to the
 /// pipe, start reads, and close it.
 pub trait Handler: Send + Sync + 'static {
+    /// Whether messages are expected at any time, or only while an operation is awaited ([`Pipe::awaiting`]): then others
+    /// may be seen some 50 ms late.
+    ///
+    /// [`Pipe::awaiting`]: super::Pipe::awaiting
+    fn listens(&self) -> bool {
+        true
+    }
+
     /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
     fn incoming(&self, incoming: Incoming);
 

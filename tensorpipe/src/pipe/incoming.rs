@@ -1,25 +1,22 @@
 //! A message that has been announced: its descriptor is known, the reader decides.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use super::budget::Reservation;
 use super::core::Core;
+use super::loan::Loans;
+use super::plan::Plan;
+use super::read::{Read, ReadInto};
 use super::reading::{Reading, build};
-use super::waiter::{Interest, Waiter};
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
-use crate::device::{Buffer, Device};
-use crate::error::{Error, Misuse, ResetCode};
+use crate::device::Buffer;
+use crate::error::{Error, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
 use crate::stop;
 use crate::sync::lock;
-
-/// What a dropped read still lets come in, in bytes; above, the writer is told to stop.
-const DRAIN_UP_TO: u64 = 64 << 10;
 
 /// A message that is there but for its bulk parts.
 #[derive(Debug)]
@@ -85,27 +82,30 @@ impl Incoming {
     /// Reads all of it into pooled memory. The read is under way from now on, polled or not; dropping the future gives
     /// it up, and the pipe goes on.
     pub fn read(self) -> Read {
-        self.read_into(Allocation::default())
+        Read(self.read_into(Allocation::default()))
     }
 
     /// The same into memory of the caller's. Places that the allocation does not mention are [`Place::Pool`].
     ///
     /// # Errors
-    /// The future gives [`Misuse::Allocation`] where a place does not fit; the message is then skipped.
-    pub fn read_into(mut self, allocation: Allocation) -> Read {
+    /// The future gives a [`ReadError`](crate::ReadError), which holds the allocation: with
+    /// [`Misuse::Allocation`](crate::Misuse::Allocation) or [`Misuse::OutOfReach`](crate::Misuse::OutOfReach) where a place
+    /// does not fit (the message is then skipped), else with what ended the message or the pipe.
+    pub fn read_into(mut self, mut allocation: Allocation) -> ReadInto {
         let core = self.core.clone();
-        let result = self.start(allocation, false);
-        if matches!(result, Ok(Some(_))) {
-            core.drive();
-            stop::at(stop::GRANT_SENT);
+        let loans = Loans::of(&mut allocation, &core.runtime);
+        match self.start(allocation, false) {
+            Err(error) => ReadInto::ended(core, Some(Err(error)), loans),
+            Ok(None) => {
+                let whole = self.take_whole();
+                ReadInto::ended(core, whole, loans)
+            }
+            Ok(Some(id)) => {
+                core.drive();
+                stop::at(stop::GRANT_SENT);
+                ReadInto::of(core, id, loans)
+            }
         }
-        let id = result.as_ref().ok().copied().flatten();
-        Read {
-            id,
-            ready: result.err().map(Err),
-            waiter: Waiter::new(core),
-        }
-        .with(self)
     }
 
     /// Has all of it read into pooled memory and given to the pipe's [`Handler`](super::Handler). `Some` if it was here
@@ -160,6 +160,9 @@ impl Incoming {
             if let (Some(error), false) = (&shared.ended, arrival.is_whole()) {
                 return Err(error.clone());
             }
+            plan.check_reach(&arrival.descriptor, |part, from, to| {
+                shared.reaches(id, part, from, to)
+            })?;
             let Some(arrival) = self.arrival.take() else {
                 return Ok(None);
             };
@@ -184,15 +187,17 @@ impl Incoming {
                     (None | Some((_, true)), _) => {}
                     (Some((channel, false)), Place::Into(dest)) => {
                         own.push(part);
-                        shared.with_lane(channel, |lane, io| lane.recv(op, Want::Into(dest), io));
+                        shared
+                            .with_lane(op, channel, |lane, io| lane.recv(op, Want::Into(dest), io));
                     }
-                    (Some((channel, false)), Place::Pool) => {
-                        let len = arrival.part_len(part);
-                        let want = Want::Adopt {
-                            len,
-                            device: arrival.device(part),
+                    (Some((channel, false)), place @ (Place::Pool | Place::On(_))) => {
+                        let len = arrival.descriptor.part_len(part);
+                        let device = match place {
+                            Place::On(device) => device,
+                            _ => arrival.descriptor.device(part),
                         };
-                        shared.with_lane(channel, |lane, io| lane.recv(op, want, io));
+                        let want = Want::Adopt { len, device };
+                        shared.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
                     }
                     (Some(_), Place::Skip) => {}
                 }
@@ -204,8 +209,10 @@ impl Incoming {
                 arrival.eager,
                 places,
                 plan.skipped,
+                plan.elsewhere,
                 pushed,
             );
+            shared.announce(id);
             shared.check_read(id, &mut wakes);
             shared.process(&self.core, &mut wakes);
         }
@@ -226,184 +233,13 @@ impl Incoming {
             // Credit, or the answer to a flush.
             self.core.drive();
         }
-        Some(build(arrival.descriptor, arrival.eager, Vec::new()))
+        Some(build(arrival.descriptor, arrival.eager, Vec::new(), &[]))
     }
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.decline(ResetCode::Skipped, "");
-    }
-}
-
-impl Arrival {
-    fn part_len(&self, part: u16) -> u64 {
-        let payloads = &self.descriptor.payloads;
-        let part = usize::from(part);
-        payloads.get(part).map_or_else(
-            || self.descriptor.tensors[part - payloads.len()].byte_len(),
-            |p| p.len,
-        )
-    }
-
-    fn device(&self, part: u16) -> Device {
-        let tensor = usize::from(part).checked_sub(self.descriptor.payloads.len());
-        tensor
-            .and_then(|tensor| self.descriptor.tensors[tensor].target)
-            .unwrap_or(Device::CPU)
-    }
-}
-
-/// A checked allocation: what is not simply pooled.
-struct Plan {
-    places: Vec<(u16, Place)>,
-    skipped: Vec<u16>,
-    default: bool,
-}
-
-impl Plan {
-    fn new(descriptor: &Descriptor, allocation: Allocation) -> Result<Self, Misuse> {
-        let misfit = |reason: String| Misuse::Allocation { reason };
-        let (payloads, tensors) = (descriptor.payloads.len(), descriptor.tensors.len());
-        if allocation.payloads.len() > payloads || allocation.tensors.len() > tensors {
-            let (p, t) = (allocation.payloads.len(), allocation.tensors.len());
-            return Err(misfit(format!(
-                "{p} payloads and {t} tensors are placed, {payloads} and {tensors} come"
-            )));
-        }
-        let mut plan = Self {
-            places: Vec::with_capacity(payloads + tensors),
-            skipped: Vec::new(),
-            default: true,
-        };
-        let pad = |places: Vec<Place>, len: usize| {
-            let missing = len - places.len();
-            places
-                .into_iter()
-                .chain(std::iter::repeat_with(Place::default).take(missing))
-        };
-        let lens = descriptor
-            .payloads
-            .iter()
-            .map(|payload| (payload.len, Device::CPU));
-        let lens = lens.chain(
-            descriptor
-                .tensors
-                .iter()
-                .map(|t| (t.byte_len(), t.target.unwrap_or(Device::CPU))),
-        );
-        let places = pad(allocation.payloads, payloads).chain(pad(allocation.tensors, tensors));
-        for (part, (place, (len, device))) in places.zip(lens).enumerate() {
-            let what = if part < payloads {
-                format!("payload {part}")
-            } else {
-                format!("tensor {}", part - payloads)
-            };
-            match &place {
-                Place::Into(dest) if dest.len() as u64 != len => {
-                    return Err(misfit(format!(
-                        "{what} has {len} bytes, its place {}",
-                        dest.len()
-                    )));
-                }
-                Place::Into(dest) if dest.device() != device => {
-                    return Err(misfit(format!(
-                        "{what} goes to {device}, its place is on {}",
-                        dest.device()
-                    )));
-                }
-                Place::Skip => plan.skipped.push(part as u16),
-                _ => {}
-            }
-            plan.default &= matches!(place, Place::Pool);
-            plan.places.push((part as u16, place));
-        }
-        Ok(plan)
-    }
-
-    fn is_default(&self) -> bool {
-        self.default
-    }
-}
-
-/// A read under way. Dropping it gives the message up: what is still to come is thrown away, or, where it is more than
-/// 64 KiB, the writer is told to stop. Memory of the caller's goes with it.
-#[must_use = "a dropped read gives the message up"]
-pub struct Read {
-    waiter: Waiter,
-    id: Option<u64>,
-    ready: Option<Result<Message, Error>>,
-}
-
-impl std::fmt::Debug for Read {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Read")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Read {
-    fn with(mut self, mut incoming: Incoming) -> Self {
-        if self.id.is_none() && self.ready.is_none() {
-            self.ready = incoming.take_whole();
-        }
-        self
-    }
-}
-
-impl Future for Read {
-    type Output = Result<Message, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(ready) = this.ready.take() {
-            return Poll::Ready(ready);
-        }
-        let Some(id) = this.id else {
-            return Poll::Ready(Err(Misuse::Other(
-                "a read was polled after it had ended".to_owned(),
-            )
-            .into()));
-        };
-        let result = std::task::ready!(this.waiter.poll(cx, Interest::Read(id), |shared| {
-            let result = shared.reads.get_mut(&id)?.take_result()?;
-            shared.reads.remove(&id);
-            Some(result)
-        }));
-        this.id = None;
-        Poll::Ready(result)
-    }
-}
-
-impl Drop for Read {
-    fn drop(&mut self) {
-        let Some(id) = self.id else { return };
-        let core = self.waiter.core().clone();
-        let mut wakes = Vec::new();
-        {
-            let mut shared = lock(&core.shared);
-            match shared.reads.get_mut(&id) {
-                None => return,
-                Some(reading) if !reading.is_finished() => {
-                    let left = shared.state.bytes_to_come(id);
-                    if left > DRAIN_UP_TO {
-                        shared
-                            .state
-                            .refuse(id, ResetCode::Cancelled, "the read was dropped");
-                        shared.reads.remove(&id);
-                    } else if let Some(reading) = shared.reads.get_mut(&id) {
-                        reading.discard();
-                    }
-                }
-                Some(_) => {
-                    shared.reads.remove(&id);
-                }
-            }
-            shared.process(&core, &mut wakes);
-        }
-        wakes.into_iter().for_each(Waker::wake);
-        core.drive();
     }
 }
 

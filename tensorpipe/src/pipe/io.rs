@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use tokio::io::ReadBuf;
 
-use super::core::{Core, Round};
+use super::core::Core;
+use super::hand_over::Round;
+use super::shared::Shared;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
-use crate::proto::{Input, Mark, Segment};
+use crate::proto::{Input, Mark, OpId, Segment};
 use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
@@ -39,11 +41,14 @@ const DIRECT_FROM: u64 = 4 << 10;
 /// other work keeps the cores busy longer reads are as good.
 const READ_PIECE: usize = 64 << 10;
 
-/// Pieces of a chunk that come in further apart than this are told to the protocol one by one.
+/// Pieces that come in further apart than this are told to the protocol one by one.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
 /// Messages taken out of one read before they are delivered: what they provoke leaves together.
 const DELIVERIES: usize = 32;
+
+/// Reads for one look at the clock, while hot.
+const READS: u32 = 16;
 
 enum Piece {
     Bytes(usize),
@@ -61,12 +66,16 @@ struct Bulk {
     /// Received since the protocol was last told.
     got: u64,
     dest: Option<BufferMut>,
+    /// Whose it is.
+    op: Option<OpId>,
     at: u64,
 }
 
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
     waker: Waker,
+    /// What the connection was told last.
+    hot: bool,
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
@@ -84,8 +93,9 @@ pub(super) struct Io {
     marks: Vec<Mark>,
     /// The peer has shut down its direction.
     eof: bool,
-    /// When bytes came in last: the clock is looked at once a read, not once a frame.
+    /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
     read_at: Instant,
+    reads: u32,
 }
 
 impl Io {
@@ -96,6 +106,7 @@ impl Io {
         Self {
             connection: Some(connection),
             waker,
+            hot: false,
             frames: Vec::new(),
             frames_sent: 0,
             pieces: VecDeque::new(),
@@ -111,12 +122,18 @@ impl Io {
             marks: Vec::new(),
             eof: false,
             read_at: Instant::now(),
+            reads: 0,
         }
     }
 
     /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
     pub(super) fn round(&mut self, core: &Arc<Core>) -> Round {
         let mut wakes = Vec::new();
+        let hot = core.hot.is_on();
+        if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
+            self.hot = hot;
+            connection.set_hot(hot);
+        }
         let outcome = self.send_and_receive(core, &mut wakes);
         let round = match outcome {
             Ok(round) => round,
@@ -132,6 +149,14 @@ impl Io {
         round
     }
 
+    /// Looks whether there is something to read.
+    pub(super) fn look(&mut self) -> bool {
+        // Without a connection there is nothing to wait for: whoever looks should see why.
+        self.connection
+            .as_mut()
+            .is_none_or(|connection| connection.look())
+    }
+
     fn send_and_receive(
         &mut self,
         core: &Arc<Core>,
@@ -140,23 +165,35 @@ impl Io {
         if self.connection.is_none() {
             return Ok(Round::Idle);
         }
-        if lock(&core.shared).is_over() {
+        if self.settle(core, wakes) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(core, wakes);
             self.let_go(core);
             return Ok(Round::Idle);
         }
+        self.let_go_of_unwanted(core);
         loop {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
-            if core.pauses_for(&lock(&core.shared)) > 0 {
+            if core.pauses_for() > 0 {
+                self.settle(core, wakes);
                 return Ok(Round::More);
             }
             if !received {
                 // What receiving made us say (grants, windows, answers) goes out before we wait.
-                self.send(core, wakes)?;
-                return Ok(Round::Idle);
+                return self.send(core, wakes).map(|_| Round::Idle);
             }
+            self.settle(core, wakes);
+        }
+    }
+
+    /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.
+    fn let_go_of_unwanted(&mut self, core: &Arc<Core>) {
+        if let Some(bulk) = &mut self.bulk
+            && let (Some(op), Some(_)) = (bulk.op, &bulk.dest)
+            && !lock(&core.shared).state.is_wanted(op)
+        {
+            bulk.dest = None;
         }
     }
 
@@ -177,26 +214,38 @@ impl Io {
         self.bulk = None;
     }
 
-    /// Returns whether all there was to send is with the connection.
+    /// Writes what was gathered, and what the protocol wants to send after it. Returns whether all of it is with the
+    /// connection.
     fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
-        loop {
-            self.gather(core, wakes);
-            if self.pieces.is_empty() {
-                return self.flush(core).map(|()| true);
-            }
-            if !self.write(core)? {
-                self.report_marks(core, wakes);
+        while !self.pieces.is_empty() {
+            let wrote = self.write(core)?;
+            self.stop_at_marks();
+            self.settle(core, wakes);
+            if !wrote {
                 return Ok(false);
             }
-            self.report_marks(core, wakes);
         }
+        self.flush(core).map(|()| true)
     }
 
-    fn gather(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
-        if self.queued >= GATHER / 2 {
+    /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
+    fn settle(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
+        let mut shared = lock(&core.shared);
+        if !self.marks.is_empty() {
+            for mark in self.marks.drain(..) {
+                shared.state.written(mark);
+            }
+            shared.process(core, wakes);
+        }
+        self.gather(core, &mut shared, wakes);
+        shared.is_over()
+    }
+
+    fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+        let before = self.queued;
+        if before >= GATHER / 2 {
             return;
         }
-        let mut shared = lock(&core.shared);
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -232,8 +281,10 @@ impl Io {
                 }
             }
         }
-        // Parts that leave without a go-ahead go to their channels.
-        shared.process(core, wakes);
+        if self.queued > before {
+            // Parts that leave without a go-ahead go to their channels.
+            shared.process(core, wakes);
+        }
     }
 
     /// One write. Returns `false` if the connection wants to wait.
@@ -342,10 +393,7 @@ impl Io {
         }
     }
 
-    fn report_marks(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) {
-        if self.marks.is_empty() {
-            return;
-        }
+    fn stop_at_marks(&self) {
         for mark in &self.marks {
             match mark {
                 Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
@@ -353,11 +401,6 @@ impl Io {
                 Mark::Stream(_) => {}
             }
         }
-        let mut shared = lock(&core.shared);
-        for mark in self.marks.drain(..) {
-            shared.state.written(mark);
-        }
-        shared.process(core, wakes);
     }
 
     fn flush(&mut self, core: &Arc<Core>) -> Result<(), Error> {
@@ -378,7 +421,7 @@ impl Io {
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
-                let there = core.pauses_for(&lock(&core.shared));
+                let there = core.pauses_for();
                 if there >= DELIVERIES || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
@@ -391,7 +434,7 @@ impl Io {
                 }
                 continue;
             }
-            if core.pauses_for(&lock(&core.shared)) > 0 {
+            if core.pauses_for() > 0 {
                 return Ok(true);
             }
             if !self.fill(core)? {
@@ -427,6 +470,7 @@ impl Io {
                     left: len,
                     got: 0,
                     dest,
+                    op: target,
                     at,
                 });
                 self.bulky = len >= DIRECT_FROM;
@@ -434,7 +478,8 @@ impl Io {
             }
         }
         shared.process(core, wakes);
-        Ok(core.pauses_for(shared))
+        self.gather(core, shared, wakes);
+        Ok(core.pauses_for())
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -475,13 +520,10 @@ impl Io {
                         return Err(self.end_of_stream(core));
                     }
                     core.counters.read(len);
+                    core.hot.found();
                     bulk.advance(len as u64);
-                    let now = Instant::now();
-                    // On a slow link a chunk takes longer than a peer may be silent.
-                    if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
-                        lock(&core.shared).state.heard(now);
-                    }
-                    self.read_at = now;
+                    // `bulk` is borrowed: this is `Io::came_in`, field by field.
+                    came_in(&mut self.read_at, &mut self.reads, core);
                     if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
                         && core.counters.snapshot().bytes_in > stop::SOME
                     {
@@ -541,11 +583,16 @@ impl Io {
                     return Err(self.end_of_stream(core));
                 }
                 core.counters.read(len);
-                self.read_at = Instant::now();
+                core.hot.found();
+                self.came_in(core);
                 self.end += len;
                 Ok(true)
             }
         }
+    }
+
+    fn came_in(&mut self, core: &Core) {
+        came_in(&mut self.read_at, &mut self.reads, core);
     }
 
     fn end_of_stream(&self, core: &Arc<Core>) -> Error {
@@ -558,8 +605,10 @@ impl Io {
 
     fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        self.closed(core)
-            .unwrap_or_else(|| core.lost(error.to_string()))
+        self.closed(core).unwrap_or_else(|| {
+            let own = error.get_ref().and_then(|own| own.downcast_ref());
+            own.cloned().unwrap_or_else(|| core.lost(error.to_string()))
+        })
     }
 
     /// The good order in which the pipe ended, if it did.
@@ -580,4 +629,20 @@ impl Bulk {
         self.got += len;
         self.at += len;
     }
+}
+
+/// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
+/// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
+/// costs more than a frame, and is looked at now and then.
+fn came_in(read_at: &mut Instant, reads: &mut u32, core: &Core) {
+    *reads += 1;
+    if *reads < READS && core.hot.is_on() {
+        return;
+    }
+    *reads = 0;
+    let now = Instant::now();
+    if now.saturating_duration_since(*read_at) > SIGN_OF_LIFE {
+        lock(&core.shared).state.heard(now);
+    }
+    *read_at = now;
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::budget::{Announced, Announcements};
 use super::core::Core;
 use super::stats::LaneStats;
 use crate::channels::ChannelFault;
@@ -25,6 +26,9 @@ pub struct LaneIo<'a> {
     pub(super) results: &'a mut Vec<LaneResult>,
     pub(super) stats: &'a mut LaneStats,
     pub(super) pool: &'a Pool,
+    pub(super) announcements: Option<&'a Announcements>,
+    /// For what is allocated, until the message is complete.
+    pub(super) announced: &'a mut Vec<Announced>,
     pub(super) runtime: &'a tokio::runtime::Handle,
 }
 
@@ -54,9 +58,17 @@ impl LaneIo<'_> {
     /// Warm main memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the system has none.
+    /// [`Error::OutOfMemory`] where the system has none, or the pipe's messages announce more than
+    /// [`Limits::receive_budget`](crate::Limits::receive_budget).
     pub fn allocate(&mut self, len: u64) -> Result<BufferMut, Error> {
-        allocate(self.pool, len)
+        let announced = self.announcements.map(|all| all.take(len)).transpose();
+        let announced = announced.map_err(|reason| Error::OutOfMemory {
+            bytes: len,
+            reason: reason.into(),
+        })?;
+        let memory = allocate(self.pool, len)?;
+        self.announced.extend(announced);
+        Ok(memory)
     }
 
     /// `op` is with the peer or its transport: the source is not read any more.

@@ -3,23 +3,33 @@
 mod background;
 mod budget;
 mod core;
+mod hand_over;
 mod handler;
+mod hot;
 mod incoming;
 mod io;
 mod lane;
+mod loan;
+mod peer_limits;
+mod plan;
 mod poller;
+mod read;
 mod reading;
 mod shared;
+mod spin;
 mod stats;
+mod turn;
 mod waiter;
 mod write;
 
 pub(crate) use self::background::spawn_background;
-pub(crate) use self::budget::Budget;
+pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
-pub use self::incoming::{Incoming, Read};
+pub use self::incoming::Incoming;
 pub use self::lane::{LaneHandle, LaneIo};
+pub use self::peer_limits::PeerLimits;
+pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::PipeStats;
 pub use self::write::{Flush, Write};
@@ -89,9 +99,20 @@ impl Pipe {
         self.core().peer_name.clone()
     }
 
-    /// Which transport and channels were chosen, and why not the others.
+    /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe
+    /// that the listener did not let move goes on where it began.
     pub fn route(&self) -> &Route {
-        &self.core().route
+        self.core().route.now()
+    }
+
+    /// The same, to keep.
+    pub fn shared_route(&self) -> Arc<Route> {
+        self.core().route.now().clone()
+    }
+
+    /// The largest message that the peer takes.
+    pub fn peer_limits(&self) -> PeerLimits {
+        self.core().peer_limits
     }
 
     /// The pool that received tensors come from.
@@ -151,6 +172,11 @@ impl Pipe {
         lock(&self.core().shared).state.unwritten()
     }
 
+    /// Whether message number `id` of this side's is not handed over yet.
+    pub fn is_unwritten(&self, id: u64) -> bool {
+        lock(&self.core().shared).state.is_writing(id)
+    }
+
     /// The runtime that it was made on, which drives it when nobody awaits it.
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.core().runtime
@@ -202,6 +228,9 @@ impl Pipe {
 
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
     pub fn set_handler(&self, handler: Arc<dyn Handler>) {
+        if handler.listens() {
+            self.core().hot.listen();
+        }
         lock(&self.core().shared).set_handler(handler);
         self.core().drive();
     }
@@ -211,6 +240,7 @@ impl Pipe {
         Awaiting {
             core: self.core().clone(),
             slot: None,
+            spins: false,
         }
     }
 
@@ -242,6 +272,11 @@ impl Pipe {
             Error::Closed { by_peer: false, .. } => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
+    pub fn linger(&self) -> Duration {
+        self.core().timeouts.linger
     }
 
     /// Whether it has ended: every operation but reading what is already here fails.
@@ -276,11 +311,13 @@ fn take_arrival(core: &Arc<Core>, shared: &mut Shared) -> Option<Result<Incoming
 /// Drives a pipe for an operation that a [`Handler`] completes.
 ///
 /// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
-/// state: the task is then the one that is woken when the pipe's connection has something to say, so that the answer
-/// takes no detour through another task.
+/// state, and [`Awaiting::look_again`] when that found nothing: the task is then the one that is woken when the pipe's
+/// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
+/// even sleep.
 pub struct Awaiting {
     core: Arc<Core>,
     slot: Option<u64>,
+    spins: bool,
 }
 
 impl std::fmt::Debug for Awaiting {
@@ -301,12 +338,28 @@ impl Awaiting {
     /// Makes `waker` the one that the connection wakes, and moves what can be moved.
     pub fn drive(&mut self, waker: &std::task::Waker) {
         self.core.poller.register(&mut self.slot, waker);
+        if !self.spins {
+            self.core.hot.heat();
+        } else if !self.core.look() {
+            return;
+        }
         self.core.drive();
+    }
+
+    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
+    /// again. Returns whether it is; if so, nobody else has to wake it.
+    pub fn look_again(&mut self, waker: &std::task::Waker) -> bool {
+        let Some(who) = self.slot else { return false };
+        self.core.look_again(who, &mut self.spins, waker)
     }
 
     /// The operation is awaited no more (as by dropping this).
     pub fn leave(&mut self) {
+        let who = self.slot;
         self.core.poller.leave(&mut self.slot);
+        if let Some(who) = who {
+            self.core.stop_looking(who, &mut self.spins);
+        }
     }
 }
 

@@ -19,7 +19,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub(crate) struct Poller {
-    /// Somebody was woken and has not driven the pipe since.
+    /// Somebody was woken and has not driven the pipe since. Changed by exchanges only: whoever takes it back sees what
+    /// there was to wake for.
     notified: AtomicBool,
     roles: Mutex<Roles>,
 }
@@ -37,10 +38,10 @@ struct Roles {
 }
 
 impl Poller {
-    /// Makes `waker` the one to be woken; `slot` remembers the registration.
-    pub(crate) fn register(&self, slot: &mut Option<u64>, waker: &Waker) {
+    /// Makes `waker` the one to be woken; `slot` remembers the registration, whose number is returned.
+    pub(crate) fn register(&self, slot: &mut Option<u64>, waker: &Waker) -> u64 {
         let mut start_ticking = None;
-        {
+        let id = {
             let mut roles = lock(&self.roles);
             let id = *slot.get_or_insert_with(|| {
                 roles.next_id += 1;
@@ -54,10 +55,12 @@ impl Poller {
             if !std::mem::replace(&mut roles.ticking, true) {
                 start_ticking = roles.background.clone();
             }
-        }
+            id
+        };
         if let Some(background) = start_ticking {
             background.wake();
         }
+        id
     }
 
     /// The operation is awaited no more.
@@ -72,6 +75,11 @@ impl Poller {
         if had_role && self.notified.load(Ordering::SeqCst) {
             self.notify();
         }
+    }
+
+    /// Whether operations are being awaited.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !lock(&self.roles).waiting.is_empty()
     }
 
     pub(crate) fn set_background(&self, waker: &Waker) {
@@ -90,11 +98,11 @@ impl Poller {
 
     /// Whoever is about to drive says so first.
     pub(crate) fn driving(&self) {
-        self.notified.store(false, Ordering::SeqCst);
+        self.notified.swap(false, Ordering::SeqCst);
     }
 
     pub(crate) fn notify(&self) {
-        self.notified.store(true, Ordering::SeqCst);
+        self.notified.swap(true, Ordering::SeqCst);
         let waker = {
             let roles = lock(&self.roles);
             roles

@@ -1,8 +1,8 @@
 //! A read under way: which parts are there, and where they go.
 
-use super::budget::Reservation;
+use super::budget::{Announced, Reservation};
 use crate::descriptor::Descriptor;
-use crate::device::{Buffer, BufferMut};
+use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
 use crate::tensor::Tensor;
@@ -18,12 +18,18 @@ pub(super) struct Reading {
     places: Vec<(u16, BufferMut)>,
     /// Parts that were not wanted.
     skipped: Vec<u16>,
+    /// How many parts make it complete. Counted once: a peer chooses how many parts there are.
+    wanted: usize,
+    /// Parts that go elsewhere than their writer says: which, from where, to where.
+    elsewhere: Vec<(u16, Device, Device)>,
     /// Given to the handler when complete, instead of waited for.
     pushed: bool,
     /// Nobody waits for it any more.
     discarded: bool,
     /// For what has come into pooled memory, until the application has it.
     reservation: Option<Reservation>,
+    /// For addresses of its parts, likewise.
+    announced: Vec<Announced>,
     /// Bulk parts that go into memory of the application's.
     own: Vec<u16>,
     result: Option<Result<Message, Error>>,
@@ -42,13 +48,21 @@ impl Reading {
         eager: Vec<(u16, Buffer)>,
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
+        elsewhere: Vec<(u16, Device, Device)>,
         pushed: bool,
     ) {
-        self.descriptor = Some(descriptor);
         self.parts.extend(eager);
         self.parts.retain(|(part, _)| !skipped.contains(part));
+        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
+        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let wanted = nonempty
+            .enumerate()
+            .filter(|(part, len)| *len > 0 && !skipped.contains(&(*part as u16)));
+        self.wanted = wanted.count();
+        self.descriptor = Some(descriptor);
         self.places = places;
         self.skipped = skipped;
+        self.elsewhere = elsewhere;
         self.pushed = pushed;
     }
 
@@ -56,6 +70,11 @@ impl Reading {
     pub(super) fn reserve(&mut self, reservation: Reservation, own: Vec<u16>) {
         self.reservation = Some(reservation);
         self.own = own;
+    }
+
+    /// Keeps addresses of its parts.
+    pub(super) fn announce(&mut self, announced: impl Iterator<Item = Announced>) {
+        self.announced.extend(announced);
     }
 
     /// `bytes` of a part are about to come.
@@ -72,7 +91,8 @@ impl Reading {
     }
 
     pub(super) fn received(&mut self, part: u16, memory: Buffer) {
-        if !self.skipped.contains(&part) {
+        // Of one that has failed nobody keeps anything: its memory goes home.
+        if !self.skipped.contains(&part) && self.result.is_none() {
             self.parts.push((part, memory));
         }
     }
@@ -88,25 +108,21 @@ impl Reading {
 
     /// The message, if its last part is there.
     pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
-        let descriptor = self.descriptor.as_ref()?;
-        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
-        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let wanted = nonempty
-            .enumerate()
-            .filter(|(part, len)| *len > 0 && !self.skipped.contains(&(*part as u16)));
-        if wanted.count() > self.parts.len() {
+        if self.descriptor.is_none() || self.wanted > self.parts.len() {
             return None;
         }
         let parts = std::mem::take(&mut self.parts);
         let places = std::mem::take(&mut self.places);
         let descriptor = self.descriptor.clone()?;
-        Some(build(descriptor, parts, places))
+        Some(build(descriptor, parts, places, &self.elsewhere))
     }
 
     pub(super) fn finish(&mut self, result: Result<Message, Error>) {
         self.reservation = None;
+        self.announced.clear();
         if self.result.is_none() {
             self.parts.clear();
+            self.places.clear();
             self.result = Some(result);
         }
     }
@@ -129,22 +145,25 @@ impl Reading {
     }
 }
 
-/// Puts a message together. Parts that are missing were empty or skipped, and become empty.
+/// Puts a message together. Parts that are missing were empty or skipped, and become empty, on the device where they
+/// should be.
 pub(super) fn build(
     descriptor: Descriptor,
     mut parts: Vec<(u16, Buffer)>,
     mut places: Vec<(u16, BufferMut)>,
+    elsewhere: &[(u16, Device, Device)],
 ) -> Result<Message, Error> {
+    parts.sort_unstable_by_key(|(part, _)| *part);
+    places.sort_unstable_by_key(|(part, _)| *part);
+    let (mut parts, mut places) = (parts.into_iter().peekable(), places.into_iter().peekable());
     let mut part = 0u16;
-    let mut next = || {
-        let found = parts
-            .iter()
-            .position(|(i, _)| *i == part)
-            .map(|i| parts.swap_remove(i).1);
+    let mut next = |target: Option<Device>| {
+        let found = parts.next_if(|(i, _)| *i == part).map(|(_, buffer)| buffer);
         let place = places
-            .iter()
-            .position(|(i, _)| *i == part)
-            .map(|i| places.swap_remove(i).1);
+            .next_if(|(i, _)| *i == part)
+            .map(|(_, buffer)| buffer);
+        let device = elsewhere.iter().find(|(i, ..)| *i == part);
+        let device = device.map_or_else(|| target.unwrap_or(Device::CPU), |(.., device)| *device);
         part += 1;
         match (found, place) {
             (Some(source), Some(mut dest)) => {
@@ -155,17 +174,17 @@ pub(super) fn build(
             }
             (Some(source), None) => source,
             (None, Some(dest)) => dest.freeze(),
-            (None, None) => BufferMut::zeroed(0).freeze(),
+            (None, None) => Buffer::empty(device),
         }
     };
     let payloads = descriptor.payloads.into_iter().map(|payload| Payload {
         metadata: payload.metadata,
-        data: next(),
+        data: next(None),
     });
     let payloads = payloads.collect();
     let mut tensors = Vec::with_capacity(descriptor.tensors.len());
     for tensor in descriptor.tensors {
-        let buffer = next();
+        let buffer = next(tensor.target);
         let shape = if buffer.is_empty() && tensor.byte_len() > 0 {
             vec![0]
         } else {

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::budget::{Announced, Announcements};
 use super::core::Core;
 use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
@@ -15,7 +16,7 @@ use crate::channels::{Channel, ChannelFault, Lane, Want};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::proto::{AtOnce, Event, OpId, PipeState};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A channel in use on this pipe.
 pub(crate) struct LaneSlot {
@@ -33,11 +34,14 @@ pub(crate) struct Shared {
     pub(super) lane_results: Vec<LaneResult>,
     pub(super) lane_stats: LaneStats,
     pool: Pool,
+    announcements: Announcements,
+    /// For what a lane has just allocated.
+    announced: Vec<Announced>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Arrival>,
     /// Operations being awaited, by their registration.
-    pub(super) waiting: HashMap<u64, (Interest, Waker)>,
+    pub(super) waiting: Vec<(u64, Interest, Waker)>,
     pub(super) reads: HashMap<u64, Reading>,
     /// Writes that somebody may still ask about, and how they ended.
     pub(super) writes: HashMap<u64, Option<Result<(), Error>>>,
@@ -45,10 +49,14 @@ pub(crate) struct Shared {
     pub(super) flushed_to: u64,
     pub(super) handler: Option<Arc<dyn Handler>>,
     deliveries: VecDeque<Delivery>,
+    /// How many those are, for whoever does not hold the lock.
+    delivery_count: Arc<AtomicUsize>,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
     /// Closing: until when at most.
     pub(super) linger_until: Option<Instant>,
+    /// And how long that is.
+    pub(super) linger: Duration,
     /// Its place among the pipes of its listener.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
     /// First of this side's messages that the peer has not looked at, because it goes.
@@ -61,6 +69,7 @@ impl Shared {
     pub(crate) fn new(
         state: PipeState<Buffer, BufferMut>,
         pool: Pool,
+        announcements: Announcements,
         runtime: tokio::runtime::Handle,
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
     ) -> Self {
@@ -72,16 +81,20 @@ impl Shared {
             lane_results: Vec::new(),
             lane_stats: LaneStats::default(),
             pool,
+            announcements,
+            announced: Vec::new(),
             runtime,
             arrived: VecDeque::new(),
-            waiting: HashMap::new(),
+            waiting: Vec::new(),
             reads: HashMap::new(),
             writes: HashMap::new(),
             flushed_to: 0,
             handler: None,
             deliveries: VecDeque::new(),
+            delivery_count: Arc::default(),
             ended: None,
             linger_until: None,
+            linger: Duration::ZERO,
             ignored_from: None,
             peer_goes_because: "".into(),
         }
@@ -98,22 +111,26 @@ impl Shared {
         std::mem::take(&mut self.retired_lanes)
     }
 
-    pub(super) fn has_delivery(&self) -> bool {
-        !self.deliveries.is_empty()
+    pub(super) fn delivery_count(&self) -> &Arc<AtomicUsize> {
+        &self.delivery_count
     }
 
-    pub(super) fn deliveries(&self) -> usize {
-        self.deliveries.len()
+    fn count_deliveries(&self) {
+        self.delivery_count
+            .store(self.deliveries.len(), Ordering::SeqCst);
     }
 
     pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
         let handler = self.handler.clone()?;
-        Some((handler, self.deliveries.pop_front()?))
+        let delivery = self.deliveries.pop_front()?;
+        self.count_deliveries();
+        Some((handler, delivery))
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {
         if self.handler.is_some() {
             self.deliveries.push_back(delivery);
+            self.count_deliveries();
         }
     }
 
@@ -125,6 +142,7 @@ impl Shared {
         if let Some(error) = &self.ended {
             self.deliveries.push_back(Delivery::Closed(error.clone()));
         }
+        self.count_deliveries();
     }
 
     /// Memory for the eager parts of an arriving message.
@@ -210,7 +228,8 @@ impl Shared {
             return;
         };
         let mut result = Ok(());
-        self.with_lane(channel, |lane, io| result = lane.resume(op, io));
+        self.with_lane(op, channel, |lane, io| result = lane.resume(op, io));
+        self.announce(op.message);
         if let Err(fault) = result {
             self.channel_fault(name, fault, core, wakes);
         }
@@ -231,26 +250,27 @@ impl Shared {
                 op,
                 channel,
                 source,
-            } => self.with_lane(channel, |lane, io| lane.send(op, source, io)),
+            } => self.with_lane(op, channel, |lane, io| lane.send(op, source, io)),
             Event::StreamSent { op } => {
                 if let Some(channel) = self.state.outgoing_channel(op) {
-                    self.with_lane(channel, |lane, io| lane.streamed(op, None, io));
+                    self.with_lane(op, channel, |lane, io| lane.streamed(op, None, io));
                 }
             }
             Event::StreamReceived { op, dest } => {
                 if let (Some((channel, _)), Some(dest)) =
                     (self.state.bulk_channel(op.message, op.part), dest)
                 {
-                    self.with_lane(channel, |lane, io| lane.streamed(op, Some(dest), io));
+                    self.with_lane(op, channel, |lane, io| lane.streamed(op, Some(dest), io));
                 }
             }
             Event::Cancel { op, channel } => {
-                self.with_lane(channel, |lane, io| lane.cancel(op, io))
+                self.with_lane(op, channel, |lane, io| lane.cancel(op, io))
             }
             Event::Channel { op, channel, body } => {
                 let name = self.lanes[usize::from(channel)].channel.name();
                 let mut result = Ok(());
-                self.with_lane(channel, |lane, io| result = lane.control(op, &body, io));
+                self.with_lane(op, channel, |lane, io| result = lane.control(op, &body, io));
+                self.announce(op.message);
                 result.map_err(|fault| (name, fault))?;
             }
             Event::Written { message } => self.end_write(message, Ok(()), wakes),
@@ -289,8 +309,41 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether a part of an incoming message that is on `from` at its writer can be received on `to` here, or why not.
+    pub(super) fn reaches(
+        &self,
+        message: u64,
+        part: u16,
+        from: Device,
+        to: Device,
+    ) -> Result<(), String> {
+        match self.state.bulk_channel(message, part) {
+            None | Some((_, true)) => Err(
+                "it is here already; the writer can name the device with `MessageTensor::to_device`"
+                    .to_owned(),
+            ),
+            Some((channel, false)) => match self.lanes.get(usize::from(channel)) {
+                Some(slot) if slot.pairs.contains(&(to, from)) => Ok(()),
+                Some(slot) => Err(format!(
+                    "channel {}, which its writer chose, does not reach it from {from}; `Pipe::route` says what it reaches",
+                    slot.channel.name()
+                )),
+                None => Err("the pipe has ended".to_owned()),
+            },
+        }
+    }
+
+    /// What lanes have allocated counts until this message is complete.
+    pub(super) fn announce(&mut self, message: u64) {
+        let announced = self.announced.drain(..);
+        if let Some(reading) = self.reads.get_mut(&message) {
+            reading.announce(announced);
+        }
+    }
+
     pub(super) fn with_lane(
         &mut self,
+        op: OpId,
         channel: u8,
         act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>),
     ) {
@@ -302,6 +355,9 @@ impl Shared {
             results: &mut self.lane_results,
             stats: &mut self.lane_stats,
             pool: &self.pool,
+            // What this side sends was announced by nobody.
+            announcements: (!op.outgoing).then_some(&self.announcements),
+            announced: &mut self.announced,
             runtime: &self.runtime,
         };
         act(&mut *slot.lane, &mut io);
@@ -318,7 +374,7 @@ impl Shared {
             .map(|(part, dest)| (part, dest.freeze()));
         let arrival = Arrival::new(message, descriptor, eager.collect());
         if self.handler.is_some() {
-            self.deliveries.push_back(Delivery::Incoming(arrival));
+            self.deliver(Delivery::Incoming(arrival));
         } else {
             self.arrived.push_back(arrival);
             self.wake(Interest::Descriptor, wakes);
@@ -337,17 +393,16 @@ impl Shared {
                 None => break,
                 Some(len) if len > 0 => {
                     if let Some((channel, true)) = self.state.bulk_channel(message, part) {
-                        let want = Want::Adopt {
-                            len,
-                            device: Device::CPU,
-                        };
-                        self.with_lane(channel, |lane, io| lane.recv(op, want, io));
+                        let device = self.state.target(op);
+                        let want = Want::Adopt { len, device };
+                        self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
                     }
                 }
                 Some(_) => {}
             }
         }
         self.reads.insert(message, Reading::ahead());
+        self.announce(message);
     }
 
     fn lane_result(&mut self, result: LaneResult, core: &Core, wakes: &mut Vec<Waker>) {
@@ -422,17 +477,18 @@ impl Shared {
     }
 
     fn wake(&mut self, interest: Interest, wakes: &mut Vec<Waker>) {
-        if !self.waiting.is_empty() {
-            wakes.extend(
-                self.waiting
-                    .extract_if(|_, (what, _)| *what == interest)
-                    .map(|(_, (_, waker))| waker),
-            );
-        }
+        let woken = self
+            .waiting
+            .extract_if(.., |(_, what, _)| *what == interest)
+            .map(|(_, _, waker)| waker);
+        wakes.extend(woken);
     }
 
     fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {
-        self.arrived.retain(|arrival| arrival.id != message);
+        // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
+        if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
+            self.arrived.remove(at);
+        }
         let error = Error::Reset {
             code,
             reason: text.as_str().into(),
@@ -505,7 +561,7 @@ impl Shared {
         for message in writes {
             self.end_write(message, Err(error.clone()), wakes);
         }
-        wakes.extend(self.waiting.drain().map(|(_, (_, waker))| waker));
+        wakes.extend(self.waiting.drain(..).map(|(_, _, waker)| waker));
         self.deliver(Delivery::Closed(error));
     }
 }

@@ -10,8 +10,9 @@ use crate::error::{PeerFault, ResetCode};
 impl<S: Clone, D> PipeState<S, D> {
     pub(super) fn control_frame(&mut self, frame: Control) -> Result<(), PeerFault> {
         match frame {
-            Control::Grant { message, skip } => {
+            Control::Grant { message, mut skip } => {
                 self.check_sent("GRANT", message)?;
+                skip.sort_unstable();
                 match self.outgoing.message(message).map(|message| &message.stage) {
                     Some(Stage::Sent) => self.start_bulk(message, &skip)?,
                     Some(_) => {
@@ -82,9 +83,16 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             Control::Flushed { message } => {
                 self.check_sent("FLUSHED", message)?;
-                self.events.push_back(Event::Flushed { message });
+                // Said again it is no news: whoever is told looks at everybody who waits.
+                if self.closing.peer_read.is_none_or(|old| message > old) {
+                    self.closing.peer_read = Some(message);
+                    self.events.push_back(Event::Flushed { message });
+                }
             }
-            Control::Ping { nonce } => self.outbox.control(Control::Pong { nonce }),
+            Control::Ping { nonce } => {
+                self.keep_alive.pinged = nonce;
+                self.outbox.control(Control::Pong { nonce });
+            }
             Control::Pong { .. } => {}
             Control::GoAway { next, text } => {
                 if next > self.outgoing.next_sent {
@@ -93,12 +101,11 @@ impl<S: Clone, D> PipeState<S, D> {
                         message: next,
                     });
                 }
-                let next = self
-                    .closing
-                    .peer_ignores_from
-                    .map_or(next, |old| old.min(next));
-                self.closing.peer_ignores_from = Some(next);
-                self.events.push_back(Event::GoAway { next, text });
+                // Likewise.
+                if self.closing.peer_ignores_from.is_none_or(|old| next < old) {
+                    self.closing.peer_ignores_from = Some(next);
+                    self.events.push_back(Event::GoAway { next, text });
+                }
             }
             Control::Fin => {
                 if std::mem::replace(&mut self.closing.fin_received, true) {

@@ -98,9 +98,10 @@ impl SendWindow {
 
     /// Takes credit for bulk bytes ahead; `false` if there is not enough.
     pub(crate) fn take_ahead(&mut self, bytes: u64) -> bool {
-        let fits = self.sent.ahead.saturating_add(bytes) <= self.limit.ahead;
+        let ahead = self.sent.ahead.saturating_add(bytes);
+        let fits = ahead <= self.limit.ahead;
         if fits {
-            self.sent.ahead += bytes;
+            self.sent.ahead = ahead;
         }
         fits
     }
@@ -144,7 +145,7 @@ impl ReceiveWindow {
     }
 
     /// What came in and is not finished.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn outstanding(&self) -> Amount {
         Amount {
             messages: self.received.messages - self.finished.messages,

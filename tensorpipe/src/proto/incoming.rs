@@ -5,6 +5,7 @@ use super::read::Disposition;
 use super::wire::descriptor::Carriage;
 use super::wire::frame::Control;
 use crate::descriptor::Descriptor;
+use crate::device::Device;
 use crate::error::ResetCode;
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -35,6 +36,23 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
         let message = self.incoming.messages.get(&op.message)?;
         message.parts.get(usize::from(op.part)).map(|part| part.len)
+    }
+
+    /// Where the writer wants a part of an incoming message, until its descriptor is taken.
+    pub(crate) fn target(&self, op: OpId) -> Device {
+        let message = self.incoming.messages.get(&op.message);
+        let descriptor = message.and_then(|message| message.descriptor.as_ref());
+        let tensor = descriptor.and_then(|descriptor| {
+            let tensor = usize::from(op.part).checked_sub(descriptor.payloads.len())?;
+            descriptor.tensors.get(tensor)?.target
+        });
+        tensor.unwrap_or(Device::CPU)
+    }
+
+    /// Whether anybody still waits for bytes of a part.
+    pub(crate) fn is_wanted(&self, op: OpId) -> bool {
+        let message = self.incoming.messages.get(&op.message);
+        message.is_some_and(|message| message.disposition != Disposition::Refused)
     }
 
     /// Bytes of an incoming message's bulk parts that are not here yet.

@@ -263,6 +263,8 @@ impl<S: Clone, D> PipeState<S, D> {
             self.parser.state = State::skip(u64::from(len));
             return Ok(Frame::Done(HEADER_LEN));
         };
+        // Messages want an answer, too: their reader's go-ahead.
+        self.outbox.check(self.ours.window_messages)?;
         match kind {
             Kind::Message => self.message_frame(len, rest),
             Kind::Data => self.data_frame(len, rest),
@@ -272,7 +274,6 @@ impl<S: Clone, D> PipeState<S, D> {
                     return Ok(Frame::NeedMore(HEADER_LEN + len as usize));
                 };
                 self.control_frame(Control::decode(kind, flags, body)?)?;
-                self.outbox.check()?;
                 Ok(Frame::Done(HEADER_LEN + len as usize))
             }
         }
@@ -291,11 +292,9 @@ impl<S: Clone, D> PipeState<S, D> {
             Err(need) => return Ok(Frame::NeedMore(HEADER_LEN + need)),
         };
         self.at_once.check(&head)?;
-        let number = self.incoming.next;
         let message = InMessage::new(head, self.at_once);
         self.receive_window.receive(message.credit)?;
-        self.incoming.next += 1;
-        self.incoming.messages.insert(number, message);
+        let number = self.incoming.push(message);
         let eager_len = u64::from(len) - head_len as u64;
         if self.closing.ignore_from.is_some_and(|from| number >= from) {
             self.refuse(number, ResetCode::Closing, "");

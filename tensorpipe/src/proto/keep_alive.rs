@@ -1,4 +1,7 @@
 //! Finding out that the peer is silent: it is asked after half the bound, and given up after the other half.
+//!
+//! A peer that sends bulk over a slow link cannot ask: its question waits behind what it has sent. So whoever hears
+//! something says something now and then, unasked.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +14,11 @@ pub(crate) struct KeepAlive {
     silence: Option<Duration>,
     last_heard: Instant,
     asked: Option<Instant>,
+    /// When the peer was last told, unasked, that it is heard.
+    told: Instant,
     nonce: u64,
+    /// The peer's newest question.
+    pub(super) pinged: u64,
 }
 
 impl KeepAlive {
@@ -20,7 +27,9 @@ impl KeepAlive {
             silence,
             last_heard: now,
             asked: None,
+            told: now,
             nonce: 0,
+            pinged: 0,
         }
     }
 }
@@ -35,8 +44,15 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Something came from the peer.
     pub(crate) fn heard(&mut self, now: Instant) {
-        self.keep_alive.last_heard = now;
-        self.keep_alive.asked = None;
+        let state = &mut self.keep_alive;
+        state.last_heard = now;
+        state.asked = None;
+        let told = now.saturating_duration_since(state.told);
+        if state.silence.is_some_and(|silence| told >= silence / 4) {
+            state.told = now;
+            let nonce = state.pinged;
+            self.outbox.control(Control::Pong { nonce });
+        }
     }
 
     /// Asks a silent peer for a sign of life. Fails with how long it has been silent once it had time to answer.

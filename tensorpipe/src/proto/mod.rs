@@ -15,6 +15,8 @@ mod outgoing;
 mod output;
 mod pipe;
 mod read;
+#[cfg(any(test, feature = "fuzzing"))]
+mod sound;
 mod write;
 
 #[cfg(test)]

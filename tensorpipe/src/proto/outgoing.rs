@@ -111,9 +111,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(dropped) = self.outgoing.remove(message) else {
             return false;
         };
-        self.outbox
-            .streams
-            .retain(|stream| stream.op.message != message);
+        let mut started = false;
         for (i, part) in dropped.parts.iter().enumerate() {
             if let (Carriage::Bulk { channel, .. }, None, false) =
                 (part.carriage, &part.source, part.done)
@@ -124,7 +122,12 @@ impl<S: Clone, D> PipeState<S, D> {
                     outgoing: true,
                 };
                 self.events.push_back(Event::Cancel { op, channel });
+                started = true;
             }
+        }
+        // Only a part that was started is among the streams: the others' are not looked at for nothing.
+        if started {
+            (self.outbox.streams).retain(|stream| stream.op.message != message);
         }
         true
     }
@@ -173,7 +176,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Starts the bulk parts of an outgoing message but for `skip`.
+    /// Starts the bulk parts of an outgoing message but for `skip`, which is in order: it may be long.
     pub(super) fn start_bulk(&mut self, message: u64, skip: &[u16]) -> Result<(), PeerFault> {
         let Some(outgoing) = self.outgoing.message(message) else {
             return Ok(());
@@ -186,7 +189,7 @@ impl<S: Clone, D> PipeState<S, D> {
             let Some(source) = part.source.take() else {
                 continue;
             };
-            if skip.contains(&(i as u16)) {
+            if skip.binary_search(&(i as u16)).is_ok() {
                 part.done = true;
             } else {
                 let op = OpId {

@@ -97,14 +97,16 @@ impl<S> Outbox<S> {
         self.control.len()
     }
 
-    /// Fails if the peer makes this side queue answers that it does not fetch.
-    pub(super) fn check(&self) -> Result<(), PeerFault> {
-        if self.control.len() <= CONTROL_QUEUE_MAX {
+    /// Fails if the peer makes this side queue frames that it does not fetch: answers, and a go-ahead for each message,
+    /// of which one that fetches them has at most a window of `messages`.
+    pub(super) fn check(&self, messages: u64) -> Result<(), PeerFault> {
+        let limit = messages.saturating_add(CONTROL_QUEUE_MAX as u64);
+        if self.control.len() as u64 <= limit {
             return Ok(());
         }
         Err(PeerFault::CreditExceeded {
             what: "frames that want an answer",
-            limit: CONTROL_QUEUE_MAX as u64,
+            limit,
         })
     }
 }

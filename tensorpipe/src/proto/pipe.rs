@@ -104,6 +104,8 @@ pub(super) struct Closing {
     pub(super) fin_sent: bool,
     pub(super) fin_acked: bool,
     pub(super) fin_received: bool,
+    /// The peer's application has called read for everything up to this message.
+    pub(super) peer_read: Option<u64>,
     /// First message number that the peer will not look at.
     pub(super) peer_ignores_from: Option<u64>,
     /// First message number of the peer's that this side does not look at.
@@ -147,6 +149,11 @@ impl<S: Clone, D> PipeState<S, D> {
         self.incoming.clear();
         self.outbox = Outbox::default();
         self.events.clear();
+    }
+
+    /// What the peer takes.
+    pub(crate) fn peer_limits(&self) -> &WireLimits {
+        &self.peer
     }
 
     /// Asks the peer to say when its application has called read for everything up to `message`.

@@ -44,8 +44,6 @@ pub(super) struct InMessage<D> {
     pub(super) descriptor: Option<Descriptor>,
     pub(super) parts: SmallVec<[InPart<D>; 2]>,
     pub(super) disposition: Disposition,
-    /// The application has called read for it, or does not want it.
-    pub(super) read: bool,
     pub(super) credit: Amount,
 }
 
@@ -79,7 +77,6 @@ impl<D> InMessage<D> {
             parts,
             descriptor: Some(head.descriptor),
             disposition: Disposition::Arriving,
-            read: false,
             credit,
         }
     }
@@ -118,10 +115,10 @@ pub(super) struct Incoming<D> {
     pub(super) messages: BTreeMap<u64, InMessage<D>>,
     /// Number of the next head.
     pub(super) next: u64,
-    /// First message that the application has not called read for.
-    unread: u64,
-    /// The peer wants to know when everything up to each of these unread messages was read.
-    flush: BTreeSet<u64>,
+    /// Those of `messages` that the application has not called read for.
+    unread: BTreeSet<u64>,
+    /// Those of `unread` of which the peer wants to know when everything up to there was read.
+    asked: BTreeSet<u64>,
 }
 
 impl<D> Default for Incoming<D> {
@@ -129,64 +126,65 @@ impl<D> Default for Incoming<D> {
         Self {
             messages: BTreeMap::new(),
             next: 0,
-            unread: 0,
-            flush: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            asked: BTreeSet::new(),
         }
     }
 }
 
 impl<D> Incoming<D> {
+    /// A head has come. Returns the message's number.
+    pub(super) fn push(&mut self, message: InMessage<D>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.messages.insert(number, message);
+        self.unread.insert(number);
+        number
+    }
+
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.
     pub(super) fn read(&mut self, number: u64) -> Option<u64> {
-        if let Some(message) = self.messages.get_mut(&number) {
-            message.read = true;
+        self.unread.remove(&number);
+        if !self.asked.remove(&number) {
+            return None;
         }
-        self.flushed()
+        // A question waits for the last unread message before it: so there are never more of them than messages, and
+        // none takes longer to answer than the other.
+        match self.unread.range(..number).next_back() {
+            Some(before) => {
+                self.asked.insert(*before);
+                None
+            }
+            None => Some(self.last_read()),
+        }
     }
 
     /// Questions that wait for an answer.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn questions(&self) -> usize {
-        self.flush.len()
+        self.asked.len()
     }
 
-    /// The peer asks. Returns the number to report at once, if everything is read.
+    /// The peer asks about a message that has come. Returns the number to report at once, if everything is read.
     pub(super) fn flush(&mut self, number: u64) -> Option<u64> {
-        // It waits for the last unread message up to `number`: so there are never more questions than messages.
-        let up_to = self.messages.range(..=number);
-        match up_to.rev().find(|(_, message)| !message.read) {
-            Some((last, _)) => {
-                self.flush.insert(*last);
+        match self.unread.range(..=number).next_back() {
+            Some(last) => {
+                self.asked.insert(*last);
                 None
             }
-            None => {
-                self.advance();
-                self.unread.checked_sub(1)
-            }
+            None => Some(self.last_read()),
         }
     }
 
     /// Drops everything.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
-        self.flush.clear();
+        self.unread.clear();
+        self.asked.clear();
     }
 
-    fn flushed(&mut self) -> Option<u64> {
-        self.advance();
-        // One answer tells how far reading has come: it serves every question up to there.
-        if self.flush.first().is_none_or(|asked| *asked >= self.unread) {
-            return None;
-        }
-        self.flush = self.flush.split_off(&self.unread);
-        Some(self.unread - 1)
-    }
-
-    /// What is not there any more was read, refused, or never came.
-    fn advance(&mut self) {
-        let unread = |number: &u64| self.messages.get(number).is_some_and(|m| !m.read);
-        while self.unread < self.next && !unread(&self.unread) {
-            self.unread += 1;
-        }
+    /// How far reading has come: what is not there any more was read, refused, or never came. There is such a message.
+    fn last_read(&self) -> u64 {
+        self.unread.first().unwrap_or(&self.next).saturating_sub(1)
     }
 }

@@ -1,4 +1,4 @@
-//! Which machine this is, and which process is at the other end of a Unix socket: as the kernel says, not as the peer does.
+//! Which process is at the other end of a Unix socket: as the kernel says, not as the peer does.
 
 #![allow(
     unsafe_code,
@@ -11,27 +11,6 @@ use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::error::SystemError;
-
-/// The running system, until it is booted again. Containers of one machine have the same.
-pub(crate) fn boot_id() -> Result<String, SystemError> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    let read = std::fs::read_to_string(path);
-    read.map(|id| id.trim().to_owned())
-        .map_err(|error| SystemError::new("read", path, error))
-}
-
-/// A namespace that this process is in, such as `net` or `pid`, as `net:[4026531833]`.
-pub(crate) fn namespace(kind: &str) -> Result<String, SystemError> {
-    let path = format!("/proc/self/ns/{kind}");
-    let link = std::fs::read_link(&path);
-    link.map(|link| link.to_string_lossy().into_owned())
-        .map_err(|error| SystemError::new("readlink", path, error))
-}
-
-/// The user whose rights this process has.
-pub(crate) fn user() -> u32 {
-    nix::unistd::geteuid().as_raw()
-}
 
 /// A process at the other end of a connected Unix socket.
 #[derive(Debug)]
@@ -79,16 +58,15 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn this_machine_and_this_process_are_named() {
-        assert!(boot_id().unwrap().len() > 30);
-        assert_eq!(boot_id().unwrap(), boot_id().unwrap());
-        assert!(namespace("net").unwrap().starts_with("net:["));
-        assert!(namespace("none").unwrap_err().to_string().contains("none"));
+    fn this_process_is_found_at_the_other_end() {
         let (one, _two) = UnixStream::pair().unwrap();
         let peer = of_socket(&one).unwrap();
         assert_eq!(
             (peer.user, peer.pid),
-            (user(), std::process::id().cast_signed())
+            (
+                crate::sys::machine::user(),
+                std::process::id().cast_signed()
+            )
         );
         let process = pidfd(&one).unwrap();
         let mut alive = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];

@@ -6,12 +6,15 @@
 //! - it never waits inside a poll, and wakes the last waker given to it for each direction;
 //! - what was written before the writer shut down or dropped it in good order arrives, then the reader sees the end;
 //! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
+//! - an `io::Error` that wraps an [`Error`] of this crate ends the pipe with that one;
 //! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so.
 
 mod memory;
+mod shm;
 mod tcp;
 
 pub use memory::MemoryTransport;
+pub use shm::ShmTransport;
 pub use tcp::TcpTransport;
 
 use std::future::Future;
@@ -30,6 +33,21 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
+
+    /// Whether waiting by looking again and again is worth while: [`set_hot`](Connection::set_hot) has a meaning.
+    fn can_be_hot(&self) -> bool {
+        false
+    }
+
+    /// While hot, a read or write that has to wait returns `Pending` without asking to be woken: somebody looks again
+    /// soon. That spares the peer the wake-up. A connection begins cold.
+    fn set_hot(&mut self, _hot: bool) {}
+
+    /// Looks once, as cheaply as can be, without asking to be woken: whether a read, or a write that
+    /// had to wait, would get on now. May be wrong in saying yes.
+    fn look(&mut self) -> bool {
+        true
+    }
 }
 
 /// In-memory streams serve tests and custom transports.
@@ -83,6 +101,7 @@ pub trait Transport: Send + Sync + 'static {
 pub(crate) fn builtin() -> Vec<Arc<dyn Transport>> {
     vec![
         Arc::new(MemoryTransport::new()),
+        Arc::new(ShmTransport::new()),
         Arc::new(TcpTransport::new()),
     ]
 }

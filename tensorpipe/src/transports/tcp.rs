@@ -1,7 +1,7 @@
 //! TCP through tokio: NODELAY, keep-alive, vectored writes.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -108,10 +108,18 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
     if host.contains(':') && !host.starts_with('[') {
         return Err(bad("an IPv6 address stands in brackets").into());
     }
-    let found = lookup_host(address)
-        .await
-        .map_err(|error| SystemError::new("resolve", address, error))?;
-    Ok(found.collect())
+    match lookup_host(address).await {
+        Ok(found) => Ok(found.collect()),
+        // A system without /etc/hosts may not know it; RFC 6761, section 6.3: it is always loopback.
+        Err(_) if host.eq_ignore_ascii_case("localhost") => {
+            let port = port.parse().unwrap_or_default();
+            Ok(vec![
+                (Ipv4Addr::LOCALHOST, port).into(),
+                (Ipv6Addr::LOCALHOST, port).into(),
+            ])
+        }
+        Err(error) => Err(SystemError::new("resolve", address, error).into()),
+    }
 }
 
 fn no_address(address: &str) -> SystemError {

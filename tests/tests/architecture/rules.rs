@@ -24,10 +24,6 @@ const LONGER: &[(&str, &str)] = &[
         "every error with its words, side by side",
     ),
     (
-        "tensorpipe/src/pipe/incoming.rs",
-        "a decision and the read that follows from it",
-    ),
-    (
         "tensorpipe/src/pipe/io.rs",
         "sending and receiving share one connection's state",
     ),

@@ -58,6 +58,7 @@ pub(crate) fn sources() -> Vec<Source> {
         "tensorpipe-rpc",
         "examples",
         "tests",
+        "loom",
         "benches",
     ] {
         walk(member, &mut found);

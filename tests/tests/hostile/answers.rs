@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use tensorpipe::{ConnectPolicy, Context, Error, Limits, Message, PeerFault, Pipe, Timeouts};
+use tensorpipe::{ConnectPolicy, Context, Error, Limits, PeerFault, Pipe, Timeouts};
 
 use super::raw::{
     ANSWER, FIN_ACK, HELLO, REJECT, Raw, SOON, STAY, frame, header, limits, noise, preface, text,
@@ -13,7 +13,7 @@ use super::server::context;
 const HANDSHAKE: Duration = Duration::from_millis(800);
 
 /// Connects once to a server that does `script` with the connection.
-fn against<T: Send + 'static>(
+pub(super) fn against<T: Send + 'static>(
     script: impl FnOnce(Raw) -> T + Send + 'static,
     then: impl AsyncFnOnce(Context, Result<Pipe, Error>),
 ) -> T {
@@ -58,11 +58,11 @@ fn fault(connected: Result<Pipe, Error>) -> PeerFault {
     }
 }
 
-struct Choice {
-    moved: Option<(&'static str, String)>,
-    channels: Vec<(&'static str, u8)>,
+pub(super) struct Choice {
+    pub(super) moved: Option<(&'static str, String)>,
+    pub(super) channels: Vec<(&'static str, u8)>,
     /// The pairs' second device: the connector's.
-    device: &'static [u8],
+    pub(super) device: &'static [u8],
 }
 
 impl Default for Choice {
@@ -75,7 +75,7 @@ impl Default for Choice {
     }
 }
 
-fn answer(choice: &Choice) -> Vec<u8> {
+pub(super) fn answer(choice: &Choice) -> Vec<u8> {
     let mut body = text(b"bad server");
     body.extend([0x22; 16]);
     body.extend(limits());
@@ -234,38 +234,6 @@ fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
             assert!(matches!(pipe.ended().await, Error::Lost { .. }));
         },
     );
-}
-
-#[test]
-fn a_token_that_is_worth_nothing_ends_the_pipe() {
-    // Somebody else, who never heard of that token.
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let choice = Choice {
-        moved: Some(("tcp", other.local_addr().unwrap().to_string())),
-        ..Choice::default()
-    };
-    let stranger = std::thread::spawn(move || {
-        let mut raw = Raw(other.accept().unwrap().0);
-        raw.expect_preface();
-        assert_eq!(raw.frame().unwrap().body[0], 1, "a hello to join");
-        let reason = [&[0][..], &text(b"this token is unknown")].concat();
-        raw.send(&[preface(), frame(REJECT, &reason)].concat());
-        raw.is_cut("the client", SOON);
-    });
-    against(
-        says(answer(&choice)),
-        async |_, connected| match connected {
-            Ok(pipe) => {
-                let error = pipe.read().await.unwrap_err();
-                println!("{error}");
-                assert!(error.ends_pipe(), "{error:?}");
-                let later = pipe.write(Message::new("late")).await.unwrap_err();
-                assert!(later.ends_pipe(), "{later:?}");
-            }
-            Err(error) => println!("{error}"),
-        },
-    );
-    stranger.join().unwrap();
 }
 
 #[test]

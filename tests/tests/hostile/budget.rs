@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};
 
-use super::raw::{GRANT, PING, PONG, Raw, SOON, data, frame, message, tensor};
+use super::raw::{GRANT, PING, PONG, REFUSE, Raw, SOON, data, frame, message, tensor};
 use super::server::{AdderClient, AdderService, Sums, context};
 
 const HALF: usize = 6 << 20;
@@ -125,4 +125,44 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
         }
     })
     .await;
+}
+
+/// Announced and not sent: what one pipe may take of addresses is bounded, and is its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other() {
+    let server = tight();
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let address = listener.url().address().to_owned();
+    let stranger = tokio::task::spawn_blocking(move || {
+        let mut raw = Raw::open(&address);
+        for _ in 0..2 {
+            raw.send(&message(b"m", &[tensor(0, 0, 0, &[HALF as u64])], b""));
+        }
+        raw.frame_of(GRANT);
+        raw.frame_of(REFUSE);
+        raw
+    });
+    let held = within("the stranger", listener.accept()).await.unwrap();
+    let first = held.read_descriptor().await.unwrap().read();
+    let second = held.read_descriptor().await.unwrap().read();
+    let error = within("the second", second).await.unwrap_err();
+    println!("{error}");
+    assert!(
+        matches!(&error, Error::OutOfMemory { reason, .. } if reason.contains("receive_budget")),
+        "{error:?}"
+    );
+    let stranger = within("its answers", stranger).await.unwrap();
+    let other = context(Timeouts::default(), Limits::default());
+    let (client, pipe) = tokio::join!(other.connect(&url), listener.accept());
+    let (client, pipe) = (client.unwrap(), pipe.unwrap());
+    let (written, read) = within("another pipe's message", async {
+        tokio::join!(client.write(of(HALF)), pipe.read())
+    })
+    .await;
+    written.unwrap();
+    assert_eq!(read.unwrap().tensors[0].tensor.byte_len(), HALF);
+    // Given up, its addresses are free for the next.
+    drop(first);
+    drop(stranger);
 }

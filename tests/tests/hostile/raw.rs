@@ -8,6 +8,7 @@ pub(crate) const HELLO: u8 = 1;
 pub(crate) const ANSWER: u8 = 2;
 pub(crate) const REJECT: u8 = 3;
 pub(crate) const STAY: u8 = 4;
+pub(crate) const JOINED: u8 = 5;
 pub(crate) const MESSAGE: u8 = 16;
 pub(crate) const DATA: u8 = 17;
 pub(crate) const GRANT: u8 = 18;

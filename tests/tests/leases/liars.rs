@@ -72,17 +72,10 @@ impl Channel for Liar {
     }
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        let network = std::fs::read_link("/proc/self/ns/net").unwrap();
-        let user = nix::unistd::geteuid();
-        let process = "5a".repeat(16);
-        let place = format!(
-            "1\n{}\n{}\n{user}\n{process}\n{}",
-            boot.trim(),
-            network.display(),
-            self.name
-        );
-        vec![(Device::CPU, place.into_bytes())]
+        // The place of this process, but for its id and its exchange.
+        let (_, honest) = LeaseChannel::new().devices().remove(0);
+        let place = [&honest[..37], &[0x5a; 16], self.name.as_bytes()].concat();
+        vec![(Device::CPU, place)]
     }
 
     fn reaches(&self, _: (Device, &[u8]), _: (Device, &[u8])) -> Result<(), String> {

@@ -1,11 +1,13 @@
 //! What every test here has: a parent that listens, and a child that connects and does what messages tell it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Context, DType, LendableStats, Message, MessageTensor, Pipe, Pool, PoolOptions, Tensor,
+    Context, ContextBuilder, DType, LendableStats, Message, MessageTensor, Pipe, Pool, PoolOptions,
+    Tensor,
 };
 use tensorpipe_tests::{Child, say};
 
@@ -44,11 +46,21 @@ pub(crate) async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
 
 /// A context whose pool lends at most `lendable` bytes.
 pub(crate) fn context(name: &str, lendable: u64) -> Context {
+    builder(name, lendable).build().unwrap()
+}
+
+/// The same, whose pipes stay on tcp.
+pub(crate) fn over_tcp(name: &str, lendable: u64) -> Context {
+    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    builder(name, lendable).transports([tcp]).build().unwrap()
+}
+
+fn builder(name: &str, lendable: u64) -> ContextBuilder {
     let pool = Pool::new(PoolOptions {
         lendable,
         ..PoolOptions::default()
     });
-    Context::builder().name(name).pool(pool).build().unwrap()
+    Context::builder().name(name).pool(pool)
 }
 
 /// A tensor of the pool's with `pattern(len, seed)`.

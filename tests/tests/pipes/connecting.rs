@@ -17,17 +17,28 @@ async fn through(url: &str, listener: &tensorpipe::Listener) -> Pipe {
     server
 }
 
+/// Containers are often without it.
+fn has_ipv6() -> bool {
+    let bound = std::net::TcpListener::bind("[::1]:0");
+    if let Err(error) = &bound {
+        println!("skipped what needs IPv6: {error}");
+    }
+    bound.is_ok()
+}
+
 #[tokio::test]
 async fn one_listener_at_several_urls() {
     let context = Context::builder().name("several").build().unwrap();
-    let urls = [
+    let mut urls = vec![
         "tcp://127.0.0.1:0",
-        "tcp://[::1]:0",
         "memory://several urls",
         "tcp://localhost:0",
     ];
-    let listener = context.listen(urls).await.unwrap();
-    assert_eq!(listener.urls().len(), 4);
+    if has_ipv6() {
+        urls.push("tcp://[::1]:0");
+    }
+    let listener = context.listen(&urls).await.unwrap();
+    assert_eq!(listener.urls().len(), urls.len());
     for url in listener.urls() {
         assert!(!url.address().ends_with(":0"), "{url} has a real port");
         let url = url.to_string();
@@ -61,10 +72,13 @@ async fn host_names_ipv6_and_wildcards() {
     let at = named.url().to_string();
     through(&at, &named).await;
     through(&format!("tcp://localhost:{}", port(&named)), &named).await;
-    let six = context.listen(["tcp://[::1]:0"]).await.unwrap();
-    through(&format!("tcp://[::1]:{}", port(&six)), &six).await;
     let anywhere = context.listen(["tcp://0.0.0.0:0"]).await.unwrap();
     through(&format!("tcp://127.0.0.1:{}", port(&anywhere)), &anywhere).await;
+    if !has_ipv6() {
+        return;
+    }
+    let six = context.listen(["tcp://[::1]:0"]).await.unwrap();
+    through(&format!("tcp://[::1]:{}", port(&six)), &six).await;
     let anywhere = context.listen(["tcp://[::]:0"]).await.unwrap();
     through(&format!("tcp://[::1]:{}", port(&anywhere)), &anywhere).await;
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod connecting;
+mod devices;
 mod dropped_futures;
 mod ending;
 mod handlers;

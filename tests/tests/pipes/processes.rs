@@ -93,7 +93,16 @@ async fn between_processes_the_route_says_why() {
         round_trip(&pipe, i as u64, len).await;
     }
     let route = pipe.route().to_string();
-    assert!(route.starts_with("transport tcp (127.0.0.1:"), "{route}");
+    let here = std::process::id();
+    let moved = format!(
+        "transport shm (process {here} <-> process {}), moved there from tcp",
+        child.child.id()
+    );
+    assert!(route.starts_with(&moved), "{route}");
+    assert!(
+        route.contains("not transport tcp: shm is preferred"),
+        "{route}"
+    );
     assert!(
         route.contains("not transport memory: the peer is another process"),
         "{route}"
@@ -101,6 +110,23 @@ async fn between_processes_the_route_says_why() {
     assert!(route.contains("channel basic: cpu:0 <-> cpu:0"), "{route}");
     assert!(
         route.contains("not channel xth: cpu:0 to cpu:0: the peer is another process"),
+        "{route}"
+    );
+}
+
+#[tokio::test]
+async fn over_tcp_alone_the_route_says_why_too() {
+    let child = Process::start("processes::child_echo");
+    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    let context = Context::builder().transports([tcp]).build().unwrap();
+    let pipe = context.connect(&child.url).await.unwrap();
+    for (i, len) in [0, 10, 70_000, 5 << 20].into_iter().enumerate() {
+        round_trip(&pipe, i as u64, len).await;
+    }
+    let route = pipe.route().to_string();
+    assert!(route.starts_with("transport tcp (127.0.0.1:"), "{route}");
+    assert!(
+        route.contains("not transport shm: the peer does not have it"),
         "{route}"
     );
 }

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use serde::ser::SerializeSeq as _;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::super::{Encoder, Fault, MAX_DEPTH, MAX_EMPTY};
+use super::super::{Arguments, Encoder, Fault, MAX_DEPTH, MAX_EMPTY};
 use super::{bytes_as, encode, there_and_back};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ fn elements_without_bytes_are_counted() {
 
 #[test]
 fn memory_is_charged_where_bytes_are_few() {
-    type Sparse = Vec<Option<[[u64; 32]; 32]>>;
+    type Sparse = Vec<Option<[[[u64; 32]; 32]; 4]>>;
     let mut bytes = vec![0; 100_000];
     bytes[..3].copy_from_slice(&[0x9d, 0x8d, 0x06]);
     assert_eq!(
@@ -169,4 +169,35 @@ fn a_wrong_length_is_found_by_the_writer() {
         written: 1,
     };
     assert_eq!(error.fault(), &fault);
+}
+
+/// A recursive type whose nodes are large: a few of them are more than a thread's stack.
+#[derive(Debug, Serialize, Deserialize)]
+enum Large {
+    Leaf([[[u64; 32]; 32]; 4]),
+    Node(Box<Self>, [[[u64; 32]; 32]; 4]),
+    Around(Option<Box<Self>>),
+}
+
+#[test]
+fn a_peer_cannot_use_up_the_stack() {
+    let decode = |levels: usize| {
+        let mut bytes = [2, 1].repeat(levels);
+        bytes.extend_from_slice(&[2, 0]);
+        Arguments::new(bytes, Vec::new(), Vec::new()).take::<Large>("large")
+    };
+    let decode = move || {
+        assert!(decode(3).is_ok());
+        decode(62).unwrap_err()
+    };
+    // What tokio gives its threads.
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    let error = thread.spawn(decode).unwrap().join().unwrap();
+    assert_eq!(*error.fault(), Fault::TooMuchStack);
+    assert!(
+        error
+            .to_string()
+            .ends_with("box the large parts of a recursive type"),
+        "{error}"
+    );
 }

@@ -166,6 +166,31 @@ fn signatures_and_missing_lines() {
     );
 }
 
+#[test]
+fn a_method_that_would_reach_another_one_is_a_difference() {
+    let now = NOW.describe();
+    let mut server = Description::clone(&now);
+    server.methods[0].name = "drop_everything".into();
+    let error = compare(&now, &server).unwrap_err();
+    let shown = error.differences[0].to_string();
+    assert!(shown.starts_with("the method with the id 0x"), "{shown}");
+    assert!(
+        shown.ends_with("the client has `push`, the server has `drop_everything`"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_peer_cannot_have_us_collect_more_differences_than_anybody_reads() {
+    let now = NOW.describe();
+    let mut stranger = Description::clone(&now);
+    let mut push = stranger.methods[0].clone();
+    push.signature.clear();
+    stranger.methods = vec![push; 10_000];
+    let error = compare(&stranger, &now).unwrap_err();
+    assert_eq!(error.differences.len(), 64);
+}
+
 proptest! {
     #[test]
     fn a_peers_description_is_only_text(
@@ -186,4 +211,15 @@ proptest! {
         prop_assert!(error.len() < 20_000);
         theirs.fingerprint();
     }
+}
+
+#[test]
+fn a_method_named_a_thousand_times_differs_once() {
+    let now = NOW.describe();
+    let mut client = Description::clone(&now);
+    let mut push = client.methods[0].clone();
+    push.signature = "async fn push(&self)".to_owned();
+    client.methods = vec![push; 1000];
+    let mismatch = compare(&client, &now).unwrap_err();
+    assert_eq!(mismatch.differences.len(), 1);
 }

@@ -12,9 +12,9 @@ use super::lender::Lender;
 use super::packet::{self, Packet};
 use crate::sync::{Arc, Weak};
 use crate::sys::ledger::Debts;
-use crate::sys::peer;
 use crate::sys::segment::{Foreign, SegmentId};
 use crate::sys::unix_fds::{self, PacketSocket};
+use crate::sys::{machine, peer};
 
 /// See the module's documentation.
 pub(super) struct Call {
@@ -37,7 +37,7 @@ impl Call {
         let words = |errno: Errno| format!("the peer's exchange: {errno}");
         let socket = PacketSocket::connect(lender.name()).map_err(words)?;
         let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
-        if who.user != peer::user() {
+        if who.user != machine::user() {
             return Err(format!("the peer's exchange is one of user {}", who.user));
         }
         let hello = Packet::Hello {

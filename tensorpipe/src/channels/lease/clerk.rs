@@ -16,8 +16,8 @@ use super::call::Call;
 use super::exchange::{Command, Exchange};
 use super::packet::{self, Packet};
 use crate::sync::Arc;
-use crate::sys::peer;
 use crate::sys::unix_fds::PacketSocket;
+use crate::sys::{machine, peer};
 
 /// Connections of borrowers at once: one for each process.
 const GUESTS: usize = 1024;
@@ -212,7 +212,7 @@ enum Stays {
 impl Guest {
     fn new(socket: PacketSocket) -> Result<Self, String> {
         let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
-        if who.user != peer::user() {
+        if who.user != machine::user() {
             return Err(format!("it is a process of user {}", who.user));
         }
         let process = peer::pidfd(&socket).map_err(|error| error.to_string())?;

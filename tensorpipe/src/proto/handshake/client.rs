@@ -11,15 +11,26 @@ use crate::proto::wire::{PREFACE_LEN, preface};
 pub(crate) enum Reply {
     Answer(Box<Answer>),
     Reject(Reject),
+    /// The connection is one of the pipe's.
+    Joined,
 }
 
-/// Waits for the listener's preface, then for its ANSWER.
+/// Waits for the listener's preface, then for its ANSWER, or, on a connection that joins, for JOINED.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHandshake {
     preface_seen: bool,
+    joins: bool,
 }
 
 impl ClientHandshake {
+    /// For a connection that joins.
+    pub(crate) fn joining() -> Self {
+        Self {
+            joins: true,
+            ..Self::default()
+        }
+    }
+
     /// What to send first.
     pub(crate) fn hello(purpose: &Purpose) -> Vec<u8> {
         let mut out = preface().to_vec();
@@ -44,12 +55,17 @@ impl ClientHandshake {
         let end = used + body.end;
         let body = &input[used..][body];
         let reply = match kind {
-            Kind::Answer => Reply::Answer(Box::new(Answer::decode(body)?)),
+            Kind::Joined if self.joins => Reply::Joined,
+            Kind::Answer if !self.joins => Reply::Answer(Box::new(Answer::decode(body)?)),
             Kind::Reject => Reply::Reject(Reject::decode(body)?),
             other => {
                 return Err(PeerFault::Unexpected {
                     frame: other.name(),
-                    when: "instead of an answer",
+                    when: if self.joins {
+                        "instead of JOINED"
+                    } else {
+                        "instead of an answer"
+                    },
                 });
             }
         };

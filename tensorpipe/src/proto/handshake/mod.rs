@@ -7,7 +7,8 @@
 //!   stay: MESSAGE …            ------->
 //!   move: on the other transport
 //!         preface, HELLO (join token), MESSAGE …  ------->
-//!         or, where that fails, STAY on the first connection
+//!                              <-------  preface, JOINED, MESSAGE …          or REJECT
+//!         or, where that fails, STAY, MESSAGE … on the first connection
 //! ```
 
 mod client;

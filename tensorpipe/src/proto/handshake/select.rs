@@ -5,6 +5,11 @@
 use crate::device::Device;
 use crate::proto::wire::hello::Brochure;
 
+/// How many refusals, and how many bytes of them, are told: with a stranger's long names among them the answer must
+/// still be one that the stranger takes.
+const REFUSALS_MAX: usize = 64;
+const REFUSALS_BYTES: usize = 16 << 10;
+
 /// Whether another side's domain or device descriptor can be reached, or why not.
 pub(crate) type Verdict = Result<(), String>;
 
@@ -59,7 +64,13 @@ pub(crate) fn select(
     let mut refusals = Vec::new();
     let moved = select_transport(bootstrap, transports, theirs, &mut refusals);
     let channels = select_channels(channels, theirs, &mut refusals);
-    refusals.truncate(64);
+    let mut room = REFUSALS_BYTES;
+    refusals.truncate(REFUSALS_MAX);
+    refusals.retain(|(candidate, reason)| {
+        let left = room.checked_sub(candidate.len() + reason.len());
+        room = left.unwrap_or(room);
+        left.is_some()
+    });
     Selection {
         moved,
         channels,

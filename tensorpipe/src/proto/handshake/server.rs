@@ -3,7 +3,7 @@
 use super::{check_preface, whole_frame};
 use crate::error::PeerFault;
 use crate::proto::wire::frame::Kind;
-use crate::proto::wire::hello::{Answer, Purpose, Reject, decode_stay};
+use crate::proto::wire::hello::{Answer, Purpose, Reject, decode_stay, put_joined};
 use crate::proto::wire::{PREFACE_LEN, preface};
 
 /// Waits for the connector's preface, then for its HELLO, and, after telling it to move, for STAY.
@@ -55,7 +55,14 @@ impl ServerHandshake {
         out
     }
 
-    /// What to send when it is not.
+    /// What to send on a connection that has joined.
+    pub(crate) fn joined() -> Vec<u8> {
+        let mut out = preface().to_vec();
+        put_joined(&mut out);
+        out
+    }
+
+    /// What to send when it is not wanted.
     pub(crate) fn reject(reject: &Reject) -> Vec<u8> {
         let mut out = preface().to_vec();
         reject.put(&mut out);

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use super::Link;
-use super::end::{End, Out, Phase, Source, incoming};
+use super::end::{Chunk, End, Out, Phase, Source, incoming};
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{Reply, ServerHandshake};
 use crate::proto::wire::frame::CHANNEL_MAX;
@@ -103,6 +103,13 @@ impl End {
         self.shake_hands(now)?;
         let mut waits = 0;
         while matches!(self.phase, Phase::Open) && !self.is_over() {
+            if self.chunk.is_some() {
+                self.fill_chunk(now);
+                if self.input.is_empty() {
+                    return Ok(());
+                }
+                continue;
+            }
             let (used, next) = self.pipe.handle(&self.input, now)?;
             self.input.drain(..used);
             if used > 0 {
@@ -125,6 +132,12 @@ impl End {
                     }
                     self.pipe.start_eager(message);
                 }
+                Input::Bulk { target, len } if self.direct => {
+                    let dest = target.and_then(|op| self.pipe.take_dest(op));
+                    let (got, left) = (0, len);
+                    self.chunk = Some(Chunk { dest, got, left });
+                    waits = 0;
+                }
                 Input::Bulk { target, len } => {
                     let len = self.input.len().min(len as usize);
                     if len == 0 {
@@ -143,6 +156,29 @@ impl End {
             self.events();
         }
         Ok(())
+    }
+
+    /// As the real driver: the protocol hears of a piece only that it came.
+    fn fill_chunk(&mut self, now: Instant) {
+        let Some(chunk) = &mut self.chunk else { return };
+        let len = self.input.len().min(chunk.left as usize);
+        if let Some((dest, at)) = &mut chunk.dest {
+            dest[*at as usize..][..len].copy_from_slice(&self.input[..len]);
+            *at += len as u64;
+        }
+        self.input.drain(..len);
+        chunk.got += len as u64;
+        chunk.left -= len as u64;
+        if len > 0 {
+            self.pipe.heard(now);
+        }
+        if chunk.left == 0
+            && let Some(chunk) = self.chunk.take()
+        {
+            let dest = chunk.dest.map(|(dest, _)| dest);
+            self.pipe.bulk_received(chunk.got, dest);
+            self.events();
+        }
     }
 
     fn shake_hands(&mut self, now: Instant) -> Result<(), PeerFault> {
@@ -185,6 +221,9 @@ impl End {
     pub(in crate::proto) fn events(&mut self) {
         while let Some(event) = self.pipe.poll_event() {
             self.event(event);
+        }
+        if !self.is_over() {
+            self.pipe.assert_sound();
         }
     }
 

@@ -35,6 +35,14 @@ pub(super) enum Phase {
     Open,
 }
 
+/// Bulk bytes that are coming in past the protocol.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub(super) dest: Option<(Vec<u8>, u64)>,
+    pub(super) got: u64,
+    pub(super) left: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) delivered: Delivered,
@@ -51,6 +59,10 @@ pub(in crate::proto) struct End {
     pub(super) backlog: VecDeque<Out>,
     /// At most so many bytes come in at once.
     pub(in crate::proto) split: usize,
+    /// Whether bulk bytes go straight into place, past the protocol, which hears of a chunk when it is complete, and of
+    /// each piece only that there is one.
+    pub(in crate::proto) direct: bool,
+    pub(super) chunk: Option<Chunk>,
     /// Whether the application reads whatever is offered.
     pub(in crate::proto) eager_reader: bool,
     /// Whether it skips whatever is offered, at once.
@@ -102,6 +114,8 @@ impl End {
             input: Vec::new(),
             backlog: VecDeque::new(),
             split: usize::MAX,
+            direct: false,
+            chunk: None,
             eager_reader: true,
             skips: false,
             out_of_memory: false,

@@ -127,6 +127,30 @@ fn a_rejection_and_a_stay_say_why() {
 }
 
 #[test]
+fn a_connection_that_joins_hears_one_word_and_data_may_follow_it() {
+    let said = [ServerHandshake::joined(), b"data".to_vec()].concat();
+    for cut in 0..said.len() - 4 {
+        let (used, reply) = ClientHandshake::joining().handle(&said[..cut]).unwrap();
+        assert!(reply.is_none() && used <= cut, "{cut}");
+    }
+    let (used, reply) = ClientHandshake::joining().handle(&said).unwrap();
+    assert!(matches!(reply, Some(Reply::Joined)));
+    assert_eq!(&said[used..], b"data");
+    // Each word has its connection.
+    let unexpected =
+        |result: Result<_, PeerFault>| matches!(result, Err(PeerFault::Unexpected { .. }));
+    assert!(unexpected(ClientHandshake::default().handle(&said)));
+    let answer = ServerHandshake::answer(&answer(Vec::new()));
+    assert!(unexpected(ClientHandshake::joining().handle(&answer)));
+    let reject = ServerHandshake::reject(&Reject {
+        transient: false,
+        reason: "late".into(),
+    });
+    let (_, reply) = ClientHandshake::joining().handle(&reject).unwrap();
+    assert!(matches!(reply, Some(Reply::Reject(reject)) if reject.reason == "late"));
+}
+
+#[test]
 fn strangers_are_recognised_by_their_first_byte() {
     let first = |bytes: &[u8]| ServerHandshake::default().handle(bytes).map(|_| ());
     for text in [
@@ -184,6 +208,7 @@ fn a_frame_that_does_not_belong_or_is_too_long_ends_it() {
     assert_eq!(with(HANDSHAKE_MAX + 1, 1, 0), long);
     assert!(matches!(with(0, 16, 0), PeerFault::Unexpected { .. }));
     assert!(matches!(with(0, 4, 0), PeerFault::Unexpected { .. }));
+    assert!(matches!(with(0, 5, 0), PeerFault::Unexpected { .. }));
     assert!(matches!(with(0, 99, 1), PeerFault::Unexpected { .. }));
     assert!(matches!(
         with(0, 99, 0),
@@ -214,13 +239,14 @@ fn limits_under_which_nothing_could_be_sent_are_refused() {
 
 proptest::proptest! {
     #[test]
-    fn any_bytes_are_understood_or_refused(body in proptest::collection::vec(0u8.., 0..300), kind in 0u8..6) {
+    fn any_bytes_are_understood_or_refused(body in proptest::collection::vec(0u8.., 0..300), kind in 0u8..7) {
         let mut bytes = preface().to_vec();
         bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&[kind, 0, 0, 0]);
         bytes.extend_from_slice(&body);
         let _ = ServerHandshake::default().handle(&bytes);
         let _ = ClientHandshake::default().handle(&bytes);
+        let _ = ClientHandshake::joining().handle(&bytes);
         let _ = ServerHandshake::handle_stay(&bytes[12..]);
     }
 

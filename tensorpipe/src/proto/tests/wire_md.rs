@@ -11,7 +11,7 @@ use crate::proto::wire::descriptor::{Carriage, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind};
 use crate::proto::wire::hello::{
     Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer, WireLimits,
-    decode_stay, put_stay, tests::limits,
+    decode_stay, put_joined, put_stay, tests::limits,
 };
 use crate::proto::wire::preface;
 use crate::tensor::DType;
@@ -209,6 +209,7 @@ fn written() -> BTreeMap<String, Vec<u8>> {
     };
     add("REJECT", &|out| reject.put(out));
     add("STAY", &|out| put_stay(out, "timeout"));
+    add("JOINED", &|out| put_joined(out));
     add("MESSAGE", &|out| {
         head().put(out);
         out.extend_from_slice(b"abc");

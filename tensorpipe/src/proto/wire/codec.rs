@@ -65,12 +65,16 @@ impl<'a> Reader<'a> {
     /// The same for people to read, in errors and logs: at most [`TEXT_MAX`] bytes of it, and nothing that moves a
     /// terminal's cursor or begins a line of its own.
     pub(crate) fn legible(&mut self) -> Result<String, PeerFault> {
-        let text = self.text()?;
-        let text = &text[..text.floor_char_boundary(TEXT_MAX)];
-        Ok(text
-            .chars()
-            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-            .collect())
+        let mut kept = String::new();
+        for c in self.text()?.chars() {
+            let c = if c.is_control() { '\u{fffd}' } else { c };
+            // Counted as it is kept: what stands for a control character is longer than it.
+            if kept.len() + c.len_utf8() > TEXT_MAX {
+                break;
+            }
+            kept.push(c);
+        }
+        Ok(kept)
     }
 
     /// A `u8` length, the kind's name, a `u32` index. Length 0 stands for `cpu:0` and has no index.

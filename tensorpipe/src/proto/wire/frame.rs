@@ -32,6 +32,7 @@ pub(crate) enum Kind {
     Answer = 2,
     Reject = 3,
     Stay = 4,
+    Joined = 5,
     Message = 16,
     Data = 17,
     Grant = 18,
@@ -55,6 +56,7 @@ impl Kind {
             2 => Self::Answer,
             3 => Self::Reject,
             4 => Self::Stay,
+            5 => Self::Joined,
             16 => Self::Message,
             17 => Self::Data,
             18 => Self::Grant,
@@ -89,6 +91,7 @@ impl Kind {
             Self::Answer => "ANSWER",
             Self::Reject => "REJECT",
             Self::Stay => "STAY",
+            Self::Joined => "JOINED",
             Self::Message => "MESSAGE",
             Self::Data => "DATA",
             Self::Grant => "GRANT",
@@ -312,7 +315,13 @@ impl Control {
                     body: r.bytes(rest)?.to_vec(),
                 }
             }
-            Kind::Hello | Kind::Answer | Kind::Reject | Kind::Stay | Kind::Message | Kind::Data => {
+            Kind::Hello
+            | Kind::Answer
+            | Kind::Reject
+            | Kind::Stay
+            | Kind::Joined
+            | Kind::Message
+            | Kind::Data => {
                 return Err(PeerFault::Unexpected {
                     frame: kind.name(),
                     when: "on an open pipe",

@@ -1,4 +1,4 @@
-//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY.
+//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY, JOINED.
 
 use super::codec::{Put, Reader};
 use super::frame::{Kind, put_frame};
@@ -8,6 +8,13 @@ use crate::error::PeerFault;
 
 /// The longest handshake frame, in bytes; with the preface it bounds what a connection costs before it is known.
 pub(crate) const HANDSHAKE_MAX: u32 = 32 << 10;
+
+/// The most transports, and the most channels, that a HELLO or ANSWER may name.
+pub(crate) const OFFERS_MAX: usize = 64;
+
+/// The most devices that a HELLO or ANSWER may name, those of all channels together. In memory each of these takes
+/// many times its bytes, and a stranger must not cost more than its connection is allowed to.
+pub(crate) const DEVICES_MAX: usize = 512;
 
 /// A random 128-bit number, sent where guessing must fail.
 pub(crate) type Token = [u8; 16];
@@ -83,10 +90,26 @@ fn put_devices(out: &mut Vec<u8>, devices: &[(Device, Vec<u8>)]) {
     }
 }
 
-fn take_devices(r: &mut Reader<'_>) -> Result<Vec<(Device, Vec<u8>)>, PeerFault> {
-    (0..r.u8()?)
-        .map(|_| Ok((r.device()?, r.blob()?.to_vec())))
-        .collect()
+/// Reads a list of devices, and takes their number off `left`.
+fn take_devices(r: &mut Reader<'_>, left: &mut usize) -> Result<Vec<(Device, Vec<u8>)>, PeerFault> {
+    let count = usize::from(r.u8()?);
+    *left = left
+        .checked_sub(count)
+        .ok_or_else(|| r.malformed("more devices than a process has"))?;
+    let mut devices = Vec::with_capacity(count.min(r.remaining() / 3));
+    for _ in 0..count {
+        devices.push((r.device()?, r.blob()?.to_vec()));
+    }
+    Ok(devices)
+}
+
+/// The length of a list of what is on offer.
+fn take_count(r: &mut Reader<'_>) -> Result<usize, PeerFault> {
+    let count = usize::from(r.u8()?);
+    if count > OFFERS_MAX {
+        return Err(r.malformed("more transports or channels than a process has"));
+    }
+    Ok(count)
 }
 
 impl Purpose {
@@ -128,20 +151,21 @@ impl Purpose {
                 let name = r.legible()?;
                 let process = r.id128()?;
                 let limits = WireLimits::take(&mut r, Kind::Hello.name())?;
-                let transports = (0..r.u8()?)
+                let transports = (0..take_count(&mut r)?)
                     .map(|_| {
                         Ok(TransportOffer {
-                            name: r.text()?.to_owned(),
+                            name: r.legible()?,
                             domain: r.blob()?.to_vec(),
                         })
                     })
                     .collect::<Result<_, PeerFault>>()?;
-                let channels = (0..r.u8()?)
+                let mut devices = DEVICES_MAX;
+                let channels = (0..take_count(&mut r)?)
                     .map(|_| {
                         Ok(ChannelOffer {
-                            name: r.text()?.to_owned(),
+                            name: r.legible()?,
                             connections: r.u8()?,
-                            devices: take_devices(&mut r)?,
+                            devices: take_devices(&mut r, &mut devices)?,
                         })
                     })
                     .collect::<Result<_, PeerFault>>()?;
@@ -205,17 +229,18 @@ impl Answer {
         let limits = WireLimits::take(&mut r, Kind::Answer.name())?;
         let moved = match r.u8()? {
             0 => None,
-            1 => Some((r.text()?.to_owned(), r.text()?.to_owned(), r.id128()?)),
+            1 => Some((r.legible()?, r.text()?.to_owned(), r.id128()?)),
             _ => return Err(r.malformed("a verdict that is neither stay nor move")),
         };
-        let channels = (0..r.u8()?)
+        let mut devices = DEVICES_MAX;
+        let channels = (0..take_count(&mut r)?)
             .map(|_| {
                 Ok(ChosenChannel {
-                    name: r.text()?.to_owned(),
+                    name: r.legible()?,
                     tokens: (0..r.u8()?)
                         .map(|_| r.id128())
                         .collect::<Result<_, PeerFault>>()?,
-                    devices: take_devices(&mut r)?,
+                    devices: take_devices(&mut r, &mut devices)?,
                     pairs: (0..r.u16()?)
                         .map(|_| Ok((r.device()?, r.device()?)))
                         .collect::<Result<_, PeerFault>>()?,
@@ -264,6 +289,11 @@ impl Reject {
 /// The connector could not move, for this reason, and stays on the first connection.
 pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str) {
     put_frame(out, Kind::Stay, 0, |out| out.put_text(reason));
+}
+
+/// The connection is one of its pipe's from now on.
+pub(crate) fn put_joined(out: &mut Vec<u8>) {
+    put_frame(out, Kind::Joined, 0, |_| ());
 }
 
 pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {

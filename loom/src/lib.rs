@@ -1,0 +1,23 @@
+//! The hand-overs between tensorpipe's threads, checked in every order of their steps.
+//!
+//! The sources are the real ones, included by their path: they name locks and atomics only through `crate::sync`, which is
+//! [ours](sync) here, made of loom's. A model is a function that runs a few threads again and again, in another order each
+//! time, and panics if its promise does not hold in one of them; the package's tests call the models.
+//!
+//! No `--cfg loom` is needed, which other crates (tokio) would react to: the models are tests like all others.
+//!
+//! loom explores the C++ memory model (values that are not yet seen, too), with two limits: `SeqCst` counts as
+//! acquire-release except for fences, and where a model says so, only so many preemptions of a thread are tried.
+
+// The included sources have tests of their own, which are for threads of the system.
+#![cfg(not(test))]
+
+pub mod pipe;
+pub mod sync;
+
+/// Runs `model` in every order of its threads' steps, with at most so many preemptions.
+fn check(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions.into();
+    builder.check(model);
+}

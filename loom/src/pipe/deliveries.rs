@@ -1,0 +1,116 @@
+//! The handler is called for each message: in order, one call at a time, on whichever thread drives.
+
+use std::collections::VecDeque;
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use super::core::Core;
+use super::turn::Turn;
+use crate::check;
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
+
+/// Two threads bring messages: whoever has the turn delivers those of both.
+pub fn two_deliver_at_once() {
+    check(3, || deliver_at_once(2, 2));
+}
+
+/// The same with three.
+pub fn three_deliver_at_once() {
+    check(3, || deliver_at_once(3, 1));
+}
+
+fn deliver_at_once(threads: usize, each: u32) {
+    let inbox = Arc::new(Inbox::default());
+    let others: Vec<_> = (1..threads)
+        .map(|_| {
+            let inbox = inbox.clone();
+            thread::spawn(move || inbox.bring(each))
+        })
+        .collect();
+    inbox.bring(each);
+    for other in others {
+        other.join().unwrap();
+    }
+    let all = each * u32::try_from(threads).expect("a few threads");
+    assert_eq!(lock(&inbox.queue).1, all);
+    assert_eq!(*lock(&inbox.delivered), (0..all).collect::<Vec<_>>());
+}
+
+#[derive(Default)]
+struct Inbox {
+    turn: Turn,
+    /// Messages, and the number of the next one.
+    queue: Mutex<(VecDeque<u32>, u32)>,
+    /// How many there are, for those without the lock.
+    queued: AtomicUsize,
+    /// Only one thread may be here at a time, and must see what the one before it did.
+    handler: UnsafeCell<()>,
+    delivered: Mutex<Vec<u32>>,
+}
+
+impl Inbox {
+    fn bring(&self, messages: u32) {
+        for _ in 0..messages {
+            {
+                let (queue, next) = &mut *lock(&self.queue);
+                queue.push_back(*next);
+                self.queued.store(queue.len(), Ordering::SeqCst);
+                *next += 1;
+            }
+            let next = || {
+                let message = self.next();
+                message.map(|message| self.handle(message)).is_some()
+            };
+            self.turn
+                .deliver(next, || self.queued.load(Ordering::SeqCst) > 0);
+        }
+    }
+
+    fn next(&self) -> Option<u32> {
+        let (queue, _) = &mut *lock(&self.queue);
+        let message = queue.pop_front()?;
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        Some(message)
+    }
+
+    fn handle(&self, message: u32) {
+        self.handler.with_mut(|_| {
+            assert!(self.turn.is_here() && self.turn.is_taken());
+            lock(&self.delivered).push(message);
+        });
+    }
+}
+
+/// A round stops early to let a message be delivered: it goes on with those behind it.
+pub fn a_round_that_stops_for_a_message_goes_on() {
+    check(3, || {
+        let core = Arc::new(Core::new(Some(|_, _| ())));
+        messages_come_in(&core);
+    });
+}
+
+/// The handler answers each message, from inside a drive, while others drive too: every answer leaves.
+pub fn what_a_handler_writes_leaves() {
+    check(3, || {
+        let core = Arc::new(Core::new(Some(|core, _| core.write())));
+        messages_come_in(&core);
+        assert_eq!(core.sent(), 3, "an answer is left behind");
+    });
+}
+
+/// Three messages, on two threads.
+fn messages_come_in(core: &Arc<Core>) {
+    let peer = {
+        let core = core.clone();
+        thread::spawn(move || {
+            core.arrive();
+            core.arrive();
+            core.drive();
+        })
+    };
+    core.arrive();
+    core.drive();
+    peer.join().unwrap();
+    assert_eq!(core.received(), 3, "a message is left behind");
+}

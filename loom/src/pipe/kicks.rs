@@ -1,0 +1,48 @@
+//! Who drives while somebody else does leaves a kick: its work is done all the same.
+
+use loom::thread;
+
+use super::core::Core;
+use crate::check;
+use crate::sync::Arc;
+
+/// Two threads write at once. When both have returned, everything has left.
+pub fn two_write_at_once() {
+    check(3, || write_at_once(2));
+}
+
+/// The same with three: two of them leave their kicks, to one that has it or to one that is about to get it.
+pub fn three_write_at_once() {
+    check(2, || write_at_once(3));
+}
+
+/// One looks whether there is something to do while another one writes: what that one could not do for it, it sees.
+pub fn one_looks_while_another_writes() {
+    check(3, || {
+        let core = Arc::new(Core::new(None));
+        let other = {
+            let core = core.clone();
+            thread::spawn(move || core.write())
+        };
+        if core.look() {
+            core.drive();
+        }
+        other.join().unwrap();
+        assert_eq!(core.sent(), 1, "something is left behind");
+    });
+}
+
+fn write_at_once(threads: u32) {
+    let core = Arc::new(Core::new(None));
+    let others: Vec<_> = (1..threads)
+        .map(|_| {
+            let core = core.clone();
+            thread::spawn(move || core.write())
+        })
+        .collect();
+    core.write();
+    for other in others {
+        other.join().unwrap();
+    }
+    assert_eq!(core.sent(), threads, "something is left behind");
+}

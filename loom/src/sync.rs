@@ -1,0 +1,144 @@
+//! What `tensorpipe/src/sync.rs` offers, by the same names, made of loom's types.
+//!
+//! Only the lock is our own. loom's lets nobody act between the last step under it and its release, and whoever is about to
+//! try it when it is taken never sees that: the very moments in which a kick could get lost. Here a lock that is tried is an
+//! atomic flag with the orderings of the standard library's.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU8;
+use std::sync::{PoisonError, TryLockError};
+
+pub use loom::sync::Arc;
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// A lock that is either always waited for or always tried.
+pub struct Mutex<T: ?Sized> {
+    waited: loom::sync::Mutex<()>,
+    tried: AtomicBool,
+    /// How it is used; no step of a model.
+    usage: AtomicU8,
+    data: std::sync::Mutex<T>,
+}
+
+/// Access to what a [`Mutex`] guards; dropping it unlocks.
+pub struct MutexGuard<'a, T: ?Sized> {
+    /// `None` once it is dropped: before others may lock.
+    data: Option<std::sync::MutexGuard<'a, T>>,
+    held: Held<'a>,
+}
+
+enum Held<'a> {
+    Waited {
+        _guard: loom::sync::MutexGuard<'a, ()>,
+    },
+    Tried(&'a AtomicBool),
+}
+
+const WAITED: u8 = 1;
+const TRIED: u8 = 2;
+
+impl<T> Mutex<T> {
+    /// An unlocked one.
+    pub fn new(data: T) -> Self {
+        Self {
+            waited: loom::sync::Mutex::new(()),
+            tried: AtomicBool::new(false),
+            usage: AtomicU8::new(0),
+            data: std::sync::Mutex::new(data),
+        }
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    fn guard<'a>(&'a self, usage: u8, held: Held<'a>) -> MutexGuard<'a, T> {
+        let before = self.usage.fetch_or(usage, Ordering::Relaxed);
+        assert!(
+            [0, usage].contains(&before),
+            "a lock here is either waited for or tried, not both"
+        );
+        let data = match self.data.try_lock() {
+            Ok(data) => data,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => panic!("two threads have the same lock"),
+        };
+        MutexGuard {
+            data: Some(data),
+            held,
+        }
+    }
+}
+
+/// Waits for the lock.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    let guard = mutex.waited.lock();
+    let guard = guard.unwrap_or_else(PoisonError::into_inner);
+    mutex.guard(WAITED, Held::Waited { _guard: guard })
+}
+
+/// The same without waiting.
+pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    // An exchange that fails is a relaxed load, which may see an old value. loom's exchanges only see the newest.
+    if mutex.tried.load(Ordering::Relaxed) {
+        return None;
+    }
+    mutex
+        .tried
+        .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+        .ok()?;
+    Some(mutex.guard(TRIED, Held::Tried(&mutex.tried)))
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MutexGuard").finish_non_exhaustive()
+    }
+}
+
+const HELD: &str = "only dropping it takes it";
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.data.as_deref().expect(HELD)
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.data.as_deref_mut().expect(HELD)
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.data = None;
+        if let Held::Tried(tried) = self.held {
+            tried.swap(false, Ordering::Release);
+        }
+    }
+}
+
+/// loom runs all threads of a model on one of the system's: its own thread locals tell them apart.
+macro_rules! local {
+    ($(#[$attribute:meta])* $vis:vis static $name:ident: $type:ty = const $init:block;) => {
+        loom::thread_local! {
+            $(#[$attribute])* $vis static $name: $type = $init
+        }
+    };
+}
+
+pub(crate) use local as thread_local;

@@ -1,0 +1,53 @@
+//! Panics of the user's code, caught.
+//!
+//! Invariant: nothing of a panic goes on behind [`caught`], not even when what it carried panics while it is dropped.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs `run`. Its panic becomes the text of it.
+pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(text)
+}
+
+fn text(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => match panic.downcast::<&str>() {
+            Ok(text) => (*text).to_owned(),
+            Err(panic) => {
+                if let Err(next) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+                    // It could go on like this for ever.
+                    std::mem::forget(next);
+                }
+                "with no message".to_owned()
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::caught;
+
+    /// Its drop panics with another one of these, for ever.
+    struct Again(u32);
+
+    impl Drop for Again {
+        fn drop(&mut self) {
+            std::panic::panic_any(Self(self.0 + 1));
+        }
+    }
+
+    #[test]
+    fn a_panic_is_its_text_and_nothing_of_it_goes_on() {
+        assert_eq!(caught(|| 1), Ok(1));
+        assert_eq!(caught(|| panic!("plain")), Err::<(), _>("plain".to_owned()));
+        assert_eq!(
+            caught(|| panic!("{}", "made")),
+            Err::<(), _>("made".to_owned())
+        );
+        let again = caught(|| std::panic::panic_any(Again(0)));
+        assert_eq!(again, Err::<(), _>("with no message".to_owned()));
+    }
+}

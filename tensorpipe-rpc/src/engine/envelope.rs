@@ -1,0 +1,91 @@
+//! How encoded values become a message, and a message values again.
+//!
+//! The values' bytes, the *body*, stand behind the header in the metadata, or are the last payload: that moves large ones
+//! without copies, and small ones to a peer whose metadata is too short for them.
+
+use bytes::Bytes;
+use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
+
+use crate::codec::Encoded;
+use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY};
+
+/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
+pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits) -> Message {
+    let Encoded {
+        mut metadata,
+        payloads,
+        tensors,
+    } = encoded;
+    let mut message = Message::default();
+    let beside = is_beside(metadata.len(), header_len, &payloads, tensors.len(), peer);
+    message.payloads = payloads;
+    if beside {
+        // Behind the others, so that their indices stay.
+        metadata[2] |= BODY_IN_PAYLOAD;
+        let mut header = Vec::with_capacity(header_len);
+        header.extend_from_slice(&metadata[..header_len]);
+        let body = Buffer::from_vec(metadata);
+        let body = body.slice(header_len..body.len());
+        message.payloads.push(Payload::from(body));
+        metadata = header;
+    }
+    message.metadata = metadata.into();
+    message.tensors = tensors.into_iter().map(MessageTensor::from).collect();
+    message
+}
+
+/// Whether the body is a payload. Where the peer takes it neither way, the pipe says which limit is in the way.
+fn is_beside(
+    len: usize,
+    header_len: usize,
+    payloads: &[Payload],
+    tensors: usize,
+    peer: &PeerLimits,
+) -> bool {
+    let body = len - header_len;
+    let theirs = || payloads.iter().map(|payload| payload.metadata.len());
+    let fits_inline = || (len + theirs().sum::<usize>()) as u64 <= u64::from(peer.metadata);
+    let fits_beside =
+        payloads.len() + tensors < usize::from(peer.parts) && body as u64 <= peer.payload;
+    if body > INLINE_BODY {
+        fits_beside || !fits_inline()
+    } else {
+        fits_beside && !fits_inline()
+    }
+}
+
+/// The body of a message behind its header, and what travelled beside it.
+pub(crate) struct Body {
+    pub(crate) metadata: Bytes,
+    pub(crate) payloads: Vec<Payload>,
+    pub(crate) tensors: Vec<Tensor>,
+}
+
+/// Takes a message apart; `None` if its flags promise a payload that is not there.
+pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
+    let Message {
+        metadata,
+        mut payloads,
+        tensors,
+        ..
+    } = message;
+    let metadata = if header.flags & BODY_IN_PAYLOAD != 0 {
+        let body = payloads.pop()?;
+        Bytes::from_owner(BodyBytes(body))
+    } else {
+        metadata.slice(header.len..)
+    };
+    Some(Body {
+        metadata,
+        payloads,
+        tensors: tensors.into_iter().map(|part| part.tensor).collect(),
+    })
+}
+
+struct BodyBytes(Payload);
+
+impl AsRef<[u8]> for BodyBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}

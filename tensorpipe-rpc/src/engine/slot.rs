@@ -1,0 +1,138 @@
+//! One call that waits for its answer.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::calls::Outcome;
+
+/// Stands for a message number that is not known yet.
+const UNSENT: u64 = u64::MAX;
+
+/// Stands for the number of a message whose time passed before it was sent.
+const GIVEN_UP: u64 = u64::MAX - 1;
+
+/// A call that waits for its answer.
+pub(crate) struct CallSlot {
+    pub(super) id: u64,
+    /// Whether tensors or payloads go with it, which may leave long after the rest.
+    pub(super) has_parts: bool,
+    /// The number of its message on the pipe.
+    message: AtomicU64,
+    /// The number of its reply's.
+    reply: AtomicU64,
+    pub(super) deadline: Option<(Instant, Duration)>,
+    state: Mutex<State>,
+    /// Its message leaves with the pipe's next turn: the first poll need not drive.
+    soon: AtomicBool,
+}
+
+enum State {
+    Waiting(Option<Waker>),
+    Done(Outcome),
+    Taken,
+}
+
+impl CallSlot {
+    pub(super) fn new(id: u64, deadline: Option<(Instant, Duration)>, has_parts: bool) -> Self {
+        Self {
+            id,
+            has_parts,
+            message: AtomicU64::new(UNSENT),
+            reply: AtomicU64::new(UNSENT),
+            deadline,
+            state: Mutex::new(State::Waiting(None)),
+            soon: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_leaves_soon(&self, soon: bool) {
+        self.soon.store(soon, Ordering::Relaxed);
+    }
+
+    /// Whether its message leaves without this poll's help. Once.
+    pub(crate) fn leaves_soon(&self) -> bool {
+        self.soon.swap(false, Ordering::Relaxed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time that it has.
+    pub(super) fn bound(&self) -> Duration {
+        self.deadline.map(|(_, after)| after).unwrap_or_default()
+    }
+
+    /// Its message is queued. Returns `false` if its time has passed before.
+    pub(super) fn sent_as(&self, message: u64) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let set = self
+            .message
+            .compare_exchange(UNSENT, message, success, failure);
+        set.is_ok()
+    }
+
+    /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
+    pub(super) fn give_up(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let set = self
+            .message
+            .compare_exchange(UNSENT, GIVEN_UP, success, failure);
+        set.is_ok()
+    }
+
+    /// The number of its message, once that is queued.
+    pub(super) fn message(&self) -> Option<u64> {
+        let message = self.message.load(Ordering::Acquire);
+        (message < GIVEN_UP).then_some(message)
+    }
+
+    /// Message number `reply` of the peer's answers it. Returns `false` if another one does.
+    pub(super) fn answered_by(&self, reply: u64) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let set = self.reply.compare_exchange(UNSENT, reply, success, failure);
+        set.is_ok()
+    }
+
+    /// The number of its reply, once that is there.
+    pub(super) fn reply(&self) -> Option<u64> {
+        let reply = self.reply.load(Ordering::Acquire);
+        (reply != UNSENT).then_some(reply)
+    }
+
+    pub(super) fn complete(&self, outcome: Outcome) {
+        let waker = {
+            let mut state = self.state();
+            let State::Waiting(waker) = &mut *state else {
+                return;
+            };
+            let waker = waker.take();
+            *state = State::Done(outcome);
+            waker
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
+        let mut state = self.state();
+        match &mut *state {
+            State::Waiting(waiting) => {
+                match (waiting, waker) {
+                    (Some(known), Some(waker)) => known.clone_from(waker),
+                    (waiting, waker) => *waiting = waker.cloned(),
+                }
+                None
+            }
+            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(outcome) => Some(outcome),
+                _ => None,
+            },
+            State::Taken => None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! WIRE.md shows the call headers that the code writes and reads: each kind has its section and its example.
+
+use std::collections::BTreeMap;
+
+use super::{FailureCode, Header, Kind, Tarpc, TraceContext};
+
+const WIRE_MD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../WIRE.md"));
+
+/// The examples: blocks that begin with ```` ```call NAME ````; `#` begins a comment.
+fn examples() -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut lines = WIRE_MD.lines();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("```call ") else {
+            continue;
+        };
+        let mut bytes = Vec::new();
+        for line in lines.by_ref().take_while(|line| !line.starts_with("```")) {
+            let code = line.split('#').next().unwrap_or_default();
+            let words = code.split_whitespace();
+            bytes.extend(words.map(|word| u8::from_str_radix(word, 16).unwrap()));
+        }
+        assert!(all.insert(name.to_owned(), bytes).is_none(), "{name} twice");
+    }
+    all
+}
+
+fn headers() -> [(&'static str, Header); 9] {
+    let traced = TraceContext {
+        trace_id: 7,
+        span_id: 9,
+    };
+    let call = |time, trace| Header::call(5, 2, 0xaabb_ccdd, time, trace);
+    let tarpc = |what| Header::plain(Kind::Tarpc(what), 2);
+    [
+        ("CALL", call(1_000_000, TraceContext::default())),
+        ("CALL with a trace", call(0, traced)),
+        ("VALUE", Header::plain(Kind::Value, 5)),
+        ("SERVICE_ERROR", Header::plain(Kind::ServiceError, 5)),
+        (
+            "FAILURE",
+            Header::plain(Kind::Failure(FailureCode::Overloaded), 5),
+        ),
+        ("BIND", Header::plain(Kind::Bind, 1)),
+        ("TARPC_REQUEST", tarpc(Tarpc::Request)),
+        ("TARPC_CANCEL", tarpc(Tarpc::Cancel)),
+        ("TARPC_RESPONSE", tarpc(Tarpc::Response)),
+    ]
+}
+
+#[test]
+fn the_code_writes_and_reads_what_the_examples_show() {
+    let examples = examples();
+    for (name, header) in headers() {
+        let shown = examples.get(name);
+        assert_eq!(shown, Some(&header.to_vec()), "{name}");
+        let read = Header::decode(&header.to_vec()).unwrap();
+        assert_eq!((read.kind, read.call), (header.kind, header.call));
+        assert_eq!(read.trace, header.trace, "{name}");
+    }
+    assert_eq!(examples.len(), headers().len());
+}
+
+#[test]
+fn every_kind_has_its_section() {
+    let mut kinds = 0;
+    for code in 0..=u8::MAX {
+        let mut header = [0; 52];
+        (header[0], header[1]) = (code, 52);
+        let Ok(Header { kind, .. }) = Header::decode(&header) else {
+            continue;
+        };
+        kinds += 1;
+        let examples = headers();
+        // A failure's code is not what is asked for.
+        let same = |a: Kind| a.code().0 == kind.code().0;
+        let (name, _) = examples
+            .iter()
+            .find(|(_, header)| same(header.kind))
+            .unwrap();
+        let heading = format!("### {name}, kind {code}\n");
+        assert!(WIRE_MD.contains(&heading), "{heading}");
+    }
+    assert_eq!(kinds, 8);
+}

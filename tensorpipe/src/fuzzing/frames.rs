@@ -1,0 +1,375 @@
+//! An open pipe whose peer says anything, driven as the real driver does, by an application that does anything.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::{OURS, THEIRS};
+use crate::descriptor::{Descriptor, PayloadDescriptor};
+use crate::error::{PeerFault, ResetCode};
+use crate::proto::{Event, Input, KeepAlive, OpId, OutgoingPart, PipeState, Segment};
+
+/// Channels that were negotiated; number 0 streams on the pipe's own connection.
+const CHANNELS: usize = 2;
+
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// The first byte is the length of the pieces in which the peer's bytes come, the second that of the application's
+/// script, one byte a command, which follows; the peer's bytes are the rest. When the script is at its end, the
+/// application reads and sends whatever there is.
+pub fn frames(data: &[u8]) {
+    let Some(([piece, script], rest)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let (script, bytes) = rest.split_at(usize::from(*script).min(rest.len()));
+    let mut scene = Scene::new(script);
+    let piece = match *piece {
+        0 => bytes.len().max(1),
+        piece => usize::from(piece),
+    };
+    for piece in bytes.chunks(piece) {
+        scene.input.extend_from_slice(piece);
+        // A fault ends the pipe.
+        if scene.consume().is_err() {
+            return scene.end();
+        }
+    }
+    scene.settle();
+    scene.end();
+}
+
+/// Memory of a part: only its length is of interest.
+#[derive(Debug)]
+struct Room(u64);
+
+/// A run of bytes that belong to a part.
+#[derive(Debug)]
+struct Bulk {
+    left: u64,
+    got: u64,
+    dest: Option<Room>,
+}
+
+struct Scene<'a> {
+    pipe: PipeState<u64, Room>,
+    now: Instant,
+    script: std::slice::Iter<'a, u8>,
+    input: Vec<u8>,
+    need: usize,
+    bulk: Option<Bulk>,
+    /// Offered and not decided on.
+    ready: VecDeque<u64>,
+    /// Being read: bulk parts that are missing.
+    reading: BTreeMap<u64, BTreeSet<u16>>,
+    /// Parts of which nothing more may be told.
+    cancelled: BTreeSet<OpId>,
+}
+
+impl<'a> Scene<'a> {
+    /// Three messages of ours are with the peer: an eager one, and two that wait for its go-ahead.
+    fn new(script: &'a [u8]) -> Self {
+        let now = Instant::now();
+        let mut scene = Self {
+            pipe: PipeState::new(OURS, THEIRS, CHANNELS, KeepAlive::new(Some(SILENCE), now)),
+            now,
+            script: script.iter(),
+            input: Vec::new(),
+            need: 0,
+            bulk: None,
+            ready: VecDeque::new(),
+            reading: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+        };
+        scene.write(&[10]);
+        scene.write(&[3000, 0]);
+        scene.write(&[5, 2000, 100]);
+        while scene.transmit() {}
+        scene
+    }
+
+    /// What the driver does with bytes that have come in.
+    fn consume(&mut self) -> Result<(), PeerFault> {
+        loop {
+            if let Some(bulk) = &mut self.bulk {
+                let len = (self.input.len() as u64).min(bulk.left);
+                self.input.drain(..len as usize);
+                bulk.left -= len;
+                bulk.got += len;
+                if bulk.left > 0 {
+                    self.act();
+                    return Ok(());
+                }
+                if let Some(bulk) = self.bulk.take() {
+                    self.pipe.bulk_received(bulk.got, bulk.dest);
+                }
+            } else if self.input.is_empty() || self.input.len() < self.need {
+                self.act();
+                return Ok(());
+            } else {
+                self.parse()?;
+            }
+            self.events();
+            self.act();
+        }
+    }
+
+    fn parse(&mut self) -> Result<(), PeerFault> {
+        let (used, next) = self.pipe.handle(&self.input, self.now)?;
+        self.input.drain(..used);
+        match next {
+            Input::NeedMore(len) => {
+                // Either it moves on, or it waits for more than there is.
+                assert!(used > 0 || len > self.input.len(), "it needs {len}");
+                self.need = len;
+            }
+            Input::Head { message } => {
+                let parts: Vec<_> = self.pipe.eager_parts(message).collect();
+                for (part, len) in parts {
+                    assert!(len <= u64::from(OURS.eager_part));
+                    self.pipe.set_dest(incoming(message, part), Room(len));
+                }
+                self.pipe.start_eager(message);
+                self.need = 0;
+            }
+            Input::Bulk { target, len } => {
+                assert!(len > 0 && len <= 1 << 14, "{len} bytes in one frame");
+                let dest = target.and_then(|op| self.pipe.take_dest(op));
+                let dest = dest.map(|(dest, at)| {
+                    assert!(at + len <= dest.0, "{at} and {len} of {}", dest.0);
+                    dest
+                });
+                self.bulk = Some(Bulk {
+                    left: len,
+                    got: 0,
+                    dest,
+                });
+                self.need = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.pipe.poll_event() {
+            self.event(event);
+        }
+        self.pipe.assert_sound();
+    }
+
+    fn event(&mut self, event: Event<u64, Room>) {
+        if let Event::Start { op, .. }
+        | Event::StreamSent { op }
+        | Event::StreamReceived { op, .. }
+        | Event::Channel { op, .. } = &event
+        {
+            assert!(!self.cancelled.contains(op), "{event:?} after its end");
+        }
+        if let Event::Start { channel, .. }
+        | Event::Cancel { channel, .. }
+        | Event::Channel { channel, .. } = &event
+        {
+            assert!(usize::from(*channel) < CHANNELS, "{event:?}");
+        }
+        match event {
+            Event::Ready { message } => self.ready.push_back(message),
+            Event::Ahead { message } => {
+                for part in 0..OURS.parts {
+                    let op = incoming(message, part);
+                    if let (Some(len), Some((0, true))) = (
+                        self.pipe.part_len(op),
+                        self.pipe.bulk_channel(message, part),
+                    ) {
+                        assert!(self.pipe.expect(op, Room(len)));
+                    }
+                }
+            }
+            Event::Start {
+                op,
+                channel: 0,
+                source,
+            } => self.pipe.stream(op, source, source),
+            Event::Start { op, .. } | Event::StreamSent { op } => self.pipe.part_sent(op),
+            Event::StreamReceived { op, dest } => {
+                if dest.is_some() {
+                    self.pipe.part_received(op);
+                }
+                self.part(op);
+            }
+            Event::Channel { op, channel, .. } if channel != 0 && !op.outgoing => {
+                self.pipe.part_received(op);
+                self.part(op);
+            }
+            Event::Cancel { op, .. } => _ = self.cancelled.insert(op),
+            Event::Reset { message, .. } => {
+                self.ready.retain(|ready| *ready != message);
+                self.reading.remove(&message);
+            }
+            Event::Refused { text, .. } | Event::GoAway { text, .. } => {
+                assert!(text.len() <= 1024 && !text.contains(char::is_control));
+            }
+            Event::Written { .. }
+            | Event::Flushed { .. }
+            | Event::Channel { .. }
+            | Event::Fin
+            | Event::FinAck => {}
+        }
+    }
+
+    fn part(&mut self, op: OpId) {
+        if let Some(missing) = self.reading.get_mut(&op.message) {
+            missing.remove(&op.part);
+            if missing.is_empty() {
+                self.reading.remove(&op.message);
+                self.pipe.finish(op.message);
+            }
+        }
+    }
+
+    /// One command of the application's.
+    fn act(&mut self) {
+        let Some(command) = self.script.next() else {
+            self.read(&[]);
+            self.transmit();
+            return self.events();
+        };
+        let number = u64::from(command >> 4);
+        match command & 15 {
+            0 => self.read(&[]),
+            1 => self.read(&[0]),
+            2 => {
+                if let Some(message) = self.ready.pop_front() {
+                    self.pipe.refuse(message, ResetCode::Refused, "no");
+                }
+            }
+            3 => {
+                if let Some((message, _)) = self.reading.pop_first() {
+                    self.pipe.refuse(message, ResetCode::Cancelled, "");
+                }
+            }
+            4 => {
+                if let Some((message, _)) = self.reading.pop_last() {
+                    self.pipe.finish(message);
+                }
+            }
+            5 => self.write(&[number * 300]),
+            6 => self.pipe.reset(number, ResetCode::Cancelled, "enough"),
+            7 => {
+                if let Some(last) = self.pipe.last_written() {
+                    self.pipe.flush(last);
+                }
+            }
+            8 => self.pipe.close(),
+            9 => _ = self.pipe.go_away("bye"),
+            10 => _ = (0..=number).all(|_| self.transmit()),
+            11 => {
+                self.now += SILENCE / 2;
+                // A silent peer is given up; here it goes on.
+                let _ = self.pipe.handle_timeout(self.now);
+            }
+            // Bytes go on coming.
+            _ => {}
+        }
+        self.events();
+    }
+
+    fn read(&mut self, skip: &[u16]) {
+        let Some(message) = self.ready.pop_front() else {
+            return;
+        };
+        let Some(descriptor) = self.pipe.take_descriptor(message) else {
+            panic!("message {message} was offered and has no descriptor");
+        };
+        drop(self.pipe.take_parts(message));
+        assert!(self.pipe.grant(message, skip), "{message} was ready");
+        let parts = descriptor.payloads.len() + descriptor.tensors.len();
+        let mut missing = BTreeSet::new();
+        for part in 0..parts as u16 {
+            let op = incoming(message, part);
+            let len = self.pipe.part_len(op).unwrap_or_default();
+            match self.pipe.bulk_channel(message, part) {
+                Some((channel, false)) if !skip.contains(&part) => {
+                    if channel == 0 {
+                        assert!(self.pipe.expect(op, Room(len)));
+                    }
+                    missing.insert(part);
+                }
+                _ => {}
+            }
+        }
+        if missing.is_empty() {
+            self.pipe.finish(message);
+        } else {
+            self.reading.insert(message, missing);
+        }
+    }
+
+    /// Writes a message of payloads of these lengths; even parts stream, odd ones go by the other channel.
+    fn write(&mut self, lengths: &[u64]) {
+        let descriptor = Descriptor {
+            metadata: Bytes::from_static(b"meta"),
+            payloads: lengths
+                .iter()
+                .map(|len| PayloadDescriptor {
+                    len: *len,
+                    metadata: Bytes::new(),
+                })
+                .collect(),
+            tensors: Vec::new(),
+        };
+        let parts = lengths.iter().enumerate().map(|(i, len)| OutgoingPart {
+            source: *len,
+            channel: (i % CHANNELS) as u8,
+            ride_up_to: 64,
+        });
+        // Refused once it closes.
+        let _ = self.pipe.write(descriptor, parts.collect());
+    }
+
+    /// One frame leaves, whole. Returns whether there was one.
+    fn transmit(&mut self) -> bool {
+        let (mut bytes, mut segments) = (Vec::new(), Vec::new());
+        if !self.pipe.poll_transmit(&mut bytes, &mut segments) {
+            return false;
+        }
+        let mut len = 0;
+        let mut marks = Vec::new();
+        for segment in segments {
+            match segment {
+                Segment::Control(bytes) => len += bytes as u64,
+                Segment::Data { source, range } => {
+                    assert!(range.start < range.end && range.end <= source);
+                    len += range.end - range.start;
+                }
+                Segment::Mark(mark) => marks.push(mark),
+            }
+        }
+        let body = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        assert_eq!(len, 8 + u64::from(body), "one whole frame at a time");
+        for mark in marks {
+            self.pipe.written(mark);
+        }
+        self.events();
+        true
+    }
+
+    /// Everything that can leave, leaves.
+    fn settle(&mut self) {
+        self.events();
+        while self.transmit() {}
+    }
+
+    fn end(mut self) {
+        self.pipe.abandon();
+        assert!(self.pipe.poll_event().is_none());
+        assert!(!self.pipe.has_control());
+    }
+}
+
+fn incoming(message: u64, part: u16) -> OpId {
+    OpId {
+        message,
+        part,
+        outgoing: false,
+    }
+}

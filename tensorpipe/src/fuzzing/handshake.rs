@@ -1,0 +1,185 @@
+//! A stranger's first bytes, at a listener and at a connector: the same in one piece and byte by byte; what is accepted
+//! comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its answer.
+
+use std::fmt::Debug;
+
+use super::OURS;
+use crate::device::Device;
+use crate::error::PeerFault;
+use crate::proto::handshake::{
+    ClientHandshake, LocalChannel, LocalTransport, Reply, ServerHandshake, select,
+};
+use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, Reject, put_stay};
+
+/// The first byte says who is spoken to, the rest is what it is told.
+pub fn handshake(data: &[u8]) {
+    match data.split_first() {
+        None => {}
+        Some((0, bytes)) => listener(bytes),
+        Some((1, bytes)) => connector(bytes),
+        Some((_, bytes)) => stay(bytes),
+    }
+}
+
+fn listener(bytes: &[u8]) {
+    let fed = fed(bytes, || {
+        let mut handshake = ServerHandshake::default();
+        move |input: &[u8]| handshake.handle(input)
+    });
+    let Some(purpose) = fed else { return };
+    let again = listen_to(&ClientHandshake::hello(&purpose));
+    assert_eq!(again.as_ref(), Some(&purpose));
+    if let Purpose::Pipe { brochure, .. } = purpose {
+        let answer = answer(&brochure);
+        match ask(&ServerHandshake::answer(&answer), false) {
+            Some(Reply::Answer(heard)) => assert_eq!(*heard, answer),
+            other => panic!("an answer is understood as {other:?}"),
+        }
+    }
+}
+
+fn connector(bytes: &[u8]) {
+    for joins in [false, true] {
+        let fed = fed(bytes, || {
+            let mut handshake = client(joins);
+            move |input: &[u8]| {
+                let (used, reply) = handshake.handle(input)?;
+                Ok((used, reply.map(Heard::from)))
+            }
+        });
+        if let Some(heard) = fed {
+            heard_again(heard, joins);
+        }
+    }
+}
+
+fn client(joins: bool) -> ClientHandshake {
+    if joins {
+        ClientHandshake::joining()
+    } else {
+        ClientHandshake::default()
+    }
+}
+
+fn heard_again(heard: Heard, joins: bool) {
+    let bytes = match &heard {
+        Heard::Answer(answer) => ServerHandshake::answer(answer),
+        Heard::Reject(reject) => ServerHandshake::reject(reject),
+        Heard::Joined => ServerHandshake::joined(),
+    };
+    let again = ask(&bytes, joins);
+    assert_eq!(again.map(Heard::from), Some(heard));
+}
+
+fn stay(bytes: &[u8]) {
+    let Some(reason) = fed(bytes, || ServerHandshake::handle_stay) else {
+        return;
+    };
+    let mut out = Vec::new();
+    put_stay(&mut out, &reason);
+    let again = ServerHandshake::handle_stay(&out).unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(again, (out.len(), Some(reason)));
+}
+
+/// A [`Reply`] that can be compared.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Answer(Answer),
+    Reject(Reject),
+    Joined,
+}
+
+impl From<Reply> for Heard {
+    fn from(reply: Reply) -> Self {
+        match reply {
+            Reply::Answer(answer) => Self::Answer(*answer),
+            Reply::Reject(reject) => Self::Reject(reject),
+            Reply::Joined => Self::Joined,
+        }
+    }
+}
+
+/// What is made of `bytes`, which must not depend on the pieces in which they come.
+fn fed<T, H>(bytes: &[u8], make: impl Fn() -> H) -> Option<T>
+where
+    T: Debug + PartialEq,
+    H: FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
+{
+    let [whole, single] = [bytes.len().max(1), 1].map(|piece| {
+        let mut handle = make();
+        let mut input = Vec::new();
+        for piece in bytes.chunks(piece) {
+            input.extend_from_slice(piece);
+            let (used, found) = handle(&input).ok()?;
+            assert!(used <= input.len());
+            input.drain(..used);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    });
+    assert_eq!(whole, single);
+    whole
+}
+
+fn listen_to(bytes: &[u8]) -> Option<Purpose> {
+    let heard = ServerHandshake::default().handle(bytes);
+    let (used, purpose) = heard.unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(used, bytes.len());
+    purpose
+}
+
+fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {
+    let heard = client(joins).handle(bytes);
+    let (used, reply) = heard.unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(used, bytes.len());
+    reply
+}
+
+/// The answer of a context with what a usual one has.
+fn answer(theirs: &Brochure) -> Answer {
+    let here = |domain: &[u8]| match domain {
+        b"here" => Ok(()),
+        _ => Err("another process".to_owned()),
+    };
+    let transports = [
+        LocalTransport {
+            name: "memory",
+            reaches: &here,
+            address: Ok("m".to_owned()),
+        },
+        LocalTransport {
+            name: "tcp",
+            reaches: &|_| Ok(()),
+            address: Err("not listening on it".to_owned()),
+        },
+    ];
+    let devices = [(Device::CPU, b"any".to_vec())];
+    let equal = |ours: (Device, &[u8]), theirs: (Device, &[u8])| match ours.1 == theirs.1 {
+        true => Ok(()),
+        false => Err("another process".to_owned()),
+    };
+    let channel = |name| LocalChannel {
+        name,
+        connections: 0,
+        devices: &devices,
+        reaches: &equal,
+    };
+    let channels = [channel("xth"), channel("basic")];
+    let selection = select("tcp", &transports, &channels, theirs);
+    let chosen = selection.channels.into_iter().map(|chosen| ChosenChannel {
+        name: chosen.name,
+        tokens: vec![[4; 16]; usize::from(chosen.connections)],
+        devices: devices.to_vec(),
+        pairs: chosen.pairs,
+    });
+    Answer {
+        name: "b".to_owned(),
+        process: [2; 16],
+        limits: OURS,
+        moved: selection.moved.map(|(name, at)| (name, at, [3; 16])),
+        channels: chosen.collect(),
+        refusals: selection.refusals,
+    }
+}

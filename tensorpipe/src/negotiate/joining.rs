@@ -1,0 +1,357 @@
+//! A connection that has asked to join a pipe and is used at once, before the listener has said yes: so joining costs no
+//! round trip.
+//!
+//! The listener's JOINED is what comes first; from then on bytes pass. Until then what is written is remembered, up to
+//! [`SAID_MAX`]. Where the listener rejects the connection, or it breaks, nothing of that was looked at: the pipe stays on
+//! its first connection, on which STAY and all that was written are said again.
+//!
+//! Invariant: every byte that was written is given to exactly one of the two connections that the listener goes on with.
+//! The listener decides, once: it drops the first connection before it says JOINED, and rejects the other after STAY.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::Error;
+use crate::proto::handshake::{ClientHandshake, Reply};
+use crate::proto::wire::hello::put_stay;
+use crate::transports::Connection;
+
+/// What is remembered to be said again, in bytes; beyond, a writer waits for the listener's word.
+pub(super) const SAID_MAX: usize = 256 << 10;
+
+pub(super) struct Joining {
+    /// The one that asks, or the first once the pipe stays there.
+    connection: Box<dyn Connection>,
+    handshake: ClientHandshake,
+    /// Read behind JOINED and not given.
+    input: Vec<u8>,
+    given: usize,
+    /// Who it is, for errors.
+    peer: Arc<str>,
+    stage: Stage,
+    /// A writer that waits for the listener's word.
+    blocked: Option<Waker>,
+    /// As it was told.
+    hot: bool,
+}
+
+enum Stage {
+    Asking(Option<First>),
+    Joined,
+    Stayed(Stayed),
+    Failed(Error),
+}
+
+/// The connection that the pipe began on.
+pub(super) struct First {
+    pub(super) connection: Box<dyn Connection>,
+    /// Hears why the pipe stayed there, if it does.
+    pub(super) stayed: Arc<OnceLock<String>>,
+    said: Vec<u8>,
+}
+
+struct Stayed {
+    /// STAY, and what was said on the other connection.
+    again: Vec<u8>,
+    at: usize,
+    /// Why, while nothing has been heard here: if this connection is gone as well, that is how the pipe ended.
+    because: Option<Error>,
+}
+
+impl First {
+    pub(super) fn new(connection: Box<dyn Connection>, stayed: Arc<OnceLock<String>>) -> Self {
+        Self {
+            connection,
+            stayed,
+            said: Vec::new(),
+        }
+    }
+}
+
+impl Joining {
+    /// `joined` has sent its HELLO. Without a first connection to stay on a rejection is its end.
+    pub(super) fn new(joined: Box<dyn Connection>, peer: Arc<str>, first: Option<First>) -> Self {
+        Self {
+            connection: joined,
+            handshake: ClientHandshake::joining(),
+            input: Vec::new(),
+            given: 0,
+            peer,
+            stage: Stage::Asking(first),
+            blocked: None,
+            hot: false,
+        }
+    }
+
+    /// Reads until the listener has said yes or no.
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Stage::Asking(_) = self.stage {
+            let mut piece = [0; 1024];
+            let mut buf = ReadBuf::new(&mut piece);
+            let read = ready!(Pin::new(&mut *self.connection).poll_read(cx, &mut buf));
+            let lost = |reason: &str| Error::Lost {
+                pipe: self.peer.clone(),
+                reason: reason.into(),
+            };
+            match read {
+                Err(error) => self.turned_away(lost(&error.to_string())),
+                Ok(()) if buf.filled().is_empty() => {
+                    self.turned_away(lost("it was closed before the listener let it join"));
+                }
+                Ok(()) => {
+                    self.input.extend_from_slice(buf.filled());
+                    self.answer();
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Looks at what the listener has said so far.
+    fn answer(&mut self) {
+        let peer = || self.peer.clone();
+        let refusal = match self.handshake.handle(&self.input) {
+            Err(fault) => Error::Peer {
+                pipe: peer(),
+                fault,
+            },
+            Ok((used, reply)) => {
+                self.input.drain(..used);
+                match reply {
+                    // It is not asked for on a connection that joins.
+                    None | Some(Reply::Answer(_)) => return,
+                    Some(Reply::Joined) => return self.decide(Stage::Joined),
+                    Some(Reply::Reject(reject)) => Error::Rejected {
+                        peer: peer(),
+                        reason: reject.reason.into(),
+                        transient: reject.transient,
+                    },
+                }
+            }
+        };
+        self.turned_away(refusal);
+    }
+
+    fn turned_away(&mut self, error: Error) {
+        let Stage::Asking(first) = &mut self.stage else {
+            return;
+        };
+        let stage = match first.take() {
+            None => Stage::Failed(error),
+            Some(first) => {
+                let reason = error.to_string();
+                tracing::warn!(peer = %self.peer, %error, "could not move, staying");
+                let mut again = Vec::new();
+                put_stay(&mut again, &reason);
+                again.extend_from_slice(&first.said);
+                let _ = first.stayed.set(reason);
+                // Lets go of the other one.
+                self.connection = first.connection;
+                self.connection.set_hot(self.hot);
+                Stage::Stayed(Stayed {
+                    again,
+                    at: 0,
+                    because: Some(error),
+                })
+            }
+        };
+        self.decide(stage);
+    }
+
+    fn decide(&mut self, stage: Stage) {
+        self.stage = stage;
+        if let Some(blocked) = self.blocked.take() {
+            blocked.wake();
+        }
+    }
+
+    /// While it is not decided: writes and remembers.
+    fn poll_say(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Stage::Asking(Some(first)) = &mut self.stage else {
+            return Pin::new(&mut *self.connection).poll_write(cx, bytes);
+        };
+        let room = bytes.len().min(SAID_MAX - first.said.len());
+        if room > 0 {
+            match Pin::new(&mut *self.connection).poll_write(cx, &bytes[..room]) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(len)) if len > 0 => {
+                    first.said.extend_from_slice(&bytes[..len]);
+                    return Poll::Ready(Ok(len));
+                }
+                // The reader finds out why: a rejection may be there to be read.
+                Poll::Ready(_) => {}
+            }
+        }
+        self.blocked = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Makes sure that bytes may be written to the current connection.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stage {
+            Stage::Asking(_) | Stage::Joined => Poll::Ready(Ok(())),
+            Stage::Stayed(stayed) => stayed.poll_again(&mut self.connection, cx),
+            Stage::Failed(error) => Poll::Ready(Err(io::Error::other(error.clone()))),
+        }
+    }
+}
+
+impl Stayed {
+    /// Says again what was said on the other connection.
+    fn poll_again(
+        &mut self,
+        first: &mut Box<dyn Connection>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.at < self.again.len() {
+            let rest = &self.again[self.at..];
+            match ready!(Pin::new(&mut **first).poll_write(cx, rest)) {
+                Ok(0) => return Poll::Ready(Err(self.over(io::ErrorKind::WriteZero.into()))),
+                Ok(len) => self.at += len,
+                Err(error) => return Poll::Ready(Err(self.over(error))),
+            }
+            if self.at == self.again.len() {
+                self.again = Vec::new();
+                self.at = 0;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Why it is over: where the listener never answered here, because it did not let the other connection join.
+    fn over(&self, error: io::Error) -> io::Error {
+        match &self.because {
+            Some(because) => io::Error::other(because.clone()),
+            None => error,
+        }
+    }
+
+    fn poll_read(
+        &mut self,
+        first: &mut Box<dyn Connection>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // A failure to write is seen by reading, too, behind what is there to be read.
+        if let Poll::Ready(Ok(())) = self.poll_again(first, cx) {
+            let _ = Pin::new(&mut **first).poll_flush(cx);
+        }
+        let before = buf.filled().len();
+        match ready!(Pin::new(&mut **first).poll_read(cx, buf)) {
+            Err(error) => Poll::Ready(Err(self.over(error))),
+            Ok(()) if buf.filled().len() == before && buf.remaining() > 0 => {
+                Poll::Ready(match &self.because {
+                    Some(because) => Err(io::Error::other(because.clone())),
+                    None => Ok(()),
+                })
+            }
+            Ok(()) => {
+                self.because = None;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl Connection for Joining {
+    fn ends(&self) -> String {
+        self.connection.ends()
+    }
+
+    fn can_be_hot(&self) -> bool {
+        self.connection.can_be_hot()
+    }
+
+    fn set_hot(&mut self, hot: bool) {
+        self.hot = hot;
+        self.connection.set_hot(hot);
+    }
+
+    fn look(&mut self) -> bool {
+        let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
+        !joined || self.connection.look()
+    }
+}
+
+impl AsyncRead for Joining {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        ready!(this.poll_outcome(cx));
+        match &mut this.stage {
+            Stage::Stayed(stayed) => stayed.poll_read(&mut this.connection, cx, buf),
+            Stage::Failed(error) => Poll::Ready(Err(io::Error::other(error.clone()))),
+            Stage::Asking(_) | Stage::Joined => {
+                let rest = &this.input[this.given..];
+                if rest.is_empty() {
+                    return Pin::new(&mut *this.connection).poll_read(cx, buf);
+                }
+                let len = rest.len().min(buf.remaining());
+                buf.put_slice(&rest[..len]);
+                this.given += len;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Joining {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_ready(cx))?;
+        match self.stage {
+            Stage::Asking(_) => self.poll_say(cx, bytes),
+            _ => Pin::new(&mut *self.connection).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_ready(cx))?;
+        match self.stage {
+            Stage::Asking(Some(_)) => {
+                let bytes = slices.iter().find(|slice| !slice.is_empty());
+                self.poll_say(cx, bytes.map_or(&[], |slice| slice))
+            }
+            _ => Pin::new(&mut *self.connection).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_ready(cx))?;
+        let flushed = Pin::new(&mut *self.connection).poll_flush(cx);
+        match (&self.stage, flushed) {
+            // As for writing: the reader finds out why.
+            (Stage::Asking(Some(_)), Poll::Ready(Err(_))) => {
+                self.blocked = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            (_, flushed) => flushed,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_ready(cx))?;
+        Pin::new(&mut *self.connection).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Work that everybody may do and nobody waits for: whoever cannot have it leaves a kick.
+//!
+//! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile; or,
+//! if it went on for too long, the poller is told. `tensorpipe-loom` checks it in every order of the threads' steps.
+
+use super::poller::Poller;
+use crate::sync::{AtomicBool, Mutex, Ordering, try_lock};
+
+/// Rounds of work in one poll, before other tasks get their turn.
+const ROUNDS: usize = 16;
+
+/// How a round of work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    /// Nothing to do until the connection wakes the poller.
+    Idle,
+    /// Stopped early to let messages be delivered.
+    More,
+}
+
+/// Work that is taken only by trying.
+pub(super) struct HandOver<W> {
+    /// Changed, and looked at for the last time, by exchanges only: they have one order. If the holder's last look comes
+    /// before a kick, whoever kicks sees what the holder did before, and gets the lock. With a store here and a load there
+    /// both could see the past: the steps of a lock are acquire and release, and no more.
+    kicked: AtomicBool,
+    work: Mutex<W>,
+}
+
+impl<W> HandOver<W> {
+    pub(super) fn new(work: W) -> Self {
+        Self {
+            kicked: AtomicBool::new(false),
+            work: Mutex::new(work),
+        }
+    }
+
+    /// There is work, for whoever has it already or drives next.
+    pub(super) fn kick(&self) {
+        self.kicked.swap(true, Ordering::SeqCst);
+    }
+
+    /// Kicks, and works until nobody has kicked any more. Never waits: while somebody else works it returns. `deliver`
+    /// runs after each round, without the lock.
+    pub(super) fn drive(
+        &self,
+        poller: &Poller,
+        mut round: impl FnMut(&mut W) -> Round,
+        mut deliver: impl FnMut(),
+    ) {
+        // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
+        // taken for acted on.
+        poller.driving();
+        self.kick();
+        for _ in 0..ROUNDS {
+            let Some(mut work) = try_lock(&self.work) else {
+                return;
+            };
+            let mut ended = Round::Idle;
+            while ended == Round::Idle && self.take_kick() {
+                ended = round(&mut work);
+            }
+            drop(work);
+            deliver();
+            if ended == Round::More {
+                self.kick();
+            } else if !self.is_kicked() {
+                return;
+            }
+        }
+        // There is more, but it is others' turn.
+        poller.notify();
+    }
+
+    /// Whether there is something to do, as far as a few looks show: `look` and kicks. Does none of it. `false` while
+    /// somebody else has the work, and finds what there is.
+    pub(super) fn look(&self, times: u32, mut look: impl FnMut(&mut W) -> bool) -> bool {
+        for _ in 0..times {
+            if self.kicked.load(Ordering::Relaxed) {
+                return true;
+            }
+            let Some(mut work) = try_lock(&self.work) else {
+                return false;
+            };
+            if look(&mut work) {
+                return true;
+            }
+            drop(work);
+            std::hint::spin_loop();
+        }
+        // Whoever came while this one had the lock relies on it.
+        self.is_kicked()
+    }
+
+    fn take_kick(&self) -> bool {
+        // A look is cheaper than an exchange. What it may miss, the last look does not.
+        self.kicked.load(Ordering::Relaxed) && self.kicked.swap(false, Ordering::SeqCst)
+    }
+
+    /// The last look.
+    fn is_kicked(&self) -> bool {
+        self.kicked.fetch_or(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::sync::lock;
+
+    #[test]
+    fn work_without_end_is_left_to_others_after_a_while() {
+        let (work, poller) = (HandOver::new(0), Poller::default());
+        let woken = std::sync::Arc::new(Woken::default());
+        poller.set_background(&woken.clone().into());
+        let mut delivered = 0;
+        let round = |rounds: &mut usize| {
+            *rounds += 1;
+            Round::More
+        };
+        work.drive(&poller, round, || delivered += 1);
+        assert_eq!((*lock(&work.work), delivered), (ROUNDS, ROUNDS));
+        assert!(woken.0.load(Ordering::SeqCst), "nobody goes on");
+    }
+
+    #[test]
+    fn a_kick_while_it_works_is_one_more_round() {
+        let (work, poller) = (HandOver::new(0), Poller::default());
+        let kicks = Cell::new(2);
+        let kick = || {
+            if kicks.get() > 0 {
+                kicks.set(kicks.get() - 1);
+                // Somebody else drives meanwhile.
+                work.drive(&poller, |_| unreachable!(), || ());
+            }
+        };
+        work.drive(
+            &poller,
+            |rounds| {
+                *rounds += 1;
+                kick();
+                Round::Idle
+            },
+            || (),
+        );
+        assert_eq!(*lock(&work.work), 3);
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Waiting by looking: who looks, and that nobody is waited for who does not.
+//!
+//! While a pipe is hot, its connection asks nobody to be woken. Invariant: while anybody waits, it is hot only if its
+//! spinner, one task, is scheduled to look again; a spinner that leaves, or has looked long enough, cools the pipe or sees
+//! to another. A spinner that was forgotten (its future is kept and not polled), or left and was followed by none, is
+//! noticed by the background task's tick.
+//!
+//! A look costs a few nanoseconds and no system call. Between some looks the task goes to the end of its runtime's queue
+//! (`wake_by_ref`), so that whatever else is ready runs first: of several busy pipes on one thread each gets its turn, and
+//! so do timers and sockets.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use super::core::Core;
+use super::io::Io;
+use super::spin::Spin;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+
+/// The background task as a spinner; operations are numbered from 1.
+pub(super) const BACKGROUND: u64 = u64::MAX;
+
+const NOBODY: u64 = 0;
+
+/// Looks in one poll. A runtime takes longer to come back to a task than they take.
+const LOOKS: u32 = 16;
+
+#[derive(Debug)]
+pub(super) struct Hot {
+    /// The connection knows how.
+    able: bool,
+    on: AtomicBool,
+    spinner: AtomicU64,
+    /// Looks so far, and how many there were when the background task last looked after the spinner.
+    looks: AtomicU64,
+    looks_seen: AtomicU64,
+    /// Something is waited for: `spin` wants to hear when it comes.
+    waiting: AtomicBool,
+    /// A handler takes messages at any time: somebody always waits.
+    listens: AtomicBool,
+    spin: Mutex<Spin>,
+}
+
+impl Hot {
+    pub(super) fn new(able: bool) -> Self {
+        Self {
+            able,
+            on: AtomicBool::new(false),
+            spinner: AtomicU64::new(NOBODY),
+            looks: AtomicU64::new(0),
+            looks_seen: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
+            spin: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Ordering::SeqCst)
+    }
+
+    /// A wait is about to begin: from the next look on the connection does not ask to be woken, if looking pays.
+    pub(super) fn heat(&self) {
+        if self.able && !self.is_on() && lock(&self.spin).pays() {
+            self.on.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn has_spinner(&self) -> bool {
+        self.spinner.load(Ordering::SeqCst) != NOBODY
+    }
+
+    /// From now on messages are taken at any time.
+    pub(super) fn listen(&self) {
+        self.listens.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes have come.
+    pub(super) fn found(&self) {
+        if self.waiting.load(Ordering::Relaxed) {
+            self.waiting.store(false, Ordering::Relaxed);
+            lock(&self.spin).found(Instant::now);
+        }
+    }
+
+    /// The background task looks whether the spinner does. Returns `true` if it was forgotten.
+    pub(super) fn is_forgotten(&self) -> bool {
+        let looks = self.looks.load(Ordering::Relaxed);
+        let seen = self.looks_seen.swap(looks, Ordering::Relaxed);
+        self.is_on() && (looks == seen || !self.has_spinner())
+    }
+}
+
+impl Core {
+    /// Whether something can be done now: looks a few times. For the spinner, between two polls.
+    pub(super) fn look(&self) -> bool {
+        self.io.look(LOOKS, Io::look)
+    }
+
+    /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says
+    /// whether it was already. If not, the connection wakes whom it should, or somebody else spins.
+    pub(super) fn look_again(self: &Arc<Self>, who: u64, spins: &mut bool, waker: &Waker) -> bool {
+        let hot = &self.hot;
+        if !hot.able {
+            return false;
+        }
+        hot.waiting.store(true, Ordering::Relaxed);
+        if !hot.is_on() {
+            *spins = false;
+            lock(&hot.spin).sleeps(Instant::now);
+            return false;
+        }
+        if !std::mem::replace(spins, true) {
+            hot.spinner.store(who, Ordering::SeqCst);
+        } else if hot.spinner.load(Ordering::SeqCst) != who {
+            // Another, which has begun to wait since, has taken over.
+            *spins = false;
+            return false;
+        }
+        hot.looks.fetch_add(1, Ordering::Relaxed);
+        if lock(&hot.spin).in_vain(LOOKS, Instant::now) {
+            waker.wake_by_ref();
+            return true;
+        }
+        *spins = false;
+        self.cool();
+        false
+    }
+
+    /// `who` waits no more. For others that still wait the background task looks, until one of them does.
+    ///
+    /// Where nobody waits for anything, the pipe stays hot: most likely the next operation is about to begin, and cooling
+    /// and heating would cost more than it does. If none comes, the background task's tick cools it; until then what
+    /// the peer says of its own accord (a ping, a goodbye) lies there.
+    pub(super) fn stop_looking(self: &Arc<Self>, who: u64, spins: &mut bool) {
+        if !std::mem::take(spins) || self.hot.spinner.load(Ordering::SeqCst) != who {
+            return;
+        }
+        self.hot.spinner.store(NOBODY, Ordering::SeqCst);
+        if self.poller.has_waiting() {
+            self.poller.wake_background();
+        } else if self.hot.listens.load(Ordering::Relaxed) {
+            self.cool();
+        }
+    }
+
+    /// From now on the connection asks to be woken.
+    pub(super) fn cool(self: &Arc<Self>) {
+        self.hot.spinner.store(NOBODY, Ordering::SeqCst);
+        if self.hot.on.swap(false, Ordering::SeqCst) {
+            self.drive();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Where the parts of a message go: an allocation, checked against the descriptor that it answers.
+
+use crate::descriptor::Descriptor;
+use crate::device::Device;
+use crate::error::Misuse;
+use crate::message::{Allocation, Place};
+
+/// See the module's documentation.
+pub(super) struct Plan {
+    pub(super) places: Vec<(u16, Place)>,
+    pub(super) skipped: Vec<u16>,
+    /// Parts that go elsewhere than their writer says: which, from where, to where.
+    pub(super) elsewhere: Vec<(u16, Device, Device)>,
+    default: bool,
+}
+
+impl Plan {
+    pub(super) fn new(descriptor: &Descriptor, allocation: Allocation) -> Result<Self, Misuse> {
+        let misfit = |reason: String| Misuse::Allocation { reason };
+        let (payloads, tensors) = (descriptor.payloads.len(), descriptor.tensors.len());
+        if allocation.payloads.len() > payloads || allocation.tensors.len() > tensors {
+            let (p, t) = (allocation.payloads.len(), allocation.tensors.len());
+            return Err(misfit(format!(
+                "{p} payloads and {t} tensors are placed, {payloads} and {tensors} come"
+            )));
+        }
+        let mut plan = Self {
+            places: Vec::with_capacity(payloads + tensors),
+            skipped: Vec::new(),
+            elsewhere: Vec::new(),
+            default: true,
+        };
+        let pad = |places: Vec<Place>, len: usize| {
+            let missing = len - places.len();
+            places
+                .into_iter()
+                .chain(std::iter::repeat_with(Place::default).take(missing))
+        };
+        let places = pad(allocation.payloads, payloads).chain(pad(allocation.tensors, tensors));
+        for (part, place) in places.enumerate() {
+            let part = part as u16;
+            let wanted = match &place {
+                Place::Into(dest) if dest.len() as u64 != descriptor.part_len(part) => {
+                    let (what, len) = (name(descriptor, part), descriptor.part_len(part));
+                    return Err(misfit(format!(
+                        "{what} has {len} bytes, its place {}",
+                        dest.len()
+                    )));
+                }
+                Place::Into(dest) => Some(dest.device()),
+                Place::On(device) => Some(*device),
+                Place::Skip => {
+                    plan.skipped.push(part);
+                    None
+                }
+                Place::Pool => None,
+            };
+            let said = descriptor.device(part);
+            if let Some(device) = wanted.filter(|device| *device != said) {
+                let source = descriptor.source(part).ok_or_else(|| Misuse::OutOfReach {
+                    what: name(descriptor, part),
+                    device,
+                    reason: "payloads are main memory; send a tensor".to_owned(),
+                })?;
+                plan.elsewhere.push((part, source, device));
+            }
+            plan.default &= matches!(place, Place::Pool)
+                || matches!(place, Place::On(device) if device == said);
+            plan.places.push((part, place));
+        }
+        Ok(plan)
+    }
+
+    pub(super) fn is_default(&self) -> bool {
+        self.default
+    }
+
+    /// Asks `reaches` about each part that goes elsewhere: what, part, from, to.
+    pub(super) fn check_reach(
+        &self,
+        descriptor: &Descriptor,
+        reaches: impl Fn(u16, Device, Device) -> Result<(), String>,
+    ) -> Result<(), Misuse> {
+        // Where there is nothing to be moved, everything is reached.
+        let mut moved = self.elsewhere.iter();
+        let mut moved = moved
+            .by_ref()
+            .filter(|(part, ..)| descriptor.part_len(*part) > 0);
+        moved.try_for_each(|(part, source, device)| {
+            reaches(*part, *source, *device).map_err(|reason| Misuse::OutOfReach {
+                what: name(descriptor, *part),
+                device: *device,
+                reason,
+            })
+        })
+    }
+}
+
+fn name(descriptor: &Descriptor, part: u16) -> String {
+    let part = usize::from(part);
+    match part.checked_sub(descriptor.payloads.len()) {
+        None => format!("payload {part}"),
+        Some(tensor) => format!("tensor {tensor}"),
+    }
+}
+
+impl Descriptor {
+    fn tensor_of(&self, part: u16) -> Option<&crate::descriptor::TensorDescriptor> {
+        self.tensors
+            .get(usize::from(part).checked_sub(self.payloads.len())?)
+    }
+
+    pub(super) fn part_len(&self, part: u16) -> u64 {
+        let payload = self.payloads.get(usize::from(part));
+        let tensor = self.tensor_of(part).map_or(0, |tensor| tensor.byte_len());
+        payload.map_or(tensor, |payload| payload.len)
+    }
+
+    /// Where a part goes as far as its writer cares.
+    pub(super) fn device(&self, part: u16) -> Device {
+        let target = self.tensor_of(part).and_then(|tensor| tensor.target);
+        target.unwrap_or(Device::CPU)
+    }
+
+    fn source(&self, part: u16) -> Option<Device> {
+        self.tensor_of(part).map(|tensor| tensor.source)
+    }
+}

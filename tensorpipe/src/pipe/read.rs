@@ -1,0 +1,193 @@
+//! A read under way, as its reader sees it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use super::core::Core;
+use super::loan::Loans;
+use super::waiter::{Interest, Waiter};
+use crate::error::{Error, Misuse, ResetCode};
+use crate::message::{Allocation, Message};
+use crate::sync::lock;
+
+/// What a dropped read still lets come in, in bytes; above, the writer is told to stop.
+const DRAIN_UP_TO: u64 = 64 << 10;
+
+/// A read into memory of the caller's failed; the memory is back.
+///
+/// `?` turns it into its [`Error`] where the memory is not needed any more.
+///
+/// ```
+/// # use tensorpipe::{Allocation, Error, Message, Pipe, ReadError};
+/// # async fn example(pipe: &Pipe, mut buffers: Allocation) -> Result<Message, Error> {
+/// loop {
+///     match pipe.read_descriptor().await?.read_into(buffers).await {
+///         Ok(message) => return Ok(message),
+///         Err(failed) if failed.error.ends_pipe() => return Err(failed.error),
+///         // The next message may go into the same memory.
+///         Err(ReadError { allocation, .. }) => buffers = allocation,
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct ReadError {
+    /// Why it failed. Raw, so that it is no `source()`, which would say the same twice.
+    pub error: Error,
+    /// What was given to the read, in the same places. The memory may hold some of the bytes.
+    pub allocation: Allocation,
+}
+
+/// Of what came before the read, when no memory had been given: so that `?` works there as well.
+impl From<Error> for ReadError {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            allocation: Allocation::default(),
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(failed: ReadError) -> Self {
+        failed.error
+    }
+}
+
+/// A read under way into memory of the caller's. It fails only when the memory is back: a channel that is at work on it
+/// finishes, or stops, first. Dropping it gives the message up: what is still to come is thrown away, or, where it is more
+/// than 64 KiB, the writer is told to stop. The memory goes with it.
+#[must_use = "a dropped read gives the message up"]
+pub struct ReadInto {
+    waiter: Waiter,
+    id: Option<u64>,
+    ready: Option<Result<Message, Error>>,
+    loans: Loans,
+    /// It has failed, and waits for its memory.
+    failed: Option<Error>,
+}
+
+impl std::fmt::Debug for ReadInto {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadInto")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReadInto {
+    /// Message `id` is being read.
+    pub(super) fn of(core: Arc<Core>, id: u64, loans: Loans) -> Self {
+        Self {
+            waiter: Waiter::new(core),
+            id: Some(id),
+            ready: None,
+            loans,
+            failed: None,
+        }
+    }
+
+    /// How it ended is known.
+    pub(super) fn ended(
+        core: Arc<Core>,
+        result: Option<Result<Message, Error>>,
+        loans: Loans,
+    ) -> Self {
+        Self {
+            waiter: Waiter::new(core),
+            id: None,
+            ready: result,
+            loans,
+            failed: None,
+        }
+    }
+
+    fn poll_result(&mut self, cx: &Context<'_>) -> Poll<Result<Message, Error>> {
+        if let Some(ready) = self.ready.take() {
+            return Poll::Ready(ready);
+        }
+        let Some(id) = self.id else {
+            let over = "a read was polled after it had ended".to_owned();
+            return Poll::Ready(Err(Misuse::Other(over).into()));
+        };
+        let result = ready!(self.waiter.poll(cx, Interest::Read(id), |shared| {
+            let result = shared.reads.get_mut(&id)?.take_result()?;
+            shared.reads.remove(&id);
+            Some(result)
+        }));
+        self.id = None;
+        Poll::Ready(result)
+    }
+}
+
+impl Future for ReadInto {
+    type Output = Result<Message, ReadError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let error = match this.failed.take() {
+            Some(error) => error,
+            None => match ready!(this.poll_result(cx)) {
+                Ok(mut message) => {
+                    std::mem::take(&mut this.loans).settle(&mut message);
+                    return Poll::Ready(Ok(message));
+                }
+                Err(error) => error,
+            },
+        };
+        match this.loans.poll_home(cx) {
+            Poll::Ready(allocation) => Poll::Ready(Err(ReadError { error, allocation })),
+            Poll::Pending => {
+                this.failed = Some(error);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for ReadInto {
+    fn drop(&mut self) {
+        let Some(id) = self.id else { return };
+        let core = self.waiter.core().clone();
+        let mut wakes = Vec::new();
+        {
+            let mut shared = lock(&core.shared);
+            match shared.reads.get_mut(&id) {
+                None => return,
+                Some(reading) if !reading.is_finished() => {
+                    let left = shared.state.bytes_to_come(id);
+                    if left > DRAIN_UP_TO {
+                        shared
+                            .state
+                            .refuse(id, ResetCode::Cancelled, "the read was dropped");
+                        shared.reads.remove(&id);
+                    } else if let Some(reading) = shared.reads.get_mut(&id) {
+                        reading.discard();
+                    }
+                }
+                Some(_) => {
+                    shared.reads.remove(&id);
+                }
+            }
+            shared.process(&core, &mut wakes);
+        }
+        wakes.into_iter().for_each(Waker::wake);
+        core.drive();
+    }
+}
+
+/// A read under way into pooled memory. Dropping it gives the message up, as for [`ReadInto`].
+#[must_use = "a dropped read gives the message up"]
+#[derive(Debug)]
+pub struct Read(pub(super) ReadInto);
+
+impl Future for Read {
+    type Output = Result<Message, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx).map_err(Error::from)
+    }
+}

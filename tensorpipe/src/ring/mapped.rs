@@ -1,0 +1,100 @@
+//! Two rings, one for each direction, in one piece of shared memory.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::copy;
+use super::ends::{Control, Place};
+use crate::sys::shared_memory::SharedMemory;
+
+/// Where things lie: the control blocks of both rings in the first page, then the bytes of the first, then of the second.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    control: [usize; 2],
+    data: usize,
+}
+
+/// The one layout there is.
+pub(crate) const LAYOUT: Layout = Layout {
+    control: [1024, 2048],
+    data: 4096,
+};
+
+// Both fit in front of the data, aligned, and apart.
+const _: () = assert!(size_of::<Control>() <= 1024);
+const _: () = assert!(1024 % align_of::<Control>() == 0);
+
+impl Layout {
+    /// Bytes of memory for two rings.
+    pub(crate) fn size(&self, capacity: usize) -> usize {
+        self.data + 2 * capacity
+    }
+
+    /// The capacity of the rings in so much memory, if that is a size which [`Layout::size`] returns.
+    pub(crate) fn capacity(&self, size: usize) -> Option<usize> {
+        let capacity = size.checked_sub(self.data)? / 2;
+        (capacity.is_power_of_two() && self.size(capacity) == size).then_some(capacity)
+    }
+}
+
+/// One of the two rings.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    /// Keeps mapped what the pointers point to.
+    _memory: Arc<SharedMemory>,
+    control: NonNull<Control>,
+    data: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: the pointers lie in `memory`, which is Send and kept alive here; access goes through atomics, and through raw
+// copies of ranges that the ring's counters give to one end at a time.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// Ring number 0 or 1 of `memory`; `None` if it has another size than two rings take.
+    pub(crate) fn new(memory: Arc<SharedMemory>, number: usize) -> Option<Self> {
+        let capacity = LAYOUT.capacity(memory.len())?;
+        let start = memory.start();
+        let control = *LAYOUT.control.get(number)?;
+        // SAFETY: the control blocks lie in front of the data, and `capacity` follows from the memory's size.
+        let control = unsafe { start.add(control) }.cast();
+        // SAFETY: both data areas lie within the memory, as its size says.
+        let data = unsafe { start.add(LAYOUT.data + number * capacity) };
+        Some(Self {
+            _memory: memory,
+            control,
+            data,
+            capacity,
+        })
+    }
+}
+
+impl Place for Mapped {
+    fn control(&self) -> &Control {
+        // SAFETY: it points to aligned memory of the size of a Control that lives as long as `self._memory`; a Control is
+        // atomics and padding, for which every content is valid, and which others may change at any time.
+        unsafe { self.control.as_ref() }
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(bytes.len() <= self.capacity && at <= self.capacity - bytes.len());
+        // SAFETY: within the data.
+        let to = unsafe { self.data.add(at) };
+        // SAFETY: the range was just checked to lie within the data. Another process may write there at the same time
+        // only if it breaks the protocol; the copy then holds some bytes or others, as raw copies may.
+        unsafe { copy::into_shared(to, bytes) }
+    }
+
+    fn take(&self, at: usize, bytes: &mut [u8], stream: bool) {
+        assert!(bytes.len() <= self.capacity && at <= self.capacity - bytes.len());
+        // SAFETY: within the data.
+        let from = unsafe { self.data.add(at) };
+        // SAFETY: as for `put`.
+        unsafe { copy::out_of_shared(from, bytes, stream) }
+    }
+}

@@ -1,0 +1,17 @@
+//! Byte rings over shared memory: [`ends`] is the algorithm, apart from where it lives; [`mapped`] puts two of them, one for
+//! each direction, into a mapping.
+
+#![allow(
+    unsafe_code,
+    reason = "the bytes lie in memory that another process writes: raw pointers, never references"
+)]
+
+mod copy;
+mod ends;
+mod mapped;
+
+pub(crate) use ends::{Consumer, Fault, Producer};
+pub(crate) use mapped::{LAYOUT, Mapped};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! The ring against a queue, and between two threads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use proptest::prelude::*;
+
+use super::ends::{DONE, Place};
+use super::*;
+use crate::sync::Ordering;
+use crate::sys::shared_memory::SharedMemory;
+
+fn ring(capacity: usize) -> (Producer<Mapped>, Consumer<Mapped>) {
+    let (memory, fd) = SharedMemory::create(c"ring", LAYOUT.size(capacity)).unwrap();
+    let theirs = SharedMemory::adopt(&fd, |len| LAYOUT.capacity(len) == Some(capacity)).unwrap();
+    (
+        Producer::new(Mapped::new(Arc::new(memory), 1).unwrap()),
+        Consumer::new(Mapped::new(Arc::new(theirs), 1).unwrap()),
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(Vec<usize>),
+    Read(usize, bool),
+    ConsumerSleeps,
+    ProducerSleeps,
+    StayAwake,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        prop::collection::vec(0usize..6000, 1..4).prop_map(Step::Write),
+        (0usize..6000, any::<bool>()).prop_map(|(len, stream)| Step::Read(len, stream)),
+        Just(Step::ConsumerSleeps),
+        Just(Step::ProducerSleeps),
+        Just(Step::StayAwake),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn it_does_what_a_queue_does(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut producer, mut consumer) = ring(4096);
+        let mut queue = VecDeque::new();
+        let mut next = 0u8;
+        let (mut consumer_sleeps, mut producer_sleeps) = (false, false);
+        for step in steps {
+            match step {
+                Step::Write(lens) => {
+                    let pieces: Vec<Vec<u8>> = lens
+                        .iter()
+                        .map(|len| (0..*len).map(|_| { next = next.wrapping_add(37); next }).collect())
+                        .collect();
+                    let mut woken = 0;
+                    let wrote = producer.write(pieces.iter().map(Vec::as_slice), || woken += 1).unwrap();
+                    let all: Vec<u8> = pieces.concat();
+                    prop_assert_eq!(wrote, all.len().min(4096 - queue.len()));
+                    prop_assert_eq!(woken, usize::from(consumer_sleeps && wrote > 0));
+                    if wrote > 0 {
+                        consumer_sleeps = false;
+                    }
+                    queue.extend(&all[..wrote]);
+                    // What did not fit is written again with other content.
+                }
+                Step::Read(len, stream) => {
+                    let mut bytes = vec![0; len];
+                    let mut woken = 0;
+                    let read = consumer.read(&mut bytes, stream, || woken += 1).unwrap();
+                    prop_assert_eq!(read, len.min(queue.len()));
+                    let expected: Vec<u8> = queue.drain(..read).collect();
+                    prop_assert_eq!(&bytes[..read], &expected[..]);
+                    // At the latest when half of the ring is free: the consumer may not know the newest bytes.
+                    prop_assert!(woken <= usize::from(producer_sleeps));
+                    prop_assert!(woken == 1 || !producer_sleeps || read == 0 || queue.len() > 2048);
+                    producer_sleeps &= woken == 0;
+                }
+                Step::ConsumerSleeps => {
+                    let sleeps = consumer.sleep();
+                    prop_assert_eq!(sleeps, queue.is_empty());
+                    consumer_sleeps = sleeps;
+                }
+                Step::ProducerSleeps => {
+                    let sleeps = producer.sleep();
+                    prop_assert_eq!(sleeps, queue.len() == 4096);
+                    producer_sleeps = sleeps;
+                }
+                Step::StayAwake => {
+                    consumer.stay_awake();
+                    consumer_sleeps = false;
+                }
+            }
+            prop_assert_eq!(consumer.is_ready(), !queue.is_empty());
+            prop_assert_eq!(producer.is_ready(), queue.len() < 4096);
+        }
+        producer.finish(|| ());
+        let mut rest = vec![0; queue.len()];
+        prop_assert_eq!(consumer.read(&mut rest, false, || ()).unwrap(), queue.len());
+        prop_assert!(consumer.is_ready() && consumer.is_finished());
+        prop_assert_eq!(rest, Vec::from(queue));
+    }
+}
+
+#[test]
+fn two_threads_sleep_and_wake_and_lose_nothing() {
+    const TOTAL: usize = 8 << 20;
+    let (mut producer, mut consumer) = ring(8192);
+    let (awake, asleep) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (wakes_consumer, wakes_producer) = (awake.clone(), asleep.clone());
+    let this = std::thread::current();
+    let writer = std::thread::spawn(move || {
+        let mut sent = 0;
+        while sent < TOTAL {
+            let len = (1 + sent * 7 % 3000).min(TOTAL - sent);
+            let bytes: Vec<u8> = (sent..sent + len).map(|at| (at % 251) as u8).collect();
+            let mut left = &bytes[..];
+            while !left.is_empty() {
+                let wrote = producer
+                    .write([left], || {
+                        wakes_consumer.store(true, Ordering::SeqCst);
+                        this.unpark();
+                    })
+                    .unwrap();
+                left = &left[wrote..];
+                if wrote == 0 && producer.sleep() {
+                    while !asleep.swap(false, Ordering::SeqCst) {
+                        std::thread::park();
+                    }
+                }
+            }
+            sent += len;
+        }
+        producer.finish(|| {
+            wakes_consumer.store(true, Ordering::SeqCst);
+            this.unpark();
+        });
+    });
+    let mut got = 0;
+    let mut bytes = [0; 5000];
+    while !consumer.is_finished() {
+        let read = consumer
+            .read(&mut bytes, got % 2 == 0, || {
+                wakes_producer.store(true, Ordering::SeqCst);
+                writer.thread().unpark();
+            })
+            .unwrap();
+        for (i, byte) in bytes[..read].iter().enumerate() {
+            assert_eq!(usize::from(*byte), (got + i) % 251);
+        }
+        got += read;
+        if read == 0 && consumer.sleep() {
+            while !awake.swap(false, Ordering::SeqCst) {
+                std::thread::park();
+            }
+        }
+    }
+    assert_eq!(got, TOTAL);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_peer_that_writes_nonsense_is_a_fault() {
+    for nonsense in [5000, u64::MAX >> 1, DONE | 4097] {
+        let (producer, mut consumer) = ring(4096);
+        producer
+            .place
+            .control()
+            .written
+            .0
+            .store(nonsense, Ordering::SeqCst);
+        assert!(consumer.is_ready());
+        assert_eq!(
+            consumer.read(&mut [0; 10], false, || ()),
+            Err(Fault::Counter)
+        );
+    }
+    for nonsense in [1, 4097, u64::MAX >> 1] {
+        let (mut producer, consumer) = ring(4096);
+        consumer
+            .place
+            .control()
+            .read
+            .0
+            .store(nonsense, Ordering::SeqCst);
+        assert_eq!(producer.look(), Err(Fault::Counter));
+        assert!(producer.is_ready(), "it can say so at once: there is room");
+    }
+    // Going back.
+    let (mut producer, mut consumer) = ring(4096);
+    producer.write([&[1; 100][..]], || ()).unwrap();
+    consumer.read(&mut [0; 100], false, || ()).unwrap();
+    producer
+        .place
+        .control()
+        .written
+        .0
+        .store(50, Ordering::SeqCst);
+    assert_eq!(consumer.look(), Err(Fault::Counter));
+    producer.look().unwrap();
+    consumer.place.control().read.0.store(99, Ordering::SeqCst);
+    assert_eq!(producer.look(), Err(Fault::Counter));
+}
+
+#[test]
+fn a_writer_hears_that_nobody_reads_any_more() {
+    let (mut producer, consumer) = ring(4096);
+    assert_eq!(producer.write([&[1; 5000][..]], || ()), Ok(4096));
+    assert!(producer.sleep());
+    let mut woken = false;
+    consumer.close(|| woken = true);
+    assert!(woken && producer.is_ready());
+    assert_eq!(producer.write([&[1][..]], || ()), Err(Fault::NoReader));
+}

@@ -1,0 +1,138 @@
+//! Which machine, namespace and user this process belongs to.
+
+#![allow(unsafe_code, reason = "geteuid has no safe form in std")]
+
+use std::os::unix::fs::MetadataExt;
+
+/// What two processes must have in common to meet at an abstract Unix socket and trust each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Random, made by the kernel at boot.
+    pub(crate) boot: [u8; 16],
+    /// Device and inode of the network namespace, to which abstract sockets belong.
+    pub(crate) network: (u64, u64),
+    /// The effective user.
+    pub(crate) user: u32,
+}
+
+impl Place {
+    /// Of what [`Place::encode`] makes, in bytes.
+    pub(crate) const LEN: usize = 36;
+
+    /// Where this process is.
+    ///
+    /// # Errors
+    /// In words, where `/proc` does not tell.
+    pub(crate) fn here() -> Result<Self, String> {
+        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+        const NETWORK: &str = "/proc/self/ns/net";
+        let boot = std::fs::read_to_string(BOOT).map_err(|error| format!("{BOOT}: {error}"))?;
+        let boot = parse(&boot).ok_or_else(|| format!("{BOOT} is no id"))?;
+        let network = std::fs::metadata(NETWORK).map_err(|error| format!("{NETWORK}: {error}"))?;
+        Ok(Self {
+            boot,
+            network: (network.dev(), network.ino()),
+            user: user(),
+        })
+    }
+
+    /// 36 bytes that say the same.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.boot.to_vec();
+        bytes.extend(self.network.0.to_le_bytes());
+        bytes.extend(self.network.1.to_le_bytes());
+        bytes.extend(self.user.to_le_bytes());
+        bytes
+    }
+
+    /// The opposite of [`Place::encode`].
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (boot, rest) = bytes.split_first_chunk::<16>()?;
+        let (device, rest) = rest.split_first_chunk::<8>()?;
+        let (inode, rest) = rest.split_first_chunk::<8>()?;
+        let user: [u8; 4] = rest.try_into().ok()?;
+        Some(Self {
+            boot: *boot,
+            network: (u64::from_le_bytes(*device), u64::from_le_bytes(*inode)),
+            user: u32::from_le_bytes(user),
+        })
+    }
+
+    /// Whether a peer that is there can be met from here, or why not. `any_user`: whoever it is.
+    pub(crate) fn meets(&self, theirs: &Self, any_user: bool) -> Result<(), String> {
+        if self.boot != theirs.boot {
+            Err("the peer is on another machine".to_owned())
+        } else if self.network != theirs.network {
+            Err("the peer is in another network namespace (another container) of this machine; share it to use shared memory".to_owned())
+        } else if self.user != theirs.user && !any_user {
+            Err(format!(
+                "the peer runs as another user (uid {}, here {})",
+                theirs.user, self.user
+            ))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The effective user of this process.
+pub(crate) fn user() -> u32 {
+    // SAFETY: takes nothing, always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+fn parse(boot: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = boot
+        .trim()
+        .bytes()
+        .filter(|byte| *byte != b'-')
+        .map(|digit| (digit as char).to_digit(16).map(|digit| digit as u8))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits
+        .chunks_exact(2)
+        .map(|pair| pair[0] << 4 | pair[1])
+        .collect();
+    bytes.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_told_and_compared() {
+        let here = Place::here().unwrap();
+        assert_eq!(Place::decode(&here.encode()), Some(here));
+        assert_eq!(Place::decode(&here.encode()[1..]), None);
+        assert_eq!(here.meets(&here, false), Ok(()));
+        let says = |theirs: Place, word: &str| {
+            let reason = here.meets(&theirs, false).unwrap_err();
+            assert!(reason.contains(word), "{reason}");
+        };
+        let user = here.user + 1;
+        says(Place { user, ..here }, "another user");
+        assert_eq!(here.meets(&Place { user, ..here }, true), Ok(()));
+        says(
+            Place {
+                network: (0, 0),
+                ..here
+            },
+            "namespace",
+        );
+        says(
+            Place {
+                boot: [0; 16],
+                ..here
+            },
+            "another machine",
+        );
+    }
+
+    #[test]
+    fn a_boot_id_is_sixteen_bytes() {
+        let id = parse("0123abcd-0000-0000-0000-0000000000ff\n").unwrap();
+        assert_eq!((id[0], id[3], id[15]), (0x01, 0xcd, 0xff));
+        assert_eq!(parse("0123"), None);
+        assert_eq!(parse("x123abcd-0000-0000-0000-0000000000ff"), None);
+    }
+}

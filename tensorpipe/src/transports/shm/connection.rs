@@ -1,0 +1,356 @@
+//! One end of a connection over shared memory.
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+use crate::ring::{Consumer, Fault, LAYOUT, Mapped, Producer};
+use crate::sync::{Mutex, lock};
+use crate::sys::passing::{recv_fd, send_fd};
+use crate::sys::shared_memory::SharedMemory;
+use crate::transports::Connection;
+
+/// Bytes of one ring: what both directions of an idle pipe may have touched is twice that. Large tensors go through it in
+/// pieces that stay in the second level cache.
+const CAPACITY: usize = 128 << 10;
+
+/// Rings that a peer may offer.
+const CAPACITIES: std::ops::RangeInclusive<usize> = 4 << 10..=16 << 20;
+
+/// What comes with the memory: magic and version.
+const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
+
+/// Bytes read at once from the socket: wake-ups that have piled up.
+const WAKES: usize = 64;
+
+/// Reads that large go past the caches.
+const STREAM_FROM: usize = 4 << 20;
+
+pub(super) struct ShmConnection {
+    socket: UnixStream,
+    state: State,
+    /// Nobody wants to be woken: somebody looks again soon.
+    hot: bool,
+    /// The last write found no room.
+    is_full: bool,
+    wakers: Arc<Wakers>,
+    ends: String,
+}
+
+enum State {
+    /// The connector's memory has not come yet.
+    ExpectOffer,
+    Open(Rings),
+}
+
+struct Rings {
+    out: Producer<Mapped>,
+    incoming: Consumer<Mapped>,
+    finished: bool,
+}
+
+impl ShmConnection {
+    /// The connector's end: makes the memory and passes it on.
+    pub(super) fn offer(socket: UnixStream) -> io::Result<Self> {
+        let (memory, fd) = SharedMemory::create(c"tensorpipe pipe", LAYOUT.size(CAPACITY))?;
+        send_fd(socket.as_fd(), OFFER, fd.as_fd())?;
+        let rings = Rings::new(memory, 0).ok_or_else(|| io::Error::other("rings"))?;
+        Ok(Self::new(socket, State::Open(rings)))
+    }
+
+    /// The listener's end.
+    pub(super) fn await_offer(socket: UnixStream) -> Self {
+        Self::new(socket, State::ExpectOffer)
+    }
+
+    fn new(socket: UnixStream, state: State) -> Self {
+        Self {
+            ends: super::ends(&socket),
+            socket,
+            state,
+            hot: false,
+            is_full: false,
+            wakers: Arc::default(),
+        }
+    }
+
+    /// Takes the connector's memory, if it has come.
+    fn poll_open(&mut self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
+        let waker = self.wakers.set(direction, cx.waker());
+        let mut cx = Context::from_waker(&waker);
+        while let State::ExpectOffer = self.state {
+            ready!(self.socket.poll_read_ready(&mut cx))?;
+            let mut bytes = [0; OFFER.len()];
+            let received = self.socket.try_io(Interest::READABLE, || {
+                recv_fd(self.socket.as_fd(), &mut bytes)
+            });
+            let (len, fd) = match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                received => received?,
+            };
+            if len == 0 {
+                return Poll::Ready(Err(gone()));
+            }
+            let nonsense = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+            if bytes[..len] != *OFFER {
+                return Poll::Ready(Err(nonsense("the peer speaks another protocol")));
+            }
+            let fd = fd.ok_or_else(|| nonsense("the peer's shared memory is missing"))?;
+            let fits = |len| {
+                LAYOUT
+                    .capacity(len)
+                    .is_some_and(|c| CAPACITIES.contains(&c))
+            };
+            let memory = SharedMemory::adopt(&fd, fits)
+                .map_err(|what| nonsense(&format!("the peer's shared memory: {what}")))?;
+            let rings = Rings::new(memory, 1).ok_or_else(|| nonsense("the peer's rings"))?;
+            self.state = State::Open(rings);
+            self.wakers.wake_other(direction);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Waits for a wake-up of the peer's. Ready: look again, or why there is nothing to look for any more.
+    fn poll_wake(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
+        let waker = self.wakers.set(direction, cx.waker());
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            ready!(self.socket.poll_read_ready(&mut cx))?;
+            let mut wakes = [0; WAKES];
+            match self.socket.try_read(&mut wakes) {
+                Ok(0) => return Poll::Ready(Err(gone())),
+                // They may have been meant for the other direction.
+                Ok(_) => self.wakers.wake_other(direction),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            return Poll::Ready(Ok(()));
+        }
+    }
+}
+
+impl Rings {
+    /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
+    fn new(memory: SharedMemory, side: usize) -> Option<Self> {
+        let memory = Arc::new(memory);
+        Some(Self {
+            out: Producer::new(Mapped::new(memory.clone(), side)?),
+            incoming: Consumer::new(Mapped::new(memory, 1 - side)?),
+            finished: false,
+        })
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        "the peer's process is gone, or has dropped the connection",
+    )
+}
+
+fn fault(fault: Fault) -> io::Error {
+    match fault {
+        Fault::Counter => io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the peer wrote nonsense into the shared memory",
+        ),
+        Fault::NoReader => io::Error::new(
+            io::ErrorKind::BrokenPipe,
+            "the peer has dropped the connection",
+        ),
+    }
+}
+
+/// Wakes the peer. If its socket is full, more wake-ups than it needs are waiting there already; if it is gone, that is
+/// seen elsewhere.
+fn wake(socket: &UnixStream) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // Not tokio's write: it asks its reactor first, which may not know yet that the socket can be written.
+    let _ = SockRef::from(socket).send_with_flags(&[1], flags);
+}
+
+impl Connection for ShmConnection {
+    fn ends(&self) -> String {
+        self.ends.clone()
+    }
+
+    fn can_be_hot(&self) -> bool {
+        true
+    }
+
+    fn set_hot(&mut self, hot: bool) {
+        self.hot = hot;
+        if let (State::Open(rings), true) = (&self.state, hot) {
+            rings.incoming.stay_awake();
+        }
+    }
+
+    fn look(&mut self) -> bool {
+        match &mut self.state {
+            State::ExpectOffer => true,
+            State::Open(rings) => {
+                rings.incoming.is_ready() || (self.is_full && rings.out.is_ready())
+            }
+        }
+    }
+}
+
+impl AsyncRead for ShmConnection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let mut peer = Ok(());
+        loop {
+            if let State::ExpectOffer = this.state {
+                ready!(this.poll_open(cx, Direction::Read))?;
+            }
+            let State::Open(rings) = &mut this.state else {
+                continue;
+            };
+            let stream = buf.remaining() >= STREAM_FROM;
+            let socket = &this.socket;
+            let read = rings
+                .incoming
+                .read(buf.initialize_unfilled(), stream, || wake(socket))
+                .map_err(fault)?;
+            if read > 0 || buf.remaining() == 0 {
+                buf.advance(read);
+                return Poll::Ready(Ok(()));
+            }
+            if rings.incoming.is_finished() {
+                return Poll::Ready(Ok(()));
+            }
+            // Looked once more after the peer was found to be gone: what it wrote before that is here.
+            std::mem::replace(&mut peer, Ok(()))?;
+            if this.hot {
+                return Poll::Pending;
+            }
+            if rings.incoming.sleep() {
+                peer = ready!(this.poll_wake(cx, Direction::Read));
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ShmConnection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        loop {
+            if let State::ExpectOffer = this.state {
+                ready!(this.poll_open(cx, Direction::Write))?;
+            }
+            let State::Open(rings) = &mut this.state else {
+                continue;
+            };
+            if rings.finished {
+                let what = "written to after it was shut down";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, what)));
+            }
+            let socket = &this.socket;
+            let wrote = rings
+                .out
+                .write(bufs.iter().map(|piece| &**piece), || wake(socket))
+                .map_err(fault)?;
+            this.is_full = false;
+            if wrote > 0 || bufs.iter().all(|piece| piece.is_empty()) {
+                return Poll::Ready(Ok(wrote));
+            }
+            this.is_full = true;
+            if this.hot {
+                return Poll::Pending;
+            }
+            if rings.out.sleep() {
+                ready!(this.poll_wake(cx, Direction::Write))?;
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let State::Open(rings) = &mut this.state {
+            rings.finished = true;
+            let socket = &this.socket;
+            rings.out.finish(|| wake(socket));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for ShmConnection {
+    fn drop(&mut self) {
+        if let State::Open(rings) = &mut self.state {
+            // The socket's end wakes the peer.
+            rings.out.finish(|| ());
+            rings.incoming.close(|| ());
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// Wakers of both directions: the socket has one reader, and wake-ups do not say which direction they are for.
+#[derive(Default)]
+struct Wakers(Mutex<[Option<Waker>; 2]>);
+
+impl Wakers {
+    /// Remembers who waits for a direction; returns what wakes both.
+    fn set(self: &Arc<Self>, direction: Direction, waker: &Waker) -> Waker {
+        let slot = &mut lock(&self.0)[direction as usize];
+        match slot {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        self.clone().into()
+    }
+
+    fn wake_other(&self, direction: Direction) {
+        let other = lock(&self.0)[1 - direction as usize].take();
+        if let Some(other) = other {
+            other.wake();
+        }
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let wakers = std::mem::take(&mut *lock(&self.0));
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}

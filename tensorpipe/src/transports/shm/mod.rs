@@ -1,0 +1,186 @@
+//! Shared memory between processes of one machine.
+//!
+//! A connection is a Unix socket and a sealed memfd with two [rings](crate::ring), one for each direction. The connector
+//! makes the memory and passes it over the socket; from then on bytes go through the rings, and the socket carries one
+//! byte where the other end sleeps, and tells when its process is gone. The kernel frees everything with the last
+//! process: nothing has a name in a file system.
+//!
+//! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
+//! in their own user only.
+
+mod connection;
+
+use std::io;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+
+use self::connection::ShmConnection;
+use super::{Acceptor, BoxFuture, Connection, Transport};
+use crate::error::{Error, Misuse, SystemError};
+use crate::process::random_name;
+use crate::sys::machine::Place;
+use crate::sys::shared_memory::SharedMemory;
+
+/// In front of every name: other programs have abstract sockets, too.
+const PREFIX: &str = "tensorpipe/shm/";
+
+/// What a name may take: an abstract address has 107 bytes.
+const LONGEST_NAME: usize = 64;
+
+const BACKLOG: i32 = 1024;
+
+/// Transport `shm`: `shm://NAME`, between processes of one user on one machine.
+#[derive(Debug, Default)]
+pub struct ShmTransport {
+    any_user: bool,
+}
+
+impl ShmTransport {
+    /// For processes of the same user. Where the system does not have what it takes, the route says so.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets every user of the machine in. Whoever can connect can then write nonsense into the rings, which ends the
+    /// pipe with an error, but can also read along what was left in them.
+    pub fn any_user(mut self) -> Self {
+        self.any_user = true;
+        self
+    }
+}
+
+/// Where this process is, or why there is no shared memory here.
+fn here() -> &'static Result<Place, String> {
+    static HERE: OnceLock<Result<Place, String>> = OnceLock::new();
+    HERE.get_or_init(|| {
+        let place = Place::here()?;
+        SharedMemory::create(c"tensorpipe probe", 4096)
+            .map_err(|error| format!("this system gives no shared memory: {error}"))?;
+        Ok(place)
+    })
+}
+
+impl Transport for ShmTransport {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn domain(&self) -> Vec<u8> {
+        match here() {
+            Ok(place) => place.encode(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
+        let ours = here().as_ref().map_err(Clone::clone)?;
+        let theirs = Place::decode(theirs)
+            .ok_or_else(|| "the peer has no shared memory to offer".to_owned())?;
+        ours.meets(&theirs, self.any_user)
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move {
+            let at = abstract_address(address)?;
+            let failed = |call, error| SystemError::new(call, format!("shm://{address}"), error);
+            let socket = connected(&at).map_err(|error| failed("connect", error))?;
+            check_user(&socket, self.any_user).map_err(|error| failed("connect", error))?;
+            let connection = ShmConnection::offer(socket);
+            let connection = connection.map_err(|error| failed("memfd", error))?;
+            Ok(Box::new(connection) as Box<dyn Connection>)
+        })
+    }
+
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+        Box::pin(async move {
+            let at = abstract_address(address)?;
+            let failed = |error| SystemError::new("listen", format!("shm://{address}"), error);
+            Ok(Box::new(ShmAcceptor {
+                name: address.to_owned(),
+                listener: bound(&at).map_err(failed)?,
+                any_user: self.any_user,
+            }) as Box<dyn Acceptor>)
+        })
+    }
+
+    fn side_address(&self) -> Option<String> {
+        here().is_ok().then(random_name)
+    }
+}
+
+fn abstract_address(name: &str) -> Result<SockAddr, Error> {
+    let bad = |reason: String| Misuse::Address {
+        url: format!("shm://{name}"),
+        reason,
+    };
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
+        let reason = format!("a name has 1 to {LONGEST_NAME} bytes and no zero byte");
+        return Err(bad(reason).into());
+    }
+    // What the system takes for an abstract name begins with a zero byte.
+    SockAddr::unix(format!("\0{PREFIX}{name}")).map_err(|error| bad(error.to_string()).into())
+}
+
+fn socket() -> io::Result<Socket> {
+    Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)
+}
+
+fn connected(at: &SockAddr) -> io::Result<UnixStream> {
+    let socket = socket()?;
+    // Answers at once: refused, too many are waiting (EAGAIN), or connected.
+    socket.connect(at)?;
+    UnixStream::from_std(socket.into())
+}
+
+fn bound(at: &SockAddr) -> io::Result<UnixListener> {
+    let socket = socket()?;
+    socket.bind(at)?;
+    socket.listen(BACKLOG)?;
+    UnixListener::from_std(socket.into())
+}
+
+/// Whoever waits at an abstract name need not be who one believes.
+fn check_user(socket: &UnixStream, any_user: bool) -> io::Result<()> {
+    let theirs = socket.peer_cred()?.uid();
+    let ours = crate::sys::machine::user();
+    if any_user || theirs == ours {
+        return Ok(());
+    }
+    let what = format!("the peer runs as uid {theirs}, this process as {ours}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+}
+
+struct ShmAcceptor {
+    name: String,
+    listener: UnixListener,
+    any_user: bool,
+}
+
+impl Acceptor for ShmAcceptor {
+    fn address(&self) -> String {
+        self.name.clone()
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
+        let accepted = ready!(self.listener.poll_accept(cx));
+        let accepted = accepted.and_then(|(socket, _)| {
+            check_user(&socket, self.any_user)?;
+            Ok(Box::new(ShmConnection::await_offer(socket)) as Box<dyn Connection>)
+        });
+        let failed = |error| SystemError::new("accept", format!("shm://{}", self.name), error);
+        Poll::Ready(accepted.map_err(|error| failed(error).into()))
+    }
+}
+
+/// What both ends of a socket are called, for people.
+fn ends(socket: &UnixStream) -> String {
+    let theirs = socket.peer_cred().ok().and_then(|peer| peer.pid());
+    let theirs = theirs.map_or_else(|| "process ?".to_owned(), |pid| format!("process {pid}"));
+    format!("process {} <-> {theirs}", std::process::id())
+}

@@ -1,0 +1,232 @@
+//! Where tensors arrive: on the device that their writer or their reader names, as far as a channel reaches it.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use tensorpipe::channels::{ChannelFault, Lane, LaneIo, Link, OpId, Want};
+use tensorpipe::transports::MemoryTransport;
+use tensorpipe::{
+    Allocation, Buffer, BufferMut, DType, Device, DeviceKind, Error, Memory, MessageTensor, Misuse,
+    Place,
+};
+
+use super::*;
+
+/// A device whose memory the CPU cannot read.
+const fn toy(index: u32) -> Device {
+    Device::new(DeviceKind::new("toy"), index)
+}
+
+struct Toy(Device, Vec<u8>);
+
+impl Memory for Toy {
+    fn device(&self) -> Device {
+        self.0
+    }
+    fn len(&self) -> usize {
+        self.1.len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+fn on(device: Device, bytes: Vec<u8>) -> Buffer {
+    if device.is_cpu() {
+        return Buffer::from_vec(bytes);
+    }
+    Buffer::new(Arc::new(Toy(device, bytes)))
+}
+
+fn bytes(buffer: &Buffer) -> Vec<u8> {
+    let toy = buffer.memory().as_any().downcast_ref::<Toy>();
+    let read = || buffer.as_bytes().unwrap_or_default().to_vec();
+    toy.map_or_else(read, |toy| toy.1.clone())
+}
+
+/// Between `toy:0`, `toy:1` and main memory; nothing reaches `toy:2`.
+struct Toys;
+
+#[derive(Default)]
+struct ToyLane(HashMap<OpId, (Device, Option<BufferMut>)>);
+
+impl Channel for Toys {
+    fn name(&self) -> &'static str {
+        "toys"
+    }
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        [toy(0), toy(1), toy(2), Device::CPU]
+            .map(|device| (device, vec![u8::from(device == toy(2))]))
+            .to_vec()
+    }
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        if ours.1 == theirs.1 && ours.1 == [0] {
+            Ok(())
+        } else {
+            Err("nothing reaches it".to_owned())
+        }
+    }
+    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::<ToyLane>::default())
+    }
+}
+
+impl Lane for ToyLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        io.stream(op, Buffer::from_vec(bytes(&source)));
+    }
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        let (len, place) = match want {
+            Want::Adopt { len, device } => (len, (device, None)),
+            Want::Into(dest) => (dest.len() as u64, (dest.device(), Some(dest))),
+        };
+        self.0.insert(op, place);
+        match io.allocate(len) {
+            Ok(staging) => io.expect(op, staging),
+            Err(error) => io.failed(op, error),
+        }
+    }
+    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        Err(ChannelFault("it has none".to_owned()))
+    }
+    fn streamed(&mut self, op: OpId, staging: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        let Some(staging) = staging else {
+            return io.sent(op);
+        };
+        let came = bytes(&staging.freeze());
+        match self.0.remove(&op) {
+            Some((_, Some(mut dest))) => {
+                let memory = dest.memory_mut().unwrap().as_any_mut();
+                memory.downcast_mut::<Toy>().unwrap().1 = came;
+                io.received(op, dest.freeze());
+            }
+            Some((device, None)) => io.received(op, on(device, came)),
+            None => {}
+        }
+    }
+    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
+        self.0.remove(&op);
+    }
+}
+
+async fn toys() -> (Pipe, Pipe) {
+    let transports: [Arc<dyn Transport>; 2] = [
+        Arc::new(MemoryTransport::new()),
+        Arc::new(TcpTransport::new()),
+    ];
+    let channels: [Arc<dyn Channel>; 2] = [Arc::new(Toys), Arc::new(BasicChannel::new())];
+    let builder = Context::builder().transports(transports).channels(channels);
+    let context = builder.build().unwrap();
+    pair(&context, &context).await
+}
+
+fn of(device: Device, len: usize) -> MessageTensor {
+    let buffer = on(device, pattern(len, 3));
+    let tensor = Tensor::from_buffer(buffer, DType::U8, [len as u64]).unwrap();
+    MessageTensor::from(tensor)
+}
+
+async fn read(
+    from: &Pipe,
+    to: &Pipe,
+    tensor: MessageTensor,
+    place: Place,
+) -> Result<Tensor, Error> {
+    from.send(Message::new("m").tensor(tensor)).unwrap();
+    let incoming = within("the descriptor", to.read_descriptor()).await?;
+    let allocation = Allocation {
+        tensors: vec![place],
+        ..Allocation::default()
+    };
+    let mut message = within("the message", incoming.read_into(allocation)).await?;
+    Ok(message.tensors.remove(0).tensor)
+}
+
+#[tokio::test]
+async fn an_empty_tensor_arrives_where_its_writer_wants_it() {
+    let (client, server) = toys().await;
+    for target in [toy(1), Device::CPU] {
+        for source in [toy(0), Device::CPU] {
+            let tensor = of(source, 0).to_device(target);
+            client.send(Message::new("m").tensor(tensor)).unwrap();
+            let mut message = within("a message", server.read()).await.unwrap();
+            let tensor = message.tensors.remove(0).tensor;
+            assert_eq!((tensor.device(), tensor.shape()), (target, &[0][..]));
+            assert_eq!(tensor.as_bytes().is_ok(), target.is_cpu());
+        }
+    }
+    // A part that was skipped is empty there, too.
+    let tensor = of(toy(0), 90_000).to_device(toy(1));
+    let skipped = read(&client, &server, tensor, Place::Skip).await.unwrap();
+    assert_eq!((skipped.device(), skipped.shape()), (toy(1), &[0][..]));
+}
+
+#[tokio::test]
+async fn a_reader_names_the_device() {
+    let (client, server) = toys().await;
+    for device in [toy(0), toy(1), Device::CPU] {
+        for len in [0, 90_000] {
+            let tensor = read(&client, &server, of(toy(1), len), Place::On(device)).await;
+            let tensor = tensor.unwrap();
+            assert_eq!(tensor.device(), device);
+            assert_same(&bytes(tensor.buffer()), &pattern(len, 3), "the tensor");
+        }
+    }
+    let memory: Arc<dyn Memory> = Arc::new(Toy(toy(1), vec![0; 90_000]));
+    let room = BufferMut::from_memory(memory.clone(), 90_000);
+    assert!(room.is_err(), "it is shared");
+    let room = BufferMut::from_memory(Arc::new(Toy(toy(1), vec![0; 90_000])), 90_000);
+    let place = Place::Into(room.unwrap_or_else(|_| panic!("nobody else has it")));
+    let tensor = read(&client, &server, of(toy(0), 90_000), place)
+        .await
+        .unwrap();
+    assert_eq!(tensor.device(), toy(1));
+    assert_same(&bytes(tensor.buffer()), &pattern(90_000, 3), "the tensor");
+}
+
+#[tokio::test]
+async fn a_device_that_no_channel_reaches_is_a_typed_error_and_the_pipe_goes_on() {
+    let (client, server) = toys().await;
+    let cases = [
+        // Nothing reaches it; it came in the frame; nobody has it.
+        (of(toy(0), 90_000), toy(2), "channel toys"),
+        (of(Device::CPU, 100), toy(0), "to_device"),
+        (
+            of(toy(0), 90_000),
+            Device::new(DeviceKind::CUDA, 3),
+            "route",
+        ),
+    ];
+    for (tensor, device, why) in cases {
+        let error = read(&client, &server, tensor, Place::On(device)).await;
+        let error = error.unwrap_err();
+        println!("{error}");
+        let Error::Misuse(Misuse::OutOfReach { what, reason, .. }) = &error else {
+            panic!("{error:?}");
+        };
+        assert!(what == "tensor 0" && reason.contains(why), "{error}");
+    }
+    let payload = Allocation {
+        payloads: vec![Place::On(toy(0))],
+        ..Allocation::default()
+    };
+    client
+        .send(Message::new("m").payload(Buffer::from_vec(vec![1u8; 10])))
+        .unwrap();
+    let failed = server
+        .read_descriptor()
+        .await
+        .unwrap()
+        .read_into(payload)
+        .await;
+    let failed = failed.unwrap_err();
+    assert!(failed.to_string().contains("payload 0"), "{failed}");
+    assert!(matches!(failed.allocation.payloads[..], [Place::On(device)] if device == toy(0)));
+    exchange(&client, &server, 1, 90_000).await;
+}
