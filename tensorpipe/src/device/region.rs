@@ -64,7 +64,7 @@ impl Memory for Block {
     }
 }
 
-/// No memory, somewhere.
+/// No memory, on a device that is not the CPU.
 struct Nothing(Device);
 
 impl Memory for Nothing {
@@ -75,10 +75,7 @@ impl Memory for Nothing {
         0
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        self.0.is_cpu().then_some(&[])
-    }
-    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        self.0.is_cpu().then_some(&mut [])
+        None
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -147,10 +144,15 @@ impl Buffer {
 
     /// No bytes, on this device.
     pub fn empty(device: Device) -> Self {
+        if device.is_cpu() {
+            // Aligned, as every type wants even where there is nothing.
+            return BufferMut::zeroed(0).freeze();
+        }
         Self::new(Arc::new(Nothing(device)))
     }
 
-    /// Borrows what `owner` holds, without a copy; its alignment stays what it is.
+    /// Borrows what `owner` holds, without a copy; its alignment stays what it is. The owner is dropped with the last
+    /// handle, on any thread, maybe inside a pipe: it must not wait then, nor call one.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self::new(Arc::new(Foreign(owner)))
     }

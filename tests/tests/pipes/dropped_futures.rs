@@ -194,3 +194,56 @@ async fn a_forgotten_future_does_not_starve_the_others() {
     check(&within("the answer", answers).await.unwrap(), 2, 10);
     drop((forgotten, also_forgotten));
 }
+
+/// A waker of somebody who made a mistake.
+struct Panics;
+
+impl std::task::Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("not now");
+    }
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_keeps_nobody_else_asleep() {
+    both_ways(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let waiting: Vec<_> = (0..8)
+            .map(|_| {
+                let server = server.clone();
+                tokio::spawn(async move { server.ended().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        let bad = std::task::Waker::from(Arc::new(Panics));
+        let mut cx = std::task::Context::from_waker(&bad);
+        let mut read = pin!(server.read_descriptor());
+        let mut ended = pin!(server.ended());
+        assert!(read.as_mut().poll(&mut cx).is_pending());
+        assert!(ended.as_mut().poll(&mut cx).is_pending());
+        client.send(message(1, 10)).unwrap();
+        within("closing", client.close()).await.unwrap();
+        drop(within("closing", server.close()).await);
+        for waiting in waiting {
+            within("the end", waiting).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_longest_bounds_are_for_ever() {
+    let policy = ConnectPolicy::patient(Duration::MAX);
+    let longest = timeouts(|timeouts| {
+        (timeouts.handshake, timeouts.linger) = (Duration::MAX, Duration::MAX);
+        timeouts.silence = Some(Duration::MAX);
+    });
+    let context = over_tcp().timeouts(longest).connect_policy(policy);
+    let context = context.build().unwrap();
+    let (client, server) = pair(&context, &context).await;
+    exchange(&client, &server, 1, 70_000).await;
+    let bounds = (client.close_within(Duration::MAX), server.close());
+    let (one, two) = within("closing", async { tokio::join!(bounds.0, bounds.1) }).await;
+    one.unwrap();
+    two.unwrap();
+}
