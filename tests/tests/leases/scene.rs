@@ -71,6 +71,11 @@ pub(crate) fn made(pool: &Pool, len: usize, seed: u64) -> Tensor {
     tensor
 }
 
+/// As a tensor's metadata.
+pub(crate) fn seed_of(seed: u64) -> Vec<u8> {
+    seed.to_le_bytes().to_vec()
+}
+
 #[track_caller]
 pub(crate) fn check(tensor: &Tensor, seed: u64) {
     let bytes = tensor.as_bytes().unwrap();
@@ -110,7 +115,7 @@ impl Peer {
 
     /// Has it keep a tensor.
     pub(crate) async fn keeps(&self, tensor: &Tensor, seed: u64) {
-        let tensor = MessageTensor::from(tensor.clone()).with_metadata(seed.to_le_bytes().to_vec());
+        let tensor = MessageTensor::from(tensor.clone()).with_metadata(seed_of(seed));
         let message = Message::new("keep").tensor(tensor);
         soon("a write", self.pipe.write(message)).await.unwrap();
     }
@@ -164,6 +169,13 @@ pub(crate) fn play() {
                     format!("{} {}", stats.bytes_borrowed, stats.bytes_copied)
                 }
                 ["give", len, seed] => {
+                    let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
+                    pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["swap", len, seed] => {
+                    kept.extend(message.tensors);
+                    kept.drain(..kept.len().saturating_sub(3));
                     let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
                     pipe.send(Message::new("given").tensor(tensor)).unwrap();
                     continue;

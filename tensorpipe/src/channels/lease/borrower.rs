@@ -3,7 +3,7 @@
 //! Invariant: while a borrower can have something, somebody holds its [`Borrower`]: a lane of a pipe to it, or the clerk, who
 //! has a connection of its, or watches whether it ends. So when the last of them lets go, everything is back.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::exchange::{Command, Exchange};
@@ -21,7 +21,7 @@ pub(super) struct Borrower {
     /// Made for the first loan.
     ledger: OnceLock<Arc<Ledger>>,
     /// Segments of which something was lent to it: it may have these and no others.
-    segments: Mutex<HashMap<SegmentId, Told>>,
+    segments: Mutex<BTreeMap<SegmentId, Told>>,
 }
 
 /// A segment that a borrower was told of.

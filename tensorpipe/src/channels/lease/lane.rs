@@ -4,7 +4,7 @@
 //! reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching` while its segment is being
 //! mapped. Whatever is left when the lane goes was taken by nobody, and is withdrawn.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::borrower::Borrower;
 use super::exchange::Exchange;
@@ -23,11 +23,11 @@ pub(super) struct LeaseLane {
     lender: Arc<Lender>,
     handle: LaneHandle,
     /// What was sent, and the offer of it, if there is one.
-    offered: HashMap<OpId, (Buffer, Option<Offer>)>,
-    wanted: HashMap<OpId, Want>,
+    offered: BTreeMap<OpId, (Buffer, Option<Offer>)>,
+    wanted: BTreeMap<OpId, Want>,
     /// `None`: it cannot be lent.
-    offers: HashMap<OpId, Option<Offer>>,
-    fetching: HashMap<OpId, (Offer, Want)>,
+    offers: BTreeMap<OpId, Option<Offer>>,
+    fetching: BTreeMap<OpId, (Offer, Want)>,
 }
 
 impl LeaseLane {
@@ -36,10 +36,10 @@ impl LeaseLane {
             borrower: exchange.borrower(peer.process),
             lender: exchange.lender(peer.process, &peer.exchange),
             handle: link.handle,
-            offered: HashMap::new(),
-            wanted: HashMap::new(),
-            offers: HashMap::new(),
-            fetching: HashMap::new(),
+            offered: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            fetching: BTreeMap::new(),
         }
     }
 
@@ -93,7 +93,9 @@ impl LeaseLane {
         }
         match self.lender.take(&offer) {
             Taking::Taken(borrowed) => self.taken(op, borrowed, want, io),
-            Taking::Unknown if fetched => ask_for_bytes(op, want, io),
+            Taking::Unknown if fetched || self.lender.is_unreliable() => {
+                ask_for_bytes(op, want, io);
+            }
             Taking::Unknown => {
                 self.fetching.insert(op, (offer, want));
                 let (lender, handle) = (self.lender.clone(), self.handle.clone());
