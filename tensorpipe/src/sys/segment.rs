@@ -267,6 +267,39 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_child_gives_nothing_back_and_unmaps_nothing() {
+        use crate::sys::ledger::{Debts, Ledger};
+        use nix::sys::wait::{WaitStatus, waitpid};
+        use nix::unistd::{ForkResult, fork};
+        let mut pieces = Segment::cut(1 << 20, 1 << 20).unwrap();
+        pieces[0].bytes_mut().fill(3);
+        let ledger = Ledger::new().unwrap();
+        let debts = Debts::map(ledger.fd()).unwrap();
+        let loan = ledger.offer().unwrap();
+        let entry = loan.entry();
+        assert!(debts.take(entry));
+        // SAFETY: the child only drops what it has inherited, and leaves at once.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                debts.give_back(entry);
+                ledger.withdraw(entry);
+                let is_out = !loan.is_back();
+                drop((loan, debts, ledger, pieces));
+                // SAFETY: ends the child without running what the parent has registered.
+                unsafe { libc::_exit(i32::from(!is_out)) }
+            }
+            ForkResult::Parent { child } => {
+                let status = waitpid(child, None).unwrap();
+                assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+            }
+        }
+        assert!(!loan.is_back() && ledger.is_out());
+        assert!(pieces[0].bytes().iter().all(|byte| *byte == 3));
+        debts.give_back(entry);
+        assert!(loan.is_back());
+    }
+
+    #[test]
     fn what_is_not_sealed_is_not_mapped() {
         let open = memfd::create(c"open", 4096, false).unwrap();
         let refused = Foreign::map(open.as_fd()).unwrap_err();
