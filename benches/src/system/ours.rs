@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
-use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
+use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, XthChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 use tensorpipe::{Context, DType, Tensor};
 
@@ -22,12 +22,15 @@ pub(super) fn context(plan: &Plan) -> Result<Context> {
         (Transport::Tcp | Transport::Shm, None) => Some("basic"),
         (_, wanted) => wanted,
     };
-    let mut channels: Vec<Arc<dyn Channel>> =
-        vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())];
+    let mut channels: Vec<Arc<dyn Channel>> = vec![
+        Arc::new(XthChannel::new()),
+        Arc::new(LeaseChannel::new()),
+        Arc::new(BasicChannel::new()),
+    ];
     if let Some(wanted) = wanted {
         channels.retain(|channel| channel.name() == wanted);
         if channels.is_empty() {
-            bail!("there is no channel `{wanted}`, choose of: xth, basic");
+            bail!("there is no channel `{wanted}`, choose of: xth, lease, basic");
         }
     }
     let transport: Arc<dyn tensorpipe::transports::Transport> = match plan.transport {
@@ -119,7 +122,10 @@ mod tests {
         }
         plan.channel = Some("smoke".to_owned());
         let error = context(&plan).expect_err("no such channel");
-        assert!(error.to_string().contains("choose of: xth"), "{error}");
+        assert!(
+            error.to_string().contains("choose of: xth, lease"),
+            "{error}"
+        );
         Ok(())
     }
 }
