@@ -7,8 +7,6 @@ pub(crate) mod ledger;
 pub(crate) mod machine;
 pub(crate) mod memfd;
 pub(crate) mod memory;
-pub(crate) mod passing;
 pub(crate) mod peer;
 pub(crate) mod segment;
-pub(crate) mod shared_memory;
 pub(crate) mod unix_fds;

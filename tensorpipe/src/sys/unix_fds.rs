@@ -1,5 +1,5 @@
-//! Packets between processes of one machine, over sockets that only names of this network namespace lead to, with a file
-//! descriptor in a packet where one is wanted. Nothing here waits.
+//! Bytes between processes of one machine with a file descriptor beside them where one is wanted, and sockets of packets that
+//! only names of this network namespace lead to. Nothing here waits.
 
 #![allow(
     unsafe_code,
@@ -65,49 +65,62 @@ impl PacketSocket {
 
     /// Sends a packet; `EAGAIN` where the peer does not read.
     pub(crate) fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-        let slices = [IoSlice::new(bytes)];
-        let raw = fd.map(|fd| [fd.as_raw_fd()]);
-        let control = raw.as_ref().map(|raw| ControlMessage::ScmRights(raw));
-        sendmsg::<()>(
-            self.0.as_raw_fd(),
-            &slices,
-            control.as_slice(),
-            MsgFlags::MSG_NOSIGNAL,
-            None,
-        )
-        .map(drop)
+        send(self.as_fd(), bytes, fd).map(drop)
     }
 
     /// Receives a packet into `bytes`; of length 0 when the peer has closed. One that is too long is `EMSGSIZE`.
     pub(crate) fn recv(&self, bytes: &mut [u8]) -> Result<Packet, Errno> {
-        let mut slices = [IoSliceMut::new(bytes)];
-        let mut space = nix::cmsg_space!([i32; 4]);
-        let received = recvmsg::<()>(
-            self.0.as_raw_fd(),
-            &mut slices,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        )?;
-        let mut fds = Vec::new();
-        for message in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = message {
-                // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
-                fds.extend(
-                    raw.into_iter()
-                        .map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }),
-                );
-            }
-        }
-        if received.flags.contains(MsgFlags::MSG_TRUNC) {
-            return Err(Errno::EMSGSIZE);
-        }
-        Ok(Packet {
-            len: received.bytes,
-            fd_lost: received.flags.contains(MsgFlags::MSG_CTRUNC),
-            // More than one makes no sense; they are closed.
-            fd: if fds.len() == 1 { fds.pop() } else { None },
-        })
+        recv(self.as_fd(), bytes)
     }
+}
+
+/// Sends bytes, and a descriptor beside them. Returns how many bytes left: all of a packet, some of a stream.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<usize, Errno> {
+    let slices = [IoSlice::new(bytes)];
+    let raw = fd.map(|fd| [fd.as_raw_fd()]);
+    let control = raw.as_ref().map(|raw| ControlMessage::ScmRights(raw));
+    sendmsg::<()>(
+        socket.as_raw_fd(),
+        &slices,
+        control.as_slice(),
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )
+}
+
+/// Receives a packet, or what is there of a stream.
+pub(crate) fn recv(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Packet, Errno> {
+    let mut slices = [IoSliceMut::new(bytes)];
+    let mut space = nix::cmsg_space!([i32; 4]);
+    let received = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let mut fds = Vec::new();
+    for message in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = message {
+            // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
+            fds.extend(
+                raw.into_iter()
+                    .map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }),
+            );
+        }
+    }
+    if received.flags.contains(MsgFlags::MSG_TRUNC) {
+        return Err(Errno::EMSGSIZE);
+    }
+    Ok(Packet {
+        len: received.bytes,
+        fd_lost: received.flags.contains(MsgFlags::MSG_CTRUNC),
+        // More than one makes no sense; they are closed.
+        fd: if fds.len() == 1 { fds.pop() } else { None },
+    })
 }
 
 impl AsFd for PacketSocket {
