@@ -117,7 +117,7 @@ const BACK: u32 = u32::MAX;
 
 impl Lent {
     fn pin(&self) -> bool {
-        let more = |pins: u32| (pins < BACK - 1).then_some(pins + 1);
+        let more = |pins: u32| pins.checked_add(1).filter(|more| *more < BACK);
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
         self.pins.fetch_update(set, fetch, more).is_ok()
     }
