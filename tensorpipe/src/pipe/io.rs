@@ -136,6 +136,9 @@ impl Io {
             connection.set_hot(hot);
         }
         let outcome = self.send_and_receive(core, &mut wakes);
+        if let Some(connection) = &self.connection {
+            core.counters.woke(connection.wakes());
+        }
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
