@@ -420,7 +420,11 @@ mod tests {
         let entry = loan.entry();
         assert!(ledger.pin(entry, 4096..5000).is_none(), "not taken");
         assert!(debts.take(entry));
-        for outside in [0..10, 4095..5000, 8000..8193, 9000..8000] {
+        let reversed = Range {
+            start: 9000,
+            end: 8000,
+        };
+        for outside in [0..10, 4095..5000, 8000..8193, reversed] {
             assert!(ledger.pin(entry, outside).is_none());
         }
         let (one, two) = (ledger.pin(entry, 4096..5000), ledger.pin(entry, 4096..8192));
