@@ -206,7 +206,7 @@ fn choose(
     let (source, len) = (memory.device(), memory.len());
     let wanted = target.unwrap_or(Device::CPU);
     let serves = |slot: &LaneSlot, wanted| {
-        slot.pairs.contains(&(source, wanted)) && slot.channel.carries(memory)
+        slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory)
     };
     if let Some((channel, slot)) = lanes
         .iter()
@@ -224,7 +224,7 @@ fn choose(
     let anywhere = |slot: &LaneSlot| {
         slot.pairs
             .iter()
-            .find(|(ours, _)| *ours == source && slot.channel.carries(memory))
+            .find(|(ours, _)| *ours == source && slot.lane.carries(memory))
             .map(|(_, theirs)| *theirs)
     };
     match lanes

@@ -5,6 +5,7 @@
 //! runs.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -30,7 +31,8 @@ pub(super) struct Exchange {
     opening: Mutex<()>,
     commands: Mutex<Vec<Command>>,
     borrowers: Mutex<HashMap<Token, Weak<Borrower>>>,
-    lenders: Mutex<HashMap<Token, Weak<Lender>>>,
+    /// By process and exchange, so that who claims to be another process is not taken for it.
+    lenders: Mutex<HashMap<(Token, String), Weak<Lender>>>,
 }
 
 /// What the clerk is asked to do.
@@ -139,16 +141,20 @@ impl Exchange {
     /// A process that lends, whose exchange has this name.
     pub(super) fn lender(self: &Arc<Self>, process: Token, name: &str) -> Arc<Lender> {
         let make = || Lender::new(process, name, self);
-        entry(&mut lock(&self.lenders), process, make)
+        entry(&mut lock(&self.lenders), (process, name.to_owned()), make)
     }
 }
 
-fn entry<T>(all: &mut HashMap<Token, Weak<T>>, process: Token, make: impl FnOnce() -> T) -> Arc<T> {
-    if let Some(known) = all.get(&process).and_then(Weak::upgrade) {
+fn entry<K: Eq + Hash, T>(
+    all: &mut HashMap<K, Weak<T>>,
+    key: K,
+    make: impl FnOnce() -> T,
+) -> Arc<T> {
+    if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
         return known;
     }
     all.retain(|_, known| known.strong_count() > 0);
     let made = Arc::new(make());
-    all.insert(process, Arc::downgrade(&made));
+    all.insert(key, Arc::downgrade(&made));
     made
 }
