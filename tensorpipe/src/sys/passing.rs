@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::cmsg_space;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
 
 /// Sends all of `bytes` with `fd` beside them. `bytes` is short and the socket has just been made, so it never waits.
 pub(crate) fn send_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -33,18 +33,36 @@ pub(crate) fn recv_fd(
     let mut room = cmsg_space!([i32; 4]);
     let mut pieces = [IoSliceMut::new(bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let received = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, Some(&mut room), flags)?;
+    let received = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, Some(&mut room), flags)?.bytes;
     let mut found = None;
-    for message in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = message {
-            for fd in fds {
-                // SAFETY: the system has just made this descriptor for us, and nobody else knows its number.
-                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                found.get_or_insert(fd);
-            }
-        }
+    // `RecvMsg::cmsgs` would give none where there was no room for all: those that there was room for would stay open.
+    for fd in numbers(&room) {
+        // SAFETY: the system has just made this descriptor for us, and nobody else knows its number.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        found.get_or_insert(fd);
     }
-    Ok((received.bytes, found))
+    Ok((received, found))
+}
+
+/// The descriptors in what a system wrote into a buffer of zeros: all of a sender's are in one control message.
+fn numbers(control: &[u8]) -> impl Iterator<Item = i32> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let field = |at| i32::from_ne_bytes(array(&control[at..]));
+    let len = usize::from_ne_bytes(array(control));
+    let is_ours = (field(8), field(12)) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let end = if is_ours { len.min(control.len()) } else { 0 };
+    let numbers = control.get(HEADER..end).unwrap_or_default();
+    numbers
+        .chunks_exact(4)
+        .map(|number| i32::from_ne_bytes(array(number)))
+}
+
+// As `numbers` reads it.
+const _: () = assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_level) == 8);
+const _: () = assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_type) == 12);
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    std::array::from_fn(|i| bytes[i])
 }
 
 #[cfg(test)]
@@ -76,5 +94,26 @@ mod tests {
         );
         drop(ours);
         assert_eq!(recv_fd(theirs.as_fd(), &mut bytes).unwrap().0, 0);
+    }
+
+    /// Also those for which there was no room, and those that came with them.
+    #[test]
+    fn descriptors_that_nobody_asked_for_are_closed() {
+        for many in [2, 4, 5, 200] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let (mut passed, other) = UnixStream::pair().unwrap();
+            let fds = vec![other.as_raw_fd(); many];
+            let rights = [ControlMessage::ScmRights(&fds)];
+            let (fd, none) = (ours.as_raw_fd(), MsgFlags::empty());
+            sendmsg::<()>(fd, &[IoSlice::new(b"many")], &rights, none, None).unwrap();
+            drop(other);
+            let mut bytes = [0; 8];
+            let (len, fd) = recv_fd(theirs.as_fd(), &mut bytes).unwrap();
+            assert_eq!((&bytes[..len], fd.is_some()), (&b"many"[..], true));
+            drop(fd);
+            passed.set_nonblocking(true).unwrap();
+            let end = passed.read(&mut bytes);
+            assert_eq!(end.ok(), Some(0), "one of {many} is still open");
+        }
     }
 }
