@@ -23,7 +23,7 @@ const LEN: usize = 2_000_000;
 
 #[tokio::test]
 async fn a_dropped_read_descriptor_loses_no_message() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let write = client.write(message(times, LEN));
@@ -43,7 +43,7 @@ async fn a_dropped_read_descriptor_loses_no_message() {
 
 #[tokio::test]
 async fn a_dropped_read_gives_up_its_message_and_no_other() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let dropped = client.write(message(1000, LEN));
@@ -67,7 +67,7 @@ async fn a_dropped_read_gives_up_its_message_and_no_other() {
 
 #[tokio::test]
 async fn a_dropped_write_still_writes() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let write = polled(client.write(message(times, LEN)), times as usize);
@@ -85,7 +85,7 @@ async fn a_dropped_write_still_writes() {
 
 #[tokio::test]
 async fn a_cancelled_write_leaves_the_pipe_going() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let mut write = client.write(message(1000, LEN));
@@ -151,7 +151,7 @@ async fn a_dropped_flush_or_accept_or_connect_leaves_nothing_stuck() {
 
 #[tokio::test]
 async fn a_dropped_close_still_delivers() {
-    both_ways(async |context| {
+    every_way(async |context| {
         for times in 0..12 {
             let (client, server) = pair(&context, &context).await;
             client.send(message(7, LEN)).unwrap();
@@ -206,7 +206,7 @@ impl std::task::Wake for Panics {
 
 #[tokio::test]
 async fn a_waker_that_panics_keeps_nobody_else_asleep() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let waiting: Vec<_> = (0..8)
             .map(|_| {

@@ -13,7 +13,7 @@ fn impatient() -> Context {
 
 #[tokio::test]
 async fn both_ends_close_at_once() {
-    both_ways(async |context| {
+    every_way(async |context| {
         for _ in 0..20 {
             let (client, server) = pair(&context, &context).await;
             client.send(message(1, 100)).unwrap();
@@ -110,7 +110,7 @@ async fn pipes_that_nobody_accepts_end_with_their_listener() {
 
 #[tokio::test]
 async fn a_pipe_that_goes_away_finishes_what_it_has() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let before = client.write(message(0, 1 << 20));
         let incoming = within("a descriptor", server.read_descriptor())

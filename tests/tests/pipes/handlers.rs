@@ -83,7 +83,7 @@ impl Handler for Answers {
 
 #[tokio::test]
 async fn a_handler_answers_from_inside() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         client.send(message(0, 10)).unwrap();
         let handler = Answers::new(&server, None);
@@ -179,7 +179,7 @@ impl Handler for Panics {
 
 #[tokio::test]
 async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let (other, far) = pair(&context, &context).await;
         let handler = Arc::new(Panics(AtomicUsize::new(0)));

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
-use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
 
 /// A context as between two machines: bytes go through the kernel.
@@ -43,9 +43,15 @@ async fn tcp_pair() -> (Pipe, Pipe) {
     pair(&context, &context).await
 }
 
-/// Runs a test where tensors go through the kernel, and where they are handed over.
-async fn both_ways(test: impl AsyncFn(Context)) {
+/// A context as between two processes of one machine: begins on tcp, moves to rings in shared memory.
+fn over_shm() -> ContextBuilder {
+    over_tcp().prefer_transport(ShmTransport::new())
+}
+
+/// Runs a test where tensors go through the kernel, through rings in shared memory, and where they are handed over.
+async fn every_way(test: impl AsyncFn(Context)) {
     test(over_tcp().build().unwrap()).await;
+    test(over_shm().build().unwrap()).await;
     test(Context::new()).await;
 }
 
