@@ -33,9 +33,14 @@ pub(crate) enum Command {
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(LimitsArguments),
+    /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
+    Soak(Soak),
     /// The second process.
     #[command(hide = true)]
     Serve,
+    /// The process that is killed.
+    #[command(hide = true)]
+    SoakPeer,
 }
 
 #[derive(Debug, Args)]
@@ -106,6 +111,25 @@ pub(crate) struct LimitsArguments {
     #[arg(long, default_value_t = 0.2, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    /// What is drawn by chance follows from it: sizes, what is given up, when the peer dies.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How often the peer is killed.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) kills: u32,
+    /// The largest tensor.
+    #[arg(long, default_value = "32MiB")]
+    pub(crate) largest: Size,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    pub(crate) runtime: Flavor,
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
 }

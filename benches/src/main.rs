@@ -7,7 +7,8 @@
 //! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
 //! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
-//! commands pipe, rpc, baseline, compare, idle, limits
+//! soak     two processes, one of which is killed  everything at once, checked; nothing is left
+//! commands pipe, rpc, baseline, compare, idle, limits, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -24,6 +25,7 @@ mod plan;
 mod progress;
 mod report;
 mod size;
+mod soak;
 mod system;
 
 use std::process::ExitCode;
@@ -40,6 +42,8 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
+        Command::Soak(arguments) => commands::soak::run(&arguments),
+        Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),
     };
     match result {

@@ -6,6 +6,7 @@ pub(crate) mod idle;
 pub(crate) mod limits;
 pub(crate) mod ours;
 mod rows;
+pub(crate) mod soak;
 
 use std::time::Duration;
 
