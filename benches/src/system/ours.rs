@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
-use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
+use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, XthChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 use tensorpipe::{Context, DType, Misuse, Tensor};
 
@@ -45,7 +45,11 @@ pub(super) fn context(plan: &Plan) -> Result<Context> {
 
 /// Every channel there is, each by itself in a plan that names it.
 pub(crate) fn channels() -> Vec<Arc<dyn Channel>> {
-    vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())]
+    vec![
+        Arc::new(XthChannel::new()),
+        Arc::new(LeaseChannel::new()),
+        Arc::new(BasicChannel::new()),
+    ]
 }
 
 /// Where a server of the plan listens.
@@ -133,7 +137,10 @@ mod tests {
         }
         plan.channel = Some("smoke".to_owned());
         let error = context(&plan).expect_err("no such channel");
-        assert!(error.to_string().contains("choose of: xth"), "{error}");
+        assert!(
+            error.to_string().contains("choose of: xth, lease"),
+            "{error}"
+        );
         Ok(())
     }
 }

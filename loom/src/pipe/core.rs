@@ -6,14 +6,19 @@ use super::hand_over::{HandOver, Round};
 use super::poller::Poller;
 use super::shared::Shared;
 use super::turn::Turn;
-use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering, lock};
+
+/// In one go: one that finds nothing, and one more.
+const LOOKS: u32 = 2;
 
 pub(super) struct Core {
     pub(super) poller: Poller,
     pub(super) shared: Mutex<Shared>,
-    pub(super) hot: Cold,
     io: HandOver<Io>,
     turn: Turn,
+    pub(super) hot: Hot,
+    /// How many deliveries wait for the handler.
+    deliveries: AtomicUsize,
     /// What the connection has, in messages.
     arrived: AtomicU32,
     /// What the application wants to be sent, and what has left.
@@ -23,10 +28,10 @@ pub(super) struct Core {
     handler: Option<fn(&Self, u32)>,
 }
 
-/// A connection that cannot be hot.
-pub(super) struct Cold;
+/// A connection that always asks to be woken.
+pub(super) struct Hot;
 
-impl Cold {
+impl Hot {
     pub(super) fn heat(&self) {}
 }
 
@@ -41,9 +46,10 @@ impl Core {
         Self {
             poller: Poller::default(),
             shared: Mutex::default(),
-            hot: Cold,
             io: HandOver::new(Io::default()),
             turn: Turn::default(),
+            hot: Hot,
+            deliveries: AtomicUsize::new(0),
             arrived: AtomicU32::new(0),
             written: AtomicU32::new(0),
             sent: AtomicU32::new(0),
@@ -61,12 +67,20 @@ impl Core {
 
     fn deliver(&self) {
         let next = || {
-            let next = lock(&self.shared).deliveries.pop_front();
+            let next = self.next_delivery();
             next.map(|message| self.handler.map(|handler| handler(self, message)))
                 .is_some()
         };
         self.turn
-            .deliver(next, || !lock(&self.shared).deliveries.is_empty());
+            .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
+    }
+
+    fn next_delivery(&self) -> Option<u32> {
+        let mut shared = lock(&self.shared);
+        let next = shared.deliveries.pop_front()?;
+        self.deliveries
+            .store(shared.deliveries.len(), Ordering::SeqCst);
+        Some(next)
     }
 
     fn round(&self, io: &mut Io) -> Round {
@@ -81,22 +95,25 @@ impl Core {
             wakes.append(&mut shared.waiting);
             if self.handler.is_some() {
                 shared.deliveries.push_back(io.read);
+                self.deliveries
+                    .store(shared.deliveries.len(), Ordering::SeqCst);
                 if !self.turn.is_taken() {
                     round = Round::More;
                 }
             }
             io.read += 1;
         }
-        wakes
-            .into_iter()
-            .for_each(|(_, _, waker): (_, _, Waker)| waker.wake());
+        wakes.into_iter().for_each(|(_, _, waker)| waker.wake());
         round
     }
 
+    /// Looks whether there is something to do.
     pub(super) fn look(&self) -> bool {
-        self.io.look(|_| false) != Some(false)
+        let look = |io: &mut Io| io.read < self.arrived.load(Ordering::Relaxed);
+        self.io.look(LOOKS, look)
     }
 
+    /// Nobody looks again instead of sleeping: how long that pays is a matter of time, which a model has not.
     pub(super) fn look_again(&self, _: u64, _: &mut bool, _: &Waker) -> bool {
         false
     }

@@ -8,7 +8,7 @@ use loom::thread;
 use super::core::Core;
 use super::turn::Turn;
 use crate::check;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
 /// Two threads bring messages: whoever has the turn delivers those of both.
 pub fn two_deliver_at_once() {
@@ -42,6 +42,8 @@ struct Inbox {
     turn: Turn,
     /// Messages, and the number of the next one.
     queue: Mutex<(VecDeque<u32>, u32)>,
+    /// How many there are, for those without the lock.
+    queued: AtomicUsize,
     /// Only one thread may be here at a time, and must see what the one before it did.
     handler: UnsafeCell<()>,
     delivered: Mutex<Vec<u32>>,
@@ -53,14 +55,23 @@ impl Inbox {
             {
                 let (queue, next) = &mut *lock(&self.queue);
                 queue.push_back(*next);
+                self.queued.store(queue.len(), Ordering::SeqCst);
                 *next += 1;
             }
             let next = || {
-                let message = lock(&self.queue).0.pop_front();
+                let message = self.next();
                 message.map(|message| self.handle(message)).is_some()
             };
-            self.turn.deliver(next, || !lock(&self.queue).0.is_empty());
+            self.turn
+                .deliver(next, || self.queued.load(Ordering::SeqCst) > 0);
         }
+    }
+
+    fn next(&self) -> Option<u32> {
+        let (queue, _) = &mut *lock(&self.queue);
+        let message = queue.pop_front()?;
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        Some(message)
     }
 
     fn handle(&self, message: u32) {

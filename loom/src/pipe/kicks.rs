@@ -16,6 +16,22 @@ pub fn three_write_at_once() {
     check(2, || write_at_once(3));
 }
 
+/// One looks whether there is something to do while another one writes: what that one could not do for it, it sees.
+pub fn one_looks_while_another_writes() {
+    check(3, || {
+        let core = Arc::new(Core::new(None));
+        let other = {
+            let core = core.clone();
+            thread::spawn(move || core.write())
+        };
+        if core.look() {
+            core.drive();
+        }
+        other.join().unwrap();
+        assert_eq!(core.sent(), 1, "something is left behind");
+    });
+}
+
 fn write_at_once(threads: u32) {
     let core = Arc::new(Core::new(None));
     let others: Vec<_> = (1..threads)

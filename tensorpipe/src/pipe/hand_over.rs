@@ -72,13 +72,24 @@ impl<W> HandOver<W> {
         poller.notify();
     }
 
-    /// A look without working, for whoever waits: `None` if somebody works, who finds what there is; `true` also where
-    /// there is a kick that nobody has seen yet.
-    pub(super) fn look(&self, mut look: impl FnMut(&mut W) -> bool) -> Option<bool> {
-        if self.kicked.load(Ordering::Relaxed) {
-            return Some(true);
+    /// Whether there is something to do, as far as a few looks show: `look` and kicks. Does none of it. `false` while
+    /// somebody else has the work, and finds what there is.
+    pub(super) fn look(&self, times: u32, mut look: impl FnMut(&mut W) -> bool) -> bool {
+        for _ in 0..times {
+            if self.kicked.load(Ordering::Relaxed) {
+                return true;
+            }
+            let Some(mut work) = try_lock(&self.work) else {
+                return false;
+            };
+            if look(&mut work) {
+                return true;
+            }
+            drop(work);
+            std::hint::spin_loop();
         }
-        try_lock(&self.work).map(|mut work| look(&mut work))
+        // Whoever came while this one had the lock relies on it.
+        self.is_kicked()
     }
 
     fn take_kick(&self) -> bool {

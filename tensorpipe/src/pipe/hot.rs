@@ -94,16 +94,7 @@ impl Hot {
 impl Core {
     /// Whether something can be done now: looks a few times. For the spinner, between two polls.
     pub(super) fn look(&self) -> bool {
-        for _ in 0..LOOKS {
-            match self.io.look(Io::look) {
-                Some(false) => {}
-                Some(true) => return true,
-                // Whoever drives finds what there is.
-                None => return false,
-            }
-            std::hint::spin_loop();
-        }
-        false
+        self.io.look(LOOKS, Io::look)
     }
 
     /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says

@@ -122,7 +122,8 @@ impl Pipe {
 
     /// What it has done so far.
     pub fn stats(&self) -> PipeStats {
-        self.core().counters.snapshot()
+        let lanes = lock(&self.core().shared).lane_stats;
+        lanes.add_to(self.core().counters.snapshot())
     }
 
     /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the
@@ -255,7 +256,7 @@ impl Pipe {
     /// by [`Timeouts::linger`](crate::Timeouts::linger).
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the peer did not take everything in time, else how the pipe ended before it did.
+    /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
     pub async fn close(&self) -> Result<(), Error> {
         self.close_within(self.core().timeouts.linger).await
     }

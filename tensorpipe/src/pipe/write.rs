@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::shared::{LaneSlot, Shared};
-use super::waiter::{Interest, Waiter};
+use super::waiter::{Interest, Waiter, wake_all};
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
@@ -144,7 +144,7 @@ pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
         shared.end_write(id, Err(error), &mut wakes);
         shared.process(core, &mut wakes);
     }
-    wakes.into_iter().for_each(Waker::wake);
+    wake_all(wakes);
     core.drive();
 }
 
@@ -159,8 +159,7 @@ fn dissect(
         if payload.data.as_bytes().is_none() {
             return Err(Misuse::NotOnCpu(payload.data.device()));
         }
-        let (channel, ride_up_to, _) =
-            choose(lanes, Device::CPU, Some(Device::CPU), payload.data.len())?;
+        let (channel, ride_up_to, _) = choose(lanes, &payload.data, Some(Device::CPU))?;
         payloads.push(PayloadDescriptor {
             len: payload.data.len() as u64,
             metadata: payload.metadata,
@@ -173,8 +172,7 @@ fn dissect(
     }
     for part in message.tensors {
         let tensor = part.tensor;
-        let (channel, ride_up_to, target) =
-            choose(lanes, tensor.device(), part.target, tensor.byte_len())?;
+        let (channel, ride_up_to, target) = choose(lanes, tensor.buffer(), part.target)?;
         let rides = tensor.buffer().as_bytes().is_some();
         tensors.push(TensorDescriptor {
             dtype: tensor.dtype(),
@@ -202,12 +200,14 @@ fn dissect(
 /// The channel for a part, up to which size it rides in the frame, and the device where it goes.
 fn choose(
     lanes: &[LaneSlot],
-    source: Device,
+    memory: &Buffer,
     target: Option<Device>,
-    len: usize,
 ) -> Result<(u8, u64, Option<Device>), Misuse> {
+    let (source, len) = (memory.device(), memory.len());
     let wanted = target.unwrap_or(Device::CPU);
-    let serves = |slot: &LaneSlot, wanted| slot.pairs.contains(&(source, wanted));
+    let serves = |slot: &LaneSlot, wanted| {
+        slot.pairs.contains(&(source, wanted)) && slot.channel.carries(memory)
+    };
     if let Some((channel, slot)) = lanes
         .iter()
         .enumerate()
@@ -224,7 +224,7 @@ fn choose(
     let anywhere = |slot: &LaneSlot| {
         slot.pairs
             .iter()
-            .find(|(ours, _)| *ours == source)
+            .find(|(ours, _)| *ours == source && slot.channel.carries(memory))
             .map(|(_, theirs)| *theirs)
     };
     match lanes

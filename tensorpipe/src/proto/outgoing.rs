@@ -21,7 +21,8 @@ impl<S: Clone, D> PipeState<S, D> {
             ));
         }
         write::check(&descriptor, &self.peer)?;
-        Ok(self.outgoing.push(descriptor, parts, &self.peer))
+        let at_once = self.at_once;
+        Ok(self.outgoing.push(descriptor, parts, &self.peer, at_once))
     }
 
     /// Messages written and not yet handed over.
@@ -142,12 +143,48 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
+    /// Starts the bulk parts that wait for no go-ahead.
+    pub(super) fn start_ahead(&mut self, message: u64) {
+        let Some(outgoing) = self.outgoing.message(message) else {
+            return;
+        };
+        let (mut started, mut waits) = (false, false);
+        for (i, part) in outgoing.parts.iter_mut().enumerate() {
+            let Carriage::Bulk { channel, ahead } = part.carriage else {
+                continue;
+            };
+            waits |= !ahead;
+            if !ahead {
+                continue;
+            }
+            if let Some(source) = part.source.take() {
+                started = true;
+                let op = OpId {
+                    message,
+                    part: i as u16,
+                    outgoing: true,
+                };
+                self.events.push_back(Event::Start {
+                    op,
+                    channel,
+                    source,
+                });
+            }
+        }
+        if started && !waits {
+            outgoing.stage = Stage::Granted;
+        }
+    }
+
     /// Starts the bulk parts of an outgoing message but for `skip`, which is in order: it may be long.
     pub(super) fn start_bulk(&mut self, message: u64, skip: &[u16]) -> Result<(), PeerFault> {
         let Some(outgoing) = self.outgoing.message(message) else {
             return Ok(());
         };
         outgoing.stage = Stage::Granted;
+        // As many as the peer likes: looked up, not searched.
+        let mut skip = skip.to_vec();
+        skip.sort_unstable();
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
             let Carriage::Bulk { channel, .. } = part.carriage else {
                 continue;
