@@ -18,10 +18,12 @@
 //! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
 
 mod basic;
+mod cma;
 mod lease;
 mod xth;
 
 pub use basic::BasicChannel;
+pub use cma::CmaChannel;
 pub use lease::LeaseChannel;
 pub use xth::XthChannel;
 
@@ -31,6 +33,7 @@ use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo};
 pub use crate::proto::OpId;
+pub use crate::route::Setback;
 use crate::transports::Connection;
 
 /// Moves tensor memory between devices of two contexts. Having one means that it works here.
@@ -89,6 +92,8 @@ pub struct Link {
     pub peer_devices: Vec<(Device, Vec<u8>)>,
     /// Memory for what comes in.
     pub pool: Pool,
+    /// Where to say, for people, that it turned out not to work.
+    pub setback: Setback,
 }
 
 impl std::fmt::Debug for Link {
@@ -106,6 +111,7 @@ impl Link {
         connector: bool,
         peer_devices: Vec<(Device, Vec<u8>)>,
         pool: Pool,
+        setback: Setback,
     ) -> Self {
         Self {
             connections,
@@ -113,6 +119,7 @@ impl Link {
             connector,
             peer_devices,
             pool,
+            setback,
         }
     }
 }
@@ -155,6 +162,13 @@ pub trait Lane: Send {
         Ok(())
     }
 
+    /// Whether this much memory is worth sending over it as things are. Where it is not, the next channel is asked, and this
+    /// one sends it only if it is the last.
+    fn pays(&self, len: u64) -> bool {
+        let _ = len;
+        true
+    }
+
     /// Nobody waits for `op` any more.
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>);
 }
@@ -164,6 +178,7 @@ pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
     vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
+        Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
     ]
 }

@@ -9,6 +9,7 @@ pub(crate) mod memfd;
 pub(crate) mod memory;
 pub(crate) mod passing;
 pub(crate) mod peer;
+pub(crate) mod process_memory;
 pub(crate) mod segment;
 pub(crate) mod shared_memory;
 pub(crate) mod unix_fds;
