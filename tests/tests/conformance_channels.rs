@@ -16,7 +16,7 @@ tensorpipe::channel_conformance!(
     subject = Subject::on(
         Device::CPU,
         || Arc::new(LeaseChannel::also_within_process()),
-        |bytes| lendable(bytes),
+        lendable,
         BufferMut::zeroed,
         |buffer| buffer.as_bytes().unwrap().to_vec(),
     )

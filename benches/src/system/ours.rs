@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
-use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, XthChannel};
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 use tensorpipe::{Context, DType, Tensor};
 
@@ -25,12 +25,13 @@ pub(super) fn context(plan: &Plan) -> Result<Context> {
     let mut channels: Vec<Arc<dyn Channel>> = vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
+        Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
     ];
     if let Some(wanted) = wanted {
         channels.retain(|channel| channel.name() == wanted);
         if channels.is_empty() {
-            bail!("there is no channel `{wanted}`, choose of: xth, lease, basic");
+            bail!("there is no channel `{wanted}`, choose of: xth, lease, cma, basic");
         }
     }
     let transport: Arc<dyn tensorpipe::transports::Transport> = match plan.transport {

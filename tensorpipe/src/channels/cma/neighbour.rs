@@ -91,13 +91,10 @@ impl Neighbour {
         let ask = Packet::Where { to: self.process };
         socket.send(&ask.encode(), None).map_err(now)?;
         let mut bytes = [0; packet::MAX];
-        let len = match answer(&socket, &mut bytes).map_err(now)? {
-            Some(len) => len,
-            None => {
-                return Err(lasting(format!(
-                    "the writer's exchange says nothing for {PATIENCE:?}"
-                )));
-            }
+        let Some(len) = answer(&socket, &mut bytes).map_err(now)? else {
+            return Err(lasting(format!(
+                "the writer's exchange says nothing for {PATIENCE:?}"
+            )));
         };
         // It has answered: so the pidfd, which is older, is its.
         match Packet::decode(&bytes[..len]) {
