@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::address::Url;
 use crate::channels::{self, Channel};
@@ -14,6 +14,9 @@ use crate::negotiate;
 use crate::pipe::{Budget, Core, Pipe};
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::transports::{self, Transport};
+
+/// The longest pause between two attempts to connect.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Makes a [`Context`]. Every setting has a default that works.
 #[derive(Default)]
@@ -294,7 +297,9 @@ impl Context {
                 Err(error) => error,
             };
             let waited = begun.elapsed();
-            let nap = pause.mul_f64(1.0 - 0.5 * negotiate::random_fraction());
+            // Longer ones are for ever, and no clock counts them.
+            let nap = pause.min(A_YEAR);
+            let nap = nap.mul_f64(1.0 - 0.5 * negotiate::random_fraction());
             if !negotiate::is_transient(&error) || waited + nap > policy.patience {
                 let source = Box::new(error);
                 return Err(Error::Connect {
@@ -307,7 +312,7 @@ impl Context {
             tracing::debug!(%url, %error, attempts, "not there yet");
             tokio::time::sleep(nap).await;
             self.check_open()?;
-            pause = (pause * 2).min(policy.longest_pause);
+            pause = pause.saturating_mul(2).min(policy.longest_pause);
         }
     }
 
@@ -334,7 +339,7 @@ impl Context {
         let mut result = Ok(());
         for pipe in &pipes {
             let ended = pipe.ended().await;
-            if let (Error::Timeout { .. }, Ok(())) = (&ended, &result) {
+            if let (Error::Undelivered { .. }, Ok(())) = (&ended, &result) {
                 result = Err(ended);
             }
         }
@@ -371,6 +376,11 @@ impl Inner {
                     reason: format!("it has {}", names.join(", ")),
                 }
             })
+    }
+
+    /// Whether somebody looks after new pipes no more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn add_pipe(&self, core: &Arc<Core>) {

@@ -433,6 +433,22 @@ pub enum Error {
         /// By the peer, or here.
         by_peer: bool,
     },
+    /// The peer did not take in time what was written before closing.
+    #[error("pipe {pipe}: the peer did not take within {} what was written before closing; raise `Timeouts::linger` if it may be that slow", seconds(*.linger))]
+    Undelivered {
+        /// The pipe's name.
+        pipe: Arc<str>,
+        /// The bound on closing.
+        linger: Duration,
+    },
+    /// This side had to end the pipe: its memory, one of its channels, or its handler failed.
+    #[error("pipe {pipe} was ended by this side: {reason}")]
+    Ended {
+        /// The pipe's name.
+        pipe: Arc<str>,
+        /// In words.
+        reason: Arc<str>,
+    },
     /// The peer takes no more messages; this one was not looked at.
     #[error(
         "pipe {pipe}: the peer takes no more messages ({reason}); this one was not processed, send it elsewhere"
@@ -497,6 +513,8 @@ impl Error {
                 | Self::Silent { .. }
                 | Self::Closed { .. }
                 | Self::Rejected { .. }
+                | Self::Undelivered { .. }
+                | Self::Ended { .. }
                 | Self::System(_)
         )
     }

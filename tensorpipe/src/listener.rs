@@ -160,8 +160,108 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
             },
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(PAUSE).await;
+                if is_of_one_connection(&error) {
+                    tokio::task::yield_now().await;
+                } else {
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
         }
+    }
+}
+
+/// Whether only the connection that was to be accepted is to blame: it was gone again. Others wait behind it, so that
+/// strangers who hang up at once must not slow them down.
+fn is_of_one_connection(error: &Error) -> bool {
+    const GONE: [i32; 7] = [
+        libc::ECONNABORTED,
+        libc::ECONNRESET,
+        libc::ENOTCONN,
+        libc::EPIPE,
+        libc::EPROTO,
+        libc::EINTR,
+        libc::ETIMEDOUT,
+    ];
+    let Error::System(error) = error else {
+        return false;
+    };
+    let code = error.source.raw_os_error();
+    code.is_some_and(|code| GONE.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::task::Context as TaskContext;
+
+    use super::*;
+    use crate::context::Context;
+    use crate::error::SystemError;
+    use crate::transports::{BoxFuture, Connection};
+
+    /// Answers each accept with the next of these, then with nothing more.
+    struct Errors(Mutex<VecDeque<i32>>);
+
+    struct ErrorAcceptor(VecDeque<i32>, Arc<tokio::sync::Notify>);
+
+    impl Acceptor for ErrorAcceptor {
+        fn address(&self) -> String {
+            "here".to_owned()
+        }
+
+        fn poll_accept(
+            &mut self,
+            _: &mut TaskContext<'_>,
+        ) -> Poll<Result<Box<dyn Connection>, Error>> {
+            let Some(code) = self.0.pop_front() else {
+                self.1.notify_one();
+                return Poll::Pending;
+            };
+            let error = std::io::Error::from_raw_os_error(code);
+            Poll::Ready(Err(SystemError::new("accept", "here", error).into()))
+        }
+    }
+
+    impl Transport for Errors {
+        fn name(&self) -> &'static str {
+            "errors"
+        }
+
+        fn domain(&self) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+            Box::pin(async { Err(Misuse::NoRuntime.into()) })
+        }
+
+        fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+            Box::pin(async {
+                let codes = std::mem::take(&mut *lock(&self.0));
+                let done = DONE.with(Clone::clone);
+                Ok(Box::new(ErrorAcceptor(codes, done)) as Box<dyn Acceptor>)
+            })
+        }
+    }
+
+    thread_local! {
+        static DONE: Arc<tokio::sync::Notify> = Arc::default();
+    }
+
+    /// How long, on a virtual clock, until all errors are through.
+    async fn through(codes: impl IntoIterator<Item = i32>) -> Duration {
+        let errors: Arc<dyn Transport> = Arc::new(Errors(Mutex::new(codes.into_iter().collect())));
+        let context = Context::builder().transports([errors]).build().unwrap();
+        let begun = tokio::time::Instant::now();
+        let _listener = context.listen(["errors://here"]).await.unwrap();
+        DONE.with(Clone::clone).notified().await;
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strangers_who_hang_up_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
+        let hung_up = std::iter::repeat_n(libc::ECONNABORTED, 1000);
+        assert_eq!(through(hung_up).await, Duration::ZERO);
+        assert!(through([libc::EMFILE, libc::ENFILE]).await >= 2 * PAUSE);
     }
 }

@@ -63,12 +63,6 @@ pub trait Channel: Send + Sync + 'static {
         u64::MAX
     }
 
-    /// Whether it can carry this memory, which is on one of its devices. Where it cannot, the next channel is asked.
-    fn carries(&self, source: &Buffer) -> bool {
-        let _ = source;
-        true
-    }
-
     /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's:
     /// the reader gets memory that is there already. Its lanes stream nothing that theirs did not ask for.
     fn sends_at_once(&self) -> bool {
@@ -144,6 +138,19 @@ pub struct ChannelFault(pub String);
 
 /// One end of a channel on one pipe. See the module's documentation for the contract.
 pub trait Lane: Send {
+    /// Whether it can carry this memory, which is on one of its channel's devices. Where it cannot, the next channel is asked.
+    fn carries(&self, source: &Buffer) -> bool {
+        let _ = source;
+        true
+    }
+
+    /// Whether this much memory is worth sending over it as things are. Where it is not, the next channel is asked, and this
+    /// one sends it only if it is the last.
+    fn pays(&self, len: u64) -> bool {
+        let _ = len;
+        true
+    }
+
     /// Sends `source` as operation `op`.
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>);
 
@@ -160,13 +167,6 @@ pub trait Lane: Send {
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         let _ = (op, io);
         Ok(())
-    }
-
-    /// Whether this much memory is worth sending over it as things are. Where it is not, the next channel is asked, and this
-    /// one sends it only if it is the last.
-    fn pays(&self, len: u64) -> bool {
-        let _ = len;
-        true
     }
 
     /// Nobody waits for `op` any more.

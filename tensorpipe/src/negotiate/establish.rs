@@ -125,5 +125,9 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     lock(&core.shared).set_lanes(lanes);
     context.add_pipe(&core);
     spawn_background(&core);
+    if context.is_closed() {
+        // It was closed before it could see this one.
+        core.start_closing(context.timeouts.linger);
+    }
     Ok(Pipe::new(core))
 }

@@ -262,6 +262,10 @@ impl Connection for Joining {
         self.connection.ends()
     }
 
+    fn wakes(&self) -> u64 {
+        self.connection.wakes()
+    }
+
     fn can_be_hot(&self) -> bool {
         self.connection.can_be_hot()
     }

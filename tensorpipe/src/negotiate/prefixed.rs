@@ -34,6 +34,10 @@ impl Connection for Prefixed {
         self.connection.ends()
     }
 
+    fn wakes(&self) -> u64 {
+        self.connection.wakes()
+    }
+
     fn can_be_hot(&self) -> bool {
         self.connection.can_be_hot()
     }

@@ -4,6 +4,8 @@
 //! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
 //! holder sees before or after it lets go (`hand_over.rs`). So nobody ever waits for somebody else's system call.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
@@ -15,6 +17,7 @@ use super::poller::Poller;
 use super::shared::Shared;
 use super::stats::Counters;
 use super::turn::Turn;
+use super::waiter::wake_all;
 use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
@@ -113,8 +116,15 @@ impl Core {
         let next = || {
             // A statement of its own: the lock would be held during the call, which uses the pipe.
             let next = lock(&self.shared).next_delivery();
-            next.map(|(handler, delivery)| delivery.give(self, &*handler))
-                .is_some()
+            let Some((handler, delivery)) = next else {
+                return false;
+            };
+            // Whoever drives is not whoever wrote the handler.
+            let given = catch_unwind(AssertUnwindSafe(|| delivery.give(self, &*handler)));
+            if let Err(panic) = given {
+                self.handler_panicked(&*panic);
+            }
+            true
         };
         self.turn
             .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
@@ -123,11 +133,34 @@ impl Core {
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
         let mut wakes = Vec::new();
+        let error = self.ending(error);
         lock(&self.shared).end(error, &mut wakes);
-        wakes.into_iter().for_each(std::task::Waker::wake);
+        wake_all(wakes);
         // Lets go of the connection.
         self.poller.wake_background();
         self.deliver();
+    }
+
+    /// A message may be lost: the pipe ends.
+    fn handler_panicked(self: &Arc<Self>, panic: &(dyn Any + Send)) {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("with no message");
+        self.fail(Error::Ended {
+            pipe: self.name.clone(),
+            reason: format!("its handler panicked: {text}").into(),
+        });
+    }
+
+    /// How a pipe ends that ends with `error`: so that everybody can tell that it has.
+    pub(super) fn ending(&self, error: Error) -> Error {
+        if error.ends_pipe() {
+            return error;
+        }
+        Error::Ended {
+            pipe: self.name.clone(),
+            reason: error.to_string().into(),
+        }
     }
 
     pub(crate) fn lost(&self, reason: impl Into<Arc<str>>) -> Error {
@@ -148,7 +181,7 @@ impl Core {
     }
 
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
-        let (silent, lingered, after) = {
+        let (silent, lingered, linger) = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
             (
@@ -163,15 +196,9 @@ impl Core {
                 silence,
             });
         } else if lingered {
-            let what = format!(
-                "pipe {}: delivering what was written before closing",
-                self.name
-            )
-            .into();
-            self.fail(Error::Timeout {
-                what,
-                after,
-                hint: "the peer does not read; raise `Timeouts::linger`",
+            self.fail(Error::Undelivered {
+                pipe: self.name.clone(),
+                linger,
             });
         }
     }

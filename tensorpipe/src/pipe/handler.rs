@@ -10,7 +10,7 @@ use crate::message::Message;
 /// Receives everything of a pipe, on whichever task drives it, one call at a time, in order.
 ///
 /// Methods must not block: what takes longer than some microseconds belongs on a task of its own. They may write to the
-/// pipe, start reads, and close it.
+/// pipe, start reads, and close it. A panic is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// Whether messages are expected at any time, or only while an operation is awaited ([`Pipe::awaiting`]): then others
     /// may be seen some 50 ms late.

@@ -1,7 +1,6 @@
 //! A message that has been announced: its descriptor is known, the reader decides.
 
 use std::sync::Arc;
-use std::task::Waker;
 
 use super::budget::Reservation;
 use super::core::Core;
@@ -9,6 +8,7 @@ use super::loan::Loans;
 use super::plan::Plan;
 use super::read::{Read, ReadInto};
 use super::reading::{Reading, build};
+use super::waiter::wake_all;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
 use crate::device::Buffer;
@@ -135,7 +135,7 @@ impl Incoming {
                 shared.reads.remove(&arrival.id);
                 shared.process(&self.core, &mut wakes);
             }
-            wakes.into_iter().for_each(Waker::wake);
+            wake_all(wakes);
             self.core.drive();
         }
     }
@@ -216,7 +216,7 @@ impl Incoming {
             shared.check_read(id, &mut wakes);
             shared.process(&self.core, &mut wakes);
         }
-        wakes.into_iter().for_each(Waker::wake);
+        wake_all(wakes);
         Ok(Some(id))
     }
 
@@ -254,6 +254,6 @@ pub(super) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
         shared.state.refuse(id, code, reason);
         shared.process(core, &mut wakes);
     }
-    wakes.into_iter().for_each(Waker::wake);
+    wake_all(wakes);
     core.drive();
 }

@@ -12,6 +12,7 @@ use tokio::io::ReadBuf;
 use super::core::Core;
 use super::hand_over::Round;
 use super::shared::Shared;
+use super::waiter::wake_all;
 use crate::device::{Buffer, BufferMut};
 use crate::error::Error;
 use crate::proto::{Input, Mark, OpId, Segment};
@@ -135,9 +136,13 @@ impl Io {
             connection.set_hot(hot);
         }
         let outcome = self.send_and_receive(core, &mut wakes);
+        if let Some(connection) = &self.connection {
+            core.counters.woke(connection.wakes());
+        }
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
+                let error = core.ending(error);
                 lock(&core.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
                 self.let_go(core);
@@ -145,7 +150,7 @@ impl Io {
                 Round::Idle
             }
         };
-        wakes.into_iter().for_each(Waker::wake);
+        wake_all(wakes);
         round
     }
 
@@ -447,6 +452,10 @@ impl Io {
     fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
         let mut guard = lock(&core.shared);
         let shared = &mut *guard;
+        // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
+        if let Some(ended) = &shared.ended {
+            return Err(ended.clone());
+        }
         let input = &self.received[self.start..self.end];
         let fault = |fault| Error::Peer {
             pipe: core.name.clone(),

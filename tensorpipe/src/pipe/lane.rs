@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::budget::{Announced, Announcements};
 use super::core::Core;
 use super::stats::LaneStats;
+use super::waiter::wake_all;
 use crate::channels::ChannelFault;
 use crate::device::{Buffer, BufferMut, Pool};
 use crate::error::Error;
@@ -183,7 +184,7 @@ impl LaneHandle {
                 shared.resume(op, core, &mut wakes);
                 shared.process(core, &mut wakes);
             }
-            wakes.into_iter().for_each(std::task::Waker::wake);
+            wake_all(wakes);
         });
     }
 
@@ -207,7 +208,7 @@ impl LaneHandle {
                 shared.lane_results.push(result);
                 shared.process(core, &mut wakes);
             }
-            wakes.into_iter().for_each(std::task::Waker::wake);
+            wake_all(wakes);
         });
     }
 

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::task::{Context, Poll, Waker};
 
+use super::waiter::wake;
 use crate::device::{Buffer, BufferMut, Device, Memory};
 use crate::message::{Allocation, Message, Place};
 use crate::sync::{Arc, Mutex, lock};
@@ -189,7 +190,7 @@ struct WakeAtLast(Waker);
 
 impl Drop for WakeAtLast {
     fn drop(&mut self) {
-        self.0.wake_by_ref();
+        wake(self.0.clone());
     }
 }
 

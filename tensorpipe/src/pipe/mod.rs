@@ -256,7 +256,7 @@ impl Pipe {
     /// by [`Timeouts::linger`](crate::Timeouts::linger).
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the peer did not take everything in time, else how the pipe ended before it did.
+    /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
     pub async fn close(&self) -> Result<(), Error> {
         self.close_within(self.core().timeouts.linger).await
     }

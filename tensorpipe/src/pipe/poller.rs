@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use super::waiter::wake;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// How long a forgotten future can delay the others of its pipe.
@@ -37,28 +38,50 @@ struct Roles {
     active: bool,
 }
 
+impl Roles {
+    /// Whether this operation would wake this task already.
+    fn knows(&mut self, id: u64, waker: &Waker) -> bool {
+        let mut waiting = self.waiting.iter();
+        let known = waiting.any(|(waiting, known)| *waiting == id && known.will_wake(waker));
+        // Where nobody ticks the registration is not complete.
+        self.active |= known;
+        known && self.ticking
+    }
+}
+
 impl Poller {
     /// Makes `waker` the one to be woken; `slot` remembers the registration, whose number is returned.
     pub(crate) fn register(&self, slot: &mut Option<u64>, waker: &Waker) -> u64 {
+        if let Some(id) = *slot
+            && lock(&self.roles).knows(id, waker)
+        {
+            return id;
+        }
+        // A waker is somebody else's code, also when it is cloned or dropped: not under the lock.
+        let waker = waker.clone();
         let mut start_ticking = None;
-        let id = {
+        let (id, old) = {
             let mut roles = lock(&self.roles);
             let id = *slot.get_or_insert_with(|| {
                 roles.next_id += 1;
                 roles.next_id
             });
-            match roles.waiting.iter_mut().find(|(waiting, _)| *waiting == id) {
-                Some((_, known)) => known.clone_from(waker),
-                None => roles.waiting.push((id, waker.clone())),
-            }
             roles.active = true;
             if !std::mem::replace(&mut roles.ticking, true) {
                 start_ticking = roles.background.clone();
             }
-            id
+            let old = match roles.waiting.iter_mut().find(|(waiting, _)| *waiting == id) {
+                Some((_, known)) => Some(std::mem::replace(known, waker)),
+                None => {
+                    roles.waiting.push((id, waker));
+                    None
+                }
+            };
+            (id, old)
         };
+        drop(old);
         if let Some(background) = start_ticking {
-            background.wake();
+            wake(background);
         }
         id
     }
@@ -66,12 +89,13 @@ impl Poller {
     /// The operation is awaited no more.
     pub(crate) fn leave(&self, slot: &mut Option<u64>) {
         let Some(id) = slot.take() else { return };
-        let had_role = {
+        let (had_role, left) = {
             let mut roles = lock(&self.roles);
             let had_role = roles.waiting.last().is_some_and(|(last, _)| *last == id);
-            roles.waiting.retain(|(waiting, _)| *waiting != id);
-            had_role
+            let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
+            (had_role, at.map(|at| roles.waiting.remove(at)))
         };
+        drop(left);
         if had_role && self.notified.load(Ordering::SeqCst) {
             self.notify();
         }
@@ -113,14 +137,14 @@ impl Poller {
                 .cloned()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 
     pub(crate) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 
@@ -133,10 +157,10 @@ impl Poller {
     pub(crate) fn tick(&self) -> bool {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
-        if asleep {
-            roles.waiting.pop();
-        }
+        let passed_over = asleep.then(|| roles.waiting.pop());
         roles.ticking = !roles.waiting.is_empty() || std::mem::take(&mut roles.active);
+        drop(roles);
+        drop(passed_over);
         asleep
     }
 }

@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use super::core::Core;
 use super::loan::Loans;
-use super::waiter::{Interest, Waiter};
+use super::waiter::{Interest, Waiter, wake_all};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::sync::lock;
@@ -174,7 +174,7 @@ impl Drop for ReadInto {
             }
             shared.process(&core, &mut wakes);
         }
-        wakes.into_iter().for_each(Waker::wake);
+        wake_all(wakes);
         core.drive();
     }
 }

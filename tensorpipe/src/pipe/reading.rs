@@ -12,14 +12,14 @@ use crate::tensor::Tensor;
 pub(super) struct Reading {
     /// `None` while parts come ahead of the application's read.
     descriptor: Option<Descriptor>,
+    /// How many parts have bytes, and are wanted: counted once, since there may be thousands.
+    wanted: usize,
     /// Parts that are there, by number.
     parts: Vec<(u16, Buffer)>,
     /// Memory of the application's for parts that come ahead into pooled memory: they are copied.
     places: Vec<(u16, BufferMut)>,
     /// Parts that were not wanted.
     skipped: Vec<u16>,
-    /// How many parts make it complete. Counted once: a peer chooses how many parts there are.
-    wanted: usize,
     /// Parts that go elsewhere than their writer says: which, from where, to where.
     elsewhere: Vec<(u16, Device, Device)>,
     /// Given to the handler when complete, instead of waited for.
@@ -51,15 +51,15 @@ impl Reading {
         elsewhere: Vec<(u16, Device, Device)>,
         pushed: bool,
     ) {
-        self.parts.extend(eager);
-        self.parts.retain(|(part, _)| !skipped.contains(part));
-        let nonempty = descriptor.payloads.iter().map(|payload| payload.len);
-        let nonempty = nonempty.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let wanted = nonempty
+        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let wanted = lens
             .enumerate()
             .filter(|(part, len)| *len > 0 && !skipped.contains(&(*part as u16)));
         self.wanted = wanted.count();
         self.descriptor = Some(descriptor);
+        self.parts.extend(eager);
+        self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;
         self.skipped = skipped;
         self.elsewhere = elsewhere;
@@ -108,7 +108,7 @@ impl Reading {
 
     /// The message, if its last part is there.
     pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
-        if self.descriptor.is_none() || self.wanted > self.parts.len() {
+        if self.descriptor.is_none() || self.parts.len() < self.wanted {
             return None;
         }
         let parts = std::mem::take(&mut self.parts);

@@ -267,7 +267,10 @@ impl Shared {
                 self.with_lane(op, channel, |lane, io| lane.cancel(op, io))
             }
             Event::Channel { op, channel, body } => {
-                let name = self.lanes[usize::from(channel)].channel.name();
+                let Some(slot) = self.lanes.get(usize::from(channel)) else {
+                    return Ok(());
+                };
+                let name = slot.channel.name();
                 let mut result = Ok(());
                 self.with_lane(op, channel, |lane, io| result = lane.control(op, &body, io));
                 self.announce(op.message);

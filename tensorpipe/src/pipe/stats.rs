@@ -14,6 +14,8 @@ pub struct PipeStats {
     pub bytes_out: u64,
     /// Bytes read from the connection.
     pub bytes_in: u64,
+    /// How often the peer slept and had to be woken by a system call of its own, where the transport does that itself (shm).
+    pub wakes: u64,
     /// Payload and tensor bytes copied from the receive buffer, or by a channel from memory of the peer's, into their place; the
     /// rest was read into it directly, or not moved at all.
     pub bytes_copied: u64,
@@ -48,6 +50,7 @@ pub(crate) struct Counters {
     pub(super) reads: AtomicU64,
     pub(super) bytes_out: AtomicU64,
     pub(super) bytes_in: AtomicU64,
+    pub(super) wakes: AtomicU64,
     pub(super) bytes_copied: AtomicU64,
 }
 
@@ -58,22 +61,35 @@ impl Counters {
             reads: self.reads.load(Ordering::Relaxed),
             bytes_out: self.bytes_out.load(Ordering::Relaxed),
             bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            wakes: self.wakes.load(Ordering::Relaxed),
             bytes_copied: self.bytes_copied.load(Ordering::Relaxed),
             ..PipeStats::default()
         }
     }
 
     pub(super) fn wrote(&self, bytes: usize) {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+        add(&self.writes, 1);
+        add(&self.bytes_out, bytes);
     }
 
     pub(super) fn read(&self, bytes: usize) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+        add(&self.reads, 1);
+        add(&self.bytes_in, bytes);
+    }
+
+    pub(super) fn woke(&self, in_all: u64) {
+        self.wakes.store(in_all, Ordering::Relaxed);
     }
 
     pub(super) fn copied(&self, bytes: usize) {
-        self.bytes_copied.fetch_add(bytes as u64, Ordering::Relaxed);
+        add(&self.bytes_copied, bytes);
     }
+}
+
+/// Only whoever has the connection counts: no exchange is needed.
+fn add(counter: &AtomicU64, count: usize) {
+    counter.store(
+        counter.load(Ordering::Relaxed) + count as u64,
+        Ordering::Relaxed,
+    );
 }

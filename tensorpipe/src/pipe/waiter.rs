@@ -1,6 +1,7 @@
 //! The pattern of every operation that is awaited: look, drive the pipe, look again, wait.
 
-use std::task::{Context, Poll};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context, Poll, Waker};
 
 use super::core::Core;
 use super::shared::Shared;
@@ -66,10 +67,12 @@ impl Waiter {
                     return None;
                 }
                 // Asleep: whoever drives the pipe and finds what this waits for wakes it.
+                // A waker is somebody else's code, also when it is cloned or dropped: never under a lock.
+                let waker = cx.waker().clone();
                 let mut shared = lock(&self.core.shared);
                 let found = look(&mut shared);
                 if found.is_none() {
-                    shared.waiting.push((slot, interest, cx.waker().clone()));
+                    shared.waiting.push((slot, interest, waker));
                     self.listed = true;
                 }
                 found
@@ -86,28 +89,48 @@ impl Waiter {
 
     /// Looks; what it waits for may be what it is about to do itself, so it is not to be woken.
     fn look<T>(&mut self, look: &mut impl FnMut(&mut Shared) -> Option<T>) -> Option<T> {
-        let mut shared = lock(&self.core.shared);
-        if std::mem::take(&mut self.listed) {
-            shared
-                .waiting
-                .retain(|(slot, _, _)| Some(*slot) != self.slot);
-        }
-        look(&mut shared)
+        let listed = std::mem::take(&mut self.listed);
+        let (found, old) = {
+            let mut shared = lock(&self.core.shared);
+            let old = listed.then(|| unlist(self.slot, &mut shared));
+            (look(&mut shared), old)
+        };
+        drop(old);
+        found
     }
 
     fn leave(&mut self) {
         let Some(slot) = self.slot else { return };
         if std::mem::take(&mut self.listed) {
-            let mut shared = lock(&self.core.shared);
-            shared.waiting.retain(|(other, _, _)| *other != slot);
+            let old = unlist(self.slot, &mut lock(&self.core.shared));
+            drop(old);
         }
         self.core.poller.leave(&mut self.slot);
         self.core.stop_looking(slot, &mut self.spins);
     }
 }
 
+fn unlist(slot: Option<u64>, shared: &mut Shared) -> Option<(u64, Interest, Waker)> {
+    let waiting = &mut shared.waiting;
+    let at = waiting
+        .iter()
+        .position(|(other, ..)| Some(*other) == slot)?;
+    Some(waiting.swap_remove(at))
+}
+
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+/// Wakes all of them, without a lock. One that panics does not keep the others asleep.
+pub(super) fn wake_all(wakes: Vec<Waker>) {
+    wakes.into_iter().for_each(wake);
+}
+
+pub(super) fn wake(waker: Waker) {
+    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+        tracing::warn!("a waker panicked; its task was not woken");
     }
 }

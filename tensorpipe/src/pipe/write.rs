@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::shared::{LaneSlot, Shared};
-use super::waiter::{Interest, Waiter};
+use super::waiter::{Interest, Waiter, wake_all};
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
@@ -144,7 +144,7 @@ pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
         shared.end_write(id, Err(error), &mut wakes);
         shared.process(core, &mut wakes);
     }
-    wakes.into_iter().for_each(Waker::wake);
+    wake_all(wakes);
     core.drive();
 }
 
@@ -206,7 +206,7 @@ fn choose(
     let (source, len) = (memory.device(), memory.len());
     let wanted = target.unwrap_or(Device::CPU);
     let serves =
-        |slot: &LaneSlot| slot.pairs.contains(&(source, wanted)) && slot.channel.carries(memory);
+        |slot: &LaneSlot| slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory);
     let mut able = lanes.iter().enumerate().filter(|(_, slot)| serves(slot));
     let best = able
         .clone()
@@ -224,7 +224,7 @@ fn choose(
     let anywhere = |slot: &LaneSlot| {
         slot.pairs
             .iter()
-            .find(|(ours, _)| *ours == source && slot.channel.carries(memory))
+            .find(|(ours, _)| *ours == source && slot.lane.carries(memory))
             .map(|(_, theirs)| *theirs)
     };
     match lanes

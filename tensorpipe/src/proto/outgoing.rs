@@ -182,6 +182,9 @@ impl<S: Clone, D> PipeState<S, D> {
             return Ok(());
         };
         outgoing.stage = Stage::Granted;
+        // As many as the peer likes: looked up, not searched.
+        let mut skip = skip.to_vec();
+        skip.sort_unstable();
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
             let Carriage::Bulk { channel, .. } = part.carriage else {
                 continue;

@@ -14,8 +14,8 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough for
-/// the counters not to matter.
-const STRIDE: usize = 32 << 10;
+/// the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
+const STRIDE: usize = 16 << 10;
 
 /// In a counter: its end is done. Counters themselves stay far below.
 pub(super) const DONE: u64 = 1 << 63;
@@ -45,8 +45,8 @@ pub(crate) trait Place {
     fn capacity(&self) -> usize;
     /// Copies into the ring; `at + bytes.len() <= capacity`.
     fn put(&self, at: usize, bytes: &[u8]);
-    /// Copies out of the ring; `at + bytes.len() <= capacity`. `stream`: they are too many to stay in the caches.
-    fn take(&self, at: usize, bytes: &mut [u8], stream: bool);
+    /// Copies out of the ring; `at + bytes.len() <= capacity`.
+    fn take(&self, at: usize, bytes: &mut [u8]);
 }
 
 /// The other end has broken the rules of the ring, or is gone.
@@ -214,7 +214,6 @@ impl<P: Place> Consumer<P> {
     pub(crate) fn read(
         &mut self,
         bytes: &mut [u8],
-        stream: bool,
         mut wake: impl FnMut(),
     ) -> Result<usize, Fault> {
         let mut filled = 0;
@@ -231,8 +230,7 @@ impl<P: Place> Consumer<P> {
                 .min((self.written - self.read) as usize)
                 .min(capacity - at)
                 .min(STRIDE);
-            self.place
-                .take(at, &mut bytes[filled..filled + len], stream);
+            self.place.take(at, &mut bytes[filled..filled + len]);
             self.read += len as u64;
             filled += len;
             let control = self.place.control();

@@ -3,7 +3,6 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::copy;
 use super::ends::{Control, Place};
 use crate::sys::shared_memory::SharedMemory;
 
@@ -87,14 +86,15 @@ impl Place for Mapped {
         let to = unsafe { self.data.add(at) };
         // SAFETY: the range was just checked to lie within the data. Another process may write there at the same time
         // only if it breaks the protocol; the copy then holds some bytes or others, as raw copies may.
-        unsafe { copy::into_shared(to, bytes) }
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
     }
 
-    fn take(&self, at: usize, bytes: &mut [u8], stream: bool) {
+    // Streaming stores, which leave the caches alone, were measured here: no faster for 16 and 256 MiB, slower for 1 MiB.
+    fn take(&self, at: usize, bytes: &mut [u8]) {
         assert!(bytes.len() <= self.capacity && at <= self.capacity - bytes.len());
         // SAFETY: within the data.
         let from = unsafe { self.data.add(at) };
         // SAFETY: as for `put`.
-        unsafe { copy::out_of_shared(from, bytes, stream) }
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 }

@@ -6,7 +6,6 @@
     reason = "the bytes lie in memory that another process writes: raw pointers, never references"
 )]
 
-mod copy;
 mod ends;
 mod mapped;
 

@@ -23,7 +23,7 @@ fn ring(capacity: usize) -> (Producer<Mapped>, Consumer<Mapped>) {
 #[derive(Clone, Debug)]
 enum Step {
     Write(Vec<usize>),
-    Read(usize, bool),
+    Read(usize),
     ConsumerSleeps,
     ProducerSleeps,
     StayAwake,
@@ -32,7 +32,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         prop::collection::vec(0usize..6000, 1..4).prop_map(Step::Write),
-        (0usize..6000, any::<bool>()).prop_map(|(len, stream)| Step::Read(len, stream)),
+        (0usize..6000).prop_map(Step::Read),
         Just(Step::ConsumerSleeps),
         Just(Step::ProducerSleeps),
         Just(Step::StayAwake),
@@ -64,10 +64,10 @@ proptest! {
                     queue.extend(&all[..wrote]);
                     // What did not fit is written again with other content.
                 }
-                Step::Read(len, stream) => {
+                Step::Read(len) => {
                     let mut bytes = vec![0; len];
                     let mut woken = 0;
-                    let read = consumer.read(&mut bytes, stream, || woken += 1).unwrap();
+                    let read = consumer.read(&mut bytes, || woken += 1).unwrap();
                     prop_assert_eq!(read, len.min(queue.len()));
                     let expected: Vec<u8> = queue.drain(..read).collect();
                     prop_assert_eq!(&bytes[..read], &expected[..]);
@@ -96,7 +96,7 @@ proptest! {
         }
         producer.finish(|| ());
         let mut rest = vec![0; queue.len()];
-        prop_assert_eq!(consumer.read(&mut rest, false, || ()).unwrap(), queue.len());
+        prop_assert_eq!(consumer.read(&mut rest, || ()).unwrap(), queue.len());
         prop_assert!(consumer.is_ready() && consumer.is_finished());
         prop_assert_eq!(rest, Vec::from(queue));
     }
@@ -143,7 +143,7 @@ fn two_threads_sleep_and_wake_and_lose_nothing() {
     let mut bytes = [0; 5000];
     while !consumer.is_finished() {
         let read = consumer
-            .read(&mut bytes, got % 2 == 0, || {
+            .read(&mut bytes, || {
                 wakes_producer.store(true, Ordering::SeqCst);
                 writer.thread().unpark();
             })
@@ -173,10 +173,7 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
             .0
             .store(nonsense, Ordering::SeqCst);
         assert!(consumer.is_ready());
-        assert_eq!(
-            consumer.read(&mut [0; 10], false, || ()),
-            Err(Fault::Counter)
-        );
+        assert_eq!(consumer.read(&mut [0; 10], || ()), Err(Fault::Counter));
     }
     for nonsense in [1, 4097, u64::MAX >> 1] {
         let (mut producer, consumer) = ring(4096);
@@ -192,7 +189,7 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
     // Going back.
     let (mut producer, mut consumer) = ring(4096);
     producer.write([&[1; 100][..]], || ()).unwrap();
-    consumer.read(&mut [0; 100], false, || ()).unwrap();
+    consumer.read(&mut [0; 100], || ()).unwrap();
     producer
         .place
         .control()

@@ -117,6 +117,17 @@ impl Segment {
         self.pages
     }
 
+    /// The bytes of `range`.
+    ///
+    /// # Safety
+    /// The range lies within the segment, and its piece writes nothing there while the result lives.
+    pub(super) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        // SAFETY: inside the mapping, by this function's contract.
+        let start = unsafe { self.mapping.start().as_ptr().add(range.start) };
+        // SAFETY: as above; the mapping lives as long as self and was zeroed at birth, and nobody writes.
+        unsafe { std::slice::from_raw_parts(start, range.len()) }
+    }
+
     /// To be passed to a reader.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -264,6 +275,39 @@ mod tests {
         assert_eq!(CALLED.load(Ordering::SeqCst), 0);
         pieces.pop();
         assert_eq!(CALLED.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_forked_child_gives_nothing_back_and_unmaps_nothing() {
+        use crate::sys::ledger::{Debts, Ledger};
+        use nix::sys::wait::{WaitStatus, waitpid};
+        use nix::unistd::{ForkResult, fork};
+        let mut pieces = Segment::cut(1 << 20, 1 << 20).unwrap();
+        pieces[0].bytes_mut().fill(3);
+        let ledger = Ledger::new().unwrap();
+        let debts = Debts::map(ledger.fd()).unwrap();
+        let loan = ledger.offer(pieces[0].segment(), 0..1 << 20).unwrap();
+        let entry = loan.entry();
+        assert!(debts.take(entry));
+        // SAFETY: the child only drops what it has inherited, and leaves at once.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                debts.give_back(entry);
+                ledger.withdraw(entry);
+                let is_out = !loan.is_back();
+                drop((loan, debts, ledger, pieces));
+                // SAFETY: ends the child without running what the parent has registered.
+                unsafe { libc::_exit(i32::from(!is_out)) }
+            }
+            ForkResult::Parent { child } => {
+                let status = waitpid(child, None).unwrap();
+                assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+            }
+        }
+        assert!(!loan.is_back() && ledger.is_out());
+        assert!(pieces[0].bytes().iter().all(|byte| *byte == 3));
+        debts.give_back(entry);
+        assert!(loan.is_back());
     }
 
     #[test]

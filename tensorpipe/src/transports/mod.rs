@@ -34,6 +34,11 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
 
+    /// How often the peer had to be woken by a system call beside those that move bytes.
+    fn wakes(&self) -> u64 {
+        0
+    }
+
     /// Whether waiting by looking again and again is worth while: [`set_hot`](Connection::set_hot) has a meaning.
     fn can_be_hot(&self) -> bool {
         false

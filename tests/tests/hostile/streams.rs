@@ -259,3 +259,31 @@ fn a_message_cut_at_every_byte_is_no_harm() {
     }
     target.stays_unharmed();
 }
+
+/// What comes behind the end of a pipe is not looked at: not even what was sent with it.
+#[test]
+fn frames_behind_a_fault_of_a_channel_find_nobody() {
+    let target = Target::start();
+    let channel = |message: u64| {
+        let mut body = message.to_le_bytes().to_vec();
+        body.extend_from_slice(&[0, 0, 1, 2, 3]);
+        frame(CHANNEL, &body)
+    };
+    let bulk = || message(b"", &[tensor(0, 0, 0, &[1000])], b"");
+    // The eager part divides what is looked at at once.
+    let eager = message(b"", &[tensor(1, 0, 0, &[5])], b"eager");
+    let bytes = [
+        bulk(),
+        channel(0),
+        eager,
+        bulk(),
+        channel(2),
+        bulk(),
+        channel(3),
+    ]
+    .concat();
+    let mut raw = Raw::open(&target.pipes);
+    raw.send(&bytes);
+    raw.is_cut("a channel's bytes that make no sense", SOON);
+    target.stays_unharmed();
+}

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tensorpipe::{Error, Message};
+use tensorpipe::{Error, Message, MessageTensor};
 use tensorpipe_tests::descriptors;
 
-use super::scene::{Peer, alone, check, context, eventually, lendable, made, mappings, soon};
+use super::scene::{
+    Peer, alone, check, context, eventually, lendable, made, mappings, seed_of, soon,
+};
 
 const LEN: usize = 3 << 20;
 
@@ -141,5 +143,46 @@ fn a_stopped_process_keeps_what_it_has_and_gives_it_back_later() {
         assert_eq!(peer.told("check").await, "1 are the same");
         assert_eq!(peer.told("forget 1").await, "0 are kept");
         assert_eq!(lendable(context.pool()).lent_bytes, 0);
+    });
+}
+
+#[test]
+fn killed_at_any_moment_a_process_leaves_no_memory_out_and_nothing_mapped() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        for millis in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55] {
+            let mut peer = Peer::start(&context).await;
+            let pipe = peer.pipe.clone();
+            let pool = context.pool().clone();
+            // Both lend and give back as fast as they can, with some loans always out.
+            let traffic = tokio::spawn(async move {
+                let mut held = std::collections::VecDeque::new();
+                for seed in 0u64.. {
+                    let tensor = made(&pool, 70_000, seed % 5);
+                    let keep = MessageTensor::from(tensor).with_metadata(seed_of(seed % 5));
+                    let ask = Message::new(format!("swap 300000 {}", seed % 7)).tensor(keep);
+                    pipe.send(ask)?;
+                    let given = pipe.read().await?.tensors.remove(0).tensor;
+                    check(&given, seed % 7);
+                    held.push_back(given);
+                    if held.len() > 3 {
+                        held.pop_front();
+                    }
+                }
+                Ok::<(), Error>(())
+            });
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            peer.child.kill();
+            let error = soon("the end", traffic).await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+            drop(peer);
+            eventually("memory back", || {
+                let stats = lendable(context.pool());
+                (stats.lent_bytes, stats.outstanding_bytes) == (0, 0)
+            })
+            .await;
+        }
+        context.pool().trim(0);
+        eventually("nothing is mapped", || mappings() == 0).await;
     });
 }

@@ -56,6 +56,8 @@ enum Lie {
     WildOffer,
     /// A slot that no ledger has.
     WildSlot,
+    /// It sends back what it was never lent.
+    NotItsOwn,
 }
 
 const SEGMENT: [u8; 16] = [7; 16];
@@ -110,7 +112,7 @@ impl Lane for LiarsLane {
             _ => {}
         }
         self.sources.insert(op, source);
-        let mut offer = vec![1];
+        let mut offer = vec![if self.lie == Lie::NotItsOwn { 3 } else { 1 }];
         offer.extend_from_slice(&SEGMENT);
         offer.extend_from_slice(&0u64.to_le_bytes());
         offer.extend_from_slice(&len.to_le_bytes());
@@ -176,12 +178,15 @@ fn recv(socket: RawFd) -> Option<Vec<u8>> {
     (len > 0).then(|| bytes[..len].to_vec())
 }
 
+/// Packets that came after the answer.
+static ASKED_AGAIN: AtomicU64 = AtomicU64::new(0);
+
 /// The exchange of a process that lies, on a thread; its name.
 fn exchange(lie: Lie) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("tensorpipe-liar-{}-{number}", std::process::id());
-    if lie == Lie::Absent {
+    if matches!(lie, Lie::Absent | Lie::NotItsOwn) {
         return name;
     }
     let listener = socket(
@@ -200,7 +205,9 @@ fn exchange(lie: Lie) -> String {
         assert_eq!((hello.len(), &hello[..6]), (38, &b"\x01tple\x01"[..]));
         answer(lie, socket);
         // Until the other side closes.
-        while recv(socket).is_some() {}
+        while recv(socket).is_some() {
+            ASKED_AGAIN.fetch_add(1, Ordering::SeqCst);
+        }
         nix::unistd::close(socket).unwrap();
     });
     name
@@ -240,6 +247,12 @@ fn answer(lie: Lie, socket: RawFd) {
 
 /// A tensor of the liar's, and how the reading of it went.
 async fn read_of(lie: Lie) -> (Result<Message, Error>, Pipe) {
+    let (writer, reader) = pipe_of(lie).await;
+    (read(&writer, &reader).await, reader)
+}
+
+/// The liar's end, and the reader's.
+async fn pipe_of(lie: Lie) -> (Pipe, Pipe) {
     let liar: Arc<dyn Channel> = Arc::new(Liar {
         lie,
         name: exchange(lie),
@@ -251,14 +264,17 @@ async fn read_of(lie: Lie) -> (Result<Message, Error>, Pipe) {
     let listener = reader.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let (writer, reader) = tokio::join!(writer.connect(&url), listener.accept());
-    let (writer, reader) = (writer.unwrap(), reader.unwrap());
+    (writer.unwrap(), reader.unwrap())
+}
+
+async fn read(writer: &Pipe, reader: &Pipe) -> Result<Message, Error> {
     let tensor = Tensor::from_vec(pattern(LEN, 1), [LEN as u64]).unwrap();
     let sent = writer.write(Message::new("m").tensor(tensor));
     let read = soon("the read", reader.read()).await;
     if read.is_ok() {
         soon("the write", sent).await.unwrap();
     }
-    (read, reader)
+    read
 }
 
 #[test]
@@ -283,6 +299,7 @@ fn what_cannot_be_relied_on_is_not_mapped_and_the_bytes_come_another_way() {
         Lie::Denies,
         Lie::Closes,
         Lie::Absent,
+        Lie::NotItsOwn,
         Lie::Silent,
     ] {
         alone(async || {
@@ -296,6 +313,19 @@ fn what_cannot_be_relied_on_is_not_mapped_and_the_bytes_come_another_way() {
             assert!(mapped.count() <= 1, "{lie:?}:\n{maps}");
         });
     }
+}
+
+#[test]
+fn an_exchange_that_failed_is_left_alone_for_a_while() {
+    alone(async || {
+        ASKED_AGAIN.store(0, Ordering::SeqCst);
+        let (writer, reader) = pipe_of(Lie::Unsealed).await;
+        for _ in 0..5 {
+            let message = read(&writer, &reader).await.unwrap();
+            check(&message.tensors[0].tensor, 1);
+        }
+        assert_eq!(ASKED_AGAIN.load(Ordering::SeqCst), 0);
+    });
 }
 
 #[test]

@@ -71,6 +71,11 @@ pub(crate) fn made(pool: &Pool, len: usize, seed: u64) -> Tensor {
     tensor
 }
 
+/// As a tensor's metadata.
+pub(crate) fn seed_of(seed: u64) -> Vec<u8> {
+    seed.to_le_bytes().to_vec()
+}
+
 #[track_caller]
 pub(crate) fn check(tensor: &Tensor, seed: u64) {
     let bytes = tensor.as_bytes().unwrap();
@@ -110,9 +115,17 @@ impl Peer {
 
     /// Has it keep a tensor.
     pub(crate) async fn keeps(&self, tensor: &Tensor, seed: u64) {
-        let tensor = MessageTensor::from(tensor.clone()).with_metadata(seed.to_le_bytes().to_vec());
+        let tensor = MessageTensor::from(tensor.clone()).with_metadata(seed_of(seed));
         let message = Message::new("keep").tensor(tensor);
         soon("a write", self.pipe.write(message)).await.unwrap();
+    }
+
+    /// Has it send back what it gets, without a copy or a handle of its own.
+    pub(crate) async fn echoes(&self, tensor: &Tensor) -> Tensor {
+        let message = Message::new("echo").tensor(tensor.clone());
+        self.pipe.send(message).unwrap();
+        let mut message = soon("an echo", self.pipe.read()).await.unwrap();
+        message.tensors.remove(0).tensor
     }
 
     /// Has it make a tensor in its pool and send it.
@@ -166,6 +179,18 @@ pub(crate) fn play() {
                 ["give", len, seed] => {
                     let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
                     pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["swap", len, seed] => {
+                    kept.extend(message.tensors);
+                    kept.drain(..kept.len().saturating_sub(3));
+                    let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
+                    pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["echo"] => {
+                    let tensor = message.tensors.into_iter().next().unwrap();
+                    pipe.send(Message::new("echoed").tensor(tensor)).unwrap();
                     continue;
                 }
                 ["eat", "descriptors"] => {

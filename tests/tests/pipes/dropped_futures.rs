@@ -23,7 +23,7 @@ const LEN: usize = 2_000_000;
 
 #[tokio::test]
 async fn a_dropped_read_descriptor_loses_no_message() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let write = client.write(message(times, LEN));
@@ -43,7 +43,7 @@ async fn a_dropped_read_descriptor_loses_no_message() {
 
 #[tokio::test]
 async fn a_dropped_read_gives_up_its_message_and_no_other() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let dropped = client.write(message(1000, LEN));
@@ -67,7 +67,7 @@ async fn a_dropped_read_gives_up_its_message_and_no_other() {
 
 #[tokio::test]
 async fn a_dropped_write_still_writes() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let write = polled(client.write(message(times, LEN)), times as usize);
@@ -85,7 +85,7 @@ async fn a_dropped_write_still_writes() {
 
 #[tokio::test]
 async fn a_cancelled_write_leaves_the_pipe_going() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let mut write = client.write(message(1000, LEN));
@@ -151,7 +151,7 @@ async fn a_dropped_flush_or_accept_or_connect_leaves_nothing_stuck() {
 
 #[tokio::test]
 async fn a_dropped_close_still_delivers() {
-    both_ways(async |context| {
+    every_way(async |context| {
         for times in 0..12 {
             let (client, server) = pair(&context, &context).await;
             client.send(message(7, LEN)).unwrap();
@@ -193,4 +193,57 @@ async fn a_forgotten_future_does_not_starve_the_others() {
     server.send(message(2, 10)).unwrap();
     check(&within("the answer", answers).await.unwrap(), 2, 10);
     drop((forgotten, also_forgotten));
+}
+
+/// A waker of somebody who made a mistake.
+struct Panics;
+
+impl std::task::Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("not now");
+    }
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_keeps_nobody_else_asleep() {
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let waiting: Vec<_> = (0..8)
+            .map(|_| {
+                let server = server.clone();
+                tokio::spawn(async move { server.ended().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        let bad = std::task::Waker::from(Arc::new(Panics));
+        let mut cx = std::task::Context::from_waker(&bad);
+        let mut read = pin!(server.read_descriptor());
+        let mut ended = pin!(server.ended());
+        assert!(read.as_mut().poll(&mut cx).is_pending());
+        assert!(ended.as_mut().poll(&mut cx).is_pending());
+        client.send(message(1, 10)).unwrap();
+        within("closing", client.close()).await.unwrap();
+        drop(within("closing", server.close()).await);
+        for waiting in waiting {
+            within("the end", waiting).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_longest_bounds_are_for_ever() {
+    let policy = ConnectPolicy::patient(Duration::MAX);
+    let longest = timeouts(|timeouts| {
+        (timeouts.handshake, timeouts.linger) = (Duration::MAX, Duration::MAX);
+        timeouts.silence = Some(Duration::MAX);
+    });
+    let context = over_tcp().timeouts(longest).connect_policy(policy);
+    let context = context.build().unwrap();
+    let (client, server) = pair(&context, &context).await;
+    exchange(&client, &server, 1, 70_000).await;
+    let bounds = (client.close_within(Duration::MAX), server.close());
+    let (one, two) = within("closing", async { tokio::join!(bounds.0, bounds.1) }).await;
+    one.unwrap();
+    two.unwrap();
 }

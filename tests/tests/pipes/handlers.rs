@@ -83,7 +83,7 @@ impl Handler for Answers {
 
 #[tokio::test]
 async fn a_handler_answers_from_inside() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         client.send(message(0, 10)).unwrap();
         let handler = Answers::new(&server, None);
@@ -159,4 +159,48 @@ async fn a_handler_that_blocks_does_not_lock_its_pipe() {
         );
     }
     drop(server);
+}
+
+/// Panics over each message.
+struct Panics(AtomicUsize);
+
+impl Handler for Panics {
+    fn incoming(&self, _: Incoming) {
+        panic!("over this one");
+    }
+    fn message(&self, _: u64, _: Result<Message, Error>) {}
+    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+    fn going_away(&self, _: u64, _: &str) {}
+    fn closed(&self, _: &Error) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let (other, far) = pair(&context, &context).await;
+        let handler = Arc::new(Panics(AtomicUsize::new(0)));
+        server.set_handler(handler.clone());
+        for number in 0..3 {
+            client.send(message(number, 10)).unwrap();
+        }
+        // Whoever drives does not panic.
+        let error = within("the end", server.ended()).await;
+        assert!(
+            error.to_string().contains("panicked: over this one"),
+            "{error}"
+        );
+        assert!(error.ends_pipe());
+        eventually("the handler hears of it", || {
+            handler.0.load(Ordering::SeqCst) == 1
+        })
+        .await;
+        let error = within("the peer's end", client.ended()).await;
+        assert!(error.ends_pipe(), "{error:?}");
+        exchange(&other, &far, 1, 70_000).await;
+    })
+    .await;
 }

@@ -9,6 +9,7 @@ mod handlers;
 mod limits;
 mod pressure;
 mod processes;
+mod spinning;
 mod stress;
 
 use std::future::Future;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
-use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
 
 /// A context as between two machines: bytes go through the kernel.
@@ -28,6 +29,13 @@ fn over_tcp() -> ContextBuilder {
         .transports(transports)
         .channels(channels)
         .connect_policy(ConnectPolicy::patient(Duration::from_secs(20)))
+}
+
+/// A context as between two processes of one machine: pipes are moved to shared memory.
+fn over_shm() -> ContextBuilder {
+    let transports: [Arc<dyn Transport>; 2] =
+        [Arc::new(ShmTransport::new()), Arc::new(TcpTransport::new())];
+    over_tcp().transports(transports)
 }
 
 /// The two ends of a pipe: the one that connected, the one that accepted.
@@ -43,9 +51,10 @@ async fn tcp_pair() -> (Pipe, Pipe) {
     pair(&context, &context).await
 }
 
-/// Runs a test where tensors go through the kernel, and where they are handed over.
-async fn both_ways(test: impl AsyncFn(Context)) {
+/// Runs a test where tensors go through the kernel, through shared memory, and where they are handed over.
+async fn every_way(test: impl AsyncFn(Context)) {
     test(over_tcp().build().unwrap()).await;
+    test(over_shm().build().unwrap()).await;
     test(Context::new()).await;
 }
 

@@ -73,7 +73,7 @@ async fn large_tensors_wait_at_the_writer() {
 
 #[tokio::test]
 async fn many_writes_before_reads_keep_their_order() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         for number in 0..3000 {
             client

@@ -126,7 +126,7 @@ async fn over_tcp_alone_the_route_says_why_too() {
     let route = pipe.route().to_string();
     assert!(route.starts_with("transport tcp (127.0.0.1:"), "{route}");
     assert!(
-        route.contains("not transport shm: the peer does not have it"),
+        route.contains("not transport shm: the connecting side does not have it"),
         "{route}"
     );
 }

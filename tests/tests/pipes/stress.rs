@@ -5,7 +5,7 @@ use super::*;
 /// Writers and readers on clones of both ends of one pipe, in both directions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_tasks_on_one_pipe() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let mut tasks = tokio::task::JoinSet::new();
         const TASKS: u64 = 4;
@@ -61,7 +61,7 @@ async fn many_tasks_on_one_pipe() {
 /// Pipes come and go while others work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_pipes_come_and_go() {
-    both_ways(async |context| {
+    every_way(async |context| {
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
         let accepting = tokio::spawn(async move {

@@ -94,12 +94,16 @@ impl Call {
 
     /// Gives up what is overdue. `false`: nobody needs the connection any more.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let Some(lender) = self.lender.upgrade() else {
+            return false;
+        };
         let late = self.asked.extract_if(.., |asked| asked.until <= now);
         for asked in late {
+            lender.failed();
             let reason = format!("the peer's exchange says nothing for {PATIENCE:?}");
             let _ = asked.tell.send(Err(reason));
         }
-        self.lender.strong_count() > 0
+        true
     }
 
     /// Takes what comes; an error, told to all who asked, when it is over.
@@ -107,11 +111,11 @@ impl Call {
         let result = self.packets();
         if let Err(reason) = &result {
             tracing::debug!(reason, "the exchange of a lender is lost");
-            for asked in self.asked.drain(..) {
-                let _ = asked.tell.send(Err(reason.clone()));
-            }
             if let Some(lender) = self.lender.upgrade() {
                 lender.lost();
+            }
+            for asked in self.asked.drain(..) {
+                let _ = asked.tell.send(Err(reason.clone()));
             }
         }
         result
@@ -139,6 +143,9 @@ impl Call {
                 (Some(Packet::Segment(id)), true) => {
                     let segment = passed(&received).and_then(Foreign::map);
                     let mapped = segment.and_then(|segment| lender.mapped(id, segment));
+                    if mapped.is_err() {
+                        lender.failed();
+                    }
                     self.answer(id, &mapped);
                 }
                 (Some(Packet::None(id)), true) => {

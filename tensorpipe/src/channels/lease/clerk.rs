@@ -166,7 +166,10 @@ impl Clerk {
                             call.fetch(segment, tell);
                             self.calls.push(call);
                         }
-                        Err(reason) => drop(tell.send(Err(reason))),
+                        Err(reason) => {
+                            lender.failed();
+                            let _ = tell.send(Err(reason));
+                        }
                     },
                 }
             }

@@ -1,9 +1,11 @@
 //! A process that lends to this one, and what it has lent.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Instant;
 
+use super::clerk::PATIENCE;
 use super::exchange::{Command, Exchange};
 use super::frame::Offer;
 use crate::device::Memory;
@@ -31,8 +33,10 @@ pub(super) struct Lender {
 /// What came from its exchange.
 #[derive(Debug, Default)]
 struct Has {
+    /// Nothing is asked of it until then: it did not do what it should.
+    unreliable_until: Option<Instant>,
     debts: Option<Arc<Debts>>,
-    segments: HashMap<SegmentId, Arc<Foreign>>,
+    segments: BTreeMap<SegmentId, Arc<Foreign>>,
 }
 
 /// What became of an offer.
@@ -92,7 +96,8 @@ impl Lender {
             segment,
             debts,
             entry: offer.entry,
-            _lender: self.clone(),
+            id: offer.segment,
+            lender: self.clone(),
         })
     }
 
@@ -105,8 +110,10 @@ impl Lender {
             segment,
             tell,
         });
-        let gone = |_| Err("the exchange of this process is gone".to_owned());
-        told.await.unwrap_or_else(gone)
+        let gone = || Err("the exchange of this process is gone".to_owned());
+        // The clerk answers sooner, if it is there.
+        let told = tokio::time::timeout(2 * PATIENCE, told).await;
+        told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
     }
 
     pub(super) fn welcomed(&self, debts: Debts) {
@@ -137,6 +144,18 @@ impl Lender {
     pub(super) fn lost(&self) {
         let has = std::mem::take(&mut *lock(&self.has));
         drop(has);
+        self.failed();
+    }
+
+    /// It did not answer, or what it passed could not be mapped: for a while tensors come as bytes at once, instead of waiting for
+    /// it each time.
+    pub(super) fn failed(&self) {
+        lock(&self.has).unreliable_until = Some(Instant::now() + PATIENCE);
+    }
+
+    pub(super) fn is_unreliable(&self) -> bool {
+        let until = lock(&self.has).unreliable_until;
+        until.is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -153,8 +172,25 @@ pub(super) struct Borrowed {
     segment: Arc<Foreign>,
     debts: Arc<Debts>,
     entry: Entry,
+    id: SegmentId,
     /// Keeps the connection over which its process sees that this one is there.
-    _lender: Arc<Lender>,
+    lender: Arc<Lender>,
+}
+
+impl Borrowed {
+    pub(super) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+        Arc::ptr_eq(&self.lender, lender)
+    }
+
+    /// As its lender knows a part of it.
+    pub(super) fn as_offer(&self, offset: usize, len: usize) -> Offer {
+        Offer {
+            segment: self.id,
+            offset: (self.range.start + offset) as u64,
+            len: len as u64,
+            entry: self.entry,
+        }
+    }
 }
 
 impl Memory for Borrowed {

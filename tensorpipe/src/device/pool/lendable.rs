@@ -121,7 +121,8 @@ impl Lendables {
         let evicted = {
             let mut state = lock(&self.state);
             if state.origin.is_some_and(|owner| owner != origin) {
-                *state = State::default();
+                // Nothing of the parent's is touched, not even to be dropped.
+                std::mem::forget(std::mem::take(&mut *state));
             }
             state.origin = Some(origin);
             if let Some(piece) = state.reuse(size) {
