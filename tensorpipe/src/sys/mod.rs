@@ -8,5 +8,6 @@ pub(crate) mod machine;
 pub(crate) mod memfd;
 pub(crate) mod memory;
 pub(crate) mod peer;
+pub(crate) mod process_memory;
 pub(crate) mod segment;
 pub(crate) mod unix_fds;
