@@ -89,9 +89,9 @@ async fn peer_pool_time_and_scope() {
         .unwrap();
     assert!(CallContext::current().is_none());
     assert_eq!(client.peer().await.unwrap(), ("Barbara".to_owned(), false));
-    let taken = far.pool().stats().taken;
+    let taken = far.pool().stats().lendable.taken;
     assert_eq!(client.pooled(1 << 20).await.unwrap().byte_len(), 1 << 20);
-    assert!(far.pool().stats().taken > taken);
+    assert!(far.pool().stats().lendable.taken > taken);
     // First on a task of its own, then on the connection's.
     for _ in 0..5 {
         let (left, plain, scoped) = client.current().await.unwrap();
