@@ -9,8 +9,58 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU8;
 use std::sync::{PoisonError, TryLockError};
 
-pub use loom::sync::Arc;
-pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::death;
+
+pub use std::sync::Arc;
+pub use std::sync::atomic::Ordering;
+
+macro_rules! atomics {
+    ($($name:ident: $type:ty;)+) => {
+        $(
+            /// loom's, each use of which is a step.
+            #[derive(Debug)]
+            pub struct $name(loom::sync::atomic::$name);
+
+            impl $name {
+                /// One with this value.
+                pub fn new(value: $type) -> Self {
+                    let atomic = loom::sync::atomic::$name::new(value);
+                    // loom has one order for sequentially consistent stores, to which the first value does not belong.
+                    atomic.store(value, Ordering::SeqCst);
+                    Self(atomic)
+                }
+            }
+
+            impl Default for $name {
+                fn default() -> Self {
+                    Self::new(<$type>::default())
+                }
+            }
+
+            impl Deref for $name {
+                type Target = loom::sync::atomic::$name;
+
+                fn deref(&self) -> &Self::Target {
+                    death::step();
+                    &self.0
+                }
+            }
+        )+
+    };
+}
+
+atomics! {
+    AtomicBool: bool;
+    AtomicU32: u32;
+    AtomicU64: u64;
+    AtomicUsize: usize;
+}
+
+/// loom's, which is a step, too.
+pub fn fence(order: Ordering) {
+    death::step();
+    loom::sync::atomic::fence(order);
+}
 
 /// A lock that is either always waited for or always tried.
 pub struct Mutex<T: ?Sized> {

@@ -1,6 +1,6 @@
 //! Runs the models of a pipe: a test each.
 
-use tensorpipe_loom::pipe::{deliveries, kicks, wakes};
+use tensorpipe_loom::pipe::{deliveries, kicks, looks, wakes};
 
 macro_rules! models {
     ($($module:ident: $($model:ident),+;)+) => {
@@ -25,4 +25,15 @@ models! {
         two_operations_wait,
         an_operation_waits_behind_one_that_leaves,
         an_operation_waits_behind_a_forgotten_one;
+    looks: an_operation_that_looks_gets_its_message,
+        a_spinner_leaves_while_another_waits,
+        a_sleeper_outlasts_one_that_finds_its_message_at_once,
+        a_newer_operation_takes_over,
+        the_tick_finds_a_pipe_that_was_left_hot,
+        the_tick_goes_on_while_the_pipe_is_hot,
+        the_tick_finds_a_forgotten_spinner,
+        an_operation_waits_behind_a_forgotten_spinner,
+        an_operation_leaves_a_pipe_that_listens,
+        a_spinner_that_was_cooled_leaves_no_trace,
+        a_pipe_begins_to_listen;
 }

@@ -1,26 +1,26 @@
 //! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
 
-use std::task::Waker;
-
 use super::hand_over::{HandOver, Round};
+use super::hot::Hot;
+use super::io::{Io, Line};
 use super::poller::Poller;
 use super::shared::Shared;
 use super::turn::Turn;
-use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering, lock};
-
-/// In one go: one that finds nothing, and one more.
-const LOOKS: u32 = 2;
+use super::waiter::Interest;
+use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
 pub(super) struct Core {
+    pub(super) name: &'static str,
     pub(super) poller: Poller,
     pub(super) shared: Mutex<Shared>,
-    io: HandOver<Io>,
-    turn: Turn,
     pub(super) hot: Hot,
+    pub(super) io: HandOver<Io>,
+    turn: Turn,
+    /// The connection can be hot.
+    able: bool,
+    line: Arc<Line>,
     /// How many deliveries wait for the handler.
     deliveries: AtomicUsize,
-    /// What the connection has, in messages.
-    arrived: AtomicU32,
     /// What the application wants to be sent, and what has left.
     written: AtomicU32,
     sent: AtomicU32,
@@ -28,29 +28,29 @@ pub(super) struct Core {
     handler: Option<fn(&Self, u32)>,
 }
 
-/// A connection that always asks to be woken.
-pub(super) struct Hot;
-
-impl Hot {
-    pub(super) fn heat(&self) {}
-}
-
-/// What whoever drives has to itself.
-#[derive(Default)]
-struct Io {
-    read: u32,
-}
-
 impl Core {
+    /// One whose connection always asks to be woken.
     pub(super) fn new(handler: Option<fn(&Self, u32)>) -> Self {
+        Self::with(false, handler)
+    }
+
+    /// One whose connection can be hot.
+    pub(super) fn that_can_be_hot() -> Self {
+        Self::with(true, None)
+    }
+
+    fn with(able: bool, handler: Option<fn(&Self, u32)>) -> Self {
+        let line = Arc::new(Line::new(able));
         Self {
+            name: "model",
             poller: Poller::default(),
             shared: Mutex::default(),
-            io: HandOver::new(Io::default()),
+            hot: Hot::new(able),
+            io: HandOver::new(Io::new(line.clone())),
             turn: Turn::default(),
-            hot: Hot,
+            able,
+            line,
             deliveries: AtomicUsize::new(0),
-            arrived: AtomicU32::new(0),
             written: AtomicU32::new(0),
             sent: AtomicU32::new(0),
             handler,
@@ -84,47 +84,45 @@ impl Core {
     }
 
     fn round(&self, io: &mut Io) -> Round {
+        // Here and below: what cannot be hot spares the models steps.
+        if self.able {
+            io.set_hot(self.hot.is_on());
+        }
         let written = self.written.load(Ordering::Relaxed);
         self.sent.store(written, Ordering::Relaxed);
-        let arrived = self.arrived.load(Ordering::Relaxed);
         let mut round = Round::Idle;
         let mut wakes = Vec::new();
-        while round == Round::Idle && io.read < arrived {
+        while round == Round::Idle
+            && let Some(message) = io.next()
+        {
+            if self.able {
+                self.hot.found();
+            }
             let mut shared = lock(&self.shared);
             shared.received += 1;
-            wakes.append(&mut shared.waiting);
+            let received = u64::from(shared.received);
+            wakes.extend(
+                (shared.waiting)
+                    .extract_if(.., |(_, interest, _)| *interest == Interest::Read(received)),
+            );
             if self.handler.is_some() {
-                shared.deliveries.push_back(io.read);
+                shared.deliveries.push_back(message);
                 self.deliveries
                     .store(shared.deliveries.len(), Ordering::SeqCst);
                 if !self.turn.is_taken() {
                     round = Round::More;
                 }
             }
-            io.read += 1;
         }
         wakes.into_iter().for_each(|(_, _, waker)| waker.wake());
         round
     }
 
-    /// Looks whether there is something to do.
-    pub(super) fn look(&self) -> bool {
-        let look = |io: &mut Io| io.read < self.arrived.load(Ordering::Relaxed);
-        self.io.look(LOOKS, look)
-    }
-
-    /// Nobody looks again instead of sleeping: how long that pays is a matter of time, which a model has not.
-    pub(super) fn look_again(&self, _: u64, _: &mut bool, _: &Waker) -> bool {
-        false
-    }
-
-    pub(super) fn stop_looking(&self, _: u64, _: &mut bool) {}
-
-    /// The peer sends a message: the connection has it, and wakes the poller.
+    /// The peer sends a message.
     pub(super) fn arrive(&self) {
-        // Relaxed: that a round sees it is up to what hands over.
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        self.poller.notify();
+        if self.line.arrive() {
+            self.poller.notify();
+        }
     }
 
     /// The application sends a message.

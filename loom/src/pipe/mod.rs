@@ -1,16 +1,26 @@
 //! A pipe as far as its threads hand over to each other.
 //!
-//! `hand_over`, `turn`, `poller` and `waiter` are those of `tensorpipe/src/pipe/`. `core` is the smallest pipe around them.
+//! `awaiting`, `hand_over`, `hot`, `turn`, `poller` and `waiter` are those of `tensorpipe/src/pipe/`. `core`, `io`, `shared` and
+//! `spin` are the smallest pipe around them, `tasks` those who use it.
 
+#[expect(dead_code, unreachable_pub, reason = "applications use it, too")]
+#[path = "../../../tensorpipe/src/pipe/awaiting.rs"]
+mod awaiting;
 mod core;
 pub mod deliveries;
 #[path = "../../../tensorpipe/src/pipe/hand_over.rs"]
 mod hand_over;
+#[path = "../../../tensorpipe/src/pipe/hot.rs"]
+mod hot;
+mod io;
 pub mod kicks;
+pub mod looks;
 #[expect(dead_code, reason = "the end of the background task is not modelled")]
 #[path = "../../../tensorpipe/src/pipe/poller.rs"]
 mod poller;
 mod shared;
+mod spin;
+mod tasks;
 #[path = "../../../tensorpipe/src/pipe/turn.rs"]
 mod turn;
 #[expect(dead_code, reason = "all operations wait for the same here")]

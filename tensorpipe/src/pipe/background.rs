@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::core::Core;
-use super::hot::BACKGROUND;
 use super::poller::TICK;
 use crate::error::Error;
 use crate::sync::{Arc, lock};
@@ -36,18 +35,7 @@ impl Future for Background {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let core = this.core.clone();
-        if this.spins && !core.look() && core.look_again(BACKGROUND, &mut this.spins, cx.waker()) {
-            return Poll::Pending;
-        }
-        core.poller.set_background(cx.waker());
-        // Operations that are awaited look for themselves, unless the one that did has just ended.
-        let looks = core.hot.is_on() || !core.poller.has_waiting();
-        if looks {
-            core.hot.heat();
-        }
-        core.drive();
-        let looks = looks && (this.spins || !core.hot.has_spinner());
-        if looks && core.look_again(BACKGROUND, &mut this.spins, cx.waker()) {
+        if core.drive_in_background(&mut this.spins, cx.waker()) {
             // Its clock can wait that long.
             return Poll::Pending;
         }
@@ -79,12 +67,7 @@ impl Future for Background {
             }
             this.wake_at = None;
             if core.poller.is_ticking() {
-                if core.hot.is_forgotten() {
-                    core.cool();
-                }
-                if core.poller.tick() {
-                    core.drive();
-                }
+                core.tick();
             }
         }
     }

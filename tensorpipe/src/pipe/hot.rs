@@ -3,7 +3,7 @@
 //! While a pipe is hot, its connection asks nobody to be woken. Invariant: while anybody waits, it is hot only if its
 //! spinner, one task, is scheduled to look again; a spinner that leaves, or has looked long enough, cools the pipe or sees
 //! to another. A spinner that was forgotten (its future is kept and not polled), or left and was followed by none, is
-//! noticed by the background task's tick.
+//! noticed by the background task's tick. `tensorpipe-loom` checks it in every order of the threads' steps.
 //!
 //! A look costs a few nanoseconds and no system call. Between some looks the task goes to the end of its runtime's queue
 //! (`wake_by_ref`), so that whatever else is ready runs first: of several busy pipes on one thread each gets its turn, and
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::core::Core;
 use super::io::Io;
-use super::spin::Spin;
+use super::spin::{LOOKS_IN_A_POLL, Spin};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// The background task as a spinner; operations are numbered from 1.
@@ -22,13 +22,11 @@ pub(super) const BACKGROUND: u64 = u64::MAX;
 
 const NOBODY: u64 = 0;
 
-/// Looks in one poll. A runtime takes longer to come back to a task than they take.
-const LOOKS: u32 = 16;
-
 #[derive(Debug)]
 pub(super) struct Hot {
     /// The connection knows how.
     able: bool,
+    // These two are changed by exchanges only: the model checker knows their order then, and they cost no more.
     on: AtomicBool,
     spinner: AtomicU64,
     /// Looks so far, and how many there were when the background task last looked after the spinner.
@@ -62,7 +60,7 @@ impl Hot {
     /// A wait is about to begin: from the next look on the connection does not ask to be woken, if looking pays.
     pub(super) fn heat(&self) {
         if self.able && !self.is_on() && lock(&self.spin).pays() {
-            self.on.store(true, Ordering::SeqCst);
+            self.on.swap(true, Ordering::SeqCst);
         }
     }
 
@@ -70,9 +68,9 @@ impl Hot {
         self.spinner.load(Ordering::SeqCst) != NOBODY
     }
 
-    /// From now on messages are taken at any time.
-    pub(super) fn listen(&self) {
-        self.listens.store(true, Ordering::Relaxed);
+    /// `who` is the spinner no more, if it was.
+    fn resign(&self, who: u64) {
+        let _ = (self.spinner).compare_exchange(who, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Bytes have come.
@@ -92,9 +90,16 @@ impl Hot {
 }
 
 impl Core {
+    /// From now on messages are taken at any time.
+    pub(super) fn listen(&self) {
+        self.hot.listens.store(true, Ordering::SeqCst);
+        // The pipe may have been left hot.
+        self.poller.wake_background();
+    }
+
     /// Whether something can be done now: looks a few times. For the spinner, between two polls.
     pub(super) fn look(&self) -> bool {
-        self.io.look(LOOKS, Io::look)
+        self.io.look(LOOKS_IN_A_POLL, Io::look)
     }
 
     /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says
@@ -106,19 +111,24 @@ impl Core {
         }
         hot.waiting.store(true, Ordering::Relaxed);
         if !hot.is_on() {
-            *spins = false;
+            if std::mem::take(spins) {
+                // Cooled by another in between, which may not have seen it.
+                hot.resign(who);
+            }
             lock(&hot.spin).sleeps(Instant::now);
             return false;
         }
-        if !std::mem::replace(spins, true) {
-            hot.spinner.store(who, Ordering::SeqCst);
-        } else if hot.spinner.load(Ordering::SeqCst) != who {
+        let spinner = hot.spinner.load(Ordering::SeqCst);
+        // Nobody spins where the pipe was cooled in between, and made hot again.
+        if !std::mem::replace(spins, true) || spinner == NOBODY {
+            hot.spinner.swap(who, Ordering::SeqCst);
+        } else if spinner != who {
             // Another, which has begun to wait since, has taken over.
             *spins = false;
             return false;
         }
         hot.looks.fetch_add(1, Ordering::Relaxed);
-        if lock(&hot.spin).in_vain(LOOKS, Instant::now) {
+        if lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now) {
             waker.wake_by_ref();
             return true;
         }
@@ -133,21 +143,54 @@ impl Core {
     /// and heating would cost more than it does. If none comes, the background task's tick cools it; until then what
     /// the peer says of its own accord (a ping, a goodbye) lies there.
     pub(super) fn stop_looking(self: &Arc<Self>, who: u64, spins: &mut bool) {
-        if !std::mem::take(spins) || self.hot.spinner.load(Ordering::SeqCst) != who {
+        let hot = &self.hot;
+        if !hot.able {
             return;
         }
-        self.hot.spinner.store(NOBODY, Ordering::SeqCst);
+        if std::mem::take(spins) {
+            hot.resign(who);
+        }
+        // Also where it never looked: it may have made the pipe hot, and found what it waits for at once.
+        if !hot.is_on() || hot.has_spinner() {
+            return;
+        }
         if self.poller.has_waiting() {
             self.poller.wake_background();
-        } else if self.hot.listens.load(Ordering::Relaxed) {
+        } else if hot.listens.load(Ordering::SeqCst) {
             self.cool();
         }
     }
 
     /// From now on the connection asks to be woken.
     pub(super) fn cool(self: &Arc<Self>) {
-        self.hot.spinner.store(NOBODY, Ordering::SeqCst);
+        self.hot.spinner.swap(NOBODY, Ordering::SeqCst);
         if self.hot.on.swap(false, Ordering::SeqCst) {
+            self.drive();
+        }
+    }
+
+    /// The background task drives. Returns whether it is the spinner, and scheduled to look again.
+    pub(super) fn drive_in_background(self: &Arc<Self>, spins: &mut bool, waker: &Waker) -> bool {
+        if *spins && !self.look() && self.look_again(BACKGROUND, spins, waker) {
+            return true;
+        }
+        self.poller.set_background(waker);
+        // Operations that are awaited look for themselves, unless the one that did has just ended.
+        let looks = self.hot.is_on() || !self.poller.has_waiting();
+        if looks {
+            self.hot.heat();
+        }
+        self.drive();
+        let looks = looks && (*spins || !self.hot.has_spinner());
+        looks && self.look_again(BACKGROUND, spins, waker)
+    }
+
+    /// The background task looks after forgotten futures.
+    pub(super) fn tick(self: &Arc<Self>) {
+        if self.hot.is_forgotten() {
+            self.cool();
+        }
+        if self.poller.tick() {
             self.drive();
         }
     }

@@ -1,5 +1,6 @@
 //! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 
+mod awaiting;
 mod background;
 mod budget;
 mod core;
@@ -22,6 +23,7 @@ mod turn;
 mod waiter;
 mod write;
 
+pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
 pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
@@ -229,7 +231,7 @@ impl Pipe {
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
     pub fn set_handler(&self, handler: Arc<dyn Handler>) {
         if handler.listens() {
-            self.core().hot.listen();
+            self.core().listen();
         }
         lock(&self.core().shared).set_handler(handler);
         self.core().drive();
@@ -237,11 +239,7 @@ impl Pipe {
 
     /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].
     pub fn awaiting(&self) -> Awaiting {
-        Awaiting {
-            core: self.core().clone(),
-            slot: None,
-            spins: false,
-        }
+        Awaiting::new(self.core().clone())
     }
 
     /// Tells the peer that no message of its from now on will be looked at, and why; those that come are refused.
@@ -306,65 +304,4 @@ fn take_arrival(core: &Arc<Core>, shared: &mut Shared) -> Option<Result<Incoming
             by_peer: true,
         })
     })
-}
-
-/// Drives a pipe for an operation that a [`Handler`] completes.
-///
-/// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
-/// state, and [`Awaiting::look_again`] when that found nothing: the task is then the one that is woken when the pipe's
-/// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
-/// even sleep.
-pub struct Awaiting {
-    core: Arc<Core>,
-    slot: Option<u64>,
-    spins: bool,
-}
-
-impl std::fmt::Debug for Awaiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Awaiting")
-            .field("pipe", &self.core.name)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Awaiting {
-    /// Makes `waker` the one that the connection wakes, and moves nothing: for an operation that begins with
-    /// [`Pipe::send_soon`].
-    pub fn register(&mut self, waker: &std::task::Waker) {
-        self.core.poller.register(&mut self.slot, waker);
-    }
-
-    /// Makes `waker` the one that the connection wakes, and moves what can be moved.
-    pub fn drive(&mut self, waker: &std::task::Waker) {
-        self.core.poller.register(&mut self.slot, waker);
-        if !self.spins {
-            self.core.hot.heat();
-        } else if !self.core.look() {
-            return;
-        }
-        self.core.drive();
-    }
-
-    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
-    /// again. Returns whether it is; if so, nobody else has to wake it.
-    pub fn look_again(&mut self, waker: &std::task::Waker) -> bool {
-        let Some(who) = self.slot else { return false };
-        self.core.look_again(who, &mut self.spins, waker)
-    }
-
-    /// The operation is awaited no more (as by dropping this).
-    pub fn leave(&mut self) {
-        let who = self.slot;
-        self.core.poller.leave(&mut self.slot);
-        if let Some(who) = who {
-            self.core.stop_looking(who, &mut self.spins);
-        }
-    }
-}
-
-impl Drop for Awaiting {
-    fn drop(&mut self) {
-        self.leave();
-    }
 }

@@ -9,13 +9,10 @@
 //!
 //! An end that wants to sleep says so and looks once more; an end that has moved bytes looks whether the other sleeps.
 //! Both orders are store, full fence, load, so at least one of the two sees the other (Dekker). Whoever takes the flag
-//! down wakes: by what means is the owner's business.
+//! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in every
+//! order of the two ends' steps.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
-
-/// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough for
-/// the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
-const STRIDE: usize = 16 << 10;
 
 /// In a counter: its end is done. Counters themselves stay far below.
 pub(super) const DONE: u64 = 1 << 63;
@@ -33,13 +30,18 @@ pub(crate) struct Control {
     pub(super) written: Alone<AtomicU64>,
     /// Bytes read so far, and [`DONE`] when nobody reads any more.
     pub(super) read: Alone<AtomicU64>,
-    // Apart from the counters: these change only when somebody sleeps.
+    // Apart from the counters: these change only when somebody sleeps. By exchanges only, which have one order that the
+    // model checker knows of, too.
     consumer_sleeps: Alone<AtomicU32>,
     producer_sleeps: Alone<AtomicU32>,
 }
 
 /// Where a ring lives.
 pub(crate) trait Place {
+    /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
+    /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
+    const STRIDE: usize = 16 << 10;
+
     fn control(&self) -> &Control;
     /// A power of two.
     fn capacity(&self) -> usize;
@@ -119,7 +121,7 @@ impl<P: Place> Producer<P> {
         let mut published = begun;
         'all: for mut piece in pieces {
             while !piece.is_empty() {
-                if self.room() < piece.len().min(STRIDE) {
+                if self.room() < piece.len().min(P::STRIDE) {
                     self.look()?;
                     if self.room() == 0 {
                         break 'all;
@@ -130,12 +132,12 @@ impl<P: Place> Producer<P> {
                     .len()
                     .min(self.room())
                     .min(self.place.capacity() - at)
-                    .min(STRIDE);
+                    .min(P::STRIDE);
                 let (now, later) = piece.split_at(len);
                 self.place.put(at, now);
                 self.written += len as u64;
                 piece = later;
-                if self.written - published >= STRIDE as u64 {
+                if self.written - published >= P::STRIDE as u64 {
                     published = self.written;
                     self.publish(&mut wake);
                 }
@@ -166,14 +168,14 @@ impl<P: Place> Producer<P> {
     /// Announces sleep until there is room. Returns whether to sleep: `false` if there is something to do.
     pub(crate) fn sleep(&mut self) -> bool {
         let sleeps = &self.place.control().producer_sleeps.0;
-        sleeps.store(1, Ordering::Relaxed);
+        sleeps.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.look().is_err() || self.room() > 0 {
             self.place
                 .control()
                 .producer_sleeps
                 .0
-                .store(0, Ordering::Relaxed);
+                .swap(0, Ordering::Relaxed);
             return false;
         }
         true
@@ -229,7 +231,7 @@ impl<P: Place> Consumer<P> {
             let len = (bytes.len() - filled)
                 .min((self.written - self.read) as usize)
                 .min(capacity - at)
-                .min(STRIDE);
+                .min(P::STRIDE);
             self.place.take(at, &mut bytes[filled..filled + len]);
             self.read += len as u64;
             filled += len;
@@ -252,7 +254,7 @@ impl<P: Place> Consumer<P> {
     /// Announces sleep until there are bytes. Returns whether to sleep: `false` if there is something to do.
     pub(crate) fn sleep(&mut self) -> bool {
         let sleeps = &self.place.control().consumer_sleeps.0;
-        sleeps.store(1, Ordering::Relaxed);
+        sleeps.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_ready() {
             self.stay_awake();
@@ -265,7 +267,7 @@ impl<P: Place> Consumer<P> {
     pub(crate) fn stay_awake(&self) {
         let sleeps = &self.place.control().consumer_sleeps.0;
         if sleeps.load(Ordering::Relaxed) != 0 {
-            sleeps.store(0, Ordering::Relaxed);
+            sleeps.swap(0, Ordering::Relaxed);
         }
     }
 

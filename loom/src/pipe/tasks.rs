@@ -1,0 +1,200 @@
+//! The tasks around a model's pipe: operations, and the background task.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::thread;
+
+use super::awaiting::Awaiting;
+use super::core::Core;
+use super::spin;
+use super::waiter::{Interest, Waiter};
+use crate::sync::{Arc, lock};
+
+/// A pipe with a background task, which acts only when it is told to.
+pub(super) struct Pipe {
+    pub(super) core: Arc<Core>,
+    pub(super) background: Arc<Background>,
+}
+
+impl Pipe {
+    /// A pipe whose connection always asks to be woken.
+    pub(super) fn new() -> Self {
+        Self::with(Core::new(None))
+    }
+
+    /// A pipe whose connection can be hot, and is cold. For how long it pays to look, `answers` says.
+    pub(super) fn that_can_be_hot(answers: &'static [bool]) -> Self {
+        spin::answer(&[]);
+        let pipe = Self::with(Core::that_can_be_hot());
+        spin::answer(answers);
+        pipe
+    }
+
+    fn with(core: Core) -> Self {
+        let core = Arc::new(core);
+        let background = Arc::new(Background {
+            woken: Woken::new(),
+            spins: AtomicBool::new(false),
+            ticks: AtomicBool::new(false),
+        });
+        core.poller.set_background(&background.woken.waker());
+        // The first operation of all also starts the looks: that wake would hide the loss of another one.
+        drop(Task::new(wait_for(core.clone(), 1)));
+        background.act(&core);
+        Self { core, background }
+    }
+
+    pub(super) fn spawn<T: 'static>(
+        &self,
+        run: impl FnOnce(&Arc<Core>, &Background) -> T + 'static,
+    ) -> thread::JoinHandle<T> {
+        let (core, background) = (self.core.clone(), self.background.clone());
+        thread::spawn(move || run(&core, &background))
+    }
+
+    /// `task` and the background task, whose timer never ends, act until neither is woken any more.
+    pub(super) fn act_on_wakes<'a>(&self, task: impl Into<Option<&'a mut Task>>) {
+        let mut task = task.into();
+        while task.as_mut().is_some_and(|task| task.act_on_wakes())
+            || self.background.act_on_wakes(&self.core)
+        {}
+    }
+
+    /// What happens when no thread is left: the background task acts, and `task`.
+    pub(super) fn settle<'a>(&self, task: impl Into<Option<&'a mut Task>>) {
+        let mut task = task.into();
+        for _ in 0..3 {
+            task.as_mut().map(|task| task.act_on_wakes());
+            self.background.act(&self.core);
+        }
+        task.map(Task::act_on_wakes);
+    }
+}
+
+/// The background task, as far as it drives.
+pub(super) struct Background {
+    woken: Arc<Woken>,
+    spins: AtomicBool,
+    /// Its timer is set to the next look.
+    ticks: AtomicBool,
+}
+
+impl Background {
+    /// It has been woken, or its timer ends.
+    pub(super) fn act(&self, core: &Arc<Core>) {
+        if !self.act_on_wakes(core) && self.ticks.load(Ordering::Relaxed) {
+            core.tick();
+            self.sleep(core);
+        }
+    }
+
+    /// The same, but the timer does not end.
+    pub(super) fn act_on_wakes(&self, core: &Arc<Core>) -> bool {
+        let woken = self.woken.take();
+        if woken {
+            let mut spins = self.spins.load(Ordering::Relaxed);
+            let goes_on = core.drive_in_background(&mut spins, &self.woken.waker());
+            self.spins.store(spins, Ordering::Relaxed);
+            if !goes_on {
+                self.sleep(core);
+            }
+        }
+        woken
+    }
+
+    fn sleep(&self, core: &Core) {
+        self.ticks
+            .store(core.poller.is_ticking(), Ordering::Relaxed);
+    }
+}
+
+/// Awaits so many messages.
+pub(super) async fn wait_for(core: Arc<Core>, messages: u32) {
+    let mut waiter = Waiter::new(core);
+    poll_fn(|cx| {
+        waiter.poll(cx, Interest::Read(messages.into()), |shared| {
+            (shared.received >= messages).then_some(())
+        })
+    })
+    .await;
+}
+
+/// The same for an operation with a state of its own.
+pub(super) async fn call_for(core: Arc<Core>, messages: u32) {
+    let mut awaiting = Awaiting::new(core.clone());
+    poll_fn(|cx| {
+        awaiting.drive(cx.waker());
+        let mut shared = lock(&core.shared);
+        if shared.received >= messages {
+            return Poll::Ready(());
+        }
+        shared
+            .waiting
+            .push((0, Interest::Read(messages.into()), cx.waker().clone()));
+        drop(shared);
+        awaiting.look_again(cx.waker());
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A task that acts only when it is told to.
+pub(super) struct Task {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    woken: Arc<Woken>,
+    pub(super) is_ready: bool,
+}
+
+impl Task {
+    /// Polled once.
+    pub(super) fn new(future: impl Future<Output = ()> + 'static) -> Self {
+        let mut task = Self {
+            future: Box::pin(future),
+            woken: Woken::new(),
+            is_ready: false,
+        };
+        task.poll();
+        task
+    }
+
+    /// Acts if it has been woken. Returns whether it was.
+    pub(super) fn act_on_wakes(&mut self) -> bool {
+        let woken = self.woken.take() && !self.is_ready;
+        if woken {
+            self.poll();
+        }
+        woken
+    }
+
+    fn poll(&mut self) {
+        let waker = self.woken.waker();
+        let polled = self.future.as_mut().poll(&mut Context::from_waker(&waker));
+        self.is_ready = polled.is_ready();
+    }
+}
+
+/// A task that was woken. No step of a model: the tasks' runtime sees to that.
+struct Woken(AtomicBool);
+
+impl Woken {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicBool::new(false)))
+    }
+
+    fn waker(self: &Arc<Self>) -> Waker {
+        self.clone().into()
+    }
+
+    fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,41 @@
+//! Bytes arrive whole and in order, and are never touched by both ends at once.
+
+use loom::thread;
+
+use super::line::Line;
+use super::memory::ring;
+use crate::check;
+use crate::sync::Arc;
+
+/// Through a ring that holds less than one write, both ends sleeping.
+pub fn bytes_arrive_through_a_small_ring() {
+    check(2, || stream(2, 4, [0, 0]));
+}
+
+/// Through a ring that holds more than is published at once.
+pub fn bytes_arrive_through_a_larger_ring() {
+    check(2, || stream(4, 5, [0, 0]));
+}
+
+/// Both ends look a few times before they sleep: a wake that is needed is not lost.
+pub fn bytes_arrive_while_both_look() {
+    check(2, || stream(2, 4, [1, 2]));
+}
+
+fn stream(capacity: usize, len: u8, looks: [u32; 2]) {
+    let (mut producer, mut consumer) = ring(capacity);
+    let line = Arc::new(Line::new());
+    let bytes: Vec<u8> = (1..=len).collect();
+    let writer = {
+        let (line, bytes) = (line.clone(), bytes.clone());
+        thread::spawn(move || {
+            let sent = line.send(&mut producer, &bytes, looks[0]);
+            assert_eq!(sent, Ok(bytes.len()));
+            producer.finish(|| line.wake_consumer());
+        })
+    };
+    let got = line.receive(&mut consumer, usize::MAX, looks[1]);
+    assert_eq!(got, Ok(bytes));
+    assert!(consumer.is_finished());
+    writer.join().unwrap();
+}

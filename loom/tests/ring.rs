@@ -1,0 +1,26 @@
+//! Runs the models of a ring of bytes: a test each.
+
+use tensorpipe_loom::ring::{deaths, sleeps, streams};
+
+macro_rules! models {
+    ($($module:ident: $($model:ident),+;)+) => {
+        $($(
+            #[test]
+            fn $model() {
+                $module::$model();
+            }
+        )+)+
+    };
+}
+
+models! {
+    streams: bytes_arrive_through_a_small_ring,
+        bytes_arrive_through_a_larger_ring,
+        bytes_arrive_while_both_look;
+    sleeps: a_consumer_hears_of_bytes,
+        a_consumer_hears_of_the_end,
+        a_consumer_that_stayed_awake_hears_of_bytes,
+        a_producer_hears_of_room,
+        a_producer_hears_that_nobody_reads;
+    deaths: a_producer_dies, a_consumer_dies;
+}
