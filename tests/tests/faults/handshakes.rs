@@ -1,9 +1,9 @@
 //! A process dies while a pipe is being made.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorpipe::{ConnectPolicy, Error};
-use tensorpipe_tests::Child;
+use tensorpipe_tests::{Child, descriptors};
 
 use super::scene::{SOON, Survivor, alone, context, is_typed};
 
@@ -15,6 +15,7 @@ fn yes(moved: bool) -> &'static str {
 fn connector_dies(point: &str, moved: bool) {
     alone(async || {
         let survivor = Survivor::new(moved).await;
+        let before = descriptors();
         let mut child = Child::start(
             "pipe",
             &[
@@ -28,6 +29,12 @@ fn connector_dies(point: &str, moved: bool) {
         // What it has sent is here by now.
         tokio::time::sleep(Duration::from_millis(50)).await;
         child.kill();
+        // Sooner than the bound of a handshake: strangers who hang up do not take its place from others.
+        let killed = Instant::now();
+        while descriptors() > before {
+            assert!(killed.elapsed() < SOON, "its connection is kept");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         survivor.goes_on().await;
     });
 }
