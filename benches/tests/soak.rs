@@ -9,7 +9,7 @@ use serde_json::Value;
 fn twenty_killed_peers_leave_nothing() {
     let mut soak = Command::new(env!("CARGO_BIN_EXE_tp-bench"))
         .args(["soak", "--seed", "7", "--kills", "20"])
-        .args(["--largest", "4MiB", "--json"])
+        .args(["--largest", "1MiB", "--json"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

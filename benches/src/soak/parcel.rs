@@ -216,10 +216,7 @@ mod tests {
             messages.push(make(&mut dice, &context, &ledger, 100_000)?);
         }
         for message in &messages {
-            assert_eq!(
-                check(message),
-                Ok(message.byte_len() - message.metadata.len() as u64)
-            );
+            assert_eq!(check(message), Ok(message.byte_len()));
         }
         assert!(ledger.held() > 0);
         drop(messages);
