@@ -77,8 +77,8 @@
 //!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
 //!   silence: put it into `spawn_blocking`, or raise the bound.
 //! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
-//! - Between processes pipes are tcp; on one machine tensors of a [`Pool`] are lent instead of copied. GPUs and RDMA are not there
-//!   yet.
+//! - Between processes of one machine tensors of a [`Pool`] are lent instead of copied, others are copied through shared memory;
+//!   between machines they travel over tcp. GPUs and RDMA are not there yet.
 //! - Linux, little-endian, 64 bits.
 
 mod address;
@@ -124,5 +124,5 @@ pub use pipe::{
     Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto,
     Write,
 };
-pub use route::{ChannelRoute, Refusal, Route};
+pub use route::{ChannelRoute, Refusal, Route, Setback};
 pub use tensor::{DType, Element, Tensor};

@@ -14,6 +14,8 @@ pub(crate) const HELLO_RECEIVED: &str = "hello-received";
 pub(crate) const ANSWER_SENT: &str = "answer-sent";
 /// ANSWER is here, and nothing done about it.
 pub(crate) const ANSWER_RECEIVED: &str = "answer-received";
+/// The connection to move to is there (over `shm`: with its memory), before a byte is sent.
+pub(crate) const JOIN_CONNECTED: &str = "join-connected";
 /// The connection to move to has introduced itself.
 pub(crate) const JOIN_SENT: &str = "join-sent";
 /// The connection to move to is here, and its pipe does not know.
@@ -28,6 +30,8 @@ pub(crate) const TENSOR_HALF_SENT: &str = "tensor-half-sent";
 pub(crate) const TENSOR_HALF_RECEIVED: &str = "tensor-half-received";
 /// A go-ahead is with the system.
 pub(crate) const GRANT_SENT: &str = "grant-sent";
+/// The first piece of a tensor has been read out of the writer's memory, and others have not.
+pub(crate) const MEMORY_HALF_READ: &str = "memory-half-read";
 /// FIN is with the system.
 pub(crate) const FIN_SENT: &str = "fin-sent";
 

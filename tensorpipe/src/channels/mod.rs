@@ -18,10 +18,12 @@
 //! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
 
 mod basic;
+mod cma;
 mod lease;
 mod xth;
 
 pub use basic::BasicChannel;
+pub use cma::CmaChannel;
 pub use lease::LeaseChannel;
 pub use xth::XthChannel;
 
@@ -31,6 +33,7 @@ use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo};
 pub use crate::proto::OpId;
+pub use crate::route::Setback;
 use crate::transports::Connection;
 
 /// Moves tensor memory between devices of two contexts. Having one means that it works here.
@@ -60,12 +63,6 @@ pub trait Channel: Send + Sync + 'static {
         u64::MAX
     }
 
-    /// Whether it can carry this memory, which is on one of its devices. Where it cannot, the next channel is asked.
-    fn carries(&self, source: &Buffer) -> bool {
-        let _ = source;
-        true
-    }
-
     /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's:
     /// the reader gets memory that is there already. Its lanes stream nothing that theirs did not ask for.
     fn sends_at_once(&self) -> bool {
@@ -89,6 +86,8 @@ pub struct Link {
     pub peer_devices: Vec<(Device, Vec<u8>)>,
     /// Memory for what comes in.
     pub pool: Pool,
+    /// Where to say, for people, that it turned out not to work.
+    pub setback: Setback,
 }
 
 impl std::fmt::Debug for Link {
@@ -106,6 +105,7 @@ impl Link {
         connector: bool,
         peer_devices: Vec<(Device, Vec<u8>)>,
         pool: Pool,
+        setback: Setback,
     ) -> Self {
         Self {
             connections,
@@ -113,6 +113,7 @@ impl Link {
             connector,
             peer_devices,
             pool,
+            setback,
         }
     }
 }
@@ -137,6 +138,19 @@ pub struct ChannelFault(pub String);
 
 /// One end of a channel on one pipe. See the module's documentation for the contract.
 pub trait Lane: Send {
+    /// Whether it can carry this memory, which is on one of its channel's devices. Where it cannot, the next channel is asked.
+    fn carries(&self, source: &Buffer) -> bool {
+        let _ = source;
+        true
+    }
+
+    /// Whether this much memory is worth sending over it as things are. Where it is not, the next channel is asked, and this
+    /// one sends it only if it is the last.
+    fn pays(&self, len: u64) -> bool {
+        let _ = len;
+        true
+    }
+
     /// Sends `source` as operation `op`.
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>);
 
@@ -164,6 +178,7 @@ pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
     vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
+        Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
     ]
 }

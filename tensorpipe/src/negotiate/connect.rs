@@ -225,6 +225,7 @@ async fn join(
     token: Token,
 ) -> Result<Box<dyn Connection>, Error> {
     let connection = transport.connect(address).await?;
+    stop::at(stop::JOIN_CONNECTED);
     let mut guest = Guest::new(connection, address);
     guest
         .send(&ClientHandshake::hello(&Purpose::Join(token)))

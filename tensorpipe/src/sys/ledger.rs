@@ -6,18 +6,23 @@
 //!
 //! Invariant: a slot is lent anew only when its word is IDLE, with the next generation: a late word about an earlier loan
 //! changes nothing. A borrower that breaks this harms its own loans; the lender's memory stays what it is.
+//!
+//! What a borrower sends back to its lender is the lender's own memory: it is pinned there, and its loan is not back before
+//! the pins are gone, whatever its word says.
 
 #![allow(
     unsafe_code,
     reason = "words of a mapping are seen as atomics by both processes"
 )]
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use super::memfd::{self, FIXED, Mapping};
+use super::segment::Segment;
 use crate::error::SystemError;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 
 /// Loans that one process can have of another at once.
 pub(crate) const SLOTS: u32 = 4096;
@@ -94,6 +99,60 @@ struct Slots {
     free: Vec<Entry>,
     /// Let go of by the lender while they were out.
     parked: Vec<Entry>,
+    /// By slot: what its last loan is about, with its generation.
+    lent: Vec<(u32, Weak<Lent>)>,
+}
+
+/// What a loan is about.
+#[derive(Debug)]
+struct Lent {
+    segment: Arc<Segment>,
+    range: Range<usize>,
+    /// How many read it here as what the borrower has sent back; [`BACK`] for ever once it was found back.
+    pins: AtomicU32,
+}
+
+/// See [`Lent::pins`].
+const BACK: u32 = u32::MAX;
+
+impl Lent {
+    fn pin(&self) -> bool {
+        let more = |pins: u32| pins.checked_add(1).filter(|more| *more < BACK);
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        self.pins.fetch_update(set, fetch, more).is_ok()
+    }
+
+    /// The borrower has it no more: so it is back, if nobody reads it here.
+    fn end(&self) -> bool {
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let ended = self.pins.compare_exchange(0, BACK, set, fetch);
+        ended.map_or_else(|found| found == BACK, |_| true)
+    }
+}
+
+/// Memory that is lent, and was sent back by its borrower. The loan is not back while this is there.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    lent: Arc<Lent>,
+    range: Range<usize>,
+}
+
+impl Pinned {
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies within what is lent, which is written again only when the loan is back (the contract of
+        // `Loan::is_back`), and that is not before this pin is gone.
+        unsafe { self.lent.segment.bytes(self.range.clone()) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.lent.pins.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Ledger {
@@ -114,18 +173,39 @@ impl Ledger {
         self.fd.as_fd()
     }
 
-    /// Offers something; `None` while too much is out.
-    pub(crate) fn offer(self: &Arc<Self>) -> Option<Loan> {
-        let last = lock(&self.slots).next(&self.words)?;
-        let entry = Entry {
-            generation: last.generation.wrapping_add(STATE + 1),
-            ..last
-        };
+    /// Offers a range of a segment; `None` while too much is out.
+    pub(crate) fn offer(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        range: Range<usize>,
+    ) -> Option<Loan> {
+        let lent = Arc::new(Lent {
+            segment: segment.clone(),
+            range,
+            pins: AtomicU32::new(0),
+        });
+        let entry = lock(&self.slots).next(&self.words, &lent)?;
         self.words.store(entry.slot, entry.as_word(OFFERED));
         Some(Loan {
             ledger: self.clone(),
             entry,
+            lent,
         })
+    }
+
+    /// A part of what the borrower has taken, to be read here while it may give it back. `None` if it has not taken that.
+    pub(crate) fn pin(&self, entry: Entry, range: Range<usize>) -> Option<Pinned> {
+        let lent = lock(&self.slots).lent(entry)?;
+        let within = lent.range.start <= range.start
+            && range.start <= range.end
+            && range.end <= lent.range.end;
+        if !within || !lent.pin() {
+            return None;
+        }
+        let pinned = Pinned { lent, range };
+        // After the pin, so that nobody finds it back in between.
+        let taken = self.words.load(entry.slot) == Some(entry.as_word(TAKEN));
+        taken.then_some(pinned)
     }
 
     /// Withdraws an offer. `false`: it was taken before.
@@ -154,15 +234,36 @@ impl Ledger {
         (0..used).any(|slot| self.words.load(slot).is_some_and(is_taken))
     }
 
-    fn is_back(&self, entry: Entry) -> bool {
+    /// Whether the borrower has it no more.
+    fn is_over(&self, entry: Entry) -> bool {
         self.words.load(entry.slot) == Some(entry.as_word(IDLE))
             || self.gone.load(Ordering::Acquire)
     }
 }
 
 impl Slots {
+    /// An entry for a new loan.
+    fn next(&mut self, words: &Words, lent: &Arc<Lent>) -> Option<Entry> {
+        let last = self.unused(words)?;
+        let entry = Entry {
+            generation: last.generation.wrapping_add(STATE + 1),
+            ..last
+        };
+        let slot = entry.slot as usize;
+        if self.lent.len() <= slot {
+            self.lent.resize(slot + 1, (0, Weak::new()));
+        }
+        self.lent[slot] = (entry.generation, Arc::downgrade(lent));
+        Some(entry)
+    }
+
+    fn lent(&self, entry: Entry) -> Option<Arc<Lent>> {
+        let (generation, lent) = self.lent.get(entry.slot as usize)?;
+        lent.upgrade().filter(|_| *generation == entry.generation)
+    }
+
     /// A slot with the last loan that it had.
-    fn next(&mut self, words: &Words) -> Option<Entry> {
+    fn unused(&mut self, words: &Words) -> Option<Entry> {
         if let Some(free) = self.free.pop() {
             return Some(free);
         }
@@ -185,6 +286,7 @@ impl Slots {
 pub(crate) struct Loan {
     ledger: Arc<Ledger>,
     entry: Entry,
+    lent: Arc<Lent>,
 }
 
 impl Loan {
@@ -192,9 +294,10 @@ impl Loan {
         self.entry
     }
 
-    /// Whether it was given back, withdrawn, or its borrower's process has ended.
+    /// Whether it was given back, withdrawn, or its borrower's process has ended, and nobody here reads it either. Its memory
+    /// may be written only if so; then it stays so.
     pub(crate) fn is_back(&self) -> bool {
-        self.ledger.is_back(self.entry)
+        self.ledger.is_over(self.entry) && self.lent.end()
     }
 }
 
@@ -244,79 +347,4 @@ impl Debts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn both() -> (Arc<Ledger>, Debts) {
-        let ledger = Ledger::new().unwrap();
-        let debts = Debts::map(ledger.fd()).unwrap();
-        (ledger, debts)
-    }
-
-    #[test]
-    fn an_offer_is_taken_and_comes_back() {
-        let (ledger, debts) = both();
-        let loan = ledger.offer().unwrap();
-        assert!(!loan.is_back() && !ledger.is_out());
-        assert!(debts.take(loan.entry()));
-        assert!(!debts.take(loan.entry()), "taken twice");
-        assert!(ledger.is_out() && !ledger.is_open(loan.entry()));
-        assert!(!ledger.withdraw(loan.entry()), "it is taken");
-        debts.give_back(loan.entry());
-        assert!(loan.is_back() && !ledger.is_out());
-    }
-
-    #[test]
-    fn a_withdrawn_offer_cannot_be_taken_even_when_its_slot_is_lent_again() {
-        let (ledger, debts) = both();
-        let first = ledger.offer().unwrap();
-        let late = first.entry();
-        assert!(ledger.withdraw(late) && first.is_back());
-        drop(first);
-        let second = ledger.offer().unwrap();
-        assert_eq!(second.entry().slot, late.slot);
-        assert!(!debts.take(late));
-        assert!(debts.take(second.entry()));
-    }
-
-    #[test]
-    fn slots_are_bounded_and_parked_ones_are_used_when_they_are_back() {
-        let (ledger, debts) = both();
-        let mut loans: Vec<_> = (0..SLOTS).map(|_| ledger.offer().unwrap()).collect();
-        assert!(ledger.offer().is_none());
-        let parked = loans.pop().unwrap();
-        let entry = parked.entry();
-        assert!(debts.take(entry));
-        drop(parked);
-        assert!(ledger.offer().is_none(), "it is still out");
-        debts.give_back(entry);
-        assert_eq!(ledger.offer().unwrap().entry().slot, entry.slot);
-    }
-
-    #[test]
-    fn with_its_borrower_gone_everything_is_back() {
-        let (ledger, debts) = both();
-        let (one, two) = (ledger.offer().unwrap(), ledger.offer().unwrap());
-        assert!(debts.take(one.entry()));
-        ledger.close();
-        assert!(one.is_back() && two.is_back() && !ledger.is_out());
-    }
-
-    #[test]
-    fn memory_of_another_size_is_no_ledger() {
-        let fd = memfd::create(c"short", 4096, false).unwrap();
-        memfd::seal(&fd, FIXED).unwrap();
-        assert!(Debts::map(fd.as_fd()).unwrap_err().contains("4096 bytes"));
-        let wild = Entry {
-            slot: SLOTS,
-            generation: 4,
-        };
-        assert!(
-            !Debts::is_entry(wild)
-                && !Debts::is_entry(Entry {
-                    slot: 0,
-                    generation: 5
-                })
-        );
-    }
-}
+mod tests;

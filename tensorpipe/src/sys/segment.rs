@@ -117,6 +117,17 @@ impl Segment {
         self.pages
     }
 
+    /// The bytes of `range`.
+    ///
+    /// # Safety
+    /// The range lies within the segment, and its piece writes nothing there while the result lives.
+    pub(super) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        // SAFETY: inside the mapping, by this function's contract.
+        let start = unsafe { self.mapping.start().as_ptr().add(range.start) };
+        // SAFETY: as above; the mapping lives as long as self and was zeroed at birth, and nobody writes.
+        unsafe { std::slice::from_raw_parts(start, range.len()) }
+    }
+
     /// To be passed to a reader.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -275,7 +286,7 @@ mod tests {
         pieces[0].bytes_mut().fill(3);
         let ledger = Ledger::new().unwrap();
         let debts = Debts::map(ledger.fd()).unwrap();
-        let loan = ledger.offer().unwrap();
+        let loan = ledger.offer(pieces[0].segment(), 0..1 << 20).unwrap();
         let entry = loan.entry();
         assert!(debts.take(entry));
         // SAFETY: the child only drops what it has inherited, and leaves at once.

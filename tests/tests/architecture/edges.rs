@@ -21,7 +21,7 @@ const PIPE: &[(&str, &[&str])] = &[
     // Memory.
     ("sys", &["error", "sync"]),
     // An algorithm, and where it lives.
-    ("ring", &["sync", "sys::shared_memory"]),
+    ("ring", &["error", "sync", "sys::memfd"]),
     ("device", &["error", "sync", "sys"]),
     ("tensor", &["device", "error", "message"]),
     // The protocol sees what describes a message, and never the message.
@@ -53,6 +53,8 @@ const PIPE: &[(&str, &[&str])] = &[
             "pipe::LaneIo",
             "process",
             "proto::OpId",
+            "route::Setback",
+            "stop",
             "sync",
             // Shared memory and sockets between processes.
             "sys",

@@ -56,6 +56,8 @@ enum Lie {
     WildOffer,
     /// A slot that no ledger has.
     WildSlot,
+    /// It sends back what it was never lent.
+    NotItsOwn,
 }
 
 const SEGMENT: [u8; 16] = [7; 16];
@@ -110,7 +112,7 @@ impl Lane for LiarsLane {
             _ => {}
         }
         self.sources.insert(op, source);
-        let mut offer = vec![1];
+        let mut offer = vec![if self.lie == Lie::NotItsOwn { 3 } else { 1 }];
         offer.extend_from_slice(&SEGMENT);
         offer.extend_from_slice(&0u64.to_le_bytes());
         offer.extend_from_slice(&len.to_le_bytes());
@@ -184,7 +186,7 @@ fn exchange(lie: Lie) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("tensorpipe-liar-{}-{number}", std::process::id());
-    if lie == Lie::Absent {
+    if matches!(lie, Lie::Absent | Lie::NotItsOwn) {
         return name;
     }
     let listener = socket(
@@ -297,6 +299,7 @@ fn what_cannot_be_relied_on_is_not_mapped_and_the_bytes_come_another_way() {
         Lie::Denies,
         Lie::Closes,
         Lie::Absent,
+        Lie::NotItsOwn,
         Lie::Silent,
     ] {
         alone(async || {

@@ -120,6 +120,14 @@ impl Peer {
         soon("a write", self.pipe.write(message)).await.unwrap();
     }
 
+    /// Has it send back what it gets, without a copy or a handle of its own.
+    pub(crate) async fn echoes(&self, tensor: &Tensor) -> Tensor {
+        let message = Message::new("echo").tensor(tensor.clone());
+        self.pipe.send(message).unwrap();
+        let mut message = soon("an echo", self.pipe.read()).await.unwrap();
+        message.tensors.remove(0).tensor
+    }
+
     /// Has it make a tensor in its pool and send it.
     pub(crate) async fn gives(&self, len: usize, seed: u64) -> Tensor {
         let ask = Message::new(format!("give {len} {seed}"));
@@ -178,6 +186,11 @@ pub(crate) fn play() {
                     kept.drain(..kept.len().saturating_sub(3));
                     let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
                     pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["echo"] => {
+                    let tensor = message.tensors.into_iter().next().unwrap();
+                    pipe.send(Message::new("echoed").tensor(tensor)).unwrap();
                     continue;
                 }
                 ["eat", "descriptors"] => {

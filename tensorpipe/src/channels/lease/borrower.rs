@@ -3,15 +3,16 @@
 //! Invariant: while a borrower can have something, somebody holds its [`Borrower`]: a lane of a pipe to it, or the clerk, who
 //! has a connection of its, or watches whether it ends. So when the last of them lets go, everything is back.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::exchange::{Command, Exchange};
 use super::frame::Offer;
-use crate::device::{Buffer, LendableBlock};
+use crate::device::{Buffer, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
-use crate::sys::ledger::Ledger;
+use crate::sys::ledger::{Ledger, Pinned};
 use crate::sys::segment::{Segment, SegmentId};
 
 /// See the module's documentation.
@@ -59,6 +60,13 @@ impl Borrower {
             len: source.len() as u64,
             entry: entry.ok_or_else(|| "the peer has too many loans already".to_owned())?,
         })
+    }
+
+    /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
+    pub(super) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
+        let start = usize::try_from(offer.offset).ok()?;
+        let end = start.checked_add(usize::try_from(offer.len).ok()?)?;
+        self.ledger()?.pin(offer.entry, start..end).map(Returned)
     }
 
     /// The ledger, if anything was ever lent.
@@ -125,6 +133,25 @@ impl Borrower {
         if let Some(ledger) = self.ledger() {
             ledger.close();
         }
+    }
+}
+
+/// Memory of this process's that was lent and is sent back. Its pool does not use it again while this is there.
+#[derive(Debug)]
+pub(super) struct Returned(Pinned);
+
+impl Memory for Returned {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.0.bytes())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

@@ -5,6 +5,7 @@
 //! runs.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -22,7 +23,7 @@ use crate::sys::unix_fds::PacketSocket;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(in crate::channels) struct Exchange {
     process: Token,
     name: String,
     /// Wakes the clerk; there once it runs.
@@ -30,7 +31,10 @@ pub(super) struct Exchange {
     opening: Mutex<()>,
     commands: Mutex<Vec<Command>>,
     borrowers: Mutex<HashMap<Token, Weak<Borrower>>>,
-    lenders: Mutex<HashMap<Token, Weak<Lender>>>,
+    /// By process and exchange, so that who claims to be another process is not taken for it.
+    lenders: Mutex<HashMap<(Token, String), Weak<Lender>>>,
+    /// Where this process says what there is to read, for those of the same user who ask.
+    board: OnceLock<u64>,
 }
 
 /// What the clerk is asked to do.
@@ -53,7 +57,7 @@ pub(super) enum Command {
 
 impl Exchange {
     /// This process's.
-    pub(super) fn here() -> Arc<Self> {
+    pub(in crate::channels) fn here() -> Arc<Self> {
         static HERE: Mutex<Option<Arc<Exchange>>> = Mutex::new(None);
         let process = process_id();
         let mut here = lock(&HERE);
@@ -77,19 +81,20 @@ impl Exchange {
             commands: Mutex::default(),
             borrowers: Mutex::default(),
             lenders: Mutex::default(),
+            board: OnceLock::new(),
         }
     }
 
-    pub(super) fn process(&self) -> Token {
+    pub(in crate::channels) fn process(&self) -> Token {
         self.process
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::channels) fn name(&self) -> &str {
         &self.name
     }
 
     /// Starts the clerk, if it does not run. Tried again by the next who needs it.
-    pub(super) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
+    pub(in crate::channels) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
         if self.bell.get().is_some() {
             return Ok(());
         }
@@ -125,6 +130,15 @@ impl Exchange {
         std::mem::take(&mut lock(&self.commands))
     }
 
+    /// Tells whoever asks that channel `cma` has its board at this address.
+    pub(in crate::channels) fn show_board(&self, address: u64) {
+        let _ = self.board.set(address);
+    }
+
+    pub(super) fn board(&self) -> Option<u64> {
+        self.board.get().copied()
+    }
+
     /// A process to lend to.
     pub(super) fn borrower(self: &Arc<Self>, process: Token) -> Arc<Borrower> {
         let make = || Borrower::new(self);
@@ -139,16 +153,20 @@ impl Exchange {
     /// A process that lends, whose exchange has this name.
     pub(super) fn lender(self: &Arc<Self>, process: Token, name: &str) -> Arc<Lender> {
         let make = || Lender::new(process, name, self);
-        entry(&mut lock(&self.lenders), process, make)
+        entry(&mut lock(&self.lenders), (process, name.to_owned()), make)
     }
 }
 
-fn entry<T>(all: &mut HashMap<Token, Weak<T>>, process: Token, make: impl FnOnce() -> T) -> Arc<T> {
-    if let Some(known) = all.get(&process).and_then(Weak::upgrade) {
+fn entry<K: Eq + Hash, T>(
+    all: &mut HashMap<K, Weak<T>>,
+    key: K,
+    make: impl FnOnce() -> T,
+) -> Arc<T> {
+    if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
         return known;
     }
     all.retain(|_, known| known.strong_count() > 0);
     let made = Arc::new(make());
-    all.insert(process, Arc::downgrade(&made));
+    all.insert(key, Arc::downgrade(&made));
     made
 }

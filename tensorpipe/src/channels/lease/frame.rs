@@ -11,6 +11,8 @@ pub(super) enum FromWriter {
     Offer(Offer),
     /// It cannot be lent now: ask for its bytes.
     Cannot,
+    /// It lies in what the reader has lent to the writer, as this entry of its ledger.
+    Yours(Offer),
 }
 
 /// Where a tensor lies, and which loan it is.
@@ -35,16 +37,19 @@ pub(super) enum FromReader {
 
 const OFFER: u8 = 1;
 const CANNOT: u8 = 2;
+const YOURS: u8 = 3;
 const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
 
 impl FromWriter {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self::Offer(offer) = self else {
-            return vec![CANNOT];
+        let (kind, offer) = match self {
+            Self::Cannot => return vec![CANNOT],
+            Self::Offer(offer) => (OFFER, offer),
+            Self::Yours(offer) => (YOURS, offer),
         };
         let mut out = Vec::with_capacity(41);
-        out.push(OFFER);
+        out.push(kind);
         out.extend_from_slice(&offer.segment);
         out.extend_from_slice(&offer.offset.to_le_bytes());
         out.extend_from_slice(&offer.len.to_le_bytes());
@@ -58,9 +63,13 @@ impl FromWriter {
             return Ok(Self::Cannot);
         }
         let nonsense = || Fault("an offer that makes no sense".to_owned());
-        let rest = body.strip_prefix(&[OFFER]).ok_or_else(nonsense)?;
+        let (kind, rest) = body.split_first().ok_or_else(nonsense)?;
         let offer = Self::offer(rest).ok_or_else(nonsense)?;
-        Ok(Self::Offer(offer))
+        match *kind {
+            OFFER => Ok(Self::Offer(offer)),
+            YOURS => Ok(Self::Yours(offer)),
+            _ => Err(nonsense()),
+        }
     }
 
     fn offer(mut rest: &[u8]) -> Option<Offer> {
@@ -118,6 +127,11 @@ mod tests {
         let bytes = offer.encode();
         assert_eq!(bytes.len(), 41);
         assert_eq!(FromWriter::decode(&bytes), Ok(offer));
+        let mut yours = bytes.clone();
+        yours[0] = 3;
+        let sent_back = FromWriter::decode(&yours).unwrap();
+        assert!(matches!(sent_back, FromWriter::Yours(_)));
+        assert_eq!(sent_back.encode(), yours);
         let cannot = FromWriter::Cannot;
         assert_eq!(FromWriter::decode(&cannot.encode()), Ok(cannot));
         for answer in [FromReader::Taken, FromReader::Stream] {

@@ -12,7 +12,7 @@ use super::frame::{FromReader, FromWriter, Offer};
 use super::lender::{Borrowed, Lender, Taking};
 use super::place::Place;
 use super::{Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
-use crate::device::{Buffer, BufferMut, Memory};
+use crate::device::{Buffer, BufferMut, LendableBlock, Memory};
 use crate::sync::Arc;
 
 /// Up to this size a copy is made on the spot.
@@ -22,11 +22,10 @@ pub(super) struct LeaseLane {
     borrower: Arc<Borrower>,
     lender: Arc<Lender>,
     handle: LaneHandle,
-    /// What was sent, and the offer of it, if there is one.
-    offered: BTreeMap<OpId, (Buffer, Option<Offer>)>,
+    /// What was sent, and what the peer was told of it.
+    offered: BTreeMap<OpId, (Buffer, FromWriter)>,
     wanted: BTreeMap<OpId, Want>,
-    /// `None`: it cannot be lent.
-    offers: BTreeMap<OpId, Option<Offer>>,
+    offers: BTreeMap<OpId, FromWriter>,
     fetching: BTreeMap<OpId, (Offer, Want)>,
 }
 
@@ -45,34 +44,81 @@ impl LeaseLane {
 
     /// The writer's part of an operation is taken, or wanted as bytes.
     fn answered(&mut self, op: OpId, answer: FromReader, io: &mut LaneIo<'_>) -> Result<(), Fault> {
-        let Some((source, offer)) = self.offered.remove(&op) else {
+        let Some((source, told)) = self.offered.remove(&op) else {
             return Ok(());
         };
-        match (answer, offer) {
-            (FromReader::Taken, Some(offer)) => {
+        match (answer, told) {
+            (FromReader::Taken, FromWriter::Offer(offer)) => {
                 let ledger = self.borrower.ledger();
                 if ledger.is_none_or(|ledger| ledger.is_open(offer.entry)) {
-                    self.offered.insert(op, (source, Some(offer)));
+                    self.offered.insert(op, (source, told));
                     return Err(Fault("an offer that is not taken in the ledger".to_owned()));
                 }
                 io.lent(offer.len);
                 io.sent(op);
             }
-            (FromReader::Taken, None) => {
+            // From here on the lender sees to it itself.
+            (FromReader::Taken, FromWriter::Yours(offer)) => {
+                io.lent(offer.len);
+                io.sent(op);
+            }
+            (FromReader::Taken, FromWriter::Cannot) => {
                 return Err(Fault("an offer is taken that was not made".to_owned()));
             }
-            (FromReader::Stream, offer) => {
-                self.withdraw(offer);
+            (FromReader::Stream, told) => {
+                self.withdraw(told);
                 io.stream(op, source);
             }
         }
         Ok(())
     }
 
-    fn withdraw(&self, offer: Option<Offer>) {
-        if let (Some(offer), Some(ledger)) = (offer, self.borrower.ledger()) {
+    fn withdraw(&self, told: FromWriter) {
+        if let (FromWriter::Offer(offer), Some(ledger)) = (told, self.borrower.ledger()) {
             ledger.withdraw(offer.entry);
         }
+    }
+
+    /// What the peer is told of a tensor.
+    fn tell(&self, source: &Buffer) -> FromWriter {
+        if let Some(borrowed) = self.borrowed(source) {
+            return FromWriter::Yours(borrowed.as_offer(source.offset(), source.len()));
+        }
+        match self.borrower.lend(source) {
+            Ok(offer) => FromWriter::Offer(offer),
+            Err(reason) => {
+                tracing::debug!(reason, "a tensor is copied instead of lent");
+                FromWriter::Cannot
+            }
+        }
+    }
+
+    /// What lies in memory of the peer's.
+    fn borrowed<'a>(&self, source: &'a Buffer) -> Option<&'a Borrowed> {
+        let borrowed = source.memory().as_any().downcast_ref::<Borrowed>();
+        borrowed.filter(|borrowed| borrowed.is_of(&self.lender))
+    }
+
+    /// The reader has both what it was told and a place for it.
+    fn settle(
+        &mut self,
+        op: OpId,
+        told: FromWriter,
+        want: Want,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), Fault> {
+        match told {
+            FromWriter::Cannot => ask_for_bytes(op, want, io),
+            FromWriter::Offer(offer) => return self.take(op, offer, want, false, io),
+            FromWriter::Yours(offer) => {
+                check(&offer, &want)?;
+                match self.borrower.sends_back(&offer) {
+                    Some(returned) => self.taken(op, returned, want, io),
+                    None => ask_for_bytes(op, want, io),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The reader has both the offer and a place for it. `fetched`: what can be fetched is there.
@@ -84,13 +130,7 @@ impl LeaseLane {
         fetched: bool,
         io: &mut LaneIo<'_>,
     ) -> Result<(), Fault> {
-        let len = len_of(&want);
-        if offer.len != len {
-            return Err(Fault(format!(
-                "a tensor of {} bytes instead of {len}",
-                offer.len
-            )));
-        }
+        check(&offer, &want)?;
         match self.lender.take(&offer) {
             Taking::Taken(borrowed) => self.taken(op, borrowed, want, io),
             Taking::Unknown if fetched || self.lender.is_unreliable() => {
@@ -115,7 +155,7 @@ impl LeaseLane {
         Ok(())
     }
 
-    fn taken(&self, op: OpId, borrowed: Borrowed, want: Want, io: &mut LaneIo<'_>) {
+    fn taken(&self, op: OpId, borrowed: impl Memory, want: Want, io: &mut LaneIo<'_>) {
         let taken = FromReader::Taken.encode();
         let len = borrowed.len() as u64;
         match want {
@@ -143,25 +183,21 @@ impl LeaseLane {
 }
 
 impl Lane for LeaseLane {
+    fn carries(&self, source: &Buffer) -> bool {
+        source.memory().as_any().is::<LendableBlock>() || self.borrowed(source).is_some()
+    }
+
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let offer = match self.borrower.lend(&source) {
-            Ok(offer) => Some(offer),
-            Err(reason) => {
-                tracing::debug!(reason, "a tensor is copied instead of lent");
-                None
-            }
-        };
-        let frame = offer.map_or(FromWriter::Cannot, FromWriter::Offer);
-        self.offered.insert(op, (source, offer));
-        io.control(op, frame.encode());
+        let told = self.tell(&source);
+        self.offered.insert(op, (source, told));
+        io.control(op, told.encode());
     }
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
         match self.offers.remove(&op) {
             None => drop(self.wanted.insert(op, want)),
-            Some(None) => ask_for_bytes(op, want, io),
-            Some(Some(offer)) => {
-                if let Err(fault) = self.take(op, offer, want, false, io) {
+            Some(told) => {
+                if let Err(fault) = self.settle(op, told, want, io) {
                     io.fault(op, fault);
                 }
             }
@@ -172,21 +208,14 @@ impl Lane for LeaseLane {
         if op.outgoing {
             return self.answered(op, FromReader::decode(body)?, io);
         }
-        let offer = match FromWriter::decode(body)? {
-            FromWriter::Offer(offer) => Some(offer),
-            FromWriter::Cannot => None,
-        };
-        match (self.wanted.remove(&op), offer) {
+        let told = FromWriter::decode(body)?;
+        match self.wanted.remove(&op) {
             // The protocol sees to it that there is one for each operation.
-            (None, offer) => {
-                self.offers.insert(op, offer);
+            None => {
+                self.offers.insert(op, told);
                 Ok(())
             }
-            (Some(want), None) => {
-                ask_for_bytes(op, want, io);
-                Ok(())
-            }
-            (Some(want), Some(offer)) => self.take(op, offer, want, false, io),
+            Some(want) => self.settle(op, told, want, io),
         }
     }
 
@@ -205,8 +234,8 @@ impl Lane for LeaseLane {
     }
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
-        if let Some((_, offer)) = self.offered.remove(&op) {
-            self.withdraw(offer);
+        if let Some((_, told)) = self.offered.remove(&op) {
+            self.withdraw(told);
         }
         self.wanted.remove(&op);
         self.offers.remove(&op);
@@ -216,8 +245,8 @@ impl Lane for LeaseLane {
 
 impl Drop for LeaseLane {
     fn drop(&mut self) {
-        for (_, offer) in self.offered.values() {
-            self.withdraw(*offer);
+        for (_, told) in self.offered.values() {
+            self.withdraw(*told);
         }
     }
 }
@@ -237,14 +266,19 @@ fn ask_for_bytes(op: OpId, want: Want, io: &mut LaneIo<'_>) {
     }
 }
 
-fn len_of(want: &Want) -> u64 {
-    match want {
+fn check(offer: &Offer, want: &Want) -> Result<(), Fault> {
+    let len = match want {
         Want::Into(dest) => dest.len() as u64,
         Want::Adopt { len, .. } => *len,
+    };
+    if offer.len == len {
+        return Ok(());
     }
+    let found = offer.len;
+    Err(Fault(format!("a tensor of {found} bytes instead of {len}")))
 }
 
-fn copy(source: Borrowed, mut dest: BufferMut) -> Buffer {
+fn copy(source: impl Memory, mut dest: BufferMut) -> Buffer {
     // Both are main memory of the same length: checked when the offer was taken.
     if let (Some(source), Some(dest)) = (source.as_bytes(), dest.as_bytes_mut()) {
         dest.copy_from_slice(source);

@@ -96,7 +96,8 @@ impl Lender {
             segment,
             debts,
             entry: offer.entry,
-            _lender: self.clone(),
+            id: offer.segment,
+            lender: self.clone(),
         })
     }
 
@@ -171,8 +172,25 @@ pub(super) struct Borrowed {
     segment: Arc<Foreign>,
     debts: Arc<Debts>,
     entry: Entry,
+    id: SegmentId,
     /// Keeps the connection over which its process sees that this one is there.
-    _lender: Arc<Lender>,
+    lender: Arc<Lender>,
+}
+
+impl Borrowed {
+    pub(super) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+        Arc::ptr_eq(&self.lender, lender)
+    }
+
+    /// As its lender knows a part of it.
+    pub(super) fn as_offer(&self, offset: usize, len: usize) -> Offer {
+        Offer {
+            segment: self.id,
+            offset: (self.range.start + offset) as u64,
+            len: len as u64,
+            entry: self.entry,
+        }
+    }
 }
 
 impl Memory for Borrowed {

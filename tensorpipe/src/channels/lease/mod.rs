@@ -10,6 +10,8 @@
 //!   exchange ── descriptors ── exchange     one for each process; a thread            exchange.rs, clerk.rs, packet.rs
 //! ```
 //!
+//! What was borrowed can be sent back to its lender, for whom it is memory of its own. To others it is copied.
+//!
 //! Loans belong to a pair of processes, not to a pipe. The descriptors of the ledger and of each segment travel once, over a Unix
 //! socket between the two exchanges, each of which sees who the other is by what the kernel says. Memory is used again only
 //! when it is given back, its offer is withdrawn, or the borrower's process has ended.
@@ -19,19 +21,19 @@
 
 mod borrower;
 mod call;
-mod clerk;
-mod exchange;
+pub(super) mod clerk;
+pub(super) mod exchange;
 mod frame;
 mod lane;
 mod lender;
-mod packet;
+pub(super) mod packet;
 mod place;
 
 use self::exchange::Exchange;
 use self::lane::LeaseLane;
 use self::place::Place;
 use super::{Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
-use crate::device::{Buffer, Device, LendableBlock};
+use crate::device::Device;
 use crate::error::{Error, Misuse};
 
 /// What is worth lending, in bytes: less is copied into the message's frame sooner than it is lent.
@@ -85,10 +87,6 @@ impl Channel for LeaseChannel {
 
     fn rides_up_to(&self) -> u64 {
         WORTH
-    }
-
-    fn carries(&self, source: &Buffer) -> bool {
-        source.memory().as_any().is::<LendableBlock>()
     }
 
     fn sends_at_once(&self) -> bool {

@@ -39,7 +39,9 @@ impl LendableBlock {
     pub(crate) fn lend(&self, ledger: &Arc<Ledger>) -> Option<Entry> {
         let mut loans = lock(&self.loans);
         loans.retain(|loan| !loan.is_back());
-        let loan = ledger.offer()?;
+        let piece = self.piece.as_ref()?;
+        let range = piece.offset()..piece.offset() + piece.len();
+        let loan = ledger.offer(piece.segment(), range)?;
         let entry = loan.entry();
         loans.push(loan);
         Some(entry)
