@@ -60,7 +60,7 @@ pub(crate) enum Case {
     Upload,
     /// A call whose answer carries bytes that lie ready at the server.
     Download,
-    /// Many small calls, [`IN_FLIGHT`] of them under way at any time.
+    /// Many small calls, 64 of them under way at any time.
     Pipeline,
 }
 

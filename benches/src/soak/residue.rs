@@ -33,8 +33,8 @@ impl Holdings {
                 continue;
             };
             let target = target.to_string_lossy();
-            // `socket:[4711]`: the number is new each time.
-            let kind = target.split('[').next().unwrap_or_default();
+            // `socket:[4711]`: the number is new each time; `anon_inode:[pidfd]` is a kind.
+            let kind = target.trim_end_matches(|c: char| c.is_ascii_digit() || "[]".contains(c));
             if !target.starts_with("/proc/") {
                 *held.entry(format!("fd {kind}")).or_default() += 1;
             }

@@ -32,6 +32,10 @@ impl Talk {
 
     async fn speak(&self, pipe: &Pipe, mut dice: Dice) {
         let mut under_way = FuturesUnordered::new();
+        match parcel::first(&mut dice, &self.context, &self.ledger) {
+            Ok(message) => under_way.push(pipe.write(message)),
+            Err(misuse) => self.book.fault(format!("{}: {misuse}", self.way)),
+        }
         while !*self.stop.borrow() && !pipe.has_ended() {
             match parcel::make(&mut dice, &self.context, &self.ledger, self.largest) {
                 // Taken back at once, or awaited with a few others.
@@ -59,6 +63,8 @@ impl Talk {
     }
 
     async fn hear(&self, pipe: &Pipe, mut dice: Dice) {
+        // The first message is read, so that every way has carried something.
+        let mut chance = u64::MAX;
         loop {
             let incoming = match pipe.read_descriptor().await {
                 Ok(incoming) => incoming,
@@ -67,7 +73,7 @@ impl Talk {
                     return;
                 }
             };
-            match dice.below(32) {
+            match chance {
                 0 => incoming.skip(),
                 1 => incoming.refuse("not today"),
                 // Given up while it is under way.
@@ -80,6 +86,7 @@ impl Talk {
                     Err(error) => self.book.ended(&self.way, "read", &error),
                 },
             }
+            chance = dice.below(32);
         }
     }
 }

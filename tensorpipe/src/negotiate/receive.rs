@@ -234,8 +234,12 @@ async fn welcome(
             stays = guest.read(ServerHandshake::handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
                 Err(error @ Error::Peer { .. }) => return Err(error),
-                // A connector that has moved lets go of this connection, which can be seen before its new one.
-                Err(_) => Err((&mut joined).await),
+                // A connector that has moved lets go of this connection, which can be seen before its new one; one that is
+                // gone holds a place among the handshakes no longer than that takes.
+                Err(lost) => match tokio::time::timeout(JOINS_WITHIN, &mut joined).await {
+                    Ok(arrived) => Err(arrived),
+                    Err(_) => return Err(lost),
+                },
             },
         };
         match stays {
@@ -279,6 +283,9 @@ async fn welcome(
         permit: Some(permit),
     })
 }
+
+/// How much later than the end of a connector's first connection its second one may be seen.
+const JOINS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Tokens given out for one pipe: what is not used by the end of its handshake is void.
 struct Tickets<'a> {

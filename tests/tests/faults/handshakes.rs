@@ -1,9 +1,9 @@
 //! A process dies while a pipe is being made.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorpipe::{ConnectPolicy, Error};
-use tensorpipe_tests::Child;
+use tensorpipe_tests::{Child, descriptors};
 
 use super::scene::{MOVED, SOON, STRAIGHT, Survivor, Way, alone, context, is_typed};
 
@@ -12,6 +12,7 @@ fn connector_dies(point: &str, ways: [Way; 2]) {
     for way in ways {
         alone(async || {
             let survivor = Survivor::new(way).await;
+            let before = descriptors();
             let mut child = Child::start(
                 "pipe",
                 &[
@@ -25,6 +26,12 @@ fn connector_dies(point: &str, ways: [Way; 2]) {
             // What it has sent is here by now.
             tokio::time::sleep(Duration::from_millis(50)).await;
             child.kill();
+            // Sooner than the bound of a handshake: strangers who hang up do not take its place from others.
+            let killed = Instant::now();
+            while descriptors() > before {
+                assert!(killed.elapsed() < SOON, "its connection is kept");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             survivor.goes_on().await;
         });
     }
