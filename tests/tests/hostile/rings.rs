@@ -122,13 +122,13 @@ impl Stranger {
         stranger
     }
 
-    fn is_cut(self, what: &str) {
-        is_cut(self.socket, what, SOON);
+    fn is_cut(&self, what: &str) {
+        is_cut(&self.socket, what, SOON);
     }
 }
 
 /// Waits until the other side lets go of the socket.
-fn is_cut(mut socket: UnixStream, what: &str, within: Duration) {
+fn is_cut(mut socket: &UnixStream, what: &str, within: Duration) {
     let begun = Instant::now();
     let mut piece = [0; 4096];
     loop {
@@ -189,7 +189,7 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
         let socket = Stranger::knock(&target.pipes);
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         Stranger::offer(&socket, bytes, &fds);
-        is_cut(socket, what, SOON);
+        is_cut(&socket, what, SOON);
     }
     // Nothing, and gone.
     drop(Stranger::knock(&target.pipes));
@@ -228,10 +228,10 @@ fn whoever_offers_nothing_is_cut_off_at_the_bound() {
     let offered: Vec<_> = (0..50).map(|_| Stranger::enter(&target.pipes)).collect();
     target.serves();
     for socket in silent {
-        is_cut(socket, "a silent stranger", 2 * SOON);
+        is_cut(&socket, "a silent stranger", 2 * SOON);
     }
     for stranger in offered {
-        is_cut(stranger.socket, "one with an empty ring", 2 * SOON);
+        is_cut(&stranger.socket, "one with an empty ring", 2 * SOON);
     }
     target.stays_unharmed();
 }
