@@ -79,9 +79,18 @@ impl Listener {
             let Some(address) = transport.side_address() else {
                 continue;
             };
-            let acceptor = transport.listen(&address).await?;
-            side_addresses.push((transport.name(), acceptor.address()));
-            acceptors.push((transport.clone(), acceptor));
+            // Nobody asked for it by name: a system that refuses it costs the move, not the listener.
+            match transport.listen(&address).await {
+                Ok(acceptor) => {
+                    side_addresses.push((transport.name(), Ok(acceptor.address())));
+                    acceptors.push((transport.clone(), acceptor));
+                }
+                Err(error) => {
+                    let transport = transport.name();
+                    tracing::warn!(%transport, %error, "pipes cannot be moved there");
+                    side_addresses.push((transport, Err(error.to_string())));
+                }
+            }
         }
         let (sender, pipes) = mpsc::unbounded_channel();
         let tasks = Arc::new(Tasks::default());
@@ -256,6 +265,51 @@ mod tests {
         let _listener = context.listen(["errors://here"]).await.unwrap();
         DONE.with(Clone::clone).notified().await;
         begun.elapsed()
+    }
+
+    /// A better way, at whose door the system lets nobody listen.
+    struct Forbidden;
+
+    impl Transport for Forbidden {
+        fn name(&self) -> &'static str {
+            "forbidden"
+        }
+
+        fn domain(&self) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn side_address(&self) -> Option<String> {
+            Some("here".to_owned())
+        }
+
+        fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+            Box::pin(async { Err(Misuse::NoRuntime.into()) })
+        }
+
+        fn listen<'a>(&'a self, at: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+            let error = std::io::Error::from_raw_os_error(libc::EACCES);
+            Box::pin(async move { Err(SystemError::new("listen", at, error).into()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_way_that_the_system_refuses_costs_the_move_and_not_the_listener() {
+        let tcp: Arc<dyn Transport> = Arc::new(crate::transports::TcpTransport::new());
+        let transports = [Arc::new(Forbidden) as Arc<dyn Transport>, tcp];
+        let context = Context::builder().transports(transports).build().unwrap();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let (client, server) = tokio::join!(context.connect(&url), listener.accept());
+        for pipe in [client.unwrap(), server.unwrap()] {
+            let route = pipe.route().to_string();
+            assert!(route.starts_with("transport tcp ("), "{route}");
+            let words = "not transport forbidden: listen here: Permission denied";
+            assert!(route.contains(words), "{route}");
+        }
+        // Where it is asked for by name, it is an error.
+        let asked = context.listen(["tcp://127.0.0.1:0", "forbidden://here"]);
+        assert!(matches!(asked.await, Err(Error::System(_))));
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Allocation, BufferMut, Context, DType, Message, Pipe, Place, Tensor};
 
 const LEN: usize = (4 << 30) + 1;
@@ -44,7 +44,16 @@ fn check_giant(bytes: &[u8]) {
 }
 
 fn over_tcp() -> Context {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    over([Arc::new(TcpTransport::new())])
+}
+
+/// Begins on tcp, moves to rings of 128 KiB in shared memory.
+fn over_shm() -> Context {
+    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    over([Arc::new(ShmTransport::new()), tcp])
+}
+
+fn over<const N: usize>(transports: [Arc<dyn Transport>; N]) -> Context {
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     let builder = Context::builder().transports(transports).channels(channels);
     builder.build().unwrap()
@@ -58,8 +67,16 @@ async fn pair(context: &Context) -> (Pipe, Pipe) {
 }
 
 #[tokio::test]
-async fn a_tensor_beyond_4_gib_over_tcp() {
-    let (client, server) = pair(&over_tcp()).await;
+async fn a_tensor_beyond_4_gib_over_tcp_and_over_shm() {
+    // One after the other: each takes 4 GiB.
+    for (context, transport) in [(over_tcp(), "tcp"), (over_shm(), "shm")] {
+        let (client, server) = pair(&context).await;
+        assert_eq!(client.route().transport, transport);
+        crosses(&client, &server).await;
+    }
+}
+
+async fn crosses(client: &Pipe, server: &Pipe) {
     let written = client.write(Message::new("giant").tensor(giant()));
     let read = async {
         let incoming = server.read_descriptor().await?;

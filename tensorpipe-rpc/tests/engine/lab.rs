@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Context, ContextBuilder, DType, Message, Tensor};
 use tensorpipe_rpc::{CallContext, Server, ServerLimits, Service, tensor_service};
 
@@ -173,8 +173,14 @@ pub(crate) fn tcp() -> ContextBuilder {
     Context::builder().transports(transports).channels(channels)
 }
 
+/// As between two processes of one machine.
+fn shm() -> ContextBuilder {
+    tcp().prefer_transport(ShmTransport::new())
+}
+
+/// Runs a test over what goes through the kernel, through rings in shared memory, and inside the process.
 pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
-    for context in [tcp, Context::builder] {
+    for context in [tcp, shm, Context::builder] {
         let both = both(
             context().name("near"),
             context().name("far"),

@@ -34,8 +34,8 @@ struct Joined {
 /// What the handshakes of one listener share.
 pub(crate) struct Entrance {
     context: Arc<Inner>,
-    /// Where pipes can be moved to: transport, address.
-    side_addresses: Vec<(&'static str, String)>,
+    /// Where pipes can be moved to: transport, address or why there is none.
+    side_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token serves once.
     expected: Mutex<HashMap<Token, oneshot::Sender<Joined>>>,
     places: Arc<Semaphore>,
@@ -45,7 +45,7 @@ pub(crate) struct Entrance {
 impl Entrance {
     pub(crate) fn new(
         context: Arc<Inner>,
-        side_addresses: Vec<(&'static str, String)>,
+        side_addresses: Vec<(&'static str, Result<String, String>)>,
         pipes: mpsc::UnboundedSender<Pipe>,
     ) -> Self {
         let places = Arc::new(Semaphore::new(context.limits.pipes));
@@ -334,8 +334,8 @@ fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selectio
                 .iter()
                 .find(|(name, _)| *name == transport.name());
             let address = side.map(|(_, address)| address.clone());
-            let address = address
-                .ok_or_else(|| "pipes that begin elsewhere cannot be moved to it".to_owned());
+            let elsewhere = || Err("pipes that begin elsewhere cannot be moved to it".to_owned());
+            let address = address.unwrap_or_else(elsewhere);
             LocalTransport {
                 name: transport.name(),
                 reaches,

@@ -122,13 +122,13 @@ impl Stranger {
         stranger
     }
 
-    fn expect_cut(self, what: &str) {
-        expect_cut(self.socket, what, SOON);
+    fn is_cut(&self, what: &str) {
+        is_cut(&self.socket, what, SOON);
     }
 }
 
 /// Waits until the other side lets go of the socket.
-fn expect_cut(mut socket: UnixStream, what: &str, within: Duration) {
+fn is_cut(mut socket: &UnixStream, what: &str, within: Duration) {
     let begun = Instant::now();
     let mut piece = [0; 4096];
     loop {
@@ -189,7 +189,7 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
         let socket = Stranger::knock(&target.pipes);
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         Stranger::offer(&socket, bytes, &fds);
-        expect_cut(socket, what, SOON);
+        is_cut(&socket, what, SOON);
     }
     // Nothing, and gone.
     drop(Stranger::knock(&target.pipes));
@@ -228,10 +228,10 @@ fn whoever_offers_nothing_is_cut_off_at_the_bound() {
     let offered: Vec<_> = (0..50).map(|_| Stranger::enter(&target.pipes)).collect();
     target.serves();
     for socket in silent {
-        expect_cut(socket, "a silent stranger", 2 * SOON);
+        is_cut(&socket, "a silent stranger", 2 * SOON);
     }
     for stranger in offered {
-        expect_cut(stranger.socket, "one with an empty ring", 2 * SOON);
+        is_cut(&stranger.socket, "one with an empty ring", 2 * SOON);
     }
     target.stays_unharmed();
 }
@@ -254,7 +254,7 @@ fn counters_that_cannot_be_end_their_pipe_and_no_other() {
     for (what, at, value) in cases {
         let stranger = Stranger::open(&target.pipes);
         stranger.set(at, value);
-        stranger.expect_cut(what);
+        stranger.is_cut(what);
     }
     // More read than was written, and that nobody reads any more, is seen when there is no room for what is to be written.
     for value in [1 << 40, DONE - 1, DONE] {
@@ -262,7 +262,7 @@ fn counters_that_cannot_be_end_their_pipe_and_no_other() {
         stranger.set(BACK + READ, value);
         let echoes = super::raw::message(&[7; 1000], &[], b"").repeat(100);
         stranger.send(&echoes);
-        stranger.expect_cut(&format!("{value:x} bytes read"));
+        stranger.is_cut(&format!("{value:x} bytes read"));
     }
     target.stays_unharmed();
 }
