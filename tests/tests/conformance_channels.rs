@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{BasicChannel, XthChannel};
+use tensorpipe::channels::{BasicChannel, MptChannel, XthChannel};
 
 tensorpipe::channel_conformance!(basic, || Arc::new(BasicChannel::new()));
+// Whatever the size.
+tensorpipe::channel_conformance!(mpt, || Arc::new(MptChannel::new().from_len(0)));
 tensorpipe::channel_conformance!(xth, || Arc::new(XthChannel::new()));

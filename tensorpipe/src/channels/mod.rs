@@ -16,9 +16,13 @@
 //! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
 
 mod basic;
+mod further;
+mod mpt;
 mod xth;
 
 pub use basic::BasicChannel;
+pub use further::{Expected, Further, JoinToken};
+pub use mpt::MptChannel;
 pub use xth::XthChannel;
 
 use std::sync::Arc;
@@ -65,6 +69,8 @@ pub trait Channel: Send + Sync + 'static {
 pub struct Link {
     /// The connections that it asked for, in the same order at both ends.
     pub connections: Vec<Box<dyn Connection>>,
+    /// How to get more of them later.
+    pub further: Further,
     /// For work that is done elsewhere.
     pub handle: LaneHandle,
     /// Whether this is the end that connected.
@@ -86,6 +92,7 @@ impl std::fmt::Debug for Link {
 impl Link {
     pub(crate) fn new(
         connections: Vec<Box<dyn Connection>>,
+        further: Further,
         handle: LaneHandle,
         connector: bool,
         peer_devices: Vec<(Device, Vec<u8>)>,
@@ -93,6 +100,7 @@ impl Link {
     ) -> Self {
         Self {
             connections,
+            further,
             handle,
             connector,
             peer_devices,
@@ -121,6 +129,12 @@ pub struct ChannelFault(pub String);
 
 /// One end of a channel on one pipe. See the module's documentation for the contract.
 pub trait Lane: Send {
+    /// Whether it can carry this memory, which is on one of its channel's devices. Where it cannot, the next channel is asked.
+    fn carries(&self, source: &Buffer) -> bool {
+        let _ = source;
+        true
+    }
+
     /// Sends `source` as operation `op`.
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>);
 

@@ -159,8 +159,7 @@ fn dissect(
         if payload.data.as_bytes().is_none() {
             return Err(Misuse::NotOnCpu(payload.data.device()));
         }
-        let (channel, ride_up_to, _) =
-            choose(lanes, Device::CPU, Some(Device::CPU), payload.data.len())?;
+        let (channel, ride_up_to, _) = choose(lanes, &payload.data, Some(Device::CPU))?;
         payloads.push(PayloadDescriptor {
             len: payload.data.len() as u64,
             metadata: payload.metadata,
@@ -173,8 +172,7 @@ fn dissect(
     }
     for part in message.tensors {
         let tensor = part.tensor;
-        let (channel, ride_up_to, target) =
-            choose(lanes, tensor.device(), part.target, tensor.byte_len())?;
+        let (channel, ride_up_to, target) = choose(lanes, tensor.buffer(), part.target)?;
         let rides = tensor.buffer().as_bytes().is_some();
         tensors.push(TensorDescriptor {
             dtype: tensor.dtype(),
@@ -202,12 +200,14 @@ fn dissect(
 /// The channel for a part, up to which size it rides in the frame, and the device where it goes.
 fn choose(
     lanes: &[LaneSlot],
-    source: Device,
+    memory: &Buffer,
     target: Option<Device>,
-    len: usize,
 ) -> Result<(u8, u64, Option<Device>), Misuse> {
+    let (source, len) = (memory.device(), memory.len());
     let wanted = target.unwrap_or(Device::CPU);
-    let serves = |slot: &LaneSlot, wanted| slot.pairs.contains(&(source, wanted));
+    let serves = |slot: &LaneSlot, wanted| {
+        slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory)
+    };
     if let Some((channel, slot)) = lanes
         .iter()
         .enumerate()
@@ -224,7 +224,7 @@ fn choose(
     let anywhere = |slot: &LaneSlot| {
         slot.pairs
             .iter()
-            .find(|(ours, _)| *ours == source)
+            .find(|(ours, _)| *ours == source && slot.lane.carries(memory))
             .map(|(_, theirs)| *theirs)
     };
     match lanes

@@ -4,5 +4,6 @@ pub(crate) mod block;
 mod huge_pages;
 pub(crate) mod machine;
 pub(crate) mod memory;
+pub(crate) mod pacing;
 pub(crate) mod passing;
 pub(crate) mod shared_memory;

@@ -54,6 +54,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "process",
             "proto::OpId",
             "sync",
+            "transports::BoxFuture",
             "transports::Connection",
         ],
     ),
@@ -193,10 +194,11 @@ const RPC: &[(&str, &[&str])] = &[
 const ON_TOP: [&str; 2] = ["blocking", "conformance"];
 
 /// Backends by name: only their own folders and the lists of defaults know them.
-const BACKENDS: [&str; 4] = [
+const BACKENDS: [&str; 5] = [
     "MemoryTransport",
     "TcpTransport",
     "XthChannel",
+    "MptChannel",
     "BasicChannel",
 ];
 
