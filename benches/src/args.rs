@@ -29,11 +29,18 @@ pub(crate) enum Command {
     Baseline(Baseline),
     /// Measure systems alternately, several times, and print medians and ratios: they hold where figures drift.
     Compare(Compare),
-    /// Measure the processor time of an idle server with open connections.
+    /// Measure the processor time and memory of an idle server with open connections.
     Idle(Idle),
+    /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
+    Limits(LimitsArguments),
+    /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
+    Soak(Soak),
     /// The second process.
     #[command(hide = true)]
     Serve,
+    /// The process that is killed.
+    #[command(hide = true)]
+    SoakPeer,
 }
 
 #[derive(Debug, Args)]
@@ -56,7 +63,7 @@ pub(crate) struct Baseline {
     /// Cases to measure; without it echo up to 4 KiB and upload above.
     #[arg(long, value_delimiter = ',')]
     pub(crate) case: Vec<Case>,
-    /// Systems to measure; without it all that have the case.
+    /// Systems to measure, for example tokio or tarpc@unix; without it all that have the case.
     #[arg(long, value_delimiter = ',')]
     pub(crate) system: Vec<String>,
     #[command(flatten)]
@@ -68,10 +75,12 @@ pub(crate) struct Compare {
     /// Cases to compare in.
     #[arg(long, value_delimiter = ',', default_value = "echo,upload")]
     pub(crate) cases: Vec<Case>,
-    /// Systems to compare; without it all that have the case.
+    /// Systems to compare, as NAME[@TRANSPORT][+CHANNEL][:ALLOC], for example rpc@shm,rpc@tcp,tarpc@unix,rpc@shm:pool;
+    /// without it all that have the case, over shm the peers over their Unix sockets.
     #[arg(long, value_delimiter = ',')]
     pub(crate) systems: Vec<String>,
-    /// The system that ratios refer to; without it tarpc for small calls and tokio for uploads.
+    /// The system that ratios refer to, as written above or by its name; without it tarpc for small calls and tokio for
+    /// uploads and downloads.
     #[arg(long)]
     pub(crate) against: Option<String>,
     /// Runs of each system; they alternate: A B A B …
@@ -83,7 +92,7 @@ pub(crate) struct Compare {
 
 #[derive(Debug, Args)]
 pub(crate) struct Idle {
-    /// Systems to measure; without it all.
+    /// Systems to measure, for example rpc@shm,rpc@tcp; without it all, over every transport between processes.
     #[arg(long, value_delimiter = ',')]
     pub(crate) system: Vec<String>,
     /// Open connections.
@@ -93,7 +102,39 @@ pub(crate) struct Idle {
     pub(crate) options: Options,
 }
 
-/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct LimitsArguments {
+    /// Sizes to copy and to carry, for example 4KiB,1MiB; without it those that the peers are measured with.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) size: Vec<Size>,
+    /// Length of each measurement in seconds.
+    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    /// What is drawn by chance follows from it: sizes, what is given up, when the peer dies.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How often the peer is killed.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) kills: u32,
+    /// The largest tensor.
+    #[arg(long, default_value = "32MiB")]
+    pub(crate) largest: Size,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    pub(crate) runtime: Flavor,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of every measurement of systems.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
     /// Sizes of the tensor, for example 0,4KiB,1MiB; without it a choice that suits the case.
@@ -102,9 +143,9 @@ pub(crate) struct Options {
     /// Length of each measurement in seconds, after a warm-up.
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// What carries the bytes.
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    pub(crate) transport: Transport,
+    /// What carries the bytes; without it tcp.
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
     /// The channel for tensors, for systems that have channels; without it the negotiation's choice.
     #[arg(long)]
     pub(crate) channel: Option<String>,
@@ -114,6 +155,12 @@ pub(crate) struct Options {
     /// The kind of tokio runtime on both sides.
     #[arg(long, value_enum, default_value_t = Flavor::Current)]
     pub(crate) runtime: Flavor,
+    /// Measure once more with every byte of a tensor read by whoever receives it.
+    #[arg(long)]
+    pub(crate) sum: bool,
+    /// Measure beside each row what the machine takes for a bare round with the same bytes.
+    #[arg(long)]
+    pub(crate) limits: bool,
     /// Put each process on a core of its own.
     #[arg(long)]
     pub(crate) pin: bool,
@@ -151,8 +198,9 @@ mod tests {
         assert_eq!(baseline.options.size, [Size(0), Size(4096), Size(1 << 20)]);
         assert_eq!(baseline.options.alloc, Alloc::Heap);
         assert_eq!(baseline.options.runtime, Flavor::Current);
-        assert_eq!(baseline.options.transport, Transport::Tcp);
+        assert_eq!(baseline.options.transport, None);
         assert!(baseline.options.json && !baseline.options.pin);
+        assert!(!baseline.options.sum && !baseline.options.limits);
     }
 
     #[test]

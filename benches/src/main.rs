@@ -5,8 +5,10 @@
 //! peer     the second process                   re-executes this binary, dies with it, every wait bounded
 //! system   what is measured                     trait System; one file each, one line in system::ALL
 //! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
+//! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
-//! commands pipe, rpc, baseline, compare, idle
+//! soak     two processes, one of which is killed  everything at once, checked; nothing is left
+//! commands pipe, rpc, baseline, compare, idle, limits, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -14,13 +16,16 @@
 mod args;
 mod commands;
 mod cores;
+mod limits;
 mod measure;
+mod memory;
 mod pattern;
 mod peer;
 mod plan;
 mod progress;
 mod report;
 mod size;
+mod soak;
 mod system;
 
 use std::process::ExitCode;
@@ -36,6 +41,9 @@ fn main() -> ExitCode {
         Command::Baseline(arguments) => commands::baseline::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
+        Command::Limits(arguments) => commands::limits::run(&arguments),
+        Command::Soak(arguments) => commands::soak::run(&arguments),
+        Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),
     };
     match result {

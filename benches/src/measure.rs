@@ -10,34 +10,41 @@ use hdrhistogram::Histogram;
 use crate::system::Client;
 
 /// Warms up, then measures for `length` (wall clock, preparing and checking included), and at least
-/// [`FEWEST_ROUNDS`] rounds.
+/// [`FEWEST_ROUNDS`] rounds. Before each one, when it is prepared, everybody is left alone for `pause`.
 ///
 /// # Errors
 /// The client's own, with the round in which it happened.
-pub(crate) async fn drive<C: Client>(client: &mut C, length: Duration) -> Result<Samples> {
+pub(crate) async fn drive<C: Client>(
+    client: &mut C,
+    length: Duration,
+    pause: Duration,
+) -> Result<Samples> {
     let mut round = 0;
     let mut samples = Samples::new();
     let warm_up = (length / 5).min(LONGEST_WARM_UP);
     let start = Instant::now();
     while round < WARM_UP_ROUNDS || start.elapsed() < warm_up {
-        one(client, round).await?;
+        one(client, round, pause).await?;
         round += 1;
     }
     let warm = round;
     let start = Instant::now();
     while round - warm < FEWEST_ROUNDS || start.elapsed() < length {
-        let took = one(client, round).await?;
+        let took = one(client, round, pause).await?;
         samples.record(took, client.calls_per_round());
         round += 1;
     }
     Ok(samples)
 }
 
-async fn one<C: Client>(client: &mut C, round: u64) -> Result<Duration> {
+async fn one<C: Client>(client: &mut C, round: u64, pause: Duration) -> Result<Duration> {
     client
         .prepare(round)
         .await
         .with_context(|| format!("preparing round {round}"))?;
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
     let start = Instant::now();
     let done = client.round().await;
     let took = start.elapsed();
@@ -193,6 +200,8 @@ mod tests {
         }
     }
 
+    const PAUSE: Duration = Duration::from_millis(1);
+
     #[tokio::test]
     async fn only_the_round_is_timed_and_warm_up_is_not_counted() -> Result<()> {
         let mut client = Clockwork {
@@ -200,12 +209,12 @@ mod tests {
             rounds: 0,
             bad: None,
         };
-        let samples = drive(&mut client, Duration::from_millis(1)).await?;
+        let samples = drive(&mut client, Duration::from_millis(1), PAUSE).await?;
         assert_eq!(samples.calls(), FEWEST_ROUNDS);
         assert_eq!(client.rounds, FEWEST_ROUNDS + WARM_UP_ROUNDS);
         assert!(
             samples.micros(0.5) < 1000.0,
-            "the sleep of prepare was timed"
+            "the sleep of prepare, or the pause, was timed"
         );
         Ok(())
     }
@@ -217,7 +226,7 @@ mod tests {
             rounds: 0,
             bad: Some(4),
         };
-        let error = drive(&mut client, Duration::from_millis(1))
+        let error = drive(&mut client, Duration::from_millis(1), PAUSE)
             .await
             .expect_err("round 4 is bad");
         assert_eq!(format!("{error:#}"), "checking round 4: byte 17 is wrong");

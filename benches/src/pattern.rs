@@ -37,6 +37,13 @@ pub(crate) fn mismatch(bytes: &[u8], round: u64) -> Option<u64> {
     None
 }
 
+/// Reads all of `bytes`: their sum, as words.
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(WORD);
+    let rest = words.remainder().iter().map(|byte| u64::from(*byte));
+    words.map(load).chain(rest).fold(0, u64::wrapping_add)
+}
+
 fn first_word(round: u64) -> u64 {
     // splitmix64: neighbouring rounds share no words.
     let mut z = round.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -93,6 +100,18 @@ mod tests {
             wrong[at] ^= 0x10;
             assert_eq!(mismatch(&wrong, 3), Some(at as u64));
         }
+    }
+
+    #[test]
+    fn a_sum_has_every_byte() {
+        let mut bytes = vec![0; 8 * 3 + 5];
+        assert_eq!(sum(&bytes), 0);
+        for at in 0..bytes.len() {
+            bytes[at] = 1;
+            assert_ne!(sum(&bytes), 0, "byte {at}");
+            bytes[at] = 0;
+        }
+        assert_eq!(sum(&[2, 0, 0, 0, 0, 0, 0, 0, 3]), 5);
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub(crate) struct Plan {
     pub(crate) bytes: u64,
     /// Wall-clock length of the measurement, warm-up not counted.
     pub(crate) seconds: f64,
+    /// Whoever receives a tensor reads all of it, within the timed part.
+    #[serde(default)]
+    pub(crate) sum: bool,
     /// Core of the measuring process and core of the server, when pinned.
     pub(crate) cores: Option<(usize, usize)>,
 }
@@ -51,6 +54,8 @@ impl Plan {
 pub(crate) enum Case {
     /// A call that gets its bytes back.
     Echo,
+    /// The same with a pause of 1 ms before each call: everybody has fallen asleep.
+    Paced,
     /// A call that carries the bytes to the server, which acknowledges them.
     Upload,
     /// A call whose answer carries bytes that lie ready at the server.
@@ -69,9 +74,18 @@ impl Case {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
+            Self::Paced => "paced",
             Self::Upload => "upload",
             Self::Download => "download",
             Self::Pipeline => "pipeline",
+        }
+    }
+
+    /// How long everybody is left alone before each round.
+    pub(crate) fn pause(self) -> Duration {
+        match self {
+            Self::Paced => Duration::from_millis(1),
+            Self::Echo | Self::Upload | Self::Download | Self::Pipeline => Duration::ZERO,
         }
     }
 }
@@ -82,6 +96,8 @@ impl Case {
 pub(crate) enum Transport {
     /// TCP over the loopback, two processes.
     Tcp,
+    /// A Unix socket, two processes. Peers only: ours have shared memory there.
+    Unix,
     /// Shared memory, two processes.
     Shm,
     /// Client and server in one process, on one runtime.
@@ -93,6 +109,7 @@ impl Transport {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Unix => "unix",
             Self::Shm => "shm",
             Self::Memory => "memory",
         }
@@ -107,6 +124,16 @@ pub(crate) enum Alloc {
     Heap,
     /// The context's pool.
     Pool,
+}
+
+impl Alloc {
+    /// The name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "heap",
+            Self::Pool => "pool",
+        }
+    }
 }
 
 /// The kind of tokio runtime on both sides.
@@ -156,6 +183,7 @@ pub(crate) mod tests {
             runtime: Flavor::Current,
             bytes,
             seconds: 0.05,
+            sum: false,
             cores: None,
         }
     }
@@ -180,6 +208,10 @@ pub(crate) mod tests {
         for transport in Transport::value_variants() {
             assert_eq!(serde_json::to_value(transport)?, transport.name());
             assert_eq!(Transport::from_str(transport.name(), false), Ok(*transport));
+        }
+        for alloc in Alloc::value_variants() {
+            assert_eq!(serde_json::to_value(alloc)?, alloc.name());
+            assert_eq!(Alloc::from_str(alloc.name(), false), Ok(*alloc));
         }
         Ok(())
     }

@@ -29,11 +29,14 @@ fn baselines_of_both_systems_print_a_line_each() {
         let mut names: Vec<_> = object.keys().map(String::as_str).collect();
         names.sort_unstable();
         let fields = [
+            "alloc",
             "bytes",
             "case",
             "channel",
+            "cores_us",
             "gbps",
             "n",
+            "name",
             "p50_us",
             "p99_us",
             "per_s",
@@ -69,6 +72,12 @@ fn our_pipe_and_calls_say_what_carried_them() {
             &["echo", "upload", "download", "pipeline"],
         ),
         (
+            "rpc --case paced,upload,download --size 70KiB --transport shm --alloc pool --channel basic",
+            "shm",
+            "basic",
+            &["paced", "upload", "download"],
+        ),
+        (
             "rpc --case echo,pipeline --size 0 --runtime multi",
             "tcp",
             "basic",
@@ -99,8 +108,9 @@ fn our_pipe_and_calls_say_what_carried_them() {
 #[test]
 fn every_case_runs_on_either_runtime() {
     for options in [
-        "--runtime multi --case echo,upload",
-        "--system tarpc --case pipeline",
+        "--runtime multi --case echo,upload,download",
+        "--system tarpc --case pipeline,paced",
+        "--transport unix --case echo,paced,upload,download",
     ] {
         let output = bench(&format!(
             "baseline --size 1000 --seconds 0.1 --json {options}"
@@ -149,11 +159,98 @@ fn a_comparison_has_ratios_to_its_baseline() {
 }
 
 #[test]
+fn systems_are_compared_each_over_its_own_transport() {
+    let output = bench(
+        "compare --cases echo,download --size 300KiB --runs 1 --seconds 0.05 --json --sum --limits \
+         --systems rpc@shm,rpc@tcp,rpc@shm:pool,tarpc@unix,tokio@unix --against tarpc@unix",
+    );
+    let rows = rows(&output);
+    let found: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            [
+                text(row, "name"),
+                text(row, "transport"),
+                text(row, "alloc"),
+            ]
+            .join(" ")
+        })
+        .collect();
+    let expected = [
+        "rpc@shm shm heap",
+        "rpc@tcp tcp heap",
+        "rpc@shm:pool shm pool",
+        "tarpc@unix unix heap",
+        "tokio@unix unix heap",
+    ];
+    assert_eq!(found, [expected, expected].concat());
+    for row in &rows {
+        assert_eq!(row["against"], "tarpc@unix");
+        assert!(number(row, "ratio") > 0.0);
+        assert!(number(row, "p50_sum_us") > 0.0);
+        assert!(number(row, "limit_us") > 0.0);
+    }
+}
+
+#[test]
+fn a_table_has_a_column_for_what_was_asked_for_beside() {
+    let output = bench("rpc --size 64KiB --seconds 0.05 --transport shm --sum --limits");
+    let table = String::from_utf8(output.stdout).expect("UTF-8");
+    for part in [
+        "p50 + sum",
+        "of limit",
+        "×",
+        "core to core and back, spinning: ",
+    ] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+}
+
+#[test]
+fn limits_are_a_line_each() {
+    let rows = rows(&bench("limits --size 4KiB,1MiB --seconds 0.01 --json"));
+    let found: Vec<_> = rows
+        .iter()
+        .map(|row| [text(row, "limit"), text(row, "over")].join(" "))
+        .collect();
+    let expected = [
+        "spin cache line",
+        "spin ring",
+        "spin unix",
+        "spin tcp",
+        "sleep eventfd",
+        "sleep unix",
+        "sleep tcp",
+        "memcpy memory",
+        "memcpy memory",
+        "carry ring",
+        "carry ring",
+        "carry unix",
+        "carry unix",
+        "carry tcp",
+        "carry tcp",
+    ];
+    assert_eq!(found, expected);
+    for row in &rows {
+        assert!(number(row, "us") > 0.0, "{row}");
+        // Unknown where other work keeps a core.
+        let known = row["cores"].is_null() || ["near", "far"].contains(&&*text(row, "cores"));
+        assert!(known, "{row}");
+        assert_eq!(row["bytes"].is_null(), row["gbps"].is_null(), "{row}");
+    }
+}
+
+#[test]
 fn an_idle_server_is_measured() {
-    let output = bench("idle --system tokio,pipe --connections 3 --seconds 0.3 --json");
+    let output = bench("idle --system tokio,pipe@shm --connections 3 --seconds 0.3 --json");
     let rows = rows(&output);
     assert_eq!(rows.len(), 2);
+    assert_eq!(text(&rows[1], "transport"), "shm");
+    // Two rings, which its calls have filled.
+    assert!(number(&rows[1], "shmem_kib") >= 64.0, "{}", rows[1]);
+    assert_eq!(number(&rows[0], "shmem_kib"), 0.0);
     for row in rows {
+        assert!(number(&row, "anon_kib") < 64.0 * 1024.0, "{row}");
         assert_eq!(number(&row, "connections"), 3.0);
         let percent = number(&row, "cpu_percent");
         assert!((0.0..50.0).contains(&percent), "{percent} % for waiting");
@@ -168,11 +265,14 @@ fn what_cannot_be_measured_is_said_and_fails() {
             "there is no system `grpc`, choose of: tokio, tarpc",
         ),
         ("baseline --transport memory", "over memory"),
+        ("baseline --transport shm", "over shm"),
         (
             "baseline --system tokio --case pipeline",
             "`tokio` has no `pipeline`",
         ),
         ("pipe --channel smoke", "there is no channel `smoke`"),
+        ("pipe --transport unix", "`pipe` has no `echo` over unix"),
+        ("compare --systems rpc@smoke", "`smoke` is not known"),
     ];
     for (arguments, expected) in cases {
         let output = run(arguments);

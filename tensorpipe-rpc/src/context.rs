@@ -109,7 +109,7 @@ impl CallContext {
         self.inner.trace
     }
 
-    /// Warm memory for results.
+    /// Warm memory for results. A caller on this machine reads a tensor of it ([`Pool::tensor`]) where it is, without a copy.
     pub fn pool(&self) -> &Pool {
         &self.inner.caller.pool
     }

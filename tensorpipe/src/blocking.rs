@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Misuse, SystemError};
-use crate::{Allocation, Descriptor, Message, Pool, ReadError, Route, Url};
+use crate::{Allocation, ConnectPolicy, Descriptor, Message, Pool, ReadError, Route, Url};
 
 fn runtime() -> Result<&'static Runtime, Error> {
     static RUNTIME: OnceLock<Result<Runtime, SystemError>> = OnceLock::new();
@@ -105,6 +105,18 @@ impl Context {
     /// The same.
     pub fn connect(&self, url: impl AsRef<str>) -> Result<Pipe, Error> {
         wait(self.0.connect(url)).map(Pipe)
+    }
+
+    /// As [`crate::Context::connect_with`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn connect_with(
+        &self,
+        url: impl AsRef<str>,
+        policy: &ConnectPolicy,
+    ) -> Result<Pipe, Error> {
+        wait(self.0.connect_with(url, policy)).map(Pipe)
     }
 
     /// As [`crate::Context::close`].
@@ -223,6 +235,14 @@ impl Pipe {
     pub fn close(&self) -> Result<(), Error> {
         wait(self.0.close())
     }
+
+    /// As [`crate::Pipe::close_within`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn close_within(&self, linger: Duration) -> Result<(), Error> {
+        wait(self.0.close_within(linger))
+    }
 }
 
 /// As [`crate::Incoming`].
@@ -298,6 +318,61 @@ mod tests {
             &[7; 1 << 20][..]
         );
         echo.join().unwrap().unwrap();
+    }
+
+    /// Everything that a reader may do with a message, from a thread; then the end, from both sides.
+    #[test]
+    fn a_thread_reads_into_its_memory_skips_refuses_and_closes() {
+        let context = Context::new();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).unwrap();
+        let url = listener.url().to_string();
+        let message = || Message::new("big").tensor(Tensor::from(vec![7u8; 1 << 20]));
+        let writer = std::thread::spawn(move || {
+            let pipe = context.connect_with(&url, &ConnectPolicy::once()).unwrap();
+            // Two threads on one pipe.
+            let other = pipe.clone();
+            let first = std::thread::spawn(move || other.write(message()));
+            assert_eq!(&pipe.read().unwrap().metadata[..], b"got it");
+            first.join().unwrap().unwrap();
+            pipe.write(message()).unwrap();
+            let refused = pipe.write(message()).unwrap_err();
+            assert!(refused.to_string().contains("no room"), "{refused}");
+            pipe.send(Message::new("last")).unwrap();
+            pipe.close_within(Duration::from_secs(10)).unwrap();
+            context.close().unwrap();
+            assert!(context.connect(&url).is_err());
+        });
+        let pipe = listener.accept().unwrap();
+        let incoming = pipe.read_descriptor().unwrap();
+        assert_eq!(incoming.descriptor().tensors[0].shape, [1 << 20]);
+        let room = Allocation {
+            tensors: vec![crate::Place::Into(crate::BufferMut::zeroed(1 << 20))],
+            ..Allocation::default()
+        };
+        let read = incoming.read_into(room).unwrap();
+        let bytes = read.tensors[0].tensor.as_bytes().unwrap();
+        assert_eq!(bytes, &[7; 1 << 20][..]);
+        pipe.write(Message::new("got it")).unwrap();
+        pipe.read_descriptor().unwrap().skip();
+        pipe.read_descriptor().unwrap().refuse("no room");
+        assert_eq!(&pipe.read().unwrap().metadata[..], b"last");
+        let end = pipe.read().unwrap_err();
+        assert!(
+            matches!(end, Error::Closed { by_peer: true, .. }),
+            "{end:?}"
+        );
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_bound_that_passes_says_which() {
+        let listener = Context::new().listen(["tcp://127.0.0.1:0"]).unwrap();
+        let bound = Duration::from_millis(20);
+        let error = listener.accept_within(bound).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "waiting for a pipe took longer than 20 ms"
+        );
     }
 
     #[test]

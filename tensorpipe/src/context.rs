@@ -45,7 +45,7 @@ impl ContextBuilder {
         self
     }
 
-    /// The transports, most preferred first. Default: `memory`, `tcp`.
+    /// The transports, most preferred first. Default: `memory`, `shm`, `tcp`.
     pub fn transports(mut self, transports: impl IntoIterator<Item = Arc<dyn Transport>>) -> Self {
         self.transports = Some(transports.into_iter().collect());
         self
@@ -59,7 +59,7 @@ impl ContextBuilder {
         self
     }
 
-    /// The channels, most preferred first. Default: `xth`, `basic`.
+    /// The channels, most preferred first. Default: `xth`, `lease`, `basic`.
     pub fn channels(mut self, channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
         self.channels = Some(channels.into_iter().collect());
         self

@@ -77,7 +77,8 @@
 //!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
 //!   silence: put it into `spawn_blocking`, or raise the bound.
 //! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
-//! - Between processes tensors travel over tcp; shared memory, GPUs and RDMA are not there yet.
+//! - Between processes of one machine tensors of a [`Pool`] are lent instead of copied, others are copied through shared memory;
+//!   between machines they travel over tcp. GPUs and RDMA are not there yet.
 //! - Linux, little-endian, 64 bits.
 
 mod address;
@@ -113,7 +114,9 @@ pub use address::Url;
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
-pub use device::{Buffer, BufferMut, Device, DeviceKind, Memory, Pool, PoolOptions, PoolStats};
+pub use device::{
+    Buffer, BufferMut, Device, DeviceKind, LendableStats, Memory, Pool, PoolOptions, PoolStats,
+};
 pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};

@@ -212,7 +212,29 @@ async fn nobody_there_is_an_error_that_says_for_whom_it_waited() {
     let policy = tensorpipe::ConnectPolicy::patient(Duration::from_millis(200));
     let error = context.connect_with(&url, &policy).await.unwrap_err();
     println!("{error}");
-    assert!(error.to_string().contains(&url));
+    let Error::Connect {
+        waited, attempts, ..
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(*attempts > 2 && *waited <= Duration::from_secs(5));
+    let begins = format!(
+        "no pipe to {url} after {} ms and {attempts} attempts: connect ",
+        waited.as_millis()
+    );
+    assert!(error.to_string().starts_with(&begins), "{error}");
+    // By default it is waited for much longer, and a caller who wants none of it says so.
+    assert_eq!(
+        tensorpipe::ConnectPolicy::default().patience,
+        Duration::from_secs(30)
+    );
+    let once = tensorpipe::ConnectPolicy::once();
+    let error = context.connect_with(&url, &once).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Connect { attempts: 1, .. }),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

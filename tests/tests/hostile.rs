@@ -18,10 +18,14 @@ mod greetings;
 mod joins;
 #[path = "hostile/raw.rs"]
 mod raw;
+#[path = "hostile/rings.rs"]
+mod rings;
 #[path = "hostile/server.rs"]
 mod server;
 #[path = "hostile/slow.rs"]
 mod slow;
+#[path = "hostile/stream.rs"]
+mod stream;
 #[path = "hostile/streams.rs"]
 mod streams;
 

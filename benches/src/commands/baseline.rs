@@ -18,8 +18,8 @@ pub(crate) fn run(arguments: &Baseline) -> Result<()> {
     let mut plans = Vec::new();
     for (case, bytes) in cells(&arguments.case, &options.size) {
         let baseline = |system: &dyn AnySystem| system.kind() == Kind::Baseline;
-        for system in choose(&arguments.system, baseline, case, options.transport)? {
-            plans.push(rows::cell(system, &base, case, bytes));
+        for choice in choose(&arguments.system, baseline, case, base.transport)? {
+            plans.push(rows::cell(choice, &base, case, bytes));
         }
     }
     rows::run("baselines", options, &base, &plans)

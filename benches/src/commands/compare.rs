@@ -5,15 +5,14 @@
 
 use anyhow::Result;
 
-use super::{choose, legend, measure, plan};
-use crate::args::Compare;
-use crate::cores;
+use super::{choose, legend, measure, plan, spinning};
+use crate::args::{Compare, Options};
 use crate::measure::median;
-use crate::plan::{Case, Plan};
+use crate::plan::{Case, Plan, Transport};
 use crate::progress::Progress;
-use crate::report::{self, Align, Comparison, Row, Table};
+use crate::report::{self, Align, Comparison, Extras, Row, Table};
 use crate::size::Size;
-use crate::system::{AnySystem, by_name};
+use crate::system::{ALL, Choice, Kind};
 
 /// Measures and prints.
 ///
@@ -23,11 +22,15 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let options = &arguments.options;
     let base = plan(options)?;
     if let Some(name) = &arguments.against {
-        by_name(name)?;
+        Choice::parse(name)?;
     }
+    let before = spinning(&base);
     let mut cells = Vec::new();
     for &case in &arguments.cases {
-        let systems = choose(&arguments.systems, |_| true, case, options.transport)?;
+        let systems = match &arguments.systems[..] {
+            [] if base.transport == Transport::Shm => with_stand_ins(case, base.transport),
+            names => choose(names, |_| true, case, base.transport)?,
+        };
         let usual = [usual_size(case)];
         let sizes = if options.size.is_empty() {
             &usual[..]
@@ -48,7 +51,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
             .against
             .as_deref()
             .unwrap_or_else(|| usual_baseline(case));
-        match take_turns(&systems, &plan, arguments.runs, &progress) {
+        match take_turns(&systems, &plan, arguments, &progress) {
             Ok(turns) => {
                 let compared = compare(turns, against);
                 if options.json {
@@ -69,45 +72,45 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         let what = format!("medians of {} alternating runs", arguments.runs);
         println!("{}\n\n{}", report::head(&what, &base), table(&done));
         let rows = done.iter().flatten().map(|comparison| &comparison.row);
-        println!("{}", legend(rows.map(|row| row.system.as_str())));
+        print!("{}", legend(rows.clone().map(|row| row.system.as_str())));
+        print!("{}", Extras::of(rows).legend());
+        println!("  {}", report::spinning(before, spinning(&base)));
     }
     outcome
 }
 
-/// All runs of one system in one cell.
-struct Turns {
-    rows: Vec<Row>,
-    cores_us: Vec<f64>,
+/// Every system that has `case`, over `transport` or, for peers that do not have it, over a Unix socket.
+fn with_stand_ins(case: Case, transport: Transport) -> Vec<Choice> {
+    let over = |choice: Choice| match choice.system.kind() {
+        Kind::Baseline => choice.over(Transport::Unix),
+        Kind::Ours => choice.over(transport),
+    };
+    let all = ALL.iter().map(|system| over(Choice::of(*system)));
+    all.filter(|choice| choice.check(case, transport).is_ok())
+        .collect()
 }
 
+/// All runs of one system in one cell.
+type Turns = Vec<Row>;
+
 fn take_turns(
-    systems: &[&'static dyn AnySystem],
+    systems: &[Choice],
     plan: &Plan,
-    runs: u32,
+    arguments: &Compare,
     progress: &Progress,
 ) -> Result<Vec<Turns>> {
-    let mut turns: Vec<_> = systems
-        .iter()
-        .map(|_| Turns {
-            rows: Vec::new(),
-            cores_us: Vec::new(),
-        })
-        .collect();
-    // Once pinned we are shown one core only.
-    let pair = plan.cores.or_else(|| cores::pair().ok());
+    let options: &Options = &arguments.options;
+    let runs = arguments.runs;
+    let mut turns: Vec<_> = systems.iter().map(|_| Turns::new()).collect();
     for run in 1..=runs {
-        for (system, turns) in systems.iter().zip(&mut turns) {
-            let mut plan = plan.clone();
-            plan.system = system.name().to_owned();
+        for (choice, turns) in systems.iter().zip(&mut turns) {
+            let plan = choice.plan(plan);
             let (case, size) = (plan.case.name(), Size(plan.bytes));
             progress.begin(format!(
                 "{} {case} {size}, run {run} of {runs}",
-                plan.system
+                choice.name
             ));
-            turns
-                .cores_us
-                .extend(pair.and_then(cores::spinning_round_trip));
-            turns.rows.push(measure(*system, &plan)?);
+            turns.push(measure(choice, &plan, options)?);
             progress.end();
         }
     }
@@ -115,24 +118,31 @@ fn take_turns(
 }
 
 fn compare(turns: Vec<Turns>, against: &str) -> Vec<Comparison> {
-    let mut compared: Vec<_> = turns.iter().filter_map(summary).collect();
-    let reference = compared
-        .iter()
-        .find(|comparison| comparison.row.system == against)
-        .map(|comparison| comparison.row.p50_us);
+    let mut compared: Vec<_> = turns.iter().filter_map(|turns| summary(turns)).collect();
+    let rows = || compared.iter().map(|comparison| &comparison.row);
+    // As it was written, else the first of that name.
+    let reference = rows()
+        .find(|row| row.name == against)
+        .or_else(|| rows().find(|row| row.system == against))
+        .filter(|row| row.p50_us > 0.0)
+        .map(|row| (row.name.clone(), row.p50_us));
+    let Some((name, micros)) = reference else {
+        return compared;
+    };
     for comparison in &mut compared {
-        if let Some(reference) = reference.filter(|micros| *micros > 0.0) {
-            comparison.against = Some(against.to_owned());
-            comparison.ratio = Some(comparison.row.p50_us / reference);
-        }
+        comparison.against = Some(name.clone());
+        comparison.ratio = Some(comparison.row.p50_us / micros);
     }
     compared
 }
 
 /// Medians over the runs; `None` without a run.
-fn summary(turns: &Turns) -> Option<Comparison> {
-    let rows = &turns.rows;
+fn summary(rows: &[Row]) -> Option<Comparison> {
     let of = |value: fn(&Row) -> f64| rows.iter().map(value).collect::<Vec<_>>();
+    let known = |value: fn(&Row) -> Option<f64>| {
+        let values: Vec<_> = rows.iter().filter_map(value).collect();
+        median(&values)
+    };
     let p50s = of(|row| row.p50_us);
     let row = Row {
         p50_us: median(&p50s)?,
@@ -140,6 +150,9 @@ fn summary(turns: &Turns) -> Option<Comparison> {
         gbps: median(&of(|row| row.gbps))?,
         per_s: median(&of(|row| row.per_s))?,
         n: rows.iter().map(|row| row.n).sum(),
+        cores_us: known(|row| row.cores_us),
+        p50_sum_us: known(|row| row.p50_sum_us),
+        limit_us: known(|row| row.limit_us),
         ..rows.first()?.clone()
     };
     Some(Comparison {
@@ -149,7 +162,6 @@ fn summary(turns: &Turns) -> Option<Comparison> {
         p50_worst_us: p50s.iter().copied().fold(0.0, f64::max),
         against: None,
         ratio: None,
-        cores_us: median(&turns.cores_us),
     })
 }
 
@@ -169,14 +181,17 @@ fn table(cells: &[Vec<Comparison>]) -> Table {
         ("calls/s", Align::Right),
         ("core to core", Align::Right),
     ]);
+    let rows = cells.iter().flatten().map(|comparison| &comparison.row);
+    let extras = Extras::of(rows);
+    table.widen(&extras.columns());
     for cell in cells {
         table.gap();
         for comparison in cell {
             let row = &comparison.row;
-            table.push(vec![
+            let mut cells = vec![
                 row.case.to_owned(),
                 Size(row.bytes).to_string(),
-                row.system.clone(),
+                row.name.clone(),
                 report::over(&row.transport, &row.channel),
                 report::time(row.p50_us),
                 comparison
@@ -189,8 +204,10 @@ fn table(cells: &[Vec<Comparison>]) -> Table {
                 report::time(row.p99_us),
                 report::throughput(row.gbps),
                 report::rate(row.per_s),
-                comparison.cores_us.map(report::time).unwrap_or_default(),
-            ]);
+                row.cores_us.map(report::core_to_core).unwrap_or_default(),
+            ];
+            cells.extend(extras.cells(row));
+            table.push(cells);
         }
     }
     table
@@ -199,7 +216,7 @@ fn table(cells: &[Vec<Comparison>]) -> Table {
 /// The strongest peer in `case`.
 fn usual_baseline(case: Case) -> &'static str {
     match case {
-        Case::Echo | Case::Pipeline => "tarpc",
+        Case::Echo | Case::Paced | Case::Pipeline => "tarpc",
         Case::Upload | Case::Download => "tokio",
     }
 }
@@ -207,7 +224,7 @@ fn usual_baseline(case: Case) -> &'static str {
 /// The size at which `case` is claimed to be fast.
 fn usual_size(case: Case) -> Size {
     match case {
-        Case::Echo | Case::Pipeline => Size(0),
+        Case::Echo | Case::Paced | Case::Pipeline => Size(0),
         Case::Upload | Case::Download => Size(256 * Size::MIB),
     }
 }
@@ -228,11 +245,13 @@ mod tests {
             gbps: 1.0 / p50,
             per_s: 1e6 / p50,
             n: 10,
+            alloc: "heap",
+            name: system.to_owned(),
+            cores_us: Some(if *p50 > 9.0 { 0.1 } else { 0.5 }),
+            p50_sum_us: None,
+            limit_us: Some(*p50 / 2.0),
         };
-        Turns {
-            rows: p50s.iter().map(row).collect(),
-            cores_us: vec![0.1, 0.5, 0.1],
-        }
+        p50s.iter().map(row).collect()
     }
 
     #[test]
@@ -252,7 +271,29 @@ mod tests {
             (5.0, 22.0)
         );
         assert_eq!((compared[1].row.n, compared[1].runs), (30, 3));
-        assert_eq!(compared[1].cores_us, Some(0.1));
+        assert_eq!(compared[1].row.cores_us, Some(0.1));
+        assert_eq!(compared[1].row.limit_us, Some(6.0));
+        assert_eq!(compared[1].row.p50_sum_us, None);
+    }
+
+    #[test]
+    fn a_reference_is_found_as_it_was_written_or_by_its_system() {
+        let mut unix = turns("tarpc", &[4.0]);
+        unix[0].name = "tarpc@unix".to_owned();
+        let mut tcp = turns("tarpc", &[8.0]);
+        tcp[0].name = "tarpc@tcp".to_owned();
+        for (against, expected) in [("tarpc@tcp", [0.5, 1.0]), ("tarpc", [1.0, 2.0])] {
+            let compared = compare(vec![unix.clone(), tcp.clone()], against);
+            let ratios: Vec<_> = compared.iter().filter_map(|found| found.ratio).collect();
+            assert_eq!(ratios, expected, "{against}");
+        }
+    }
+
+    #[test]
+    fn over_shared_memory_the_peers_have_unix_sockets() {
+        let found = with_stand_ins(Case::Echo, Transport::Shm);
+        let names: Vec<_> = found.iter().map(|choice| choice.name.as_str()).collect();
+        assert_eq!(names, ["tokio@unix", "tarpc@unix", "pipe@shm", "rpc@shm"]);
     }
 
     #[test]

@@ -3,19 +3,22 @@
 pub(crate) mod baseline;
 pub(crate) mod compare;
 pub(crate) mod idle;
+pub(crate) mod limits;
 pub(crate) mod ours;
 mod rows;
+pub(crate) mod soak;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::args::Options;
 use crate::cores;
+use crate::limits::{self as machine, Cores};
 use crate::peer::Server;
-use crate::plan::{Case, Plan, Transport};
+use crate::plan::{Alloc, Case, Plan, Transport};
 use crate::report::Row;
-use crate::system::{ALL, AnySystem, by_name};
+use crate::system::{ALL, AnySystem, Choice};
 
 /// Fills a plan from the options. Pins the calling thread when that was asked for, so call it once, before
 /// anything else is started.
@@ -30,17 +33,30 @@ fn plan(options: &Options) -> Result<Plan> {
     Ok(Plan {
         system: String::new(),
         case: Case::Echo,
-        transport: options.transport,
+        transport: options.transport.unwrap_or(Transport::Tcp),
         channel: options.channel.clone(),
         alloc: options.alloc,
         runtime: options.runtime,
         bytes: 0,
         seconds: options.seconds,
+        sum: false,
         cores,
     })
 }
 
-/// The systems called `names`, or all that `offered` lets through, that have `case` over `transport`.
+/// The cores that `plan` runs on, or may run on.
+fn cores_of(plan: &Plan) -> Option<Cores> {
+    // Once pinned we are shown one core only.
+    plan.cores.or_else(|| cores::pair().ok())
+}
+
+/// The spinning round trip of the moment.
+fn spinning(plan: &Plan) -> Option<f64> {
+    cores_of(plan).and_then(cores::spinning_round_trip)
+}
+
+/// The systems called `names`, or all that `offered` lets through, that have `case`; over `transport` where the name does
+/// not say otherwise.
 ///
 /// # Errors
 /// When a named one lacks it, or when there is none at all.
@@ -49,41 +65,52 @@ fn choose(
     offered: impl Fn(&dyn AnySystem) -> bool,
     case: Case,
     transport: Transport,
-) -> Result<Vec<&'static dyn AnySystem>> {
-    let has = |system: &dyn AnySystem| {
-        system.cases().contains(&case) && system.transports().contains(&transport)
-    };
+) -> Result<Vec<Choice>> {
     if names.is_empty() {
-        let all: Vec<_> = ALL
-            .iter()
-            .copied()
-            .filter(|system| offered(*system) && has(*system))
-            .collect();
+        let all = ALL.iter().copied().filter(|system| offered(*system));
+        let able = all
+            .map(Choice::of)
+            .filter(|choice| choice.check(case, transport).is_ok());
+        let able: Vec<_> = able.collect();
         ensure!(
-            !all.is_empty(),
+            !able.is_empty(),
             "no system has `{}` over {}, choose another case or transport",
             case.name(),
             transport.name()
         );
-        return Ok(all);
+        return Ok(able);
     }
     let mut chosen = Vec::new();
     for name in names {
-        let system = by_name(name)?;
-        if !has(system) {
-            bail!(
-                "`{name}` has no `{}` over {}, choose another case or transport",
-                case.name(),
-                transport.name()
-            );
-        }
-        chosen.push(system);
+        let choice = Choice::parse(name)?;
+        choice.check(case, transport)?;
+        chosen.push(choice);
     }
     Ok(chosen)
 }
 
-/// Measures one row: a fresh server, a fresh runtime, one connection.
-fn measure(system: &dyn AnySystem, plan: &Plan) -> Result<Row> {
+/// Measures one row, with what the options want beside it.
+fn measure(choice: &Choice, plan: &Plan, options: &Options) -> Result<Row> {
+    let cores_us = spinning(plan);
+    let mut row = once(choice.system, plan)?;
+    row.name.clone_from(&choice.name);
+    row.cores_us = cores_us;
+    if options.sum && plan.bytes > 0 {
+        let summing = Plan {
+            sum: true,
+            ..plan.clone()
+        };
+        row.p50_sum_us = Some(once(choice.system, &summing)?.p50_us);
+    }
+    if let Some(cores) = cores_of(plan).filter(|_| options.limits) {
+        let leased = row.channel == "lease" && plan.alloc == Alloc::Pool;
+        row.limit_us = machine::floor(plan, leased, cores).context("the machine's limit")?;
+    }
+    Ok(row)
+}
+
+/// Measures once: a fresh server, a fresh runtime, one connection.
+fn once(system: &dyn AnySystem, plan: &Plan) -> Result<Row> {
     let what = || {
         format!(
             "{} {} of {} bytes",
@@ -115,8 +142,8 @@ fn legend<'a>(names: impl Iterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
 
-    fn names(chosen: Vec<&'static dyn AnySystem>) -> Vec<&'static str> {
-        chosen.iter().map(|system| system.name()).collect()
+    fn names(chosen: Vec<Choice>) -> Vec<String> {
+        chosen.into_iter().map(|choice| choice.name).collect()
     }
 
     #[test]
@@ -130,7 +157,8 @@ mod tests {
         )?;
         assert_eq!(names(named), ["tarpc"]);
         let all = names(choose(&[], everything, Case::Pipeline, Transport::Tcp)?);
-        assert!(all.contains(&"tarpc") && !all.contains(&"tokio"), "{all:?}");
+        let has = |name: &str| all.iter().any(|found| found == name);
+        assert!(has("tarpc") && !has("tokio"), "{all:?}");
         Ok(())
     }
 

@@ -27,9 +27,9 @@ fn run(system: &str, cases: &[Case], options: &Options) -> Result<()> {
     let base = plan(options)?;
     let mut cells = Vec::new();
     for &case in cases {
-        for system in choose(&[system.to_owned()], |_| true, case, options.transport)? {
+        for choice in choose(&[system.to_owned()], |_| true, case, base.transport)? {
             for size in sizes(case, &options.size) {
-                cells.push(rows::cell(system, &base, case, size.0));
+                cells.push(rows::cell(choice.clone(), &base, case, size.0));
             }
         }
     }
@@ -40,7 +40,7 @@ fn run(system: &str, cases: &[Case], options: &Options) -> Result<()> {
 fn sizes(case: Case, asked: &[Size]) -> &[Size] {
     match case {
         _ if !asked.is_empty() => asked,
-        Case::Echo => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
+        Case::Echo | Case::Paced => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
         Case::Pipeline => &[Size(0), Size(4 * Size::KIB)],
         Case::Upload | Case::Download => {
             &[Size(Size::MIB), Size(16 * Size::MIB), Size(256 * Size::MIB)]

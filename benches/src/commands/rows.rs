@@ -2,24 +2,23 @@
 
 use anyhow::Result;
 
-use super::{legend, measure};
+use super::{legend, measure, spinning};
 use crate::args::Options;
 use crate::plan::{Case, Plan};
 use crate::progress::Progress;
-use crate::report::{self, Align, Row, Table};
+use crate::report::{self, Align, Extras, Row, Table};
 use crate::size::Size;
-use crate::system::AnySystem;
+use crate::system::Choice;
 
 /// A row to be measured.
-pub(super) type Cell = (&'static dyn AnySystem, Plan);
+pub(super) type Cell = (Choice, Plan);
 
-/// The plan of `system` in one cell.
-pub(super) fn cell(system: &'static dyn AnySystem, base: &Plan, case: Case, bytes: u64) -> Cell {
-    let mut plan = base.clone();
-    plan.system = system.name().to_owned();
+/// The plan of a system in one cell.
+pub(super) fn cell(choice: Choice, base: &Plan, case: Case, bytes: u64) -> Cell {
+    let mut plan = choice.plan(base);
     plan.case = case;
     plan.bytes = bytes;
-    (system, plan)
+    (choice, plan)
 }
 
 /// Measures and prints.
@@ -30,14 +29,15 @@ pub(super) fn run(what: &str, options: &Options, base: &Plan, cells: &[Cell]) ->
     let progress = Progress::new(cells.len());
     let mut rows = Vec::new();
     let mut outcome = Ok(());
-    for (system, plan) in cells {
+    let before = spinning(base);
+    for (choice, plan) in cells {
         progress.begin(format!(
             "{} {} {}",
-            plan.system,
+            choice.name,
             plan.case.name(),
             Size(plan.bytes)
         ));
-        match measure(*system, plan) {
+        match measure(choice, plan, options) {
             Ok(row) if options.json => progress.print(&serde_json::to_string(&row)?),
             Ok(row) => rows.push(row),
             Err(error) => {
@@ -50,7 +50,9 @@ pub(super) fn run(what: &str, options: &Options, base: &Plan, cells: &[Cell]) ->
     drop(progress);
     if !options.json {
         println!("{}\n\n{}", report::head(what, base), table(&rows));
-        println!("{}", legend(rows.iter().map(|row| row.system.as_str())));
+        print!("{}", legend(rows.iter().map(|row| row.system.as_str())));
+        print!("{}", Extras::of(rows.iter()).legend());
+        println!("  {}", report::spinning(before, spinning(base)));
     }
     outcome
 }
@@ -67,23 +69,27 @@ fn table(rows: &[Row]) -> Table {
         ("calls/s", Align::Right),
         ("calls", Align::Right),
     ]);
+    let extras = Extras::of(rows.iter());
+    table.widen(&extras.columns());
     let mut last = None;
     for row in rows {
         let cell = (row.case, row.bytes);
         if last.replace(cell).is_some_and(|last| last != cell) {
             table.gap();
         }
-        table.push(vec![
+        let mut cells = vec![
             row.case.to_owned(),
             Size(row.bytes).to_string(),
-            row.system.clone(),
+            row.name.clone(),
             report::over(&row.transport, &row.channel),
             report::time(row.p50_us),
             report::time(row.p99_us),
             report::throughput(row.gbps),
             report::rate(row.per_s),
             row.n.to_string(),
-        ]);
+        ];
+        cells.extend(extras.cells(row));
+        table.push(cells);
     }
     table
 }

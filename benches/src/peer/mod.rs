@@ -1,8 +1,8 @@
-//! The second process: this binary again, with the hidden command `serve`.
+//! The second process: this binary again, with a hidden command: `serve`, or `soak-peer` for a soak.
 //!
 //! ```text
 //! parent                                      child
-//!   plan, one line of JSON          ->  stdin
+//!   plan or orders, a line of JSON  ->  stdin
 //!                                stdout  ->    {"ready":"127.0.0.1:4711"} or {"failed":"why"}
 //!   ... the measurement, over what the system uses ...
 //!   closes stdin                    ->         ends itself
@@ -14,7 +14,7 @@ mod process;
 mod serve;
 
 pub(crate) use process::Peer;
-pub(crate) use serve::serve;
+pub(crate) use serve::{greet, orders, serve};
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::system::{Ready, by_name};
 /// The child's one line.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Greeting {
+pub(crate) enum Greeting {
     /// It accepts at this address.
     Ready(String),
     /// It does not, and why.
@@ -52,7 +52,7 @@ impl Server {
             let address = runtime.block_on(here(plan.clone()))?;
             return Ok(Self::Here(address));
         }
-        Ok(Self::Process(Peer::start(plan)?))
+        Ok(Self::Process(Peer::start("serve", plan)?))
     }
 
     pub(crate) fn address(&self) -> &str {

@@ -6,9 +6,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde::Serialize;
 
 use super::{Greeting, HANDSHAKE};
-use crate::plan::Plan;
 
 /// A serving child process.
 #[derive(Debug)]
@@ -20,18 +20,18 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts this binary again and returns when it serves `plan`.
+    /// Starts this binary again with the command `role`, gives it its orders and returns when it serves.
     ///
     /// # Errors
     /// When it cannot be started, says why it cannot serve, or is silent for [`HANDSHAKE`].
-    pub(crate) fn start(plan: &Plan) -> Result<Self> {
+    pub(crate) fn start(role: &str, orders: &impl Serialize) -> Result<Self> {
         let binary = std::env::current_exe().context("this binary's path is not known")?;
         let mut command = Command::new(binary);
-        command.arg("serve");
-        Self::greet(command, plan)
+        command.arg(role);
+        Self::greet(command, orders)
     }
 
-    fn greet(mut command: Command, plan: &Plan) -> Result<Self> {
+    fn greet(mut command: Command, orders: &impl Serialize) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -45,13 +45,13 @@ impl Peer {
             stdin,
             address: String::new(),
         };
-        let mut line = serde_json::to_vec(plan)?;
+        let mut line = serde_json::to_vec(orders)?;
         line.push(b'\n');
         peer.stdin
             .as_mut()
             .context("the child has no stdin")?
             .write_all(&line)
-            .context("the second process did not take its plan")?;
+            .context("the second process did not take its orders")?;
         let (sender, greeting) = mpsc::channel();
         // Ends with the child's stdout, that is with the child.
         std::thread::spawn(move || {
@@ -86,6 +86,24 @@ impl Peer {
     /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How it has ended, if it has.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(crate) fn has_ended(&mut self) -> Result<Option<String>> {
+        Ok(self.child.try_wait()?.map(|status| status.to_string()))
+    }
+
+    /// Kills it as nothing can be refused (SIGKILL), and waits until it is gone.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
     }
 
     /// Waits until it has ended by itself, and kills it when that takes longer than `bound`.
@@ -157,6 +175,16 @@ mod tests {
             let error = format!("{:#}", shell(script).expect_err(script));
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_child_that_is_killed_is_gone_at_once() -> Result<()> {
+        let mut peer = shell(r#"read plan; echo '{"ready":"there"}'; exec sleep 60"#)?;
+        assert_eq!(peer.has_ended()?, None);
+        peer.kill()?;
+        let status = peer.has_ended()?.context("it runs")?;
+        assert!(status.contains("signal: 9"), "{status}");
+        Ok(())
     }
 
     #[test]

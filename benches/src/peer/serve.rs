@@ -4,6 +4,7 @@ use std::io::{BufRead, Write};
 use std::sync::mpsc;
 
 use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
 
 use super::{Greeting, HANDSHAKE};
 use crate::cores;
@@ -15,7 +16,7 @@ use crate::system::{Ready, by_name};
 /// # Errors
 /// When it cannot serve; the parent was told so.
 pub(crate) fn serve() -> Result<()> {
-    let plan = plan()?;
+    let plan = orders()?;
     let served = run(plan);
     if let Err(error) = &served {
         greet(&Greeting::Failed(format!("{error:#}")))?;
@@ -40,7 +41,10 @@ fn run(plan: Plan) -> Result<()> {
 }
 
 /// The parent's line. From then on a thread waits for the end of stdin and ends the process.
-fn plan() -> Result<Plan> {
+///
+/// # Errors
+/// When there is none, or one that is not understood.
+pub(crate) fn orders<T: DeserializeOwned>() -> Result<T> {
     let (sender, line) = mpsc::channel();
     std::thread::spawn(move || {
         let mut stdin = std::io::stdin().lock();
@@ -55,11 +59,15 @@ fn plan() -> Result<Plan> {
     });
     let line = line
         .recv_timeout(HANDSHAKE)
-        .context("no plan came, this command is for tp-bench itself")??;
-    serde_json::from_str(&line).context("the first line is not a plan")
+        .context("no orders came, this command is for tp-bench itself")??;
+    serde_json::from_str(&line).context("the first line is not what was expected")
 }
 
-fn greet(greeting: &Greeting) -> Result<()> {
+/// The child's line.
+///
+/// # Errors
+/// When nobody reads it.
+pub(crate) fn greet(greeting: &Greeting) -> Result<()> {
     let mut line = serde_json::to_vec(greeting)?;
     line.push(b'\n');
     let mut stdout = std::io::stdout().lock();

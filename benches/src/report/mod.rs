@@ -1,11 +1,14 @@
 //! What a measurement has to say: rows for programs (one JSON object per line) and for people (a table).
 
+mod extras;
 mod row;
 mod table;
 
-pub(crate) use row::{Comparison, IdleRow, Row};
+pub(crate) use extras::Extras;
+pub(crate) use row::{Comparison, IdleRow, LimitRow, Row, gbps};
 pub(crate) use table::{Align, Table};
 
+use crate::cores;
 use crate::plan::Plan;
 
 /// The head of a table: what holds for all rows.
@@ -27,6 +30,24 @@ pub(crate) fn over(transport: &str, channel: &str) -> String {
         "none" => transport.to_owned(),
         channel => format!("{transport} + {channel}"),
     }
+}
+
+/// The spinning round trip between the two cores, and which of the machine's two states it is.
+pub(crate) fn core_to_core(micros: f64) -> String {
+    format!("{} {:<4}", time(micros), cores::apart(micros))
+}
+
+/// The same for a line below a table: how it was at the beginning and at the end.
+pub(crate) fn spinning(before: Option<f64>, after: Option<f64>) -> String {
+    let said = |micros: Option<f64>| match micros {
+        Some(micros) => format!("{} ({})", time(micros), cores::apart(micros)),
+        None => "unknown".to_owned(),
+    };
+    format!(
+        "core to core and back, spinning: {} before, {} after",
+        said(before),
+        said(after)
+    )
 }
 
 /// Microseconds in the unit that suits them, three digits.
@@ -81,6 +102,11 @@ mod tests {
         assert_eq!(
             [21.5, 370_000.0, 1_140_000.0].map(rate),
             ["21.5  ", "370 k", "1.14 M"]
+        );
+        assert_eq!(core_to_core(0.09), "0.09 µs near");
+        assert_eq!(
+            spinning(Some(0.48), None),
+            "core to core and back, spinning: 0.48 µs (far) before, unknown after"
         );
         assert_eq!([0.0, 5.814].map(throughput), ["–", "5.81"]);
     }

@@ -23,6 +23,18 @@ pub(crate) struct Row {
     pub(crate) per_s: f64,
     /// Number of calls measured.
     pub(crate) n: u64,
+    /// Where the sender's tensor lay; peers always use their own buffer, `heap`.
+    pub(crate) alloc: &'static str,
+    /// The system as it was asked for, which may say more than `system`: `rpc@shm`.
+    pub(crate) name: String,
+    /// The spinning round trip between the two cores just before.
+    pub(crate) cores_us: Option<f64>,
+    /// The median when whoever receives a tensor reads all of it, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_sum_us: Option<f64>,
+    /// What a bare round took that moves the same bytes over the same medium, both ends spinning, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_us: Option<f64>,
 }
 
 impl Row {
@@ -36,9 +48,14 @@ impl Row {
             bytes: plan.bytes,
             p50_us,
             p99_us: samples.micros(0.99),
-            gbps: throughput(plan.bytes, p50_us),
+            gbps: gbps(plan.bytes, p50_us),
             per_s: samples.per_second(),
             n: samples.calls(),
+            alloc: plan.alloc.name(),
+            name: plan.system.clone(),
+            cores_us: None,
+            p50_sum_us: None,
+            limit_us: None,
         }
     }
 }
@@ -53,12 +70,10 @@ pub(crate) struct Comparison {
     /// The fastest and the slowest run's median.
     pub(crate) p50_best_us: f64,
     pub(crate) p50_worst_us: f64,
-    /// The system that `ratio` refers to.
+    /// The system that `ratio` refers to, by its `name`.
     pub(crate) against: Option<String>,
     /// Our median of medians by that system's: below 1 is faster than it.
     pub(crate) ratio: Option<f64>,
-    /// The spinning round trip between the two cores meanwhile.
-    pub(crate) cores_us: Option<f64>,
 }
 
 /// The processor time of an idle server.
@@ -72,10 +87,31 @@ pub(crate) struct IdleRow {
     pub(crate) seconds: f64,
     /// Of one core.
     pub(crate) cpu_percent: f64,
+    /// Private memory of the server for each connection, after some traffic on it.
+    pub(crate) anon_kib: f64,
+    /// Shared memory mapped and touched by the server for each connection, which its peer has mapped, too.
+    pub(crate) shmem_kib: f64,
+    /// The system as it was asked for.
+    pub(crate) name: String,
+}
+
+/// What the machine can do.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LimitRow {
+    pub(crate) limit: &'static str,
+    pub(crate) over: &'static str,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) us: f64,
+    /// Of `bytes`.
+    pub(crate) gbps: Option<f64>,
+    /// The spinning round trip between the two cores just before.
+    pub(crate) cores_us: Option<f64>,
+    /// The same in a word: `near` or `far`.
+    pub(crate) cores: Option<&'static str>,
 }
 
 /// 10^9 bytes a second.
-pub(crate) fn throughput(bytes: u64, micros: f64) -> f64 {
+pub(crate) fn gbps(bytes: u64, micros: f64) -> f64 {
     if micros > 0.0 {
         bytes as f64 / micros / 1e3
     } else {
@@ -116,6 +152,9 @@ mod tests {
             "gbps",
             "per_s",
             "n",
+            "alloc",
+            "name",
+            "cores_us",
         ];
         let mut from = 0;
         for field in fields {
@@ -138,7 +177,7 @@ mod tests {
 
     #[test]
     fn nothing_is_divided_by_zero() {
-        assert_eq!(throughput(0, 0.0), 0.0);
-        assert_eq!(throughput(1 << 20, 0.0), 0.0);
+        assert_eq!(gbps(0, 0.0), 0.0);
+        assert_eq!(gbps(1 << 20, 0.0), 0.0);
     }
 }

@@ -31,6 +31,13 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// Adds columns behind the others, before the first row.
+    pub(crate) fn widen(&mut self, columns: &[(&str, Align)]) {
+        self.align.extend(columns.iter().map(|(_, align)| *align));
+        let heads = columns.iter().map(|(name, _)| (*name).to_owned());
+        self.rows[0].extend(heads);
+    }
+
     /// Adds an empty line, if there is a row before it.
     pub(crate) fn gap(&mut self) {
         if self.rows.len() > 1 {
@@ -103,6 +110,15 @@ mod tests {
   a longer name  2.45 ms  12345
 ";
         assert_eq!(table.to_string(), expected.trim_start_matches("  \n"));
+    }
+
+    #[test]
+    fn a_wider_table_has_more_heads() {
+        let mut table = Table::new(&[("system", Align::Left)]);
+        table.widen(&[("p50", Align::Right)]);
+        table.push(vec!["tokio".to_owned(), "9".to_owned()]);
+        assert!(table.to_string().starts_with("  system  p50\n"), "{table}");
+        assert!(table.to_string().ends_with("  tokio     9\n"), "{table}");
     }
 
     #[test]

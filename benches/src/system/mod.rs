@@ -9,11 +9,15 @@
 //! Generic below, dyn at the seam: [`AnySystem`] is implemented for every `System`, and what runs inside the timed
 //! part is compiled for the one client.
 
-mod ours;
+mod choice;
+mod hand_written;
+pub(crate) mod ours;
 mod pipe;
 mod rpc;
-mod tarpc_tcp;
-mod tokio_tcp;
+mod socket;
+mod tarpc_calls;
+
+pub(crate) use choice::Choice;
 
 use std::any::Any;
 use std::time::Duration;
@@ -27,8 +31,8 @@ use crate::plan::{Case, Plan, Transport};
 
 /// Every system, in the order in which tables show them.
 pub(crate) static ALL: &[&dyn AnySystem] = &[
-    &tokio_tcp::Tokio,
-    &tarpc_tcp::Tarpc,
+    &hand_written::Tokio,
+    &tarpc_calls::Tarpc,
     &pipe::PipeSystem,
     &rpc::Rpc,
 ];
@@ -175,9 +179,10 @@ impl<S: System> AnySystem for S {
         Box::pin(async move {
             let length = plan.duration();
             let bound = 2 * length + PATIENCE;
+            let pause = plan.case.pause();
             let measured = async move {
                 let mut client = S::connect(plan, address).await?;
-                let samples = drive(&mut client, length).await?;
+                let samples = drive(&mut client, length, pause).await?;
                 Ok((samples, client.route()))
             };
             bounded(bound, measured).await
@@ -190,7 +195,7 @@ impl<S: System> AnySystem for S {
             let mut route = Route::plain(plan.transport.name());
             for _ in 0..count {
                 let mut client = S::connect(plan.clone(), address.clone()).await?;
-                drive(&mut client, Duration::ZERO).await?;
+                drive(&mut client, Duration::ZERO, Duration::ZERO).await?;
                 route = client.route();
                 held.push(Box::new(client));
             }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
-use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
+use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, XthChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
-use tensorpipe::{Context, DType, Tensor};
+use tensorpipe::{Context, DType, Misuse, Tensor};
 
 use super::Route;
 use crate::pattern;
@@ -22,23 +22,34 @@ pub(super) fn context(plan: &Plan) -> Result<Context> {
         (Transport::Tcp | Transport::Shm, None) => Some("basic"),
         (_, wanted) => wanted,
     };
-    let mut channels: Vec<Arc<dyn Channel>> =
-        vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())];
+    let mut channels = channels();
     if let Some(wanted) = wanted {
+        let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
         channels.retain(|channel| channel.name() == wanted);
         if channels.is_empty() {
-            bail!("there is no channel `{wanted}`, choose of: xth, basic");
+            let names = names.join(", ");
+            bail!("there is no channel `{wanted}`, choose of: {names}");
         }
     }
     let transport: Arc<dyn tensorpipe::transports::Transport> = match plan.transport {
         Transport::Tcp => Arc::new(TcpTransport::new()),
         Transport::Shm => Arc::new(ShmTransport::new()),
         Transport::Memory => Arc::new(MemoryTransport::new()),
+        Transport::Unix => bail!("ours have no transport unix, choose tcp, shm or memory"),
     };
     Ok(Context::builder()
         .transports([transport])
         .channels(channels)
         .build()?)
+}
+
+/// Every channel there is, each by itself in a plan that names it.
+pub(crate) fn channels() -> Vec<Arc<dyn Channel>> {
+    vec![
+        Arc::new(XthChannel::new()),
+        Arc::new(LeaseChannel::new()),
+        Arc::new(BasicChannel::new()),
+    ]
 }
 
 /// Where a server of the plan listens.
@@ -49,7 +60,8 @@ pub(super) fn url(plan: &Plan) -> String {
         format!("bench-{}-{number}", std::process::id())
     };
     match plan.transport {
-        Transport::Tcp => "tcp://127.0.0.1:0".to_owned(),
+        // Unix is refused where the context is made.
+        Transport::Tcp | Transport::Unix => "tcp://127.0.0.1:0".to_owned(),
         Transport::Shm => format!("shm://{}", name()),
         Transport::Memory => format!("memory://{}", name()),
     }
@@ -66,6 +78,12 @@ pub(super) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tenso
 /// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.
 pub(super) fn fill(tensor: &mut Tensor, round: u64) -> Result<()> {
     pattern::fill(tensor.make_mut::<u8>()?, round);
+    Ok(())
+}
+
+/// Reads every byte, as whoever receives a tensor does sooner or later.
+pub(super) fn read_all(tensor: &Tensor) -> Result<(), Misuse> {
+    std::hint::black_box(pattern::sum(tensor.as_bytes()?));
     Ok(())
 }
 
@@ -119,7 +137,10 @@ mod tests {
         }
         plan.channel = Some("smoke".to_owned());
         let error = context(&plan).expect_err("no such channel");
-        assert!(error.to_string().contains("choose of: xth"), "{error}");
+        assert!(
+            error.to_string().contains("choose of: xth, lease"),
+            "{error}"
+        );
         Ok(())
     }
 }

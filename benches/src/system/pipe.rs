@@ -17,7 +17,7 @@ impl System for PipeSystem {
     const ABOUT: &'static str =
         "tensorpipe's Pipe: a message with one tensor there and back, read into the context's pool";
     const KIND: Kind = Kind::Ours;
-    const CASES: &'static [Case] = &[Case::Echo];
+    const CASES: &'static [Case] = &[Case::Echo, Case::Paced];
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
@@ -27,7 +27,7 @@ impl System for PipeSystem {
         loop {
             let pipe = listener.accept().await?;
             tokio::spawn(async move {
-                match answer(pipe).await {
+                match answer(pipe, plan.sum).await {
                     Err(tensorpipe::Error::Closed { .. }) | Ok(()) => {}
                     Err(error) => eprintln!("tp-bench: pipe's server: {error}"),
                 }
@@ -45,23 +45,33 @@ impl System for PipeSystem {
         Ok(Caller {
             pipe,
             bytes: plan.bytes,
+            sum: plan.sum,
             sent,
             received: None,
         })
     }
 }
 
-async fn answer(pipe: Pipe) -> Result<(), tensorpipe::Error> {
+async fn answer(pipe: Pipe, sum: bool) -> Result<(), tensorpipe::Error> {
     loop {
         let message = pipe.read().await?;
+        read_all(sum, &message)?;
         pipe.write(message).await?;
     }
+}
+
+fn read_all(sum: bool, message: &Message) -> Result<(), tensorpipe::Error> {
+    for tensor in message.tensors.iter().filter(|_| sum) {
+        ours::read_all(&tensor.tensor)?;
+    }
+    Ok(())
 }
 
 /// The client's side of one pipe.
 pub(crate) struct Caller {
     pipe: Pipe,
     bytes: u64,
+    sum: bool,
     sent: Option<Tensor>,
     received: Option<Message>,
 }
@@ -79,7 +89,9 @@ impl Client for Caller {
         let mut message = Message::new(METADATA);
         message.tensors.extend(self.sent.clone().map(Into::into));
         let written = self.pipe.write(message);
-        self.received = Some(self.pipe.read().await?);
+        let answer = self.pipe.read().await?;
+        read_all(self.sum, &answer)?;
+        self.received = Some(answer);
         written.await?;
         Ok(())
     }

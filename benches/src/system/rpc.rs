@@ -24,7 +24,13 @@ impl System for Rpc {
     const ABOUT: &'static str =
         "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool";
     const KIND: Kind = Kind::Ours;
-    const CASES: &'static [Case] = &[Case::Echo, Case::Upload, Case::Download, Case::Pipeline];
+    const CASES: &'static [Case] = &[
+        Case::Echo,
+        Case::Paced,
+        Case::Upload,
+        Case::Download,
+        Case::Pipeline,
+    ];
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
@@ -49,12 +55,13 @@ impl System for Rpc {
         let client = BenchClient::connect_with(&context, &address).await?;
         let len = match plan.case {
             Case::Download => 0,
-            Case::Echo | Case::Upload | Case::Pipeline => plan.len()?,
+            Case::Echo | Case::Paced | Case::Upload | Case::Pipeline => plan.len()?,
         };
         Ok(Caller {
             client,
             case: plan.case,
             bytes: plan.bytes,
+            sum: plan.sum,
             sent: ours::tensor(&plan, len, &context)?,
             received: Vec::new(),
         })
@@ -86,6 +93,13 @@ impl Store {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// If the plan wants it. What the CPU cannot read shows when it is verified.
+    fn read_all(&self, data: &Tensor) {
+        if self.plan.sum {
+            let _ = ours::read_all(data);
+        }
+    }
+
     fn lay_ready(&self, round: u64) -> Result<()> {
         let mut tensor = match self.kept().take() {
             Some(tensor) => tensor,
@@ -103,10 +117,12 @@ impl Bench for Store {
     }
 
     async fn echo(&self, data: Tensor) -> Tensor {
+        self.read_all(&data);
         data
     }
 
     async fn upload(&self, data: Tensor) {
+        self.read_all(&data);
         *self.kept() = Some(data);
     }
 
@@ -131,6 +147,7 @@ pub(crate) struct Caller {
     client: BenchClient,
     case: Case,
     bytes: u64,
+    sum: bool,
     sent: Tensor,
     received: Vec<Tensor>,
 }
@@ -152,13 +169,15 @@ impl Client for Caller {
         self.received.clear();
         match self.case {
             Case::Download => Ok(self.client.stage(round).await?),
-            Case::Echo | Case::Upload | Case::Pipeline => ours::fill(&mut self.sent, round),
+            Case::Echo | Case::Paced | Case::Upload | Case::Pipeline => {
+                ours::fill(&mut self.sent, round)
+            }
         }
     }
 
     async fn round(&mut self) -> Result<()> {
         match self.case {
-            Case::Echo => {
+            Case::Echo | Case::Paced => {
                 let answer = self.echo().await?;
                 self.received.push(answer);
             }
@@ -173,6 +192,9 @@ impl Client for Caller {
                     .await?;
                 self.received = answers;
             }
+        }
+        for answer in self.received.iter().filter(|_| self.sum) {
+            ours::read_all(answer)?;
         }
         Ok(())
     }

@@ -6,6 +6,8 @@
 //! - `send` is called once per operation at the writer, after the reader's go-ahead; `recv` once at the reader, before
 //!   the writer's first byte or control frame for it can arrive. Each ends in exactly one of [`LaneIo::sent`] /
 //!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`;
+//! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves: its control
+//!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`;
 //! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
 //! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
 //!   that the destination is complete and not written any more;
@@ -17,11 +19,13 @@
 
 mod basic;
 mod further;
+mod lease;
 mod mpt;
 mod xth;
 
 pub use basic::BasicChannel;
 pub use further::{Expected, Further, JoinToken};
+pub use lease::LeaseChannel;
 pub use mpt::MptChannel;
 pub use xth::XthChannel;
 
@@ -58,6 +62,12 @@ pub trait Channel: Send + Sync + 'static {
     /// Main-memory parts up to this size, in bytes, are better off in the message's own frame.
     fn rides_up_to(&self) -> u64 {
         u64::MAX
+    }
+
+    /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's:
+    /// the reader gets memory that is there already. Its lanes stream nothing that theirs did not ask for.
+    fn sends_at_once(&self) -> bool {
+        false
     }
 
     /// Opens it for a pipe.
@@ -147,11 +157,21 @@ pub trait Lane: Send {
     /// A stream that this lane began is through: for an incoming one, with the memory it filled.
     fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>);
 
+    /// [`LaneHandle::resume`] was called for `op`, which is still under way.
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let _ = (op, io);
+        Ok(())
+    }
+
     /// Nobody waits for `op` any more.
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>);
 }
 
 /// The channels of a context by default: order is priority.
 pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
-    vec![Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())]
+    vec![
+        Arc::new(XthChannel::new()),
+        Arc::new(LeaseChannel::new()),
+        Arc::new(BasicChannel::new()),
+    ]
 }

@@ -5,7 +5,8 @@
 mod pool;
 mod region;
 
-pub use pool::{Pool, PoolOptions, PoolStats};
+pub(crate) use pool::LendableBlock;
+pub use pool::{LendableStats, Pool, PoolOptions, PoolStats};
 pub use region::{Buffer, BufferMut, Memory};
 
 pub use crate::sys::block::ALIGNMENT;

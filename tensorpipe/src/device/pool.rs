@@ -1,4 +1,5 @@
-//! Warm main memory that is used again: a [`Pool`] of blocks for received tensors.
+//! Warm main memory that is used again: a [`Pool`] of blocks for received tensors, and of memory that can be lent to
+//! other processes ([`lendable`]).
 //!
 //! Fresh memory costs a page fault per page when it is first touched (104 ms for 256 MiB), warm memory costs nothing.
 //! Blocks come in size classes, four per power of two, so that at most a fifth of one is unused; of each class the block
@@ -7,11 +8,17 @@
 //! Invariant: a block is in the hands of one `PooledBlock` or in one free list, never both, and
 //! `retained <= retain` whenever the lock is free.
 
+mod lendable;
+
+pub(crate) use lendable::LendableBlock;
+pub use lendable::LendableStats;
+
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use self::lendable::Lendables;
 use super::{BufferMut, Memory};
 use crate::error::SystemError;
 use crate::sys::block::Block;
@@ -34,19 +41,27 @@ const SMALLEST: usize = 4096;
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
+    lendables: Arc<Lendables>,
 }
 
 /// How a [`Pool`] behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Bytes that are kept warm while nobody uses them; beyond it the block that came back longest ago is freed.
-    /// 0 keeps none. Default: 512 MiB.
+    /// 0 keeps none. Default: 512 MiB. The same again is kept of lendable memory.
     pub retain: u64,
+    /// Bytes of memory that can be lent to other processes of this machine ([`Pool::tensor`]), used and unused together.
+    /// Beyond it ordinary memory is handed out, which is copied when it is sent: [`LendableStats::fallbacks`] counts that. 0
+    /// makes all memory ordinary. Default: 4 GiB.
+    pub lendable: u64,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { retain: 512 << 20 }
+        Self {
+            retain: 512 << 20,
+            lendable: 4 << 30,
+        }
     }
 }
 
@@ -64,6 +79,8 @@ pub struct PoolStats {
     pub retained_bytes: u64,
     /// Bytes in use, in whole blocks.
     pub outstanding_bytes: u64,
+    /// Memory that can be lent, which the counters above do not count.
+    pub lendable: LendableStats,
 }
 
 impl Pool {
@@ -74,6 +91,7 @@ impl Pool {
                 retain: options.retain,
                 state: Mutex::default(),
             }),
+            lendables: Lendables::new(options.lendable, options.retain),
         }
     }
 
@@ -116,13 +134,48 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// What it did and holds.
-    pub fn stats(&self) -> PoolStats {
-        self.shared.lock().stats
+    /// `len` bytes to fill that channel `lease` can lend to another process of this machine without a copy, as the memory of
+    /// [`Pool::tensor`]; ordinary memory where there are none ([`LendableStats::fallbacks`]).
+    ///
+    /// They are shared memory: a peer to which any of it was lent can read the 2 MiB around it, or the block if that is longer, for as
+    /// long as the pool keeps them. A forked child cannot touch them.
+    ///
+    /// # Errors
+    /// When the system has not even ordinary memory.
+    pub fn try_take_lendable(&self, len: usize) -> Result<BufferMut, SystemError> {
+        match self.lendables.take(len) {
+            Some((buffer, _)) => Ok(buffer),
+            None => self.try_take(len),
+        }
     }
 
-    /// Frees unused blocks, the ones that came back longest ago first, until at most `keep_bytes` are kept.
+    /// As [`Pool::try_take_lendable`], all zeros.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_zeroed_lendable(&self, len: usize) -> Result<BufferMut, SystemError> {
+        let Some((mut buffer, warm)) = self.lendables.take(len) else {
+            return self.try_zeroed(len);
+        };
+        if let Some(bytes) = buffer.as_bytes_mut().filter(|_| warm) {
+            bytes.fill(0);
+        }
+        Ok(buffer)
+    }
+
+    /// What it did and holds.
+    pub fn stats(&self) -> PoolStats {
+        let lendable = self.lendables.stats();
+        PoolStats {
+            lendable,
+            ..self.shared.lock().stats
+        }
+    }
+
+    /// Frees unused blocks, the ones that came back longest ago first, until at most `keep_bytes` are kept; the same of
+    /// lendable memory, in whole segments.
     pub fn trim(&self, keep_bytes: u64) {
+        self.lendables.trim(keep_bytes);
         let evicted = self.shared.lock().evict(keep_bytes);
         // Unmapping takes milliseconds: not under the lock.
         drop(evicted);

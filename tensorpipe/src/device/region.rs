@@ -35,6 +35,11 @@ pub trait Memory: Send + Sync + 'static {
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
+    /// Memory of the same sort, to fill: where a copy should go. `None` for ordinary memory.
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        let _ = len;
+        None
+    }
     /// For a channel that knows its own kind of memory.
     fn as_any(&self) -> &dyn Any;
     /// The same, to write.
@@ -223,6 +228,22 @@ impl Buffer {
             .map(|bytes| &mut bytes[range])
     }
 
+    /// Exclusive access, after a copy if somebody else holds it, it is lent to another process, or it is read-only. The copy
+    /// is memory of the same sort where there is some. `None` where the CPU cannot read it.
+    pub fn make_mut(&mut self) -> Option<&mut [u8]> {
+        if self.as_bytes_mut().is_none() {
+            let bytes = self.as_bytes()?;
+            *self = match self.memory.another(bytes.len()) {
+                Some(mut copy) => {
+                    copy.as_bytes_mut()?.copy_from_slice(bytes);
+                    copy.freeze()
+                }
+                None => Self::copy_from_slice(bytes),
+            };
+        }
+        self.as_bytes_mut()
+    }
+
     /// Takes the vector of `T` back if it was made of one, whole, and nobody else holds it; else returns itself.
     pub fn try_into_vec<T: bytemuck::Pod + Send + Sync>(mut self) -> Result<Vec<T>, Self> {
         let whole = self.offset == 0 && self.len == self.memory.len();
@@ -274,9 +295,13 @@ impl BufferMut {
         })
     }
 
-    /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does, or it is shorter.
+    /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does (a process to which it is
+    /// lent, too), or it is shorter, or main memory that cannot be written.
     pub fn from_memory(mut memory: Arc<dyn Memory>, len: usize) -> Result<Self, Arc<dyn Memory>> {
-        if Arc::get_mut(&mut memory).is_none() || memory.len() < len {
+        let device = memory.device();
+        let exclusive = Arc::get_mut(&mut memory)
+            .is_some_and(|memory| !device.is_cpu() || memory.as_bytes_mut().is_some());
+        if !exclusive || memory.len() < len {
             return Err(memory);
         }
         Ok(Self { memory, len })
@@ -342,46 +367,4 @@ impl fmt::Debug for BufferMut {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::ALIGNMENT;
-
-    #[test]
-    fn fresh_memory_is_aligned_zeroed_and_exclusive() {
-        for len in [0, 1, 63, 4096, 1 << 20] {
-            let mut buffer = BufferMut::zeroed(len);
-            let bytes = buffer.as_bytes_mut().unwrap();
-            assert_eq!(bytes.len(), len);
-            assert!(bytes.iter().all(|b| *b == 0));
-            if len > 0 {
-                assert_eq!(bytes.as_ptr() as usize % ALIGNMENT, 0);
-            }
-            let frozen = buffer.freeze();
-            assert_eq!(frozen.len(), len);
-        }
-    }
-
-    #[test]
-    fn a_vector_comes_back_only_to_its_last_holder() {
-        let vec = vec![1u32, 2, 3];
-        let at = vec.as_ptr();
-        let buffer = Buffer::from_vec(vec);
-        let second = buffer.clone();
-        let buffer = buffer.try_into_vec::<u32>().unwrap_err();
-        drop(second);
-        let buffer = buffer.try_into_vec::<f32>().unwrap_err();
-        let vec = buffer.try_into_vec::<u32>().unwrap();
-        assert_eq!((vec.as_ptr(), vec.as_slice()), (at, &[1, 2, 3][..]));
-    }
-
-    #[test]
-    fn shared_memory_is_not_writable() {
-        let mut one = Buffer::copy_from_slice(b"abc");
-        assert!(one.as_bytes_mut().is_some());
-        let two = one.clone();
-        assert!(one.as_bytes_mut().is_none());
-        drop(two);
-        assert!(one.slice(1..2).as_bytes_mut().is_none());
-        assert_eq!(one.slice(1..3).as_bytes().unwrap(), b"bc");
-    }
-}
+mod tests;

@@ -234,6 +234,7 @@ pub(super) async fn ask_to_join(
     token: Token,
 ) -> Result<Guest, Error> {
     let connection = transport.connect(address).await?;
+    stop::at(stop::JOIN_CONNECTED);
     let mut guest = Guest::new(connection, address);
     guest
         .send(&ClientHandshake::hello(&Purpose::Join(token)))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::budget::{Announced, Announcements};
 use super::core::Core;
+use super::stats::LaneStats;
 use super::waiter::wake_all;
 use crate::channels::ChannelFault;
 use crate::device::{Buffer, BufferMut, Pool};
@@ -17,12 +18,14 @@ pub(crate) enum LaneResult {
     Sent(OpId),
     Received(OpId, Buffer),
     Failed(OpId, Error),
+    Fault(OpId, ChannelFault),
 }
 
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
     pub(super) state: &'a mut PipeState<Buffer, BufferMut>,
     pub(super) results: &'a mut Vec<LaneResult>,
+    pub(super) stats: &'a mut LaneStats,
     pub(super) pool: &'a Pool,
     pub(super) announcements: Option<&'a Announcements>,
     /// For what is allocated, until the message is complete.
@@ -82,6 +85,28 @@ impl LaneIo<'_> {
     /// `op` cannot be done. Its message is abandoned, the pipe goes on.
     pub fn failed(&mut self, op: OpId, error: Error) {
         self.results.push(LaneResult::Failed(op, error));
+    }
+
+    /// What the peer's lane has sent about `op` before its `recv` makes no sense: ends the pipe.
+    pub fn fault(&mut self, op: OpId, fault: ChannelFault) {
+        self.results.push(LaneResult::Fault(op, fault));
+    }
+
+    /// Counts bytes that the peer reads where they are here ([`PipeStats::bytes_lent`](crate::PipeStats::bytes_lent)).
+    pub fn lent(&mut self, bytes: u64) {
+        self.stats.lent += bytes;
+    }
+
+    /// Counts bytes that are read here where the peer has them
+    /// ([`PipeStats::bytes_borrowed`](crate::PipeStats::bytes_borrowed)).
+    pub fn borrowed(&mut self, bytes: u64) {
+        self.stats.borrowed += bytes;
+    }
+
+    /// Counts bytes that the lane copies, or has copied, from memory of the peer's
+    /// ([`PipeStats::bytes_copied`](crate::PipeStats::bytes_copied)).
+    pub fn copied(&mut self, bytes: u64) {
+        self.stats.copied += bytes;
     }
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`].
@@ -147,6 +172,20 @@ impl LaneHandle {
     /// As [`LaneIo::failed`].
     pub fn failed(&self, op: OpId, error: Error) {
         self.result(LaneResult::Failed(op, error));
+    }
+
+    /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op`, if it is still under way: for a lane that waited
+    /// for something and keeps the operation itself.
+    pub fn resume(&self, op: OpId) {
+        self.with(|core| {
+            let mut wakes = Vec::new();
+            {
+                let mut shared = lock(&core.shared);
+                shared.resume(op, core, &mut wakes);
+                shared.process(core, &mut wakes);
+            }
+            wake_all(wakes);
+        });
     }
 
     /// Ends the pipe: a connection of the channel's own is lost, or its peer sends nonsense on it.

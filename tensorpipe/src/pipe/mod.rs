@@ -122,7 +122,8 @@ impl Pipe {
 
     /// What it has done so far.
     pub fn stats(&self) -> PipeStats {
-        self.core().counters.snapshot()
+        let lanes = lock(&self.core().shared).lane_stats;
+        lanes.add_to(self.core().counters.snapshot())
     }
 
     /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the

@@ -10,11 +10,12 @@ use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
 use super::lane::{LaneIo, LaneResult, allocate};
 use super::reading::Reading;
+use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, ChannelFault, Lane, Want};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, PeerFault, ResetCode};
-use crate::proto::{Event, OpId, PipeState};
+use crate::proto::{AtOnce, Event, OpId, PipeState};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A channel in use on this pipe.
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     /// Lanes of a pipe that has ended, to be dropped without the lock.
     retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
+    pub(super) lane_stats: LaneStats,
     pool: Pool,
     announcements: Announcements,
     /// For what a lane has just allocated.
@@ -77,6 +79,7 @@ impl Shared {
             lanes: Vec::new(),
             retired_lanes: Vec::new(),
             lane_results: Vec::new(),
+            lane_stats: LaneStats::default(),
             pool,
             announcements,
             announced: Vec::new(),
@@ -99,6 +102,8 @@ impl Shared {
 
     /// Lanes need a handle on the core, which needs this first.
     pub(crate) fn set_lanes(&mut self, lanes: Vec<LaneSlot>) {
+        let at_once = lanes.iter().map(|slot| slot.channel.sends_at_once());
+        self.state.set_at_once(AtOnce::new(at_once));
         self.lanes = lanes;
     }
 
@@ -180,23 +185,53 @@ impl Shared {
     pub(super) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
         loop {
             if let Some(event) = self.state.poll_event() {
-                if let Err((channel, ChannelFault(what))) = self.event(event, core, wakes) {
-                    let fault = PeerFault::Channel { channel, what };
-                    self.end(
-                        Error::Peer {
-                            pipe: core.name.clone(),
-                            fault,
-                        },
-                        wakes,
-                    );
+                if let Err((channel, fault)) = self.event(event, core, wakes) {
+                    self.channel_fault(channel, fault, core, wakes);
                 }
             } else if !self.lane_results.is_empty() {
                 for result in std::mem::take(&mut self.lane_results) {
-                    self.lane_result(result, wakes);
+                    self.lane_result(result, core, wakes);
                 }
             } else {
                 return;
             }
+        }
+    }
+
+    fn channel_fault(
+        &mut self,
+        channel: &'static str,
+        ChannelFault(what): ChannelFault,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let fault = PeerFault::Channel { channel, what };
+        let pipe = core.name.clone();
+        self.end(Error::Peer { pipe, fault }, wakes);
+    }
+
+    /// Number and name of the channel that carries a part.
+    fn channel_of(&mut self, op: OpId) -> Option<(u8, &'static str)> {
+        let channel = if op.outgoing {
+            self.state.outgoing_channel(op)
+        } else {
+            let carriage = self.state.bulk_channel(op.message, op.part);
+            carriage.map(|(channel, _)| channel)
+        }?;
+        let slot = self.lanes.get(usize::from(channel))?;
+        Some((channel, slot.channel.name()))
+    }
+
+    /// A lane has what it waited for.
+    pub(super) fn resume(&mut self, op: OpId, core: &Core, wakes: &mut Vec<Waker>) {
+        let Some((channel, name)) = self.channel_of(op) else {
+            return;
+        };
+        let mut result = Ok(());
+        self.with_lane(op, channel, |lane, io| result = lane.resume(op, io));
+        self.announce(op.message);
+        if let Err(fault) = result {
+            self.channel_fault(name, fault, core, wakes);
         }
     }
 
@@ -321,6 +356,7 @@ impl Shared {
         let mut io = LaneIo {
             state: &mut self.state,
             results: &mut self.lane_results,
+            stats: &mut self.lane_stats,
             pool: &self.pool,
             // What this side sends was announced by nobody.
             announcements: (!op.outgoing).then_some(&self.announcements),
@@ -372,7 +408,7 @@ impl Shared {
         self.announce(message);
     }
 
-    fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
+    fn lane_result(&mut self, result: LaneResult, core: &Core, wakes: &mut Vec<Waker>) {
         match result {
             LaneResult::Sent(op) => self.state.part_sent(op),
             LaneResult::Received(op, memory) => {
@@ -380,6 +416,11 @@ impl Shared {
                 if let Some(reading) = self.reads.get_mut(&op.message) {
                     reading.received(op.part, memory);
                     self.check_read(op.message, wakes);
+                }
+            }
+            LaneResult::Fault(op, fault) => {
+                if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
+                    self.channel_fault(name, fault, core, wakes);
                 }
             }
             LaneResult::Failed(op, error) if op.outgoing => {

@@ -16,8 +16,32 @@ pub struct PipeStats {
     pub bytes_in: u64,
     /// How often the peer slept and had to be woken by a system call of its own, where the transport does that itself (shm).
     pub wakes: u64,
-    /// Payload and tensor bytes copied from the receive buffer into their place; the rest was read into it directly.
+    /// Payload and tensor bytes copied from the receive buffer, or by a channel from memory of the peer's, into their place; the
+    /// rest was read into it directly, or not moved at all.
     pub bytes_copied: u64,
+    /// Bytes of tensors that a channel has lent to the peer, which reads them where they are.
+    pub bytes_lent: u64,
+    /// Bytes of received tensors that were not moved at all: they are read where the peer has them.
+    pub bytes_borrowed: u64,
+}
+
+/// What the lanes of a pipe did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LaneStats {
+    pub(super) copied: u64,
+    pub(super) lent: u64,
+    pub(super) borrowed: u64,
+}
+
+impl LaneStats {
+    pub(super) fn add_to(self, stats: PipeStats) -> PipeStats {
+        PipeStats {
+            bytes_copied: stats.bytes_copied + self.copied,
+            bytes_lent: self.lent,
+            bytes_borrowed: self.borrowed,
+            ..stats
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +63,7 @@ impl Counters {
             bytes_in: self.bytes_in.load(Ordering::Relaxed),
             wakes: self.wakes.load(Ordering::Relaxed),
             bytes_copied: self.bytes_copied.load(Ordering::Relaxed),
+            ..PipeStats::default()
         }
     }
 

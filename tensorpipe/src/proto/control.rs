@@ -241,16 +241,27 @@ impl<S: Clone, D> PipeState<S, D> {
             if op.message >= self.incoming.next {
                 return Err(unknown);
             }
-            let Some(message) = self.incoming.messages.get(&op.message) else {
+            let Some(message) = self.incoming.messages.get_mut(&op.message) else {
                 return Ok(());
             };
             if message.disposition == Disposition::Refused {
                 return Ok(());
             }
-            message
-                .parts
-                .get(usize::from(op.part))
-                .map(|part| part.carriage)
+            let part = message.parts.get_mut(usize::from(op.part));
+            // It may come before the application reads, and is kept: so one for each part.
+            if let Some(part) = part
+                && let Carriage::Bulk { channel, .. } = part.carriage
+            {
+                if std::mem::replace(&mut part.told, true) && self.at_once.contains(channel) {
+                    return Err(PeerFault::Unexpected {
+                        frame,
+                        when: "twice for a part that needs no go-ahead",
+                    });
+                }
+                Some(part.carriage)
+            } else {
+                None
+            }
         };
         match carriage {
             Some(Carriage::Bulk { channel, .. }) => {

@@ -1,9 +1,42 @@
 //! Credits. All counters are cumulative, so that a WINDOW frame can be lost in thought (coalesced) but never counted
 //! twice. Invariant: the writer's `sent` never exceeds the reader's last announced limit.
 
-use super::wire::frame::Control;
+use super::wire::descriptor::{Carriage, Head};
+use super::wire::frame::{Control, Kind};
 use super::wire::hello::WireLimits;
 use crate::error::PeerFault;
+
+/// Channels whose parts neither wait for a go-ahead nor take credit: what they send takes no memory of the reader's. Both
+/// ends know the same of each channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AtOnce(u32);
+
+impl AtOnce {
+    /// Of the negotiated channels, in their order, at most 32.
+    pub(crate) fn new(channels: impl IntoIterator<Item = bool>) -> Self {
+        let bits = channels.into_iter().take(32).enumerate();
+        Self(bits.fold(0, |set, (i, at_once)| set | u32::from(at_once) << i))
+    }
+
+    pub(super) fn contains(self, channel: u8) -> bool {
+        self.0.checked_shr(u32::from(channel)).unwrap_or(0) & 1 == 1
+    }
+
+    /// No part of theirs says that it waits.
+    pub(super) fn check(self, head: &Head) -> Result<(), PeerFault> {
+        let waits = |carriage: &Carriage| match carriage {
+            Carriage::Bulk { channel, ahead } => !ahead && self.contains(*channel),
+            Carriage::Eager => false,
+        };
+        if head.carriages.iter().any(waits) {
+            return Err(PeerFault::Malformed {
+                frame: Kind::Message.name(),
+                what: "a part that waits on a channel that needs no go-ahead",
+            });
+        }
+        Ok(())
+    }
+}
 
 /// Amounts of the three things that credit is given for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

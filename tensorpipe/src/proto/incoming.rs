@@ -14,7 +14,7 @@ impl<S: Clone, D> PipeState<S, D> {
         self.incoming.messages.get_mut(&message)?.descriptor.take()
     }
 
-    /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether it comes
+    /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether its bytes come
     /// without a go-ahead.
     pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
         match self
@@ -26,7 +26,9 @@ impl<S: Clone, D> PipeState<S, D> {
             .carriage
         {
             Carriage::Eager => None,
-            Carriage::Bulk { channel, ahead } => Some((channel, ahead)),
+            Carriage::Bulk { channel, ahead } => {
+                Some((channel, ahead && !self.at_once.contains(channel)))
+            }
         }
     }
 

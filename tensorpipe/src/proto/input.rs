@@ -291,7 +291,8 @@ impl<S: Clone, D> PipeState<S, D> {
             Ok(decoded) => decoded,
             Err(need) => return Ok(Frame::NeedMore(HEADER_LEN + need)),
         };
-        let message = InMessage::new(head);
+        self.at_once.check(&head)?;
+        let message = InMessage::new(head, self.at_once);
         self.receive_window.receive(message.credit)?;
         let number = self.incoming.push(message);
         let eager_len = u64::from(len) - head_len as u64;

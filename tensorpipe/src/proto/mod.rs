@@ -24,6 +24,7 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use flow::AtOnce;
 pub(crate) use input::Input;
 pub(crate) use keep_alive::KeepAlive;
 pub(crate) use output::{Mark, Segment};

@@ -21,7 +21,8 @@ impl<S: Clone, D> PipeState<S, D> {
             ));
         }
         write::check(&descriptor, &self.peer)?;
-        Ok(self.outgoing.push(descriptor, parts, &self.peer))
+        let at_once = self.at_once;
+        Ok(self.outgoing.push(descriptor, parts, &self.peer, at_once))
     }
 
     /// Messages written and not yet handed over.
@@ -139,6 +140,39 @@ impl<S: Clone, D> PipeState<S, D> {
         {
             self.outgoing.remove(message);
             self.events.push_back(Event::Written { message });
+        }
+    }
+
+    /// Starts the bulk parts that wait for no go-ahead.
+    pub(super) fn start_ahead(&mut self, message: u64) {
+        let Some(outgoing) = self.outgoing.message(message) else {
+            return;
+        };
+        let (mut started, mut waits) = (false, false);
+        for (i, part) in outgoing.parts.iter_mut().enumerate() {
+            let Carriage::Bulk { channel, ahead } = part.carriage else {
+                continue;
+            };
+            waits |= !ahead;
+            if !ahead {
+                continue;
+            }
+            if let Some(source) = part.source.take() {
+                started = true;
+                let op = OpId {
+                    message,
+                    part: i as u16,
+                    outgoing: true,
+                };
+                self.events.push_back(Event::Start {
+                    op,
+                    channel,
+                    source,
+                });
+            }
+        }
+        if started && !waits {
+            outgoing.stage = Stage::Granted;
         }
     }
 

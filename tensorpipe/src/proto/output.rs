@@ -179,7 +179,6 @@ impl<S: Clone, D> PipeState<S, D> {
                 number,
                 head,
                 message,
-                ahead,
             }) => {
                 let body = head.put(out);
                 segments.push(Segment::Control(out.len() - start));
@@ -195,10 +194,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 }
                 segments.push(Segment::Mark(Mark::Message(number)));
                 self.outbox.burst += u64::from(body) + HEADER_LEN as u64;
-                if ahead {
-                    // Cannot fail: the message was found a moment ago.
-                    let _ = self.start_bulk(number, &[]);
-                }
+                self.start_ahead(number);
                 true
             }
         }

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::flow::{ReceiveWindow, SendWindow};
+use super::flow::{AtOnce, ReceiveWindow, SendWindow};
 use super::input::Parser;
 use super::keep_alive::KeepAlive;
 use super::output::Outbox;
@@ -84,6 +84,7 @@ pub(crate) struct PipeState<S, D> {
     pub(super) peer: WireLimits,
     /// Number of negotiated channels.
     pub(super) channels: usize,
+    pub(super) at_once: AtOnce,
     pub(super) outgoing: Outgoing<S>,
     pub(super) incoming: Incoming<D>,
     pub(super) send_window: SendWindow,
@@ -123,6 +124,7 @@ impl<S: Clone, D> PipeState<S, D> {
             ours,
             peer,
             channels,
+            at_once: AtOnce::default(),
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             send_window: SendWindow::new(&peer),
@@ -133,6 +135,11 @@ impl<S: Clone, D> PipeState<S, D> {
             keep_alive,
             closing: Closing::default(),
         }
+    }
+
+    /// Says which channels need no go-ahead. Before anything is sent or received.
+    pub(crate) fn set_at_once(&mut self, at_once: AtOnce) {
+        self.at_once = at_once;
     }
 
     /// Lets go of everything that is under way: the pipe has ended.

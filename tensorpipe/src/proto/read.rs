@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
-use super::flow::Amount;
+use super::flow::{Amount, AtOnce};
 use super::wire::descriptor::{Carriage, Head};
 use super::write::body_len_bound;
 use crate::descriptor::Descriptor;
@@ -33,6 +33,8 @@ pub(super) struct InPart<D> {
     /// Whether bytes on the pipe's own connection may come for it.
     pub(super) expected: bool,
     pub(super) dest: Option<D>,
+    /// The writer's lane has said where it is: once, on a channel that sends at once.
+    pub(super) told: bool,
     pub(super) done: bool,
 }
 
@@ -46,11 +48,16 @@ pub(super) struct InMessage<D> {
 }
 
 impl<D> InMessage<D> {
-    pub(super) fn new(head: Head) -> Self {
+    pub(super) fn new(head: Head, at_once: AtOnce) -> Self {
+        // What a channel sends at once is no stream of bytes, unless its lane here asks for one.
+        let ahead = |carriage: &Carriage| match carriage {
+            Carriage::Bulk { channel, ahead } => *ahead && !at_once.contains(*channel),
+            Carriage::Eager => false,
+        };
         let credit = Amount {
             messages: 1,
             bytes: body_len_bound(&head),
-            ahead: head.ahead_len(),
+            ahead: head.sum(ahead),
         };
         let parts = head
             .carriages
@@ -60,8 +67,9 @@ impl<D> InMessage<D> {
                 len: head.part_len(i),
                 carriage: *carriage,
                 got: 0,
-                expected: matches!(carriage, Carriage::Bulk { ahead: true, .. }),
+                expected: ahead(carriage),
                 dest: None,
+                told: false,
                 done: head.part_len(i) == 0,
             });
         let parts = parts.collect();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::flow::SendWindow;
+use super::flow::{AtOnce, SendWindow};
 use super::wire::descriptor::{Carriage, Carriages, Head};
 use super::wire::hello::WireLimits;
 use crate::descriptor::Descriptor;
@@ -86,6 +86,7 @@ impl<S> Outgoing<S> {
         descriptor: Descriptor,
         parts: Vec<OutgoingPart<S>>,
         peer: &WireLimits,
+        at_once: AtOnce,
     ) -> u64 {
         let mut head = Head {
             descriptor,
@@ -102,7 +103,7 @@ impl<S> Outgoing<S> {
             } else {
                 Carriage::Bulk {
                     channel: part.channel,
-                    ahead: false,
+                    ahead: at_once.contains(part.channel),
                 }
             };
             head.carriages.push(carriage);
@@ -161,9 +162,9 @@ impl<S> Outgoing<S> {
                 if !window.take(body_len_bound(head)) {
                     return None;
                 }
-                let bulk: u64 = (head.descriptor.byte_len()).saturating_sub(head.eager_len());
-                let ahead = bulk > 0 && window.take_ahead(bulk);
-                if ahead {
+                let bulk =
+                    head.sum(|carriage| matches!(carriage, Carriage::Bulk { ahead: false, .. }));
+                if bulk > 0 && window.take_ahead(bulk) {
                     head.carriages.iter_mut().for_each(|carriage| {
                         if let Carriage::Bulk { ahead, .. } = carriage {
                             *ahead = true;
@@ -182,7 +183,6 @@ impl<S> Outgoing<S> {
                     number,
                     head,
                     message,
-                    ahead,
                 })
             }
             Stage::Sent | Stage::Granted => None,
@@ -212,7 +212,6 @@ pub(super) enum ToSend<'a, S> {
         number: u64,
         head: Head,
         message: &'a mut OutMessage<S>,
-        ahead: bool,
     },
 }
 

@@ -1,10 +1,13 @@
 //! Two rings, one for each direction, in one piece of shared memory.
 
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::ends::{Control, Place};
-use crate::sys::shared_memory::SharedMemory;
+use crate::error::SystemError;
+use crate::sys::memfd::{self, Mapping};
 
 /// Where things lie: the control blocks of both rings in the first page, then the bytes of the first, then of the second.
 #[derive(Debug)]
@@ -36,23 +39,45 @@ impl Layout {
     }
 }
 
+/// Fresh memory for two rings, and the descriptor to pass on. Its size is sealed: without that a peer could shrink it,
+/// and touching what is gone kills with SIGBUS.
+pub(crate) fn create(capacity: usize) -> Result<(Mapping, OwnedFd), SystemError> {
+    let fd = memfd::create(c"tensorpipe rings", LAYOUT.size(capacity), false)?;
+    memfd::seal(&fd, memfd::FIXED)?;
+    let memory = Mapping::new(fd.as_fd(), LAYOUT.size(capacity), true)?;
+    Ok((memory, fd))
+}
+
+/// The memory behind a descriptor that a peer has passed, if its rings are as large as accepted.
+///
+/// # Errors
+/// In words: it is no sealed memory, or of another size, or cannot be mapped.
+pub(crate) fn adopt(fd: &OwnedFd, accepted: &RangeInclusive<usize>) -> Result<Mapping, String> {
+    let len = memfd::check(fd.as_fd(), memfd::FIXED)?;
+    let capacity = LAYOUT.capacity(len);
+    if !capacity.is_some_and(|capacity| accepted.contains(&capacity)) {
+        return Err(format!("a size of {len} bytes makes no sense"));
+    }
+    Mapping::new(fd.as_fd(), len, true).map_err(|error| error.to_string())
+}
+
 /// One of the two rings.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     /// Keeps mapped what the pointers point to.
-    _memory: Arc<SharedMemory>,
+    _memory: Arc<Mapping>,
     control: NonNull<Control>,
     data: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: the pointers lie in `memory`, which is Send and kept alive here; access goes through atomics, and through raw
+// SAFETY: the pointers lie in `_memory`, which is Send and kept alive here; access goes through atomics, and through raw
 // copies of ranges that the ring's counters give to one end at a time.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
     /// Ring number 0 or 1 of `memory`; `None` if it has another size than two rings take.
-    pub(crate) fn new(memory: Arc<SharedMemory>, number: usize) -> Option<Self> {
+    pub(crate) fn new(memory: Arc<Mapping>, number: usize) -> Option<Self> {
         let capacity = LAYOUT.capacity(memory.len())?;
         let start = memory.start();
         let control = *LAYOUT.control.get(number)?;

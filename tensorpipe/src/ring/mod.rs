@@ -10,7 +10,7 @@ mod ends;
 mod mapped;
 
 pub(crate) use ends::{Consumer, Fault, Producer};
-pub(crate) use mapped::{LAYOUT, Mapped};
+pub(crate) use mapped::{Mapped, adopt, create};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The ring against a queue, and between two threads.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -9,11 +10,11 @@ use proptest::prelude::*;
 use super::ends::{DONE, Place};
 use super::*;
 use crate::sync::Ordering;
-use crate::sys::shared_memory::SharedMemory;
+use crate::sys::memfd;
 
 fn ring(capacity: usize) -> (Producer<Mapped>, Consumer<Mapped>) {
-    let (memory, fd) = SharedMemory::create(c"ring", LAYOUT.size(capacity)).unwrap();
-    let theirs = SharedMemory::adopt(&fd, |len| LAYOUT.capacity(len) == Some(capacity)).unwrap();
+    let (memory, fd) = create(capacity).unwrap();
+    let theirs = adopt(&fd, &(capacity..=capacity)).unwrap();
     (
         Producer::new(Mapped::new(Arc::new(memory), 1).unwrap()),
         Consumer::new(Mapped::new(Arc::new(theirs), 1).unwrap()),
@@ -211,4 +212,20 @@ fn a_writer_hears_that_nobody_reads_any_more() {
     consumer.close(|| woken = true);
     assert!(woken && producer.is_ready());
     assert_eq!(producer.write([&[1][..]], || ()), Err(Fault::NoReader));
+}
+
+#[test]
+fn memory_that_could_shrink_or_is_of_another_size_is_refused() {
+    let refused = |fd: &OwnedFd| adopt(fd, &(4096..=8192)).unwrap_err();
+    let unsealed = memfd::create(c"test", 12288, false).unwrap();
+    assert!(refused(&unsealed).contains("lacks the seals"));
+    let (_, large) = create(16384).unwrap();
+    assert!(refused(&large).contains("makes no sense"));
+    let odd = memfd::create(c"test", 12289, false).unwrap();
+    memfd::seal(&odd, memfd::FIXED).unwrap();
+    assert!(refused(&odd).contains("12289 bytes"));
+    let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+    assert!(refused(&file).contains("seal"));
+    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert!(refused(&socket.into()).contains("seal"));
 }

@@ -16,6 +16,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Of what [`Place::encode`] makes, in bytes.
+    pub(crate) const LEN: usize = 36;
+
     /// Where this process is.
     ///
     /// # Errors

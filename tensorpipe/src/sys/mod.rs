@@ -1,9 +1,13 @@
 //! System calls and raw memory: what needs `unsafe` and knows nothing of pipes.
 
 pub(crate) mod block;
+pub(crate) mod fork;
 mod huge_pages;
+pub(crate) mod ledger;
 pub(crate) mod machine;
+pub(crate) mod memfd;
 pub(crate) mod memory;
 pub(crate) mod pacing;
-pub(crate) mod passing;
-pub(crate) mod shared_memory;
+pub(crate) mod peer;
+pub(crate) mod segment;
+pub(crate) mod unix_fds;

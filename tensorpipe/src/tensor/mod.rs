@@ -164,18 +164,15 @@ impl Tensor {
         bytemuck::try_cast_slice(bytes).map_err(|_| misaligned::<T>(bytes))
     }
 
-    /// The elements, to write. Copies first (into aligned memory) if another handle exists or the memory is
-    /// read-only.
+    /// The elements, to write. Copies first (into aligned memory) if another handle exists, the memory is lent to another
+    /// process, or it is read-only. The copy of lendable memory is lendable.
     ///
     /// # Errors
     /// As [`Tensor::as_slice`].
     pub fn make_mut<T: Element>(&mut self) -> Result<&mut [T], Misuse> {
         self.check_dtype::<T>()?;
-        if self.buffer.as_bytes_mut().is_none() {
-            self.buffer = Buffer::copy_from_slice(self.as_bytes()?);
-        }
         let device = self.device();
-        let bytes = self.buffer.as_bytes_mut().ok_or(Misuse::NotOnCpu(device))?;
+        let bytes = self.buffer.make_mut().ok_or(Misuse::NotOnCpu(device))?;
         let found = alignment_of(bytes);
         bytemuck::try_cast_slice_mut(bytes).map_err(|_| Misuse::Alignment {
             dtype: T::DTYPE,

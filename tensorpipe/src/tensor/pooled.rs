@@ -4,9 +4,13 @@ use super::{DType, Tensor};
 use crate::device::Pool;
 use crate::error::Misuse;
 
+/// What rides in a message's frame is copied anyway, and needs no memory that can be lent. In bytes.
+const RIDES: usize = 4 << 10;
+
 impl Pool {
-    /// A tensor in warm memory. Its content is unspecified, like `torch.empty`: fill it through
-    /// [`Tensor::make_mut`], which copies nothing while this is the only handle.
+    /// A tensor in warm memory that another process of this machine reads in place, without a copy, when it is sent there
+    /// (channel `lease`). Its content is unspecified, like `torch.empty`: fill it through [`Tensor::make_mut`], which copies
+    /// nothing while this is the only handle and what was sent of it is given back.
     ///
     /// ```
     /// # use tensorpipe::{DType, Pool};
@@ -19,7 +23,10 @@ impl Pool {
     /// # Errors
     /// [`Misuse::Shape`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot.
     pub fn tensor(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
-        Tensor::allocate(dtype, shape.as_ref(), |len| self.try_take(len))
+        Tensor::allocate(dtype, shape.as_ref(), |len| match len {
+            ..=RIDES => self.try_take(len),
+            _ => self.try_take_lendable(len),
+        })
     }
 
     /// The same, all zeros.
@@ -27,7 +34,10 @@ impl Pool {
     /// # Errors
     /// As [`Pool::tensor`].
     pub fn zeros(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
-        Tensor::allocate(dtype, shape.as_ref(), |len| self.try_zeroed(len))
+        Tensor::allocate(dtype, shape.as_ref(), |len| match len {
+            ..=RIDES => self.try_zeroed(len),
+            _ => self.try_zeroed_lendable(len),
+        })
     }
 }
 

@@ -96,3 +96,43 @@ fn memory_that_is_not_there_is_an_error() {
     let error = Tensor::zeros(DType::U8, [1 << 60]).unwrap_err();
     assert!(error.to_string().contains("make it in parts"), "{error}");
 }
+
+/// Whoever owns the bytes, a tensor over them is where they are, however they are aligned.
+#[test]
+fn storage_of_any_owner_is_borrowed_where_it_is() {
+    struct Foreign(Vec<u8>);
+
+    impl AsRef<[u8]> for Foreign {
+        fn as_ref(&self) -> &[u8] {
+            &self.0[3..]
+        }
+    }
+
+    impl Drop for Foreign {
+        fn drop(&mut self) {
+            FREED.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    static FREED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    let freed = || FREED.load(std::sync::atomic::Ordering::SeqCst);
+    let owner = Foreign((0..11).collect());
+    let at = owner.as_ref().as_ptr();
+    let tensor = Tensor::from_buffer(Buffer::from_owner(owner), DType::U8, [8]).unwrap();
+    assert_eq!(tensor.as_bytes().unwrap().as_ptr(), at);
+    let clone = tensor.rows(2..4).unwrap();
+    drop(tensor);
+    assert!(!freed());
+    assert_eq!(clone.as_slice::<u8>().unwrap(), &[5, 6]);
+    drop(clone);
+    assert!(freed(), "its owner is kept no longer than its bytes");
+    let bytes = Bytes::from(vec![1u8, 2, 3]);
+    let at = bytes.as_ptr();
+    assert_eq!(Tensor::from_bytes(bytes).as_bytes().unwrap().as_ptr(), at);
+    let vec = vec![1f64, 2.0];
+    let at = vec.as_ptr();
+    let tensor = Tensor::from_vec(vec, [2]).unwrap();
+    assert_eq!(tensor.as_slice::<f64>().unwrap().as_ptr(), at);
+    let ours = Tensor::zeros(DType::U8, [1]).unwrap();
+    assert!(ours.as_bytes().unwrap().as_ptr().addr().is_multiple_of(64));
+}

@@ -19,10 +19,10 @@ const PIPE: &[(&str, &[&str])] = &[
     ("config", &["error", "proto", "sys"]),
     ("process", &["proto", "sync"]),
     // Memory.
-    ("sys", &["error"]),
+    ("sys", &["error", "sync"]),
     // An algorithm, and where it lives.
-    ("ring", &["sync", "sys::shared_memory"]),
-    ("device", &["error", "sys"]),
+    ("ring", &["error", "sync", "sys::memfd"]),
+    ("device", &["error", "sync", "sys"]),
     ("tensor", &["device", "error", "message"]),
     // The protocol sees what describes a message, and never the message.
     (
@@ -54,6 +54,8 @@ const PIPE: &[(&str, &[&str])] = &[
             "process",
             "proto::OpId",
             "sync",
+            // Shared memory and sockets between processes.
+            "sys",
             "transports::BoxFuture",
             "transports::Connection",
         ],
@@ -194,11 +196,12 @@ const RPC: &[(&str, &[&str])] = &[
 const ON_TOP: [&str; 2] = ["blocking", "conformance"];
 
 /// Backends by name: only their own folders and the lists of defaults know them.
-const BACKENDS: [&str; 5] = [
+const BACKENDS: [&str; 6] = [
     "MemoryTransport",
     "TcpTransport",
     "XthChannel",
     "MptChannel",
+    "LeaseChannel",
     "BasicChannel",
 ];
 

@@ -195,6 +195,34 @@ fn the_readme_names_the_two_commands() {
     }
 }
 
+/// The second command turns no feature on by itself: a member that builds with it does.
+#[test]
+fn every_feature_of_the_pipe_is_on_when_the_workspace_is_tested() {
+    // A test turns itself on.
+    const ALWAYS: [&str; 2] = ["default", "fuzzing"];
+    let manifest = read("tensorpipe/Cargo.toml");
+    let features = manifest.split("[features]").nth(1).unwrap();
+    let features = features.split("\n[").next().unwrap().lines();
+    let names: Vec<_> = features
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| Some(line.split_once(" = ")?.0))
+        .filter(|name| !ALWAYS.contains(name))
+        .collect();
+    assert!(names.len() > 4, "{names:?}");
+    let wanted: String = ["tests", "examples", "tensorpipe-rpc"]
+        .map(|member| read(&format!("{member}/Cargo.toml")))
+        .concat()
+        .lines()
+        .filter(|line| line.starts_with("tensorpipe = "))
+        .collect();
+    for name in names {
+        assert!(
+            wanted.contains(&format!("\"{name}\"")),
+            "the tests behind the feature `{name}` are run by nobody: {wanted}"
+        );
+    }
+}
+
 #[test]
 fn links_between_the_documents_lead_somewhere() {
     let mut links = 0;

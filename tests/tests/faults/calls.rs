@@ -6,7 +6,7 @@ use tensorpipe::Error;
 use tensorpipe_rpc::{CallError, ConnectError, Server, tensor_service};
 use tensorpipe_tests::{Child, say};
 
-use super::scene::{SOON, alone, context};
+use super::scene::{CARRIED, SOON, Way, alone, context};
 
 #[tensor_service]
 pub(crate) trait Sleeper {
@@ -40,10 +40,11 @@ pub(crate) fn play() {
         .build()
         .unwrap();
     runtime.block_on(async {
+        let way = Way::named(&std::env::var("TEST_WAY").unwrap());
         let server = Server::builder()
-            .context(&context(false))
+            .context(&context(way))
             .service(SleeperService::new(Bed))
-            .listen("tcp://127.0.0.1:0")
+            .listen(way.url())
             .await
             .unwrap();
         say("url", server.url());
@@ -51,17 +52,32 @@ pub(crate) fn play() {
     });
 }
 
-async fn connect(child: &Child) -> SleeperClient {
-    SleeperClient::connect_with(&context(false), child.hear("url"))
-        .await
-        .unwrap()
+fn start(way: Way, stop_at: Option<&str>) -> Child {
+    let way = way.name();
+    let mut variables = vec![("TEST_WAY", &*way)];
+    variables.extend(stop_at.map(|point| ("TENSORPIPE_STOP_AT", point)));
+    Child::start("calls", &variables)
+}
+
+async fn connect(way: Way, child: &Child) -> SleeperClient {
+    let client = SleeperClient::connect_with(&context(way), child.hear("url")).await;
+    let client = client.unwrap();
+    assert_eq!(client.connection().route().transport, way.carrier());
+    client
+}
+
+/// Runs a test over everything that can carry a pipe.
+fn each_way(test: impl AsyncFn(Way)) {
+    for way in CARRIED {
+        alone(async || test(way).await);
+    }
 }
 
 #[test]
 fn a_server_dies_in_a_call_which_may_have_run_and_later_ones_have_not() {
-    alone(async || {
-        let mut child = Child::start("calls", &[]);
-        let client = connect(&child).await;
+    each_way(async |way| {
+        let mut child = start(way, None);
+        let client = connect(way, &child).await;
         assert_eq!(client.sleep(1).await.unwrap(), 1);
         assert_eq!(child.hear("sleeping"), "1");
         let call = tokio::spawn(client.sleep(60_000));
@@ -103,10 +119,10 @@ fn a_server_dies_in_a_call_which_may_have_run_and_later_ones_have_not() {
 
 #[test]
 fn a_server_dies_in_the_middle_of_a_reply() {
-    alone(async || {
+    each_way(async |way| {
         // Its first message answers the bind, the second the call.
-        let mut child = Child::start("calls", &[("TENSORPIPE_STOP_AT", "message-half-sent:2")]);
-        let client = connect(&child).await;
+        let mut child = start(way, Some("message-half-sent:2"));
+        let client = connect(way, &child).await;
         let call = tokio::spawn(client.blob(20_000));
         child.hear("stopped");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -132,9 +148,9 @@ fn a_server_dies_in_the_middle_of_a_reply() {
 
 #[test]
 fn a_server_dies_in_the_middle_of_a_long_reply() {
-    alone(async || {
-        let mut child = Child::start("calls", &[("TENSORPIPE_STOP_AT", "tensor-half-sent")]);
-        let client = connect(&child).await;
+    each_way(async |way| {
+        let mut child = start(way, Some("tensor-half-sent"));
+        let client = connect(way, &child).await;
         let call = tokio::spawn(client.blob(32 << 20));
         child.hear("stopped");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -151,9 +167,9 @@ fn a_server_dies_in_the_middle_of_a_long_reply() {
 
 #[test]
 fn a_server_of_something_else_says_so() {
-    alone(async || {
-        let child = Child::start("calls", &[]);
-        let error = StrangerClient::connect_with(&context(false), child.hear("url"))
+    each_way(async |way| {
+        let child = start(way, None);
+        let error = StrangerClient::connect_with(&context(way), child.hear("url"))
             .await
             .unwrap_err();
         println!("{error}");

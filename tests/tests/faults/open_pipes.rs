@@ -5,57 +5,54 @@ use std::time::{Duration, Instant};
 use tensorpipe::{Error, Message, Pipe, Timeouts};
 use tensorpipe_tests::Child;
 
-use super::scene::{SOON, Survivor, alone, big, context_with, is_typed};
+use super::scene::{CARRIED, SOON, Survivor, Way, alone, big, context_with, is_typed};
 
 /// Everything that can be pending on a pipe is pending, the child dies at `point` of what it `does`, and everything ends.
 fn dies(point: &str, does: &str) {
-    for child_connects in [true, false] {
-        alone(async || {
-            let survivor = Survivor::new(false).await;
-            let variables = [("TEST_DOES", does), ("TENSORPIPE_STOP_AT", point)];
-            let (mut child, pipe) = if child_connects {
-                // A listener of its own, whose pipe this test holds.
-                let listener = survivor
-                    .context
-                    .listen(["tcp://127.0.0.1:0"])
-                    .await
-                    .unwrap();
-                let url = listener.url().to_string();
-                let child = Child::start(
-                    "pipe",
-                    &[
-                        variables[0],
-                        variables[1],
-                        ("TEST_SIDE", "connects"),
-                        ("TEST_URL", &url),
-                    ],
-                );
-                let pipe = listener.accept().await.unwrap();
-                (child, pipe)
-            } else {
-                let child = Child::start(
-                    "pipe",
-                    &[variables[0], variables[1], ("TEST_SIDE", "listens")],
-                );
-                let pipe = survivor.context.connect(child.hear("url")).await.unwrap();
-                (child, pipe)
-            };
-            let pending = Pending::start(&pipe);
-            assert_eq!(child.hear("stopped"), point);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let begun = Instant::now();
-            child.kill();
-            pending.end(point).await;
-            later(&pipe).await;
-            println!(
-                "{point}: all over {:?} after the kill, {}",
-                begun.elapsed(),
-                pipe.ended().await
-            );
-            drop(pipe);
-            survivor.goes_on().await;
-        });
+    for way in CARRIED {
+        for child_connects in [true, false] {
+            alone(async || dies_over(way, child_connects, point, does).await);
+        }
     }
+}
+
+async fn dies_over(way: Way, child_connects: bool, point: &str, does: &str) {
+    let survivor = Survivor::new(way).await;
+    let way_name = way.name();
+    let mut variables = vec![
+        ("TEST_DOES", does),
+        ("TEST_WAY", &way_name),
+        ("TENSORPIPE_STOP_AT", point),
+    ];
+    let (mut child, pipe) = if child_connects {
+        // A listener of its own, whose pipe this test holds.
+        let listener = survivor.context.listen([way.url()]).await.unwrap();
+        let url = listener.url().to_string();
+        variables.extend([("TEST_SIDE", "connects"), ("TEST_URL", &url)]);
+        let child = Child::start("pipe", &variables);
+        let pipe = listener.accept().await.unwrap();
+        (child, pipe)
+    } else {
+        variables.push(("TEST_SIDE", "listens"));
+        let child = Child::start("pipe", &variables);
+        let pipe = survivor.context.connect(child.hear("url")).await.unwrap();
+        (child, pipe)
+    };
+    assert_eq!(pipe.route().transport, way.carrier());
+    let pending = Pending::start(&pipe);
+    assert_eq!(child.hear("stopped"), point);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let begun = Instant::now();
+    child.kill();
+    pending.end(point).await;
+    later(&pipe).await;
+    println!(
+        "{way:?}, {point}: all over {:?} after the kill, {}",
+        begun.elapsed(),
+        pipe.ended().await
+    );
+    drop(pipe);
+    survivor.goes_on().await;
 }
 
 /// One of each operation that waits for the peer.
@@ -161,34 +158,43 @@ fn a_peer_dies_in_the_middle_of_its_goodbye() {
 
 #[test]
 fn a_peer_that_hangs_is_given_up() {
-    alone(async || {
-        let child = Child::start("pipe", &[("TEST_SIDE", "listens"), ("TEST_DOES", "echoes")]);
-        let silence = Duration::from_millis(800);
-        let mut timeouts = Timeouts::default();
-        timeouts.silence = Some(silence);
-        let context = context_with(false, timeouts);
-        let pipe = context.connect(child.hear("url")).await.unwrap();
-        pipe.send(Message::new("hello")).unwrap();
-        pipe.read().await.unwrap();
-        // A quiet peer is not a silent one: it answers when it is asked.
-        tokio::time::sleep(2 * silence).await;
-        assert!(!pipe.has_ended());
-        child.suspend();
-        let begun = Instant::now();
-        let error = tokio::time::timeout(SOON, pipe.read())
-            .await
-            .expect("silence has a bound")
-            .unwrap_err();
-        println!("{error}");
-        assert!(matches!(error, Error::Silent { .. }), "{error:?}");
-        let took = begun.elapsed();
-        assert!(
-            took >= silence / 2 && took < 3 * silence,
-            "{took:?} for a bound of {silence:?}"
-        );
-        assert!(matches!(
-            pipe.write(Message::new("late")).await,
-            Err(Error::Silent { .. })
-        ));
-    });
+    for way in CARRIED {
+        alone(async || hangs_over(way).await);
+    }
+}
+
+async fn hangs_over(way: Way) {
+    let variables = [
+        ("TEST_SIDE", "listens"),
+        ("TEST_WAY", &*way.name()),
+        ("TEST_DOES", "echoes"),
+    ];
+    let child = Child::start("pipe", &variables);
+    let silence = Duration::from_millis(800);
+    let mut timeouts = Timeouts::default();
+    timeouts.silence = Some(silence);
+    let context = context_with(way, timeouts);
+    let pipe = context.connect(child.hear("url")).await.unwrap();
+    pipe.send(Message::new("hello")).unwrap();
+    pipe.read().await.unwrap();
+    // A quiet peer is not a silent one: it answers when it is asked.
+    tokio::time::sleep(2 * silence).await;
+    assert!(!pipe.has_ended());
+    child.suspend();
+    let begun = Instant::now();
+    let error = tokio::time::timeout(SOON, pipe.read())
+        .await
+        .expect("silence has a bound")
+        .unwrap_err();
+    println!("{way:?}: {error}");
+    assert!(matches!(error, Error::Silent { .. }), "{error:?}");
+    let took = begun.elapsed();
+    assert!(
+        took >= silence / 2 && took < 3 * silence,
+        "{took:?} for a bound of {silence:?}"
+    );
+    assert!(matches!(
+        pipe.write(Message::new("late")).await,
+        Err(Error::Silent { .. })
+    ));
 }

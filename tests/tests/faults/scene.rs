@@ -1,11 +1,14 @@
-//! What every test of this file has: a child that connects or listens, a survivor that serves others, and the account at
-//! the end.
+//! What every test of this file has: a child that connects or listens, a survivor that serves others, and the account of
+//! descriptors and mappings at the end.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
+use tensorpipe::transports::{
+    Acceptor, BoxFuture, Connection, ShmTransport, TcpTransport, Transport,
+};
 use tensorpipe::{Context, Error, Listener, Message, Payload, Pipe, Tensor, Timeouts};
 use tensorpipe_tests::{descriptors, say};
 
@@ -43,19 +46,78 @@ impl Transport for SideTcp {
     }
 }
 
-/// A context of tcp, and, where pipes are to be `moved`, of a better transport too.
-pub(crate) fn context(moved: bool) -> Context {
-    context_with(moved, Timeouts::default())
+/// How the two processes are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Tcp,
+    /// Rings in memory that both have mapped, from the first byte.
+    Shm,
+    /// Begins on tcp, moves to another address of tcp.
+    TcpToSide,
+    /// As two processes of one machine do by default.
+    TcpToShm,
 }
 
-pub(crate) fn context_with(moved: bool, timeouts: Timeouts) -> Context {
-    let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(TcpTransport::new())];
-    if moved {
-        transports.insert(0, Arc::new(SideTcp(TcpTransport::new())));
+/// Those without a move, and those with one.
+pub(crate) const STRAIGHT: [Way; 2] = [Way::Tcp, Way::Shm];
+pub(crate) const MOVED: [Way; 2] = [Way::TcpToSide, Way::TcpToShm];
+/// Once a pipe is open, it matters only what carries it.
+pub(crate) const CARRIED: [Way; 2] = [Way::Tcp, Way::TcpToShm];
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Tcp, Self::Shm, Self::TcpToSide, Self::TcpToShm];
+
+    /// As it is told to the child.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}")
     }
+
+    pub(crate) fn named(name: &str) -> Self {
+        let known = Self::ALL.into_iter().find(|way| way.name() == name);
+        known.unwrap_or_else(|| panic!("no way `{name}`"))
+    }
+
+    /// Where a listener can listen: at an address that is free.
+    pub(crate) fn url(self) -> String {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        match self {
+            Self::Shm => {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                format!("shm://faults {} {number}", std::process::id())
+            }
+            _ => "tcp://127.0.0.1:0".to_owned(),
+        }
+    }
+
+    fn transports(self) -> Vec<Arc<dyn Transport>> {
+        let shm = Arc::new(ShmTransport::new());
+        let tcp = Arc::new(TcpTransport::new());
+        match self {
+            Self::Tcp => vec![tcp],
+            Self::Shm => vec![shm],
+            Self::TcpToSide => vec![Arc::new(SideTcp(TcpTransport::new())), tcp],
+            Self::TcpToShm => vec![shm, tcp],
+        }
+    }
+
+    /// What carries an open pipe.
+    pub(crate) fn carrier(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::TcpToSide => "side",
+            Self::Shm | Self::TcpToShm => "shm",
+        }
+    }
+}
+
+pub(crate) fn context(way: Way) -> Context {
+    context_with(way, Timeouts::default())
+}
+
+pub(crate) fn context_with(way: Way, timeouts: Timeouts) -> Context {
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     Context::builder()
-        .transports(transports)
+        .transports(way.transports())
         .channels(channels)
         .timeouts(timeouts)
         .build()
@@ -89,14 +151,24 @@ pub(crate) fn alone(test: impl AsyncFnOnce()) {
     });
     drop(runtime);
     let begun = Instant::now();
-    while descriptors() > before {
+    while descriptors() > before || shared_memory().next().is_some() {
         assert!(
             begun.elapsed() < SOON,
-            "not closed: {:?}, {before} before",
-            open_files()
+            "not closed: {:?}, {before} before; mapped: {:?}",
+            open_files(),
+            shared_memory().collect::<Vec<_>>(),
         );
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Mappings of memory that is shared with another process.
+fn shared_memory() -> impl Iterator<Item = String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+    let shared = maps
+        .lines()
+        .filter(|line| line.contains("memfd:tensorpipe"));
+    shared.map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
 /// What this process has open.
@@ -117,15 +189,16 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// The survivor: a listener that answers everybody.
 pub(crate) struct Survivor {
+    way: Way,
     pub(crate) context: Context,
     listener: Arc<Listener>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 impl Survivor {
-    pub(crate) async fn new(moved: bool) -> Self {
-        let context = context(moved);
-        let listener = Arc::new(context.listen(["tcp://127.0.0.1:0"]).await.unwrap());
+    pub(crate) async fn new(way: Way) -> Self {
+        let context = context(way);
+        let listener = Arc::new(context.listen([way.url()]).await.unwrap());
         let accepting = tokio::spawn({
             let listener = listener.clone();
             async move {
@@ -135,6 +208,7 @@ impl Survivor {
             }
         });
         Self {
+            way,
             context,
             listener,
             accepting,
@@ -147,9 +221,10 @@ impl Survivor {
 
     /// Serves somebody else as if nothing had happened, and holds no memory of those who are gone.
     pub(crate) async fn goes_on(self) {
-        let other = context(false);
+        let other = context(self.way);
         let serve = async {
             let pipe = other.connect(self.url()).await?;
+            assert_eq!(pipe.route().transport, self.way.carrier());
             pipe.send(Message::new("still there?"))?;
             let answer = pipe.read().await?;
             assert_eq!(&answer.metadata[..], b"still there?");
@@ -196,7 +271,8 @@ pub(crate) fn play() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let context = context(variable("TEST_MOVED") == "yes");
+        let way = Way::named(&variable("TEST_WAY"));
+        let context = context(way);
         let url = variable("TEST_URL");
         // Kept open: the peer may still join.
         let listener;
@@ -206,11 +282,7 @@ pub(crate) fn play() {
             if let Ok(millis) = variable("TEST_LATE").parse() {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
             }
-            let url = if url.is_empty() {
-                "tcp://127.0.0.1:0"
-            } else {
-                &url
-            };
+            let url = if url.is_empty() { way.url() } else { url };
             listener = context.listen([url]).await.unwrap();
             say("url", listener.url());
             listener.accept().await.unwrap()

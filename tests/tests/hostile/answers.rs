@@ -9,6 +9,7 @@ use super::raw::{
     ANSWER, FIN_ACK, HELLO, REJECT, Raw, SOON, STAY, frame, header, limits, noise, preface, text,
 };
 use super::server::context;
+use super::stream::Stream;
 
 const HANDSHAKE: Duration = Duration::from_millis(800);
 
@@ -19,7 +20,7 @@ pub(super) fn against<T: Send + 'static>(
 ) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("tcp://{}", listener.local_addr().unwrap());
-    let server = std::thread::spawn(move || script(Raw(listener.accept().unwrap().0)));
+    let server = std::thread::spawn(move || script(Raw(Stream::Tcp(listener.accept().unwrap().0))));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

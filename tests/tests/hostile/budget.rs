@@ -56,7 +56,7 @@ async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
     let server = tight();
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
-    let address = listener.url().address().to_owned();
+    let address = listener.url().to_string();
     let stranger = tokio::spawn(stall(address, Vec::new()));
     let held = within("the stranger", listener.accept()).await.unwrap();
     let stalled = tokio::spawn(async move { held.read().await });
@@ -107,7 +107,7 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
         .await
         .unwrap();
     let body = super::calls::call(0, 0, super::calls::method("sum"), b"\x00");
-    let address = server.url().address().to_owned();
+    let address = server.url().to_string();
     let stranger = stall(address, body).await;
     let other = context(Timeouts::default(), Limits::default());
     let client = AdderClient::connect_with(&other, server.url().to_string())
@@ -133,7 +133,7 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
     let server = tight();
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
-    let address = listener.url().address().to_owned();
+    let address = listener.url().to_string();
     let stranger = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::open(&address);
         for _ in 0..2 {

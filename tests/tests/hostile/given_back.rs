@@ -46,7 +46,7 @@ async fn from_stranger(
 ) -> (Pipe, tokio::task::JoinHandle<Raw>) {
     let server = context(Timeouts::default(), Limits::default());
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let address = listener.url().address().to_owned();
+    let address = listener.url().to_string();
     let stranger = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::open(&address);
         let announced = tensor(0, 0, 0, &[LEN as u64]);

@@ -8,6 +8,7 @@ use super::answers::{Choice, against, answer};
 use super::raw::{
     FIN, FIN_ACK, JOINED, MESSAGE, REJECT, Raw, SOON, STAY, frame, message, preface, text,
 };
+use super::stream::Stream;
 
 /// An address to move to, where somebody answers a HELLO to join with `bytes`.
 fn elsewhere(bytes: Vec<u8>) -> (Choice, std::thread::JoinHandle<Vec<u8>>) {
@@ -17,7 +18,7 @@ fn elsewhere(bytes: Vec<u8>) -> (Choice, std::thread::JoinHandle<Vec<u8>>) {
         ..Choice::default()
     };
     let stranger = std::thread::spawn(move || {
-        let mut raw = Raw(other.accept().unwrap().0);
+        let mut raw = Raw(Stream::Tcp(other.accept().unwrap().0));
         raw.expect_preface();
         assert_eq!(raw.frame().unwrap().body[0], 1, "a hello to join");
         raw.send(&bytes);

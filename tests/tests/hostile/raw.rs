@@ -1,8 +1,9 @@
-//! Frames made by hand from WIRE.md, not by the code under test, and a plain socket to send them on.
+//! Frames made by hand from WIRE.md, not by the code under test, and a connection to send them on.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
+
+use super::stream::Stream;
 
 pub(crate) const HELLO: u8 = 1;
 pub(crate) const ANSWER: u8 = 2;
@@ -166,18 +167,16 @@ pub(crate) struct Frame {
 
 /// A connection of a stranger's.
 #[derive(Debug)]
-pub(crate) struct Raw(pub(crate) TcpStream);
+pub(crate) struct Raw(pub(crate) Stream);
 
 impl Raw {
-    pub(crate) fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self(stream)
+    pub(crate) fn connect(url: &str) -> Self {
+        Self(Stream::connect(url))
     }
 
     /// An open pipe.
-    pub(crate) fn open(address: &str) -> Self {
-        let mut raw = Self::connect(address);
+    pub(crate) fn open(url: &str) -> Self {
+        let mut raw = Self::connect(url);
         raw.send(&hello());
         raw.expect_preface();
         let answer = raw.frame().expect("an answer");
@@ -186,7 +185,7 @@ impl Raw {
     }
 
     pub(crate) fn expect_preface(&mut self) {
-        self.0.set_read_timeout(Some(SOON)).unwrap();
+        self.0.set_read_timeout(SOON);
         let mut found = [0; 12];
         self.0.read_exact(&mut found).expect("a preface");
         assert_eq!(found.to_vec(), preface());
@@ -194,13 +193,13 @@ impl Raw {
 
     /// Sends; a peer that has cut the connection is no fault here. Returns whether it has not.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
-        self.0.set_write_timeout(Some(SOON)).unwrap();
+        self.0.set_write_timeout(SOON);
         self.0.write_all(bytes).is_ok()
     }
 
     /// The next frame, or `None` at the end.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
-        self.0.set_read_timeout(Some(SOON)).unwrap();
+        self.0.set_read_timeout(SOON);
         let mut header = [0; 8];
         self.0.read_exact(&mut header).ok()?;
         let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
@@ -235,7 +234,7 @@ impl Raw {
                 !left.is_zero(),
                 "{what}: the connection still stands after {within:?}"
             );
-            self.0.set_read_timeout(Some(left)).unwrap();
+            self.0.set_read_timeout(left);
             match self.0.read(&mut piece) {
                 Ok(0) => return came,
                 Ok(len) => came.extend_from_slice(&piece[..len]),
@@ -247,7 +246,7 @@ impl Raw {
         }
     }
 
-    pub(crate) fn finish_sending(&self) {
-        let _ = self.0.shutdown(Shutdown::Write);
+    pub(crate) fn finish_sending(&mut self) {
+        self.0.finish_sending();
     }
 }

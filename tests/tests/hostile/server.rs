@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
 use tensorpipe_tests::{Child, resident, say};
 
 use super::raw::SOON;
+use super::stream::Way;
 
 /// The server's bound on handshakes, where a test does not set another.
 pub(crate) const HANDSHAKE: Duration = Duration::from_millis(1000);
@@ -35,10 +35,13 @@ impl Adder for Sums {
 }
 
 pub(crate) fn context(timeouts: Timeouts, limits: Limits) -> Context {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    context_over(Way::Tcp, timeouts, limits)
+}
+
+fn context_over(way: Way, timeouts: Timeouts, limits: Limits) -> Context {
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     Context::builder()
-        .transports(transports)
+        .transports([way.transport()])
         .channels(channels)
         .timeouts(timeouts)
         .limits(limits)
@@ -59,16 +62,19 @@ pub(crate) fn play() {
     runtime.block_on(async {
         let mut timeouts = Timeouts::default();
         timeouts.handshake = handshake;
-        let context = context(timeouts, Limits::default());
-        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let way = std::env::var("TEST_WAY").unwrap_or_default();
+        let way = Way::ALL.into_iter().find(|known| known.name() == way);
+        let way = way.expect("a way");
+        let context = context_over(way, timeouts, Limits::default());
+        let listener = context.listen([way.url("pipes")]).await.unwrap();
         let server = Server::builder()
             .context(&context)
             .service(AdderService::new(Sums))
-            .listen("tcp://127.0.0.1:0")
+            .listen(way.url("calls"))
             .await
             .unwrap();
-        say("pipes", listener.url().address());
-        say("calls", server.url().address());
+        say("pipes", listener.url());
+        say("calls", server.url());
         while let Ok(pipe) = listener.accept().await {
             tokio::spawn(async move {
                 loop {
@@ -87,30 +93,43 @@ pub(crate) fn play() {
 /// The server, seen from the test.
 pub(crate) struct Target {
     child: Child,
-    /// Where pipes are echoed: `HOST:PORT`.
+    way: Way,
+    /// Where pipes are echoed: a URL.
     pub(crate) pipes: String,
     /// Where calls are served.
     pub(crate) calls: String,
 }
 
 impl Target {
-    pub(crate) fn start() -> Self {
-        Self::start_with(&[])
+    pub(crate) fn start(way: Way) -> Self {
+        Self::start_with(way, &[])
     }
 
-    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
-        let child = Child::start("server", variables);
+    pub(crate) fn start_with(way: Way, variables: &[(&str, &str)]) -> Self {
+        let variables = [&[("TEST_WAY", way.name())], variables].concat();
+        let child = Child::start("server", &variables);
         let pipes = child.hear("pipes");
         let calls = child.hear("calls");
         Self {
             child,
+            way,
             pipes,
             calls,
         }
     }
 
+    /// A context that reaches it.
+    pub(crate) fn context(&self) -> Context {
+        context_over(self.way, Timeouts::default(), Limits::default())
+    }
+
     pub(crate) fn resident(&self) -> u64 {
         resident(self.child.id())
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        open.expect("a running process").count()
     }
 
     /// Serves a pipe and a call as if nothing had happened.
@@ -121,18 +140,15 @@ impl Target {
             .unwrap();
         runtime.block_on(async {
             let serve = async {
-                let context = context(Timeouts::default(), Limits::default());
-                let pipe = context
-                    .connect(format!("tcp://{}", self.pipes))
-                    .await
-                    .unwrap();
+                let context = self.context();
+                let pipe = context.connect(&self.pipes).await.unwrap();
                 let tensor = Tensor::from_vec(vec![5u8; 300_000], [300_000]).unwrap();
                 pipe.send(Message::new("still there?").tensor(tensor.clone()))
                     .unwrap();
                 let answer = pipe.read().await.unwrap();
                 assert_eq!(&answer.metadata[..], b"still there?");
                 assert_eq!(answer.tensors[0].tensor.as_bytes(), tensor.as_bytes());
-                let client = AdderClient::connect_with(&context, format!("tcp://{}", self.calls))
+                let client = AdderClient::connect_with(&context, &self.calls)
                     .await
                     .unwrap();
                 assert_eq!(client.add(2, 3).await.unwrap(), 5);

@@ -21,7 +21,7 @@ async fn slowly(first: impl FnOnce(&mut Raw) + Send + 'static, bytes: Vec<u8>) -
     timeouts.silence = Some(SILENCE);
     let server = context(timeouts, Limits::default());
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let address = listener.url().address().to_owned();
+    let address = listener.url().to_string();
     std::thread::spawn(move || {
         let mut raw = Raw::open(&address);
         first(&mut raw);

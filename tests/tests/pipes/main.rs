@@ -51,7 +51,7 @@ async fn tcp_pair() -> (Pipe, Pipe) {
     pair(&context, &context).await
 }
 
-/// Runs a test where tensors go through the kernel, through shared memory, and where they are handed over.
+/// Runs a test where tensors go through the kernel, through rings in shared memory, and where they are handed over.
 async fn every_way(test: impl AsyncFn(Context)) {
     test(over_tcp().build().unwrap()).await;
     test(over_shm().build().unwrap()).await;

@@ -22,8 +22,14 @@ struct Process {
 impl Process {
     /// Runs the ignored test `name`, which prints a line `url: URL` first.
     fn start(name: &str) -> Self {
+        Self::start_with(name, "")
+    }
+
+    /// `over`: what the child is to use.
+    fn start_with(name: &str, over: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "--nocapture", name])
+            .env("TEST_OVER", over)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -189,6 +195,52 @@ async fn a_killed_peer_is_lost_on_every_operation() {
 }
 
 #[tokio::test]
+#[ignore = "a child process of `what_a_process_wrote_before_it_ended_is_there`"]
+async fn child_last_words() {
+    let context = if std::env::var("TEST_OVER").as_deref() == Ok("shm") {
+        Context::new()
+    } else {
+        over_tcp().build().unwrap()
+    };
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    println!("url: {}", listener.url());
+    std::io::stdout().flush().unwrap();
+    let pipe = listener.accept().await.unwrap();
+    for number in 0..100 {
+        pipe.send(message(number, 30_000)).unwrap();
+    }
+    pipe.close().await.unwrap();
+    // At once: nothing of the pipe is let go of in good order any more.
+    std::process::exit(0);
+}
+
+/// C++ loses the last message over shared memory: the end of the socket overtakes the bytes in the ring.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_process_wrote_before_it_ended_is_there() {
+    for over in ["tcp", "shm"] {
+        for _ in 0..10 {
+            let mut child = Process::start_with("processes::child_last_words", over);
+            let pipe = Context::new().connect(&child.url).await.unwrap();
+            assert_eq!(pipe.route().transport, over);
+            let status = tokio::task::spawn_blocking(move || child.child.wait());
+            assert!(within("its end", status).await.unwrap().unwrap().success());
+            for number in 0..100 {
+                check(
+                    &within("a read", pipe.read()).await.unwrap(),
+                    number,
+                    30_000,
+                );
+            }
+            let end = within("the end", pipe.read()).await.unwrap_err();
+            assert!(
+                matches!(end, Error::Closed { by_peer: true, .. }),
+                "over {over}: {end:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 #[ignore = "a child process of `without_file_descriptors_one_pipe_fails_not_the_process`: lowers its own limit"]
 async fn child_without_descriptors() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -241,5 +293,51 @@ fn cpu_time() -> Duration {
 #[test]
 fn without_file_descriptors_one_pipe_fails_not_the_process() {
     let child = Process::start("processes::child_without_descriptors");
+    assert_eq!(child.url, "survived");
+}
+
+#[tokio::test]
+#[ignore = "a child process of `without_file_descriptors_for_shared_memory_a_pipe_stays_on_tcp`: lowers its own limit"]
+async fn child_without_descriptors_for_shm() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+    let context = over_shm().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    // Two are for tcp; what is missing then: a socket, the memory, a descriptor to receive it.
+    let before = tensorpipe_tests::descriptors();
+    for free in 2..=4 {
+        // Pipes are let go of in the background.
+        eventually("descriptors back", || {
+            tensorpipe_tests::descriptors() == before
+        })
+        .await;
+        let mut eaten = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            eaten.push(file);
+        }
+        eaten.truncate(eaten.len() - free);
+        let (client, server) = within("a pipe", async {
+            tokio::join!(context.connect(&url), listener.accept())
+        })
+        .await;
+        let (client, server) = (client.unwrap(), server.unwrap());
+        exchange(&client, &server, 1, 100_000).await;
+        exchange(&server, &client, 2, 100_000).await;
+        let route = client.route();
+        assert_eq!(route.transport, "tcp", "{free} are free: {route}");
+        let refused = &route.refused[0];
+        assert_eq!(refused.candidate, "transport shm", "{route}");
+        assert!(free == 4 || refused.reason.contains("ulimit -n"), "{route}");
+        drop((client, server, eaten));
+    }
+    let (client, _server) = pair(&context, &context).await;
+    assert_eq!(client.route().transport, "shm");
+    println!("url: survived");
+}
+
+#[test]
+fn without_file_descriptors_for_shared_memory_a_pipe_stays_on_tcp() {
+    let child = Process::start("processes::child_without_descriptors_for_shm");
     assert_eq!(child.url, "survived");
 }

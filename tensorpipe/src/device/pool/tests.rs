@@ -4,7 +4,10 @@ use super::*;
 use proptest::prelude::*;
 
 fn pool(retain: u64) -> Pool {
-    Pool::new(PoolOptions { retain })
+    Pool::new(PoolOptions {
+        retain,
+        ..PoolOptions::default()
+    })
 }
 
 fn at(buffer: &mut BufferMut) -> usize {
@@ -64,6 +67,7 @@ fn the_same_memory_comes_back_last_returned_first() {
             fresh: 2,
             retained_bytes: 3 << 20,
             outstanding_bytes: 3 << 20,
+            ..PoolStats::default()
         }
     );
 }

@@ -1,6 +1,7 @@
 //! Stories about two pipes: one idea a file. Each ends by looking that nothing is left behind.
 
 mod ahead;
+mod at_once;
 mod backlog;
 mod close;
 mod control_frames;

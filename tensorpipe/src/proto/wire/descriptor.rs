@@ -53,11 +53,7 @@ impl Head {
         self.sum(|carriage| matches!(carriage, Carriage::Eager))
     }
 
-    pub(crate) fn ahead_len(&self) -> u64 {
-        self.sum(|carriage| matches!(carriage, Carriage::Bulk { ahead: true, .. }))
-    }
-
-    fn sum(&self, which: impl Fn(&Carriage) -> bool) -> u64 {
+    pub(crate) fn sum(&self, which: impl Fn(&Carriage) -> bool) -> u64 {
         let chosen = self
             .carriages
             .iter()

@@ -10,10 +10,11 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-use crate::ring::{Consumer, Fault, LAYOUT, Mapped, Producer};
+use crate::error::SystemError;
+use crate::ring::{self, Consumer, Fault, Mapped, Producer};
 use crate::sync::{Mutex, lock};
-use crate::sys::passing::{recv_fd, send_fd};
-use crate::sys::shared_memory::SharedMemory;
+use crate::sys::memfd::Mapping;
+use crate::sys::unix_fds;
 use crate::transports::Connection;
 
 /// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds. Large tensors go through it in pieces
@@ -50,15 +51,20 @@ enum State {
 struct Rings {
     out: Producer<Mapped>,
     incoming: Consumer<Mapped>,
+    memory: Arc<Mapping>,
     finished: bool,
 }
 
 impl ShmConnection {
     /// The connector's end: makes the memory and passes it on.
-    pub(super) fn offer(socket: UnixStream) -> io::Result<Self> {
-        let (memory, fd) = SharedMemory::create(c"tensorpipe pipe", LAYOUT.size(CAPACITY))?;
-        send_fd(socket.as_fd(), OFFER, fd.as_fd())?;
-        let rings = Rings::new(memory, 0).ok_or_else(|| io::Error::other("rings"))?;
+    pub(super) fn offer(socket: UnixStream) -> Result<Self, SystemError> {
+        let (memory, fd) = ring::create(CAPACITY)?;
+        let failed = |error| SystemError::new("sendmsg", "shared memory for a pipe", error);
+        // Short, on a socket just made: it never waits, and takes all.
+        let sent = unix_fds::send(socket.as_fd(), OFFER, Some(fd.as_fd()));
+        sent.map_err(|errno| failed(errno.into()))?;
+        let rings = Rings::new(memory, 0);
+        let rings = rings.ok_or_else(|| failed(io::Error::other("no rings")))?;
         Ok(Self::new(socket, State::Open(rings)))
     }
 
@@ -87,9 +93,9 @@ impl ShmConnection {
             ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut bytes = [0; OFFER.len()];
             let received = self.socket.try_io(Interest::READABLE, || {
-                recv_fd(self.socket.as_fd(), &mut bytes)
+                Ok(unix_fds::recv(self.socket.as_fd(), &mut bytes)?)
             });
-            let (len, fd) = match received {
+            let unix_fds::Packet { len, fd, .. } = match received {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 received => received?,
             };
@@ -101,12 +107,7 @@ impl ShmConnection {
                 return Poll::Ready(Err(nonsense("the peer speaks another protocol")));
             }
             let fd = fd.ok_or_else(|| nonsense("the peer's shared memory is missing"))?;
-            let fits = |len| {
-                LAYOUT
-                    .capacity(len)
-                    .is_some_and(|c| CAPACITIES.contains(&c))
-            };
-            let memory = SharedMemory::adopt(&fd, fits)
+            let memory = ring::adopt(&fd, &CAPACITIES)
                 .map_err(|what| nonsense(&format!("the peer's shared memory: {what}")))?;
             let rings = Rings::new(memory, 1).ok_or_else(|| nonsense("the peer's rings"))?;
             self.state = State::Open(rings);
@@ -136,11 +137,12 @@ impl ShmConnection {
 
 impl Rings {
     /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
-    fn new(memory: SharedMemory, side: usize) -> Option<Self> {
+    fn new(memory: Mapping, side: usize) -> Option<Self> {
         let memory = Arc::new(memory);
         Some(Self {
             out: Producer::new(Mapped::new(memory.clone(), side)?),
-            incoming: Consumer::new(Mapped::new(memory, 1 - side)?),
+            incoming: Consumer::new(Mapped::new(memory.clone(), 1 - side)?),
+            memory,
             finished: false,
         })
     }
@@ -310,7 +312,10 @@ impl AsyncWrite for ShmConnection {
 
 impl Drop for ShmConnection {
     fn drop(&mut self) {
-        if let State::Open(rings) = &mut self.state {
+        // A forked child has no part in the pipe, nor its memory.
+        if let State::Open(rings) = &mut self.state
+            && rings.memory.is_here()
+        {
             // The socket's end wakes the peer.
             rings.out.finish(|| ());
             rings.incoming.close(|| ());

@@ -22,7 +22,6 @@ use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::machine::Place;
-use crate::sys::shared_memory::SharedMemory;
 
 /// In front of every name: other programs have abstract sockets, too.
 const PREFIX: &str = "tensorpipe/shm/";
@@ -57,7 +56,7 @@ fn here() -> &'static Result<Place, String> {
     static HERE: OnceLock<Result<Place, String>> = OnceLock::new();
     HERE.get_or_init(|| {
         let place = Place::here()?;
-        SharedMemory::create(c"tensorpipe probe", 4096)
+        crate::ring::create(4096)
             .map_err(|error| format!("this system gives no shared memory: {error}"))?;
         Ok(place)
     })
@@ -91,8 +90,7 @@ impl Transport for ShmTransport {
             let failed = |call, error| SystemError::new(call, format!("shm://{address}"), error);
             let socket = connected(&at).map_err(|error| failed("connect", error))?;
             check_user(&socket, self.any_user).map_err(|error| failed("connect", error))?;
-            let connection = ShmConnection::offer(socket);
-            let connection = connection.map_err(|error| failed("memfd", error))?;
+            let connection = ShmConnection::offer(socket)?;
             Ok(Box::new(connection) as Box<dyn Connection>)
         })
     }

@@ -1,22 +1,22 @@
-//! tarpc 0.38 over TCP as its own documentation sets it up, with the choices that make it fastest.
+//! tarpc 0.38 over TCP or a Unix socket as its own documentation sets it up, with the choices that make it fastest.
 //!
 //! Its `serde_transport` with bincode (the fastest codec that it ships; the other one is JSON); bytes as
 //! `bytes::Bytes`, which bincode carries as one slice; NODELAY; answers made on the connection's own task; a
 //! client that writes into the same buffer again when tarpc has let go of it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tarpc::context::Context;
 use tarpc::server::{BaseChannel, Channel};
 use tarpc::tokio_serde::formats::Bincode;
 use tarpc::{client, serde_transport};
-use tokio::net::{TcpListener, TcpStream};
 use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
 
+use super::socket::{Listener, Socket};
 use crate::pattern;
 use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
 use crate::system::{Client, Kind, Ready, Route, System};
@@ -29,36 +29,41 @@ impl System for Tarpc {
 
     const NAME: &'static str = "tarpc";
     const ABOUT: &'static str =
-        "tarpc 0.38 over TCP, its serde_transport with bincode, answers on the connection's task";
+        "tarpc 0.38, its serde_transport with bincode, answers on the connection's task";
     const KIND: Kind = Kind::Baseline;
-    const CASES: &'static [Case] = &[Case::Echo, Case::Upload, Case::Pipeline];
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp];
+    const CASES: &'static [Case] = &[
+        Case::Echo,
+        Case::Paced,
+        Case::Upload,
+        Case::Download,
+        Case::Pipeline,
+    ];
+    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Unix];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("bind")?;
-        ready.announce(listener.local_addr()?);
+        let (listener, address) = Listener::bind(plan.transport).await?;
+        ready.announce(address);
         let framing = framing(&plan)?;
         loop {
-            let (stream, _) = listener.accept().await.context("accept")?;
-            stream.set_nodelay(true)?;
+            let stream = listener.accept().await?;
             let transport = serde_transport::new(framing.new_framed(stream), Bincode::default());
-            let requests = BaseChannel::with_defaults(transport).execute(Server::default().serve());
+            let requests =
+                BaseChannel::with_defaults(transport).execute(Server::new(&plan)?.serve());
             // Not a task for each answer, as in tarpc's examples: on the connection's own task an echo is 8 % faster.
             tokio::spawn(requests.for_each_concurrent(None, |answer| answer));
         }
     }
 
     async fn connect(plan: Plan, address: String) -> Result<Caller> {
-        let stream = TcpStream::connect(&address)
-            .await
-            .with_context(|| format!("connect to {address}"))?;
-        stream.set_nodelay(true)?;
+        let stream = Socket::connect(plan.transport, &address).await?;
         let transport =
             serde_transport::new(framing(&plan)?.new_framed(stream), Bincode::default());
         let len = plan.len()?;
         Ok(Caller {
             stub: PeerClient::new(client::Config::default(), transport).spawn(),
+            transport: plan.transport,
             case: plan.case,
+            sum: plan.sum,
             sent: Bytes::from(vec![0; len]),
             received: Vec::new(),
         })
@@ -71,34 +76,82 @@ trait Peer {
     async fn upload(data: Bytes);
     /// Where the data uploaded last differ from those of `round`.
     async fn verify(round: u64) -> Option<u64>;
+    /// Lays the data of `round` ready.
+    async fn stage(round: u64);
+    async fn download() -> Bytes;
 }
 
-/// Keeps the last upload until it is verified.
-#[derive(Clone, Default)]
+/// Keeps the last upload until it is verified, or what is to be downloaded.
+#[derive(Clone)]
 struct Server {
-    uploaded: Arc<Mutex<Bytes>>,
+    len: usize,
+    sum: bool,
+    kept: Arc<Mutex<Bytes>>,
+}
+
+impl Server {
+    fn new(plan: &Plan) -> Result<Self> {
+        Ok(Self {
+            len: plan.len()?,
+            sum: plan.sum,
+            kept: Arc::default(),
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Bytes> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Peer for Server {
     async fn echo(self, _: Context, data: Bytes) -> Bytes {
+        read_all(self.sum, &data);
         data
     }
 
     async fn upload(self, _: Context, data: Bytes) {
-        *self.uploaded.lock().unwrap_or_else(PoisonError::into_inner) = data;
+        read_all(self.sum, &data);
+        *self.kept() = data;
     }
 
     async fn verify(self, _: Context, round: u64) -> Option<u64> {
-        let data =
-            std::mem::take(&mut *self.uploaded.lock().unwrap_or_else(PoisonError::into_inner));
+        let data = std::mem::take(&mut *self.kept());
         pattern::mismatch(&data, round)
+    }
+
+    async fn stage(self, _: Context, round: u64) {
+        let kept = std::mem::take(&mut *self.kept());
+        *self.kept() = filled(kept, self.len, round);
+    }
+
+    async fn download(self, _: Context) -> Bytes {
+        self.kept().clone()
+    }
+}
+
+/// The bytes of `round`, in the memory of `last` if nobody else has it still.
+fn filled(last: Bytes, len: usize, round: u64) -> Bytes {
+    let mut buffer = last
+        .try_into_mut()
+        .ok()
+        .filter(|buffer| buffer.len() == len)
+        .unwrap_or_else(|| BytesMut::zeroed(len));
+    pattern::fill(&mut buffer, round);
+    buffer.freeze()
+}
+
+fn read_all(sum: bool, data: &[u8]) {
+    if sum {
+        std::hint::black_box(pattern::sum(data));
     }
 }
 
 /// The client's side of one connection.
 pub(crate) struct Caller {
     stub: PeerClient,
+    transport: Transport,
     case: Case,
+    sum: bool,
     sent: Bytes,
     received: Vec<Bytes>,
 }
@@ -106,20 +159,22 @@ pub(crate) struct Caller {
 impl Client for Caller {
     async fn prepare(&mut self, round: u64) -> Result<()> {
         self.received.clear();
-        let mut buffer = std::mem::take(&mut self.sent)
-            .try_into_mut()
-            .unwrap_or_else(|shared| BytesMut::zeroed(shared.len()));
-        pattern::fill(&mut buffer, round);
-        self.sent = buffer.freeze();
+        if self.case == Case::Download {
+            return Ok(self.stub.stage(context(), round).await?);
+        }
+        let len = self.sent.len();
+        self.sent = filled(std::mem::take(&mut self.sent), len, round);
         Ok(())
     }
 
     async fn round(&mut self) -> Result<()> {
         let data = self.sent.clone();
         match self.case {
-            Case::Echo => self.received.push(self.stub.echo(context(), data).await?),
+            Case::Echo | Case::Paced => {
+                self.received.push(self.stub.echo(context(), data).await?);
+            }
             Case::Upload => self.stub.upload(context(), data).await?,
-            Case::Download => bail!("tarpc has no download"),
+            Case::Download => self.received.push(self.stub.download(context()).await?),
             Case::Pipeline => {
                 let stub = &self.stub;
                 let received = &mut self.received;
@@ -132,6 +187,9 @@ impl Client for Caller {
                     })
                     .await?;
             }
+        }
+        for answer in &self.received {
+            read_all(self.sum, answer);
         }
         Ok(())
     }
@@ -176,7 +234,7 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        Route::plain("tcp")
+        Route::plain(self.transport.name())
     }
 }
 

@@ -1,0 +1,162 @@
+//! A process that this one lends to.
+//!
+//! Invariant: while a borrower can have something, somebody holds its [`Borrower`]: a lane of a pipe to it, or the clerk, who
+//! has a connection of its, or watches whether it ends. So when the last of them lets go, everything is back.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use super::exchange::{Command, Exchange};
+use super::frame::Offer;
+use crate::device::{Buffer, LendableBlock, Memory};
+use crate::error::SystemError;
+use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::ledger::{Ledger, Pinned};
+use crate::sys::segment::{Segment, SegmentId};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Borrower {
+    exchange: Weak<Exchange>,
+    /// Made for the first loan.
+    ledger: OnceLock<Arc<Ledger>>,
+    /// Segments of which something was lent to it: it may have these and no others.
+    segments: Mutex<BTreeMap<SegmentId, Told>>,
+}
+
+/// A segment that a borrower was told of.
+#[derive(Debug)]
+struct Told {
+    segment: Weak<Segment>,
+    /// It has asked for it, and may have it mapped.
+    fetched: bool,
+}
+
+impl Borrower {
+    pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
+        Self {
+            exchange: Arc::downgrade(exchange),
+            ledger: OnceLock::new(),
+            segments: Mutex::default(),
+        }
+    }
+
+    /// Offers memory to it; why not, in words.
+    pub(super) fn lend(self: &Arc<Self>, source: &Buffer) -> Result<Offer, String> {
+        let block = source.memory().as_any().downcast_ref::<LendableBlock>();
+        let place = block.and_then(|block| Some((block, block.place()?)));
+        let (block, (segment, start)) =
+            place.ok_or_else(|| "it lies in ordinary memory".to_owned())?;
+        let exchange = self.exchange.upgrade();
+        let exchange = exchange.ok_or_else(|| "the exchange is gone".to_owned())?;
+        exchange.open().map_err(|error| error.to_string())?;
+        let ledger = self.made_ledger().map_err(|error| error.to_string())?;
+        self.tell(segment);
+        let entry = block.lend(ledger);
+        Ok(Offer {
+            segment: segment.id(),
+            offset: start + source.offset() as u64,
+            len: source.len() as u64,
+            entry: entry.ok_or_else(|| "the peer has too many loans already".to_owned())?,
+        })
+    }
+
+    /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
+    pub(super) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
+        let start = usize::try_from(offer.offset).ok()?;
+        let end = start.checked_add(usize::try_from(offer.len).ok()?)?;
+        self.ledger()?.pin(offer.entry, start..end).map(Returned)
+    }
+
+    /// The ledger, if anything was ever lent.
+    pub(super) fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.ledger.get()
+    }
+
+    fn made_ledger(&self) -> Result<&Arc<Ledger>, SystemError> {
+        if let Some(ledger) = self.ledger.get() {
+            return Ok(ledger);
+        }
+        let ledger = Ledger::new()?;
+        Ok(self.ledger.get_or_init(|| ledger))
+    }
+
+    /// It may have this segment from now on.
+    fn tell(self: &Arc<Self>, segment: &Arc<Segment>) {
+        let id = segment.id();
+        let told = Told {
+            segment: Arc::downgrade(segment),
+            fetched: false,
+        };
+        {
+            let mut segments = lock(&self.segments);
+            if segments.contains_key(&id) {
+                return;
+            }
+            segments.insert(id, told);
+        }
+        let borrower = Arc::downgrade(self);
+        segment.when_gone(move || {
+            if let Some(borrower) = borrower.upgrade() {
+                borrower.retire(id);
+            }
+        });
+    }
+
+    /// The segment that it asks for, if it was told of it.
+    pub(super) fn fetch(&self, id: SegmentId) -> Option<Arc<Segment>> {
+        let mut segments = lock(&self.segments);
+        let told = segments.get_mut(&id)?;
+        told.fetched = true;
+        told.segment.upgrade()
+    }
+
+    fn retire(self: &Arc<Self>, id: SegmentId) {
+        let told = lock(&self.segments).remove(&id);
+        if let (Some(Told { fetched: true, .. }), Some(exchange)) = (told, self.exchange.upgrade())
+        {
+            exchange.ask(Command::Retire {
+                borrower: self.clone(),
+                segment: id,
+            });
+        }
+    }
+
+    /// Whether it has something that is not back.
+    pub(super) fn has_loans(&self) -> bool {
+        self.ledger().is_some_and(|ledger| ledger.is_out())
+    }
+
+    /// Its process has ended.
+    pub(super) fn ended(&self) {
+        if let Some(ledger) = self.ledger() {
+            ledger.close();
+        }
+    }
+}
+
+/// Memory of this process's that was lent and is sent back. Its pool does not use it again while this is there.
+#[derive(Debug)]
+pub(super) struct Returned(Pinned);
+
+impl Memory for Returned {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.0.bytes())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for Borrower {
+    fn drop(&mut self) {
+        self.ended();
+    }
+}

@@ -1,0 +1,175 @@
+//! A connection to the exchange of a lender, and the segments that are asked for on it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use tokio::sync::oneshot;
+
+use super::clerk::{BURST, PATIENCE};
+use super::exchange::Exchange;
+use super::lender::Lender;
+use super::packet::{self, Packet};
+use crate::sync::{Arc, Weak};
+use crate::sys::ledger::Debts;
+use crate::sys::segment::{Foreign, SegmentId};
+use crate::sys::unix_fds::{self, PacketSocket};
+use crate::sys::{machine, peer};
+
+/// See the module's documentation.
+pub(super) struct Call {
+    lender: Weak<Lender>,
+    id: u64,
+    socket: PacketSocket,
+    welcome: bool,
+    asked: Vec<Asked>,
+}
+
+struct Asked {
+    segment: SegmentId,
+    until: Instant,
+    tell: oneshot::Sender<Result<(), String>>,
+}
+
+impl Call {
+    /// Connects, and says who is here.
+    pub(super) fn begin(exchange: &Exchange, lender: &Arc<Lender>) -> Result<Self, String> {
+        let words = |errno: Errno| format!("the peer's exchange: {errno}");
+        let socket = PacketSocket::connect(lender.name()).map_err(words)?;
+        let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
+        if who.user != machine::user() {
+            return Err(format!("the peer's exchange is one of user {}", who.user));
+        }
+        let hello = Packet::Hello {
+            from: exchange.process(),
+            to: lender.process(),
+        };
+        socket.send(&hello.encode(), None).map_err(words)?;
+        Ok(Self {
+            lender: Arc::downgrade(lender),
+            id: lender.id(),
+            socket,
+            welcome: false,
+            asked: Vec::new(),
+        })
+    }
+
+    pub(super) fn lender(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn is_to(&self, lender: &Lender) -> bool {
+        self.id == lender.id()
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Asks for a segment, unless it is asked for or there already.
+    pub(super) fn fetch(&mut self, segment: SegmentId, tell: oneshot::Sender<Result<(), String>>) {
+        let lender = self.lender.upgrade();
+        if lender.is_some_and(|lender| lender.has(segment)) {
+            let _ = tell.send(Ok(()));
+            return;
+        }
+        if !self.asked.iter().any(|asked| asked.segment == segment) {
+            let sent = self.socket.send(&Packet::Fetch(segment).encode(), None);
+            if let Err(errno) = sent {
+                let _ = tell.send(Err(format!("the peer's exchange: {errno}")));
+                return;
+            }
+        }
+        self.asked.push(Asked {
+            segment,
+            until: Instant::now() + PATIENCE,
+            tell,
+        });
+    }
+
+    /// When the first answer is overdue.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.asked.iter().map(|asked| asked.until).min()
+    }
+
+    /// Gives up what is overdue. `false`: nobody needs the connection any more.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let Some(lender) = self.lender.upgrade() else {
+            return false;
+        };
+        let late = self.asked.extract_if(.., |asked| asked.until <= now);
+        for asked in late {
+            lender.failed();
+            let reason = format!("the peer's exchange says nothing for {PATIENCE:?}");
+            let _ = asked.tell.send(Err(reason));
+        }
+        true
+    }
+
+    /// Takes what comes; an error, told to all who asked, when it is over.
+    pub(super) fn listen(&mut self) -> Result<(), String> {
+        let result = self.packets();
+        if let Err(reason) = &result {
+            tracing::debug!(reason, "the exchange of a lender is lost");
+            if let Some(lender) = self.lender.upgrade() {
+                lender.lost();
+            }
+            for asked in self.asked.drain(..) {
+                let _ = asked.tell.send(Err(reason.clone()));
+            }
+        }
+        result
+    }
+
+    fn packets(&mut self) -> Result<(), String> {
+        let Some(lender) = self.lender.upgrade() else {
+            return Err("nothing of it is borrowed any more".to_owned());
+        };
+        let mut bytes = [0; packet::MAX];
+        for _ in 0..BURST {
+            let received = match self.socket.recv(&mut bytes) {
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(errno) => return Err(errno.to_string()),
+                Ok(received) if received.len == 0 => {
+                    return Err("the peer's exchange has closed".to_owned());
+                }
+                Ok(received) => received,
+            };
+            match (Packet::decode(&bytes[..received.len]), self.welcome) {
+                (Some(Packet::Welcome), false) => {
+                    lender.welcomed(Debts::map(passed(&received)?)?);
+                    self.welcome = true;
+                }
+                (Some(Packet::Segment(id)), true) => {
+                    let segment = passed(&received).and_then(Foreign::map);
+                    let mapped = segment.and_then(|segment| lender.mapped(id, segment));
+                    if mapped.is_err() {
+                        lender.failed();
+                    }
+                    self.answer(id, &mapped);
+                }
+                (Some(Packet::None(id)), true) => {
+                    self.answer(id, &Err("the peer does not lend it".to_owned()));
+                }
+                (Some(Packet::Retired(id)), true) => lender.retired(id),
+                _ => return Err("the peer's exchange makes no sense".to_owned()),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, id: SegmentId, answer: &Result<(), String>) {
+        for asked in self.asked.extract_if(.., |asked| asked.segment == id) {
+            let _ = asked.tell.send(answer.clone());
+        }
+    }
+}
+
+fn passed(received: &unix_fds::Packet) -> Result<BorrowedFd<'_>, String> {
+    let reason = match received.fd_lost {
+        true => "too many files are open here; raise the limit (`ulimit -n`)",
+        false => "the peer's exchange has passed no descriptor",
+    };
+    let fd = received.fd.as_ref().map(AsFd::as_fd);
+    fd.ok_or_else(|| reason.to_owned())
+}

@@ -1,0 +1,291 @@
+//! The thread of an exchange: waits for everything at once, and for nothing in particular.
+//!
+//! At its desk stand *guests*, processes that borrow from this one, and it has *calls* open to those that lend. Nothing here
+//! blocks but one `poll`, and every answer that it waits for has a deadline. A guest is known by what the kernel says about its
+//! socket: another user's is turned away, and its pidfd tells when its process has ended.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+
+use super::borrower::Borrower;
+use super::call::Call;
+use super::exchange::{Command, Exchange};
+use super::packet::{self, Packet};
+use crate::sync::Arc;
+use crate::sys::unix_fds::PacketSocket;
+use crate::sys::{machine, peer};
+
+/// Connections of borrowers at once: one for each process.
+const GUESTS: usize = 1024;
+
+/// How long an answer may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it does not accept when there are no file descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Packets that one peer gets handled before the others have their turn.
+pub(super) const BURST: usize = 16;
+
+/// See the module's documentation.
+pub(super) struct Clerk {
+    exchange: Arc<Exchange>,
+    listener: PacketSocket,
+    bell: Arc<EventFd>,
+    guests: Vec<Guest>,
+    /// Guests that closed their connection and still have something: perhaps they are about to end.
+    watched: Vec<(OwnedFd, Arc<Borrower>)>,
+    calls: Vec<Call>,
+    paused_until: Option<Instant>,
+}
+
+struct Guest {
+    socket: PacketSocket,
+    process: OwnedFd,
+    /// `None` until it has said who it is.
+    borrower: Option<Arc<Borrower>>,
+    arrived: Instant,
+}
+
+impl Clerk {
+    pub(super) fn new(exchange: Arc<Exchange>, listener: PacketSocket, bell: Arc<EventFd>) -> Self {
+        Self {
+            exchange,
+            listener,
+            bell,
+            guests: Vec::new(),
+            watched: Vec::new(),
+            calls: Vec::new(),
+            paused_until: None,
+        }
+    }
+
+    /// Until the process ends.
+    pub(super) fn work(mut self) {
+        loop {
+            for command in self.exchange.take_commands() {
+                self.carry_out(command);
+            }
+            let Ok(ready) = self.wait() else { return };
+            let mut ready = ready.into_iter();
+            let mut next = || ready.next().unwrap_or(false);
+            if next() {
+                let _ = self.bell.read();
+            }
+            let accept = next();
+            let exchange = self.exchange.clone();
+            let mut watched = Vec::new();
+            // In the order in which `wait` asked.
+            self.guests.retain_mut(|guest| {
+                let (said, ended) = (next(), next());
+                match guest.attend(&exchange, said, ended) {
+                    Stays::Here => true,
+                    Stays::Watched => {
+                        watched.extend(guest.watch());
+                        false
+                    }
+                    Stays::Gone => false,
+                }
+            });
+            self.watched.retain(|(_, borrower)| {
+                let ended = next();
+                if ended {
+                    borrower.ended();
+                }
+                !ended && borrower.has_loans()
+            });
+            self.calls.retain_mut(|call| {
+                let said = next();
+                (!said || call.listen().is_ok()) && call.expire(Instant::now())
+            });
+            self.watched.append(&mut watched);
+            if accept {
+                self.accept();
+            }
+        }
+    }
+
+    /// Waits until something happens: what, in the order of the bell, the listener, the guests (two each), those that are
+    /// watched, the calls.
+    fn wait(&mut self) -> Result<Vec<bool>, Errno> {
+        let now = Instant::now();
+        self.paused_until = self.paused_until.filter(|until| *until > now);
+        let accepts = self.paused_until.is_none() && self.guests.len() < GUESTS;
+        let strangers = self.guests.iter().filter(|guest| guest.borrower.is_none());
+        let deadlines = strangers.map(|guest| guest.arrived + PATIENCE);
+        let deadlines = deadlines.chain(self.calls.iter().filter_map(Call::deadline));
+        let deadline = deadlines.chain(self.paused_until).min();
+        // Rounded up, so that the deadline has passed when it wakes.
+        let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
+            let millis = deadline.saturating_duration_since(now).as_millis() + 1;
+            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+        });
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let listens = if accepts {
+            PollFlags::POLLIN
+        } else {
+            PollFlags::empty()
+        };
+        let mut fds = vec![
+            readable(self.bell.as_fd()),
+            PollFd::new(self.listener.as_fd(), listens),
+        ];
+        for guest in &self.guests {
+            fds.push(readable(guest.socket.as_fd()));
+            fds.push(readable(guest.process.as_fd()));
+        }
+        fds.extend(self.watched.iter().map(|(fd, _)| readable(fd.as_fd())));
+        fds.extend(self.calls.iter().map(|call| readable(call.socket())));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM) => {}
+            Err(errno) => {
+                tracing::warn!(%errno, "nothing more is lent between processes");
+                return Err(errno);
+            }
+        }
+        let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        Ok(fds.iter().map(happened).collect())
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Fetch {
+                lender,
+                segment,
+                tell,
+            } => {
+                let known = self.calls.iter_mut().find(|call| call.is_to(&lender));
+                match known {
+                    Some(call) => call.fetch(segment, tell),
+                    None => match Call::begin(&self.exchange, &lender) {
+                        Ok(mut call) => {
+                            call.fetch(segment, tell);
+                            self.calls.push(call);
+                        }
+                        Err(reason) => {
+                            lender.failed();
+                            let _ = tell.send(Err(reason));
+                        }
+                    },
+                }
+            }
+            Command::Retire { borrower, segment } => {
+                let theirs = |guest: &&Guest| {
+                    let known = guest.borrower.as_ref();
+                    known.is_some_and(|known| Arc::ptr_eq(known, &borrower))
+                };
+                for guest in self.guests.iter().filter(theirs) {
+                    // One that does not read keeps it mapped a little longer.
+                    let _ = guest.socket.send(&Packet::Retired(segment).encode(), None);
+                }
+            }
+            Command::Leave(lender) => self.calls.retain(|call| call.lender() != lender),
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..BURST {
+            match self.listener.accept() {
+                Ok(socket) => match Guest::new(socket) {
+                    Ok(guest) => self.guests.push(guest),
+                    Err(reason) => tracing::debug!(reason, "a borrower is turned away"),
+                },
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
+                    self.paused_until = Some(Instant::now() + PAUSE);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// What becomes of a guest.
+enum Stays {
+    Here,
+    /// It has closed its connection, and still has something.
+    Watched,
+    Gone,
+}
+
+impl Guest {
+    fn new(socket: PacketSocket) -> Result<Self, String> {
+        let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
+        if who.user != machine::user() {
+            return Err(format!("it is a process of user {}", who.user));
+        }
+        let process = peer::pidfd(&socket).map_err(|error| error.to_string())?;
+        Ok(Self {
+            socket,
+            process,
+            borrower: None,
+            arrived: Instant::now(),
+        })
+    }
+
+    fn attend(&mut self, exchange: &Exchange, said: bool, ended: bool) -> Stays {
+        if ended {
+            if let Some(borrower) = &self.borrower {
+                borrower.ended();
+            }
+            return Stays::Gone;
+        }
+        if said && self.listen(exchange).is_err() {
+            let has_loans = |borrower: &Arc<Borrower>| borrower.has_loans();
+            return match self.borrower.as_ref().is_some_and(has_loans) {
+                true => Stays::Watched,
+                false => Stays::Gone,
+            };
+        }
+        match self.borrower.is_none() && self.arrived.elapsed() > PATIENCE {
+            true => Stays::Gone,
+            false => Stays::Here,
+        }
+    }
+
+    fn watch(&mut self) -> Option<(OwnedFd, Arc<Borrower>)> {
+        let borrower = self.borrower.take()?;
+        let process = self.process.try_clone().ok()?;
+        Some((process, borrower))
+    }
+
+    /// Answers what it asks; an error when it is over.
+    fn listen(&mut self, exchange: &Exchange) -> Result<(), Errno> {
+        let mut bytes = [0; packet::MAX];
+        for _ in 0..BURST {
+            let received = match self.socket.recv(&mut bytes) {
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+                Ok(received) if received.len == 0 => return Err(Errno::EPIPE),
+                Ok(received) => received,
+            };
+            match (Packet::decode(&bytes[..received.len]), &self.borrower) {
+                (Some(Packet::Hello { from, to }), None) if to == exchange.process() => {
+                    let borrower = exchange.known_borrower(from).ok_or(Errno::EPERM)?;
+                    let ledger = borrower.ledger().ok_or(Errno::EPERM)?;
+                    self.socket
+                        .send(&Packet::Welcome.encode(), Some(ledger.fd()))?;
+                    self.borrower = Some(borrower);
+                }
+                (Some(Packet::Fetch(id)), Some(borrower)) => {
+                    let segment = borrower.fetch(id);
+                    let fd = segment.as_ref().map(|segment| segment.fd());
+                    let sent = match fd {
+                        Some(_) => self.socket.send(&Packet::Segment(id).encode(), fd),
+                        None => Err(Errno::ENOENT),
+                    };
+                    // Also where the system passes no more descriptors.
+                    if sent.is_err() {
+                        self.socket.send(&Packet::None(id).encode(), None)?;
+                    }
+                }
+                _ => return Err(Errno::EPROTO),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! This process's exchange: who lends to it, who borrows from it, and the thread that passes descriptors.
+//!
+//! There is one for each process (a forked child makes its own). It costs nothing until something is lent or borrowed; then a
+//! thread, a listening socket under a random name, and one connection for each process on either side, for as long as the process
+//! runs.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::sync::oneshot;
+
+use super::borrower::Borrower;
+use super::clerk::Clerk;
+use super::lender::Lender;
+use crate::error::SystemError;
+use crate::process::{Token, process_id, random_name};
+use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::segment::SegmentId;
+use crate::sys::unix_fds::PacketSocket;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    process: Token,
+    name: String,
+    /// Wakes the clerk; there once it runs.
+    bell: OnceLock<Arc<EventFd>>,
+    opening: Mutex<()>,
+    commands: Mutex<Vec<Command>>,
+    borrowers: Mutex<HashMap<Token, Weak<Borrower>>>,
+    /// By process and exchange, so that who claims to be another process is not taken for it.
+    lenders: Mutex<HashMap<(Token, String), Weak<Lender>>>,
+}
+
+/// What the clerk is asked to do.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Get a segment mapped; tell how it went.
+    Fetch {
+        lender: Arc<Lender>,
+        segment: SegmentId,
+        tell: oneshot::Sender<Result<(), String>>,
+    },
+    /// Tell a borrower that a segment is gone.
+    Retire {
+        borrower: Arc<Borrower>,
+        segment: SegmentId,
+    },
+    /// Close the connection of the lender with this id: nothing of it is borrowed any more.
+    Leave(u64),
+}
+
+impl Exchange {
+    /// This process's.
+    pub(super) fn here() -> Arc<Self> {
+        static HERE: Mutex<Option<Arc<Exchange>>> = Mutex::new(None);
+        let process = process_id();
+        let mut here = lock(&HERE);
+        match &*here {
+            Some(exchange) if exchange.process == process => exchange.clone(),
+            _ => {
+                let exchange = Arc::new(Self::new(process));
+                // A forked child leaves its parent's alone: dropping it would say goodbye in its name.
+                std::mem::forget(here.replace(exchange.clone()));
+                exchange
+            }
+        }
+    }
+
+    fn new(process: Token) -> Self {
+        Self {
+            process,
+            name: format!("tensorpipe-{}", random_name()),
+            bell: OnceLock::new(),
+            opening: Mutex::default(),
+            commands: Mutex::default(),
+            borrowers: Mutex::default(),
+            lenders: Mutex::default(),
+        }
+    }
+
+    pub(super) fn process(&self) -> Token {
+        self.process
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts the clerk, if it does not run. Tried again by the next who needs it.
+    pub(super) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
+        if self.bell.get().is_some() {
+            return Ok(());
+        }
+        let _opening = lock(&self.opening);
+        if self.bell.get().is_some() {
+            return Ok(());
+        }
+        let refused = |call, errno: Errno| SystemError::new(call, self.name.as_str(), errno.into());
+        let listener =
+            PacketSocket::listen(&self.name).map_err(|errno| refused("listen", errno))?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_value_and_flags(0, flags);
+        let bell = Arc::new(bell.map_err(|errno| refused("eventfd", errno))?);
+        let clerk = Clerk::new(self.clone(), listener, bell.clone());
+        let thread = std::thread::Builder::new().name("tensorpipe-lease".to_owned());
+        let started = thread.spawn(move || clerk.work());
+        started.map_err(|error| SystemError::new("clone", "the lease thread", error))?;
+        let _ = self.bell.set(bell);
+        Ok(())
+    }
+
+    /// Asks the clerk, who must run or has nothing to do with it.
+    pub(super) fn ask(&self, command: Command) {
+        let Some(bell) = self.bell.get() else {
+            return;
+        };
+        lock(&self.commands).push(command);
+        // Full only if it was rung 2^64 times.
+        let _ = bell.write(1);
+    }
+
+    pub(super) fn take_commands(&self) -> Vec<Command> {
+        std::mem::take(&mut lock(&self.commands))
+    }
+
+    /// A process to lend to.
+    pub(super) fn borrower(self: &Arc<Self>, process: Token) -> Arc<Borrower> {
+        let make = || Borrower::new(self);
+        entry(&mut lock(&self.borrowers), process, make)
+    }
+
+    /// The same, if it is one already.
+    pub(super) fn known_borrower(&self, process: Token) -> Option<Arc<Borrower>> {
+        lock(&self.borrowers).get(&process)?.upgrade()
+    }
+
+    /// A process that lends, whose exchange has this name.
+    pub(super) fn lender(self: &Arc<Self>, process: Token, name: &str) -> Arc<Lender> {
+        let make = || Lender::new(process, name, self);
+        entry(&mut lock(&self.lenders), (process, name.to_owned()), make)
+    }
+}
+
+fn entry<K: Eq + Hash, T>(
+    all: &mut HashMap<K, Weak<T>>,
+    key: K,
+    make: impl FnOnce() -> T,
+) -> Arc<T> {
+    if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
+        return known;
+    }
+    all.retain(|_, known| known.strong_count() > 0);
+    let made = Arc::new(make());
+    all.insert(key, Arc::downgrade(&made));
+    made
+}

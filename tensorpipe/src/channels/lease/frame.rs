@@ -1,0 +1,148 @@
+//! What the two lanes of a pipe say to each other about a tensor.
+
+use super::Fault;
+use crate::sys::ledger::{Debts, Entry};
+use crate::sys::segment::SegmentId;
+
+/// From the writer's lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FromWriter {
+    /// Here it lies.
+    Offer(Offer),
+    /// It cannot be lent now: ask for its bytes.
+    Cannot,
+    /// It lies in what the reader has lent to the writer, as this entry of its ledger.
+    Yours(Offer),
+}
+
+/// Where a tensor lies, and which loan it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) segment: SegmentId,
+    /// In its segment, in bytes.
+    pub(super) offset: u64,
+    /// In bytes.
+    pub(super) len: u64,
+    pub(super) entry: Entry,
+}
+
+/// From the reader's lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FromReader {
+    /// The offer was taken.
+    Taken,
+    /// It could not be taken: send the bytes on the pipe's connection.
+    Stream,
+}
+
+const OFFER: u8 = 1;
+const CANNOT: u8 = 2;
+const YOURS: u8 = 3;
+const TAKEN: u8 = 1;
+const STREAM: u8 = 2;
+
+impl FromWriter {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, offer) = match self {
+            Self::Cannot => return vec![CANNOT],
+            Self::Offer(offer) => (OFFER, offer),
+            Self::Yours(offer) => (YOURS, offer),
+        };
+        let mut out = Vec::with_capacity(41);
+        out.push(kind);
+        out.extend_from_slice(&offer.segment);
+        out.extend_from_slice(&offer.offset.to_le_bytes());
+        out.extend_from_slice(&offer.len.to_le_bytes());
+        out.extend_from_slice(&offer.entry.slot.to_le_bytes());
+        out.extend_from_slice(&offer.entry.generation.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(body: &[u8]) -> Result<Self, Fault> {
+        if body == [CANNOT] {
+            return Ok(Self::Cannot);
+        }
+        let nonsense = || Fault("an offer that makes no sense".to_owned());
+        let (kind, rest) = body.split_first().ok_or_else(nonsense)?;
+        let offer = Self::offer(rest).ok_or_else(nonsense)?;
+        match *kind {
+            OFFER => Ok(Self::Offer(offer)),
+            YOURS => Ok(Self::Yours(offer)),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn offer(mut rest: &[u8]) -> Option<Offer> {
+        let offer = Offer {
+            segment: take(&mut rest)?,
+            offset: u64::from_le_bytes(take(&mut rest)?),
+            len: u64::from_le_bytes(take(&mut rest)?),
+            entry: Entry {
+                slot: u32::from_le_bytes(take(&mut rest)?),
+                generation: u32::from_le_bytes(take(&mut rest)?),
+            },
+        };
+        (rest.is_empty() && Debts::is_entry(offer.entry)).then_some(offer)
+    }
+}
+
+impl FromReader {
+    pub(super) fn encode(self) -> Vec<u8> {
+        vec![match self {
+            Self::Taken => TAKEN,
+            Self::Stream => STREAM,
+        }]
+    }
+
+    pub(super) fn decode(body: &[u8]) -> Result<Self, Fault> {
+        match body {
+            [TAKEN] => Ok(Self::Taken),
+            [STREAM] => Ok(Self::Stream),
+            _ => Err(Fault("an answer that makes no sense".to_owned())),
+        }
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_back_and_what_is_none_is_a_fault() {
+        let offer = FromWriter::Offer(Offer {
+            segment: [3; 16],
+            offset: 1 << 40,
+            len: 5,
+            entry: Entry {
+                slot: 4095,
+                generation: 8,
+            },
+        });
+        let bytes = offer.encode();
+        assert_eq!(bytes.len(), 41);
+        assert_eq!(FromWriter::decode(&bytes), Ok(offer));
+        let mut yours = bytes.clone();
+        yours[0] = 3;
+        let sent_back = FromWriter::decode(&yours).unwrap();
+        assert!(matches!(sent_back, FromWriter::Yours(_)));
+        assert_eq!(sent_back.encode(), yours);
+        let cannot = FromWriter::Cannot;
+        assert_eq!(FromWriter::decode(&cannot.encode()), Ok(cannot));
+        for answer in [FromReader::Taken, FromReader::Stream] {
+            assert_eq!(FromReader::decode(&answer.encode()), Ok(answer));
+        }
+        let mut wild = bytes.clone();
+        wild[33..37].copy_from_slice(&4096u32.to_le_bytes());
+        let longer = [&bytes[..], &[0]].concat();
+        for bad in [&[][..], &[9], &bytes[..40], &longer, &wild] {
+            assert!(FromWriter::decode(bad).is_err(), "{bad:?}");
+        }
+        assert!(FromReader::decode(&[]).is_err() && FromReader::decode(&[1, 1]).is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! A process that lends to this one, and what it has lent.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use super::clerk::PATIENCE;
+use super::exchange::{Command, Exchange};
+use super::frame::Offer;
+use crate::device::Memory;
+use crate::process::Token;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::sys::ledger::{Debts, Entry};
+use crate::sys::segment::{Foreign, SegmentId};
+
+/// Segments of one lender that are mapped here at once.
+const SEGMENTS: usize = 1024;
+
+/// A process that lends to this one. While it is there, the connection to its exchange is kept and its segments stay mapped;
+/// lanes and what was borrowed hold it.
+#[derive(Debug)]
+pub(super) struct Lender {
+    /// Tells it from an earlier one of the same process.
+    id: u64,
+    process: Token,
+    /// The name of its exchange.
+    name: String,
+    exchange: Arc<Exchange>,
+    has: Mutex<Has>,
+}
+
+/// What came from its exchange.
+#[derive(Debug, Default)]
+struct Has {
+    /// Nothing is asked of it until then: it did not do what it should.
+    unreliable_until: Option<Instant>,
+    debts: Option<Arc<Debts>>,
+    segments: BTreeMap<SegmentId, Arc<Foreign>>,
+}
+
+/// What became of an offer.
+#[derive(Debug)]
+pub(super) enum Taking {
+    Taken(Borrowed),
+    /// Its segment or the ledger is not mapped here.
+    Unknown,
+    /// It was withdrawn: the writer has taken the message back.
+    Withdrawn,
+    /// It lies outside its segment.
+    Outside,
+}
+
+impl Lender {
+    pub(super) fn new(process: Token, name: &str, exchange: &Arc<Exchange>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            process,
+            name: name.to_owned(),
+            exchange: exchange.clone(),
+            has: Mutex::default(),
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn process(&self) -> Token {
+        self.process
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes an offer, without a system call.
+    pub(super) fn take(self: &Arc<Self>, offer: &Offer) -> Taking {
+        let (segment, debts) = {
+            let has = lock(&self.has);
+            match (has.segments.get(&offer.segment), &has.debts) {
+                (Some(segment), Some(debts)) => (segment.clone(), debts.clone()),
+                _ => return Taking::Unknown,
+            }
+        };
+        let end = offer.offset.checked_add(offer.len);
+        let Some(end) = end.filter(|end| *end <= segment.len() as u64) else {
+            return Taking::Outside;
+        };
+        if !debts.take(offer.entry) {
+            return Taking::Withdrawn;
+        }
+        Taking::Taken(Borrowed {
+            range: offer.offset as usize..end as usize,
+            segment,
+            debts,
+            entry: offer.entry,
+            id: offer.segment,
+            lender: self.clone(),
+        })
+    }
+
+    /// Gets a segment mapped. Bounded: the exchange gives up after a while.
+    pub(super) async fn fetch(self: &Arc<Self>, segment: SegmentId) -> Result<(), String> {
+        self.exchange.open().map_err(|error| error.to_string())?;
+        let (tell, told) = tokio::sync::oneshot::channel();
+        self.exchange.ask(Command::Fetch {
+            lender: self.clone(),
+            segment,
+            tell,
+        });
+        let gone = || Err("the exchange of this process is gone".to_owned());
+        // The clerk answers sooner, if it is there.
+        let told = tokio::time::timeout(2 * PATIENCE, told).await;
+        told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
+    }
+
+    pub(super) fn welcomed(&self, debts: Debts) {
+        lock(&self.has).debts = Some(Arc::new(debts));
+    }
+
+    pub(super) fn mapped(&self, id: SegmentId, segment: Foreign) -> Result<(), String> {
+        let mut has = lock(&self.has);
+        if has.segments.len() >= SEGMENTS {
+            return Err(format!("{SEGMENTS} segments of the peer are mapped"));
+        }
+        has.segments.insert(id, Arc::new(segment));
+        Ok(())
+    }
+
+    pub(super) fn has(&self, id: SegmentId) -> bool {
+        let has = lock(&self.has);
+        has.debts.is_some() && has.segments.contains_key(&id)
+    }
+
+    /// The lender has let go of a segment.
+    pub(super) fn retired(&self, id: SegmentId) {
+        let segment = lock(&self.has).segments.remove(&id);
+        drop(segment);
+    }
+
+    /// The connection to its exchange is lost: nothing new comes of what is known here.
+    pub(super) fn lost(&self) {
+        let has = std::mem::take(&mut *lock(&self.has));
+        drop(has);
+        self.failed();
+    }
+
+    /// It did not answer, or what it passed could not be mapped: for a while tensors come as bytes at once, instead of waiting for
+    /// it each time.
+    pub(super) fn failed(&self) {
+        lock(&self.has).unreliable_until = Some(Instant::now() + PATIENCE);
+    }
+
+    pub(super) fn is_unreliable(&self) -> bool {
+        let until = lock(&self.has).unreliable_until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        self.exchange.ask(Command::Leave(self.id));
+    }
+}
+
+/// Memory of another process, lent to this one. Dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Borrowed {
+    range: Range<usize>,
+    segment: Arc<Foreign>,
+    debts: Arc<Debts>,
+    entry: Entry,
+    id: SegmentId,
+    /// Keeps the connection over which its process sees that this one is there.
+    lender: Arc<Lender>,
+}
+
+impl Borrowed {
+    pub(super) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+        Arc::ptr_eq(&self.lender, lender)
+    }
+
+    /// As its lender knows a part of it.
+    pub(super) fn as_offer(&self, offset: usize, len: usize) -> Offer {
+        Offer {
+            segment: self.id,
+            offset: (self.range.start + offset) as u64,
+            len: len as u64,
+            entry: self.entry,
+        }
+    }
+}
+
+impl Memory for Borrowed {
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.segment.bytes(self.range.clone()))
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        self.debts.give_back(self.entry);
+    }
+}

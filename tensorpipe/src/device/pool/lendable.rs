@@ -1,0 +1,348 @@
+//! Memory that can be lent to another process of this machine without a copy.
+//!
+//! It lies in sealed segments, each cut into pieces of one size. A sealed segment can only be given back whole, so segments
+//! are small: 2 MiB of pieces up to 1 MiB, or one piece. A piece whose handles are gone is used again when its loans are back,
+//! too; nobody tells, so the pool looks when it needs memory, and `stats` when somebody asks.
+//!
+//! Invariant: a piece is in one `LendableBlock`, in one free list or among the lent ones; `mapped_bytes <= limit`; what is
+//! handed out or free has no loan.
+
+mod block;
+
+pub(crate) use block::LendableBlock;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use smallvec::SmallVec;
+
+use super::{BufferMut, Class};
+use crate::sync::{Arc, Mutex, lock};
+use crate::sys::fork::Origin;
+use crate::sys::ledger::Loan;
+use crate::sys::segment::{Pages, Piece, Segment, SegmentId};
+
+/// Size of segments with several pieces, and what sizes of others are multiples of: a huge page.
+const SLAB: usize = 2 << 20;
+
+/// Each segment takes a file descriptor.
+const SEGMENTS: u64 = 512;
+
+/// What the lendable part of a [`Pool`](super::Pool) did so far and holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LendableStats {
+    /// Blocks handed out.
+    pub taken: u64,
+    /// Of these, how many were warm.
+    pub recycled: u64,
+    /// How often there was none (its bound is reached, or the system refused) and ordinary memory was handed out instead,
+    /// which is copied when it is sent.
+    pub fallbacks: u64,
+    /// Segments: each is a mapping and a file descriptor.
+    pub segments: u64,
+    /// Bytes of them.
+    pub mapped_bytes: u64,
+    /// Of these, on huge pages that were set aside (`vm.nr_hugepages`).
+    pub reserved_bytes: u64,
+    /// Of these, on huge pages that the kernel put together.
+    pub huge_bytes: u64,
+    /// Bytes in use by this process, in whole blocks.
+    pub outstanding_bytes: u64,
+    /// Bytes that this process has let go of, and another one has not yet given back.
+    pub lent_bytes: u64,
+}
+
+pub(super) struct Lendables {
+    /// Bytes of all segments, at most.
+    limit: u64,
+    /// Bytes of unused segments that are kept.
+    retain: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A forked child has nothing of this: its parent does.
+    origin: Option<Origin>,
+    /// By size of piece.
+    shelves: BTreeMap<usize, Shelf>,
+    idle_bytes: u64,
+    /// Orders segments by when they became idle.
+    clock: u64,
+    stats: LendableStats,
+}
+
+/// Pieces of one size.
+#[derive(Default)]
+struct Shelf {
+    slabs: Vec<Slab>,
+    /// Let go of here, and not given back.
+    lent: VecDeque<(Piece, Loans)>,
+}
+
+/// One segment's unused pieces.
+struct Slab {
+    segment: SegmentId,
+    total: usize,
+    free: Vec<Piece>,
+    /// When the last piece came back.
+    idle_since: u64,
+}
+
+type Loans = SmallVec<[Loan; 2]>;
+
+impl Lendables {
+    pub(super) fn new(limit: u64, retain: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limit,
+            retain,
+            state: Mutex::default(),
+        })
+    }
+
+    /// `len` bytes, and whether they may hold something else than zeros; `None` where there are none.
+    pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<(BufferMut, bool)> {
+        if len == 0 || self.limit == 0 {
+            return None;
+        }
+        let Some((piece, warm)) = self.piece(len) else {
+            lock(&self.state).stats.fallbacks += 1;
+            return None;
+        };
+        let block = LendableBlock::new(piece, self);
+        BufferMut::from_memory(Arc::new(block), len)
+            .ok()
+            .map(|buffer| (buffer, warm))
+    }
+
+    fn piece(&self, len: usize) -> Option<(Piece, bool)> {
+        let (size, segment_len) = layout(len)?;
+        let origin = Origin::here().ok()?;
+        let evicted = {
+            let mut state = lock(&self.state);
+            if state.origin.is_some_and(|owner| owner != origin) {
+                // Nothing of the parent's is touched, not even to be dropped.
+                std::mem::forget(std::mem::take(&mut *state));
+            }
+            state.origin = Some(origin);
+            if let Some(piece) = state.reuse(size) {
+                return Some((piece, true));
+            }
+            state.make_room(segment_len as u64, self.limit)?
+        };
+        drop(evicted);
+        let cut = Segment::cut(segment_len, size);
+        let mut state = lock(&self.state);
+        let piece = match cut {
+            Ok(pieces) => state.add(size, pieces),
+            Err(error) => {
+                tracing::debug!(%error, "no lendable memory");
+                None
+            }
+        };
+        if piece.is_none() {
+            state.stats.segments -= 1;
+            state.stats.mapped_bytes -= segment_len as u64;
+        }
+        Some((piece?, false))
+    }
+
+    pub(super) fn stats(&self) -> LendableStats {
+        let mut state = lock(&self.state);
+        state.sweep_all();
+        state.stats
+    }
+
+    pub(super) fn trim(&self, keep_bytes: u64) {
+        let evicted = {
+            let mut state = lock(&self.state);
+            state.sweep_all();
+            state.evict(keep_bytes)
+        };
+        // Unmapping takes long: not under the lock.
+        drop(evicted);
+    }
+
+    fn give_back(&self, piece: Piece, loans: Loans) {
+        let evicted = {
+            let mut state = lock(&self.state);
+            if !state.origin.is_some_and(Origin::is_here) {
+                return;
+            }
+            let size = piece.len();
+            state.stats.outstanding_bytes -= size as u64;
+            if loans.is_empty() {
+                state.put(piece);
+            } else {
+                state.stats.lent_bytes += size as u64;
+                let shelf = state.shelves.entry(size).or_default();
+                shelf.lent.push_back((piece, loans));
+            }
+            state.evict(self.retain)
+        };
+        drop(evicted);
+    }
+}
+
+impl State {
+    fn reuse(&mut self, size: usize) -> Option<Piece> {
+        if !self.has_free(size) {
+            self.sweep(size);
+        }
+        let shelf = self.shelves.get_mut(&size)?;
+        // What was filled last is warmest.
+        let slab = shelf.slabs.iter_mut().rfind(|slab| !slab.free.is_empty())?;
+        let was_idle = slab.free.len() == slab.total;
+        let piece = slab.free.pop()?;
+        if was_idle {
+            self.idle_bytes -= piece.segment().len() as u64;
+        }
+        self.stats.taken += 1;
+        self.stats.recycled += 1;
+        self.stats.outstanding_bytes += size as u64;
+        Some(piece)
+    }
+
+    fn has_free(&self, size: usize) -> bool {
+        let shelf = self.shelves.get(&size);
+        shelf.is_some_and(|shelf| shelf.slabs.iter().any(|slab| !slab.free.is_empty()))
+    }
+
+    /// Counts a segment that is about to be made, after unused ones have made room for it; these are to be dropped. `None`:
+    /// the rest is in use.
+    fn make_room(&mut self, len: u64, limit: u64) -> Option<Vec<Slab>> {
+        let fits = |state: &Self| {
+            state.stats.mapped_bytes + len <= limit && state.stats.segments < SEGMENTS
+        };
+        let mut evicted = Vec::new();
+        if !fits(self) {
+            self.sweep_all();
+        }
+        while !fits(self) {
+            evicted.push(self.evict_oldest()?);
+        }
+        self.stats.segments += 1;
+        self.stats.mapped_bytes += len;
+        Some(evicted)
+    }
+
+    /// Puts the pieces of a new segment on their shelf but for one.
+    fn add(&mut self, size: usize, mut pieces: Vec<Piece>) -> Option<Piece> {
+        let total = pieces.len();
+        let piece = pieces.pop()?;
+        let segment = piece.segment();
+        if let Some(counted) = self.counted(segment.pages()) {
+            *counted += segment.len() as u64;
+        }
+        let slab = Slab {
+            segment: segment.id(),
+            total,
+            free: pieces,
+            idle_since: 0,
+        };
+        self.shelves.entry(size).or_default().slabs.push(slab);
+        self.stats.taken += 1;
+        self.stats.outstanding_bytes += size as u64;
+        Some(piece)
+    }
+
+    /// Where the statistics count segments on such pages; those on small ones are what is left.
+    fn counted(&mut self, pages: Pages) -> Option<&mut u64> {
+        match pages {
+            Pages::Reserved => Some(&mut self.stats.reserved_bytes),
+            Pages::Huge => Some(&mut self.stats.huge_bytes),
+            Pages::Small => None,
+        }
+    }
+
+    /// Puts a piece that nobody uses on its shelf.
+    fn put(&mut self, piece: Piece) {
+        let (id, len) = (piece.segment().id(), piece.segment().len() as u64);
+        let slabs = self
+            .shelves
+            .get_mut(&piece.len())
+            .map(|shelf| &mut shelf.slabs);
+        let Some(slab) = slabs.and_then(|slabs| slabs.iter_mut().find(|slab| slab.segment == id))
+        else {
+            return;
+        };
+        slab.free.push(piece);
+        if slab.free.len() == slab.total {
+            self.clock += 1;
+            slab.idle_since = self.clock;
+            self.idle_bytes += len;
+        }
+    }
+
+    /// Looks which lent pieces of a size are back.
+    fn sweep(&mut self, size: usize) {
+        let Some(shelf) = self.shelves.get_mut(&size) else {
+            return;
+        };
+        let mut back = Vec::new();
+        for _ in 0..shelf.lent.len() {
+            let Some((piece, mut loans)) = shelf.lent.pop_front() else {
+                break;
+            };
+            loans.retain(|loan| !loan.is_back());
+            if loans.is_empty() {
+                back.push(piece);
+            } else {
+                shelf.lent.push_back((piece, loans));
+            }
+        }
+        for piece in back {
+            self.stats.lent_bytes -= size as u64;
+            self.put(piece);
+        }
+    }
+
+    fn sweep_all(&mut self) {
+        let sizes: Vec<_> = self.shelves.keys().copied().collect();
+        sizes.into_iter().for_each(|size| self.sweep(size));
+    }
+
+    /// Unused segments beyond what is kept, the ones that became so longest ago first; to be dropped without the lock.
+    fn evict(&mut self, keep_bytes: u64) -> Vec<Slab> {
+        let mut evicted = Vec::new();
+        while self.idle_bytes > keep_bytes {
+            let Some(slab) = self.evict_oldest() else {
+                break;
+            };
+            evicted.push(slab);
+        }
+        evicted
+    }
+
+    fn evict_oldest(&mut self) -> Option<Slab> {
+        let slabs = self.shelves.iter().flat_map(|(size, shelf)| {
+            let slabs = shelf.slabs.iter().enumerate();
+            slabs.map(move |(at, slab)| (*size, at, slab))
+        });
+        let idle = slabs.filter(|(_, _, slab)| slab.free.len() == slab.total);
+        let oldest = idle.min_by_key(|(_, _, slab)| slab.idle_since);
+        let (size, at) = oldest.map(|(size, at, _)| (size, at))?;
+        let slab = self.shelves.get_mut(&size)?.slabs.remove(at);
+        let segment = slab.free.first()?.segment();
+        let (len, pages) = (segment.len() as u64, segment.pages());
+        self.idle_bytes -= len;
+        self.stats.segments -= 1;
+        self.stats.mapped_bytes -= len;
+        if let Some(counted) = self.counted(pages) {
+            *counted -= len;
+        }
+        Some(slab)
+    }
+}
+
+/// Size of the piece for `len` bytes, and of its segment; `None` for what no memory can hold.
+fn layout(len: usize) -> Option<(usize, usize)> {
+    if len <= SLAB / 2 {
+        return Some((Class::of(len).size, SLAB));
+    }
+    let size = Class::of(len).size.checked_next_multiple_of(SLAB)?;
+    (size <= isize::MAX as usize).then_some((size, size))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! A piece of a segment in the hands of this process, and to whom it is lent.
+//!
+//! Invariant: the bytes can be written only while no loan of them is out.
+
+use std::any::Any;
+use std::sync::PoisonError;
+
+use super::{Lendables, Loans};
+use crate::device::{BufferMut, Memory};
+use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::ledger::{Entry, Ledger};
+use crate::sys::segment::{Piece, Segment};
+
+/// A piece in the hands of this process.
+pub(crate) struct LendableBlock {
+    /// `None` only while dropping.
+    piece: Option<Piece>,
+    /// To whom it is lent: the memory is written again only when all of them are back.
+    loans: Mutex<Loans>,
+    pool: Weak<Lendables>,
+}
+
+impl LendableBlock {
+    pub(super) fn new(piece: Piece, pool: &Arc<Lendables>) -> Self {
+        Self {
+            piece: Some(piece),
+            loans: Mutex::default(),
+            pool: Arc::downgrade(pool),
+        }
+    }
+
+    /// Where it lies: what a reader must map, and where in it the block begins.
+    pub(crate) fn place(&self) -> Option<(&Arc<Segment>, u64)> {
+        let piece = self.piece.as_ref()?;
+        Some((piece.segment(), piece.offset() as u64))
+    }
+
+    /// Offers it to the borrower whose ledger this is; `None` while that has too much already.
+    pub(crate) fn lend(&self, ledger: &Arc<Ledger>) -> Option<Entry> {
+        let mut loans = lock(&self.loans);
+        loans.retain(|loan| !loan.is_back());
+        let piece = self.piece.as_ref()?;
+        let range = piece.offset()..piece.offset() + piece.len();
+        let loan = ledger.offer(piece.segment(), range)?;
+        let entry = loan.entry();
+        loans.push(loan);
+        Some(entry)
+    }
+}
+
+impl Memory for LendableBlock {
+    fn len(&self) -> usize {
+        self.piece.as_ref().map_or(0, Piece::len)
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        self.piece.as_ref().map(Piece::bytes)
+    }
+    /// Not while it is lent: others read it.
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let loans = self.loans.get_mut().unwrap_or_else(PoisonError::into_inner);
+        loans.retain(|loan| !loan.is_back());
+        self.piece
+            .as_mut()
+            .filter(|_| loans.is_empty())
+            .map(Piece::bytes_mut)
+    }
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        self.pool.upgrade()?.take(len).map(|(buffer, _)| buffer)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for LendableBlock {
+    fn drop(&mut self) {
+        let loans = self.loans.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut loans = std::mem::take(loans);
+        loans.retain(|loan| !loan.is_back());
+        if let (Some(piece), Some(pool)) = (self.piece.take(), self.pool.upgrade()) {
+            pool.give_back(piece, loans);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Stories of loans: who wins, what comes back, and what an old word can do.
+
+use super::*;
+
+/// Offers some memory.
+fn offer(ledger: &Arc<Ledger>) -> Option<Loan> {
+    let pieces = Segment::cut(8192, 8192).unwrap();
+    ledger.offer(pieces[0].segment(), 4096..8192)
+}
+
+fn both() -> (Arc<Ledger>, Debts) {
+    let ledger = Ledger::new().unwrap();
+    let debts = Debts::map(ledger.fd()).unwrap();
+    (ledger, debts)
+}
+
+#[test]
+fn an_offer_is_taken_and_comes_back() {
+    let (ledger, debts) = both();
+    let loan = offer(&ledger).unwrap();
+    assert!(!loan.is_back() && !ledger.is_out());
+    assert!(debts.take(loan.entry()));
+    assert!(!debts.take(loan.entry()), "taken twice");
+    assert!(ledger.is_out() && !ledger.is_open(loan.entry()));
+    assert!(!ledger.withdraw(loan.entry()), "it is taken");
+    debts.give_back(loan.entry());
+    assert!(loan.is_back() && !ledger.is_out());
+}
+
+#[test]
+fn a_withdrawn_offer_cannot_be_taken_even_when_its_slot_is_lent_again() {
+    let (ledger, debts) = both();
+    let first = offer(&ledger).unwrap();
+    let late = first.entry();
+    assert!(ledger.withdraw(late) && first.is_back());
+    drop(first);
+    let second = offer(&ledger).unwrap();
+    assert_eq!(second.entry().slot, late.slot);
+    assert!(!debts.take(late));
+    assert!(debts.take(second.entry()));
+}
+
+#[test]
+fn slots_are_bounded_and_parked_ones_are_used_when_they_are_back() {
+    let (ledger, debts) = both();
+    let pieces = Segment::cut(4096, 4096).unwrap();
+    let offer = |ledger: &Arc<Ledger>| ledger.offer(pieces[0].segment(), 0..4096);
+    let mut loans: Vec<_> = (0..SLOTS).map(|_| offer(&ledger).unwrap()).collect();
+    assert!(offer(&ledger).is_none());
+    let parked = loans.pop().unwrap();
+    let entry = parked.entry();
+    assert!(debts.take(entry));
+    drop(parked);
+    assert!(offer(&ledger).is_none(), "it is still out");
+    debts.give_back(entry);
+    assert_eq!(offer(&ledger).unwrap().entry().slot, entry.slot);
+}
+
+#[test]
+fn with_its_borrower_gone_everything_is_back() {
+    let (ledger, debts) = both();
+    let (one, two) = (offer(&ledger).unwrap(), offer(&ledger).unwrap());
+    assert!(debts.take(one.entry()));
+    ledger.close();
+    assert!(one.is_back() && two.is_back() && !ledger.is_out());
+}
+
+#[test]
+fn what_is_sent_back_is_pinned_until_its_lender_has_read_it() {
+    let (ledger, debts) = both();
+    let loan = offer(&ledger).unwrap();
+    let entry = loan.entry();
+    assert!(ledger.pin(entry, 4096..5000).is_none(), "not taken");
+    assert!(debts.take(entry));
+    let reversed = Range {
+        start: 9000,
+        end: 8000,
+    };
+    for outside in [0..10, 4095..5000, 8000..8193, reversed] {
+        assert!(ledger.pin(entry, outside).is_none());
+    }
+    let (one, two) = (ledger.pin(entry, 4096..5000), ledger.pin(entry, 4096..8192));
+    assert_eq!(one.as_ref().unwrap().bytes(), [0; 904]);
+    debts.give_back(entry);
+    assert!(!loan.is_back(), "it is read here");
+    drop(one);
+    assert!(!loan.is_back());
+    drop(two);
+    assert!(loan.is_back());
+    // A borrower that claims to have it still.
+    debts.0.store(entry.slot, entry.as_word(TAKEN));
+    assert!(ledger.pin(entry, 4096..5000).is_none() && loan.lent.end());
+    let old = Entry {
+        generation: 0,
+        ..entry
+    };
+    assert!(ledger.pin(old, 4096..5000).is_none());
+}
+
+#[test]
+fn memory_of_another_size_is_no_ledger() {
+    let fd = memfd::create(c"short", 4096, false).unwrap();
+    memfd::seal(&fd, FIXED).unwrap();
+    assert!(Debts::map(fd.as_fd()).unwrap_err().contains("4096 bytes"));
+    let wild = Entry {
+        slot: SLOTS,
+        generation: 4,
+    };
+    assert!(
+        !Debts::is_entry(wild)
+            && !Debts::is_entry(Entry {
+                slot: 0,
+                generation: 5
+            })
+    );
+}

@@ -1,0 +1,232 @@
+//! Memory without a name that is passed from process to process as a file descriptor, and what its maker has sealed.
+//!
+//! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its
+//! reader; [`READ_ONLY`] lets nobody but the maker, who has mapped it before, write there.
+
+#![allow(unsafe_code, reason = "memory is mapped and unmapped by system calls")]
+
+use std::ffi::{CStr, c_void};
+use std::num::NonZeroUsize;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use super::huge_pages::HUGE_PAGE;
+use crate::error::SystemError;
+
+/// The size stays, and so do the seals.
+pub(crate) const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_SEAL);
+
+/// And no mapping made from now on can be written.
+pub(crate) const READ_ONLY: SealFlag = FIXED.union(SealFlag::F_SEAL_FUTURE_WRITE);
+
+/// Since Linux 6.3: not executable, and not to be made so. Older kernels refuse the flag.
+const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(0x0008);
+
+/// `len` zero bytes, not sealed yet. With `huge`, on pages of 2 MiB that the administrator has set aside.
+pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, SystemError> {
+    let mut flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    flags.set(MFdFlags::MFD_HUGETLB, huge);
+    let refused = |call, errno: Errno| SystemError::new(call, format!("{len} bytes"), errno.into());
+    let fd = match memfd_create(name, flags | NOEXEC_SEAL) {
+        Err(Errno::EINVAL) => memfd_create(name, flags),
+        made => made,
+    };
+    let fd = fd.map_err(|errno| refused("memfd_create", errno))?;
+    let size = i64::try_from(len).map_err(|_| refused("ftruncate", Errno::EFBIG))?;
+    nix::unistd::ftruncate(&fd, size).map_err(|errno| refused("ftruncate", errno))?;
+    Ok(fd)
+}
+
+/// Seals it. What is mapped for writing must be mapped before.
+pub(crate) fn seal(fd: &OwnedFd, seals: SealFlag) -> Result<(), SystemError> {
+    let sealed = fcntl(fd, FcntlArg::F_ADD_SEALS(seals));
+    let refused = |errno: Errno| SystemError::new("fcntl", "F_ADD_SEALS", errno.into());
+    sealed.map(drop).map_err(refused)
+}
+
+/// The size of memory from another process, if it is sealed so that it can be relied on; else what is wrong, in words.
+pub(crate) fn check(fd: BorrowedFd<'_>, wanted: SealFlag) -> Result<usize, String> {
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS);
+    let seals = seals.map_err(|errno| format!("it is no sealable memory ({errno})"))?;
+    let missing = wanted - SealFlag::from_bits_retain(seals);
+    if !missing.is_empty() {
+        return Err(format!("it lacks the seals {missing:?}"));
+    }
+    let stat = nix::sys::stat::fstat(fd).map_err(|errno| format!("fstat: {errno}"))?;
+    match usize::try_from(stat.st_size) {
+        Ok(len) if len > 0 => Ok(len),
+        _ => Err(format!("its size is {} bytes", stat.st_size)),
+    }
+}
+
+/// A shared mapping of a whole file. It is not inherited by a forked child, in which it would be memory of a process that
+/// the child is not.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: NonZeroUsize,
+    origin: super::fork::Origin,
+}
+
+// SAFETY: a Mapping is an address range that it owns; what may be done there is up to its users' contracts.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: it hands out its address, not references.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the `len` bytes of `fd`; aligned to 2 MiB where it is that long, so that huge pages fit.
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, SystemError> {
+        let refused = |call, errno: Errno| {
+            SystemError::new(call, format!("{len} bytes of shared memory"), errno.into())
+        };
+        let origin = super::fork::Origin::here()?;
+        let len = NonZeroUsize::new(len).ok_or_else(|| refused("mmap", Errno::EINVAL))?;
+        let mut protection = ProtFlags::PROT_READ;
+        protection.set(ProtFlags::PROT_WRITE, writable);
+        let start = map(fd, len, protection).map_err(|errno| refused("mmap", errno))?;
+        let mapping = Self { start, len, origin };
+        // SAFETY: the range is a mapping of ours, and the advice does not change what it holds.
+        unsafe { madvise(start.cast(), len.get(), MmapAdvise::MADV_DONTFORK) }
+            .map_err(|errno| refused("madvise", errno))?;
+        Ok(mapping)
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
+    }
+
+    /// Whether this is the process that made it: nothing is mapped here in a forked child.
+    pub(crate) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In a forked child something else may be at the same address.
+        if self.is_here() {
+            // SAFETY: mapped in `new` with this length, unmapped once, and `&mut self` is the last user.
+            let result = unsafe { munmap(self.start.cast::<c_void>(), self.len.get()) };
+            debug_assert!(result.is_ok(), "{result:?}");
+        }
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
+    if len.get() < HUGE_PAGE {
+        // SAFETY: a new mapping at an address of the system's choice touches no memory of anybody else.
+        let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
+        return Ok(start.cast());
+    }
+    // Room in which an aligned range lies for sure; the file is mapped over that, the rest goes back.
+    let size = len.get().checked_next_multiple_of(4096);
+    let room = size.and_then(|size| NonZeroUsize::new(size.checked_add(HUGE_PAGE)?));
+    let (size, room) = (
+        size.ok_or(Errno::ENOMEM)?,
+        room.filter(|room| room.get() <= isize::MAX as usize)
+            .ok_or(Errno::ENOMEM)?,
+    );
+    // SAFETY: as above.
+    let reserved = unsafe {
+        mmap_anonymous(
+            None,
+            room,
+            ProtFlags::PROT_NONE,
+            MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
+        )
+    }?
+    .cast::<u8>();
+    let before = reserved.as_ptr().align_offset(HUGE_PAGE);
+    // SAFETY: mappings begin on a page, so `before < HUGE_PAGE`, and `before + size <= room`.
+    let start = unsafe { reserved.add(before) };
+    let address = NonZeroUsize::new(start.as_ptr().addr());
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+    // SAFETY: the range lies inside the reservation just made, which nobody else has seen.
+    let mapped = unsafe { mmap(address, len, protection, flags, fd, 0) };
+    if let Err(errno) = mapped {
+        // SAFETY: the whole reservation is ours, and nobody uses it.
+        let _ = unsafe { munmap(reserved.cast(), room.get()) };
+        return Err(errno);
+    }
+    if before > 0 {
+        // SAFETY: the part of the reservation in front of the file, which nobody uses.
+        let _ = unsafe { munmap(reserved.cast(), before) };
+    }
+    // SAFETY: `size <= room - before`, so the end lies inside the reservation or one past it.
+    let end = unsafe { start.add(size) };
+    let after = room.get() - before - size;
+    if after > 0 {
+        // SAFETY: the part behind the file, likewise.
+        let _ = unsafe { munmap(end.cast(), after) };
+    }
+    Ok(start)
+}
+
+/// Asks for the pages of a mapping to become huge, now. Whether they did.
+pub(crate) fn collapse(mapping: &Mapping) -> bool {
+    /// Linux 6.1; in no crate's list yet.
+    const MADV_COLLAPSE: i32 = 25;
+    let (start, len) = (mapping.start(), mapping.len());
+    // SAFETY: the range is a mapping of ours, and collapsing keeps what it holds.
+    let result = unsafe { libc::madvise(start.as_ptr().cast(), len, MADV_COLLAPSE) };
+    if result == 0 {
+        return true;
+    }
+    // Perhaps later, by the system's own daemon.
+    // SAFETY: as above.
+    let _ = unsafe { madvise(start.cast(), len, MmapAdvise::MADV_HUGEPAGE) };
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_is_sealed_stays_and_what_is_not_is_named() {
+        let fd = create(c"test", 8192, false).unwrap();
+        let open = check(fd.as_fd(), FIXED).unwrap_err();
+        assert!(open.contains("F_SEAL_SHRINK"), "{open}");
+        let ours = Mapping::new(fd.as_fd(), 8192, true).unwrap();
+        seal(&fd, READ_ONLY).unwrap();
+        assert_eq!(check(fd.as_fd(), READ_ONLY), Ok(8192));
+        assert!(nix::unistd::ftruncate(&fd, 100).is_err());
+        assert!(Mapping::new(fd.as_fd(), 8192, true).is_err());
+        let theirs = Mapping::new(fd.as_fd(), 8192, false).unwrap();
+        // SAFETY: both ranges are mapped, one byte each, and no reference to them exists.
+        unsafe { ours.start().as_ptr().write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.start().as_ptr().read_volatile() }, 7);
+    }
+
+    #[test]
+    fn files_and_empty_memory_are_refused() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(check(file.as_fd(), FIXED).unwrap_err().contains("sealable"));
+        let empty = create(c"test", 0, false).unwrap();
+        seal(&empty, READ_ONLY).unwrap();
+        assert!(check(empty.as_fd(), FIXED).unwrap_err().contains("0 bytes"));
+    }
+
+    #[test]
+    fn long_mappings_are_aligned_and_leave_nothing_around_them() {
+        let fd = create(c"tensorpipe-aligned", 5 << 20, false).unwrap();
+        let mapping = Mapping::new(fd.as_fd(), 5 << 20, true).unwrap();
+        assert_eq!(mapping.start().as_ptr().addr() % HUGE_PAGE, 0);
+        drop(mapping);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains("tensorpipe-aligned"), "{maps}");
+    }
+}

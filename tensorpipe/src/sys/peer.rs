@@ -1,0 +1,75 @@
+//! Which process is at the other end of a Unix socket: as the kernel says, not as the peer does.
+
+#![allow(
+    unsafe_code,
+    reason = "`pidfd_open` is called by number, and gives a descriptor to take over"
+)]
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::error::SystemError;
+
+/// A process at the other end of a connected Unix socket.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// The user whose rights it had when it connected or listened.
+    pub(crate) user: u32,
+    /// Its number, in this process's namespace; 0 if it is not in it.
+    pub(crate) pid: i32,
+}
+
+/// Who is at the other end.
+pub(crate) fn of_socket(socket: impl AsFd) -> Result<Peer, SystemError> {
+    let credentials = getsockopt(&socket, sockopt::PeerCredentials);
+    let credentials =
+        credentials.map_err(|errno| SystemError::new("getsockopt", "SO_PEERCRED", errno.into()))?;
+    Ok(Peer {
+        user: credentials.uid(),
+        pid: credentials.pid(),
+    })
+}
+
+/// What becomes readable when the process at the other end has ended. Call it while the connection stands: a number may
+/// belong to somebody else afterwards.
+pub(crate) fn pidfd(socket: impl AsFd) -> Result<OwnedFd, SystemError> {
+    // Since Linux 6.5.
+    if let Ok(fd) = getsockopt(&socket, sockopt::PeerPidfd) {
+        return Ok(fd);
+    }
+    let refused = |errno: Errno| SystemError::new("pidfd_open", "", errno.into());
+    let pid = of_socket(&socket)?.pid;
+    if pid <= 0 {
+        return Err(refused(Errno::ESRCH));
+    }
+    // SAFETY: the call takes two numbers, and touches no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = Errno::result(fd).map_err(refused)?;
+    // SAFETY: the call has just made this descriptor; descriptors are ints.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn this_process_is_found_at_the_other_end() {
+        let (one, _two) = UnixStream::pair().unwrap();
+        let peer = of_socket(&one).unwrap();
+        assert_eq!(
+            (peer.user, peer.pid),
+            (
+                crate::sys::machine::user(),
+                std::process::id().cast_signed()
+            )
+        );
+        let process = pidfd(&one).unwrap();
+        let mut alive = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut alive, PollTimeout::ZERO), Ok(0), "it runs");
+    }
+}

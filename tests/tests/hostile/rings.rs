@@ -1,0 +1,318 @@
+//! A stranger at the socket of `shm`, who makes the memory by hand from WIRE.md, or does not.
+
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+use super::raw::{SOON, hello, noise, preface};
+use super::server::Target;
+use super::stream::Way;
+
+const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
+const CAPACITY: u64 = 64 << 10;
+
+/// Where the connector's ring begins, and the listener's.
+const OUT: u64 = 1024;
+const BACK: u64 = 2048;
+/// In both.
+const WRITTEN: u64 = 0;
+const READ: u64 = 128;
+const DATA: u64 = 4096;
+const DONE: u64 = 1 << 63;
+
+/// All that a listener wants to see.
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
+}
+
+fn memory(len: u64, seals: SealFlag) -> File {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create(c"stranger", flags).unwrap());
+    file.set_len(len).unwrap();
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    file
+}
+
+fn rings() -> File {
+    memory(DATA + 2 * CAPACITY, seals())
+}
+
+struct Stranger {
+    socket: UnixStream,
+    rings: File,
+    sent: u64,
+}
+
+impl Stranger {
+    fn knock(url: &str) -> UnixStream {
+        let name = url.strip_prefix("shm://").unwrap();
+        let name = format!("tensorpipe/shm/{name}");
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+    }
+
+    fn offer(socket: &UnixStream, bytes: &[u8], fds: &[i32]) {
+        let rights = [ControlMessage::ScmRights(fds)];
+        let rights = if fds.is_empty() { &[][..] } else { &rights };
+        let (fd, flags) = (socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
+        sendmsg::<()>(fd, &[IoSlice::new(bytes)], rights, flags, None).unwrap();
+    }
+
+    /// A good beginning.
+    fn enter(url: &str) -> Self {
+        let (socket, rings) = (Self::knock(url), rings());
+        Self::offer(&socket, OFFER, &[rings.as_raw_fd()]);
+        Self {
+            socket,
+            rings,
+            sent: 0,
+        }
+    }
+
+    fn set(&self, at: u64, value: u64) {
+        self.rings.write_all_at(&value.to_le_bytes(), at).unwrap();
+        self.wake();
+    }
+
+    fn counter(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.rings.read_exact_at(&mut bytes, at).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    fn wake(&self) {
+        let _ = (&self.socket).write(&[1]);
+    }
+
+    /// As far as the other side reads.
+    fn send(&mut self, mut bytes: &[u8]) {
+        let begun = Instant::now();
+        while !bytes.is_empty() && begun.elapsed() < SOON {
+            let room = self.counter(OUT + READ) & !DONE;
+            let room = (room + CAPACITY - self.sent).min(CAPACITY - self.sent % CAPACITY);
+            let (now, later) = bytes.split_at(bytes.len().min(room as usize));
+            let at = DATA + self.sent % CAPACITY;
+            self.rings.write_all_at(now, at).unwrap();
+            self.sent += now.len() as u64;
+            self.set(OUT + WRITTEN, self.sent);
+            bytes = later;
+        }
+    }
+
+    /// An open pipe: HELLO is in our ring, the ANSWER in theirs.
+    fn open(url: &str) -> Self {
+        let mut stranger = Self::enter(url);
+        stranger.send(&hello());
+        let begun = Instant::now();
+        while stranger.counter(BACK + WRITTEN) < 100 {
+            assert!(begun.elapsed() < SOON, "no answer");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut found = [0; 12];
+        let answer = DATA + CAPACITY;
+        stranger.rings.read_exact_at(&mut found, answer).unwrap();
+        assert_eq!(found.to_vec(), preface());
+        stranger
+    }
+
+    fn expect_cut(self, what: &str) {
+        expect_cut(self.socket, what, SOON);
+    }
+}
+
+/// Waits until the other side lets go of the socket.
+fn expect_cut(mut socket: UnixStream, what: &str, within: Duration) {
+    let begun = Instant::now();
+    let mut piece = [0; 4096];
+    loop {
+        let left = within.saturating_sub(begun.elapsed());
+        assert!(!left.is_zero(), "{what}: it still stands after {within:?}");
+        socket.set_read_timeout(Some(left)).unwrap();
+        match socket.read(&mut piece) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                _ => return,
+            },
+        }
+    }
+}
+
+#[test]
+fn an_offer_that_is_none_is_cut_off_at_once() {
+    let target = Target::start_with(Way::Shm, &[("TEST_HANDSHAKE", "60000")]);
+    let socket = UnixStream::pair().unwrap().0;
+    let file = File::open("/proc/self/exe").unwrap();
+    let half = SealFlag::F_SEAL_GROW;
+    let unfit = |len| memory(len, seals());
+    let offers: [(&str, &[u8], Vec<OwnedFd>); 14] = [
+        ("an HTTP request", b"GET / HTTP/1.1\r\n\r\n", vec![]),
+        ("one byte", b"T", vec![]),
+        ("noise", &noise(1, 3000), vec![]),
+        ("no memory", OFFER, vec![]),
+        ("another version", b"TPSHM\0\0\x02", vec![rings().into()]),
+        ("a file", OFFER, vec![file.into()]),
+        ("a socket", OFFER, vec![socket.into()]),
+        (
+            "memory that can shrink",
+            OFFER,
+            vec![memory(DATA + 2 * CAPACITY, half).into()],
+        ),
+        ("no bytes at all", OFFER, vec![unfit(0).into()]),
+        ("half a page", OFFER, vec![unfit(2048).into()]),
+        (
+            "rings of an odd size",
+            OFFER,
+            vec![unfit(DATA + 2 * CAPACITY + 2).into()],
+        ),
+        ("rings of 2 KiB", OFFER, vec![unfit(DATA + 4096).into()]),
+        (
+            "rings of 1 GiB",
+            OFFER,
+            vec![unfit(DATA + (2 << 30)).into()],
+        ),
+        (
+            "memory that cannot be written",
+            OFFER,
+            vec![memory(DATA + 2 * CAPACITY, seals() | SealFlag::F_SEAL_WRITE).into()],
+        ),
+    ];
+    for (what, bytes, fds) in offers {
+        let socket = Stranger::knock(&target.pipes);
+        let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        Stranger::offer(&socket, bytes, &fds);
+        expect_cut(socket, what, SOON);
+    }
+    // Nothing, and gone.
+    drop(Stranger::knock(&target.pipes));
+    target.stays_unharmed();
+}
+
+/// What else it brings is closed, and does not stay open at the server's cost.
+#[test]
+fn memory_by_the_dozen_is_closed() {
+    let target = Target::start(Way::Shm);
+    let before = target.descriptors();
+    for many in [2, 4, 5, 64] {
+        let socket = Stranger::knock(&target.pipes);
+        let fds: Vec<File> = (0..many).map(|_| rings()).collect();
+        let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        Stranger::offer(&socket, OFFER, &fds);
+        std::thread::sleep(Duration::from_millis(50));
+        drop(socket);
+    }
+    let begun = Instant::now();
+    while target.descriptors() > before {
+        assert!(
+            begun.elapsed() < SOON,
+            "{} more",
+            target.descriptors() - before
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    target.stays_unharmed();
+}
+
+#[test]
+fn whoever_offers_nothing_is_cut_off_at_the_bound() {
+    let target = Target::start(Way::Shm);
+    let silent: Vec<_> = (0..50).map(|_| Stranger::knock(&target.pipes)).collect();
+    let offered: Vec<_> = (0..50).map(|_| Stranger::enter(&target.pipes)).collect();
+    target.serves();
+    for socket in silent {
+        expect_cut(socket, "a silent stranger", 2 * SOON);
+    }
+    for stranger in offered {
+        expect_cut(stranger.socket, "one with an empty ring", 2 * SOON);
+    }
+    target.stays_unharmed();
+}
+
+#[test]
+fn counters_that_cannot_be_end_their_pipe_and_no_other() {
+    let target = Target::start_with(Way::Shm, &[("TEST_HANDSHAKE", "60000")]);
+    let hello = hello().len() as u64;
+    let cases = [
+        (
+            "more written than fits",
+            OUT + WRITTEN,
+            hello + CAPACITY + 1,
+        ),
+        ("very much written", OUT + WRITTEN, DONE - 1),
+        ("less written than before", OUT + WRITTEN, hello - 1),
+        ("nothing written, and the end", OUT + WRITTEN, DONE),
+        ("the end", OUT + WRITTEN, hello | DONE),
+    ];
+    for (what, at, value) in cases {
+        let stranger = Stranger::open(&target.pipes);
+        stranger.set(at, value);
+        stranger.expect_cut(what);
+    }
+    // More read than was written, and that nobody reads any more, is seen when there is no room for what is to be written.
+    for value in [1 << 40, DONE - 1, DONE] {
+        let mut stranger = Stranger::open(&target.pipes);
+        stranger.set(BACK + READ, value);
+        let echoes = super::raw::message(&[7; 1000], &[], b"").repeat(100);
+        stranger.send(&echoes);
+        stranger.expect_cut(&format!("{value:x} bytes read"));
+    }
+    target.stays_unharmed();
+}
+
+/// The server's own counters are in memory that the stranger can write, too; it does not look at them.
+#[test]
+fn a_servers_own_counters_are_not_believed() {
+    let target = Target::start(Way::Shm);
+    let mut stranger = Stranger::open(&target.pipes);
+    for at in [OUT + READ, BACK + WRITTEN] {
+        stranger.set(at, 1 << 40);
+    }
+    // No room, if one believed it oneself.
+    stranger.set(OUT + READ, stranger.sent);
+    stranger.send(&super::raw::message(b"still here", &[], b""));
+    let begun = Instant::now();
+    let mut all = vec![0; CAPACITY as usize];
+    loop {
+        let back = DATA + CAPACITY;
+        stranger.rings.read_exact_at(&mut all, back).unwrap();
+        if all.windows(10).any(|window| window == b"still here") {
+            break;
+        }
+        assert!(begun.elapsed() < SOON, "no echo");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    target.stays_unharmed();
+}
+
+/// Bytes on the socket say only: look again.
+#[test]
+fn wake_ups_by_the_million_are_no_harm() {
+    let target = Target::start(Way::Shm);
+    target.serves();
+    let before = target.resident();
+    let stranger = Stranger::open(&target.pipes);
+    let bound = Some(Duration::from_millis(500));
+    stranger.socket.set_write_timeout(bound).unwrap();
+    let begun = Instant::now();
+    let mut sent = 0;
+    while sent < 4 << 20 && begun.elapsed() < Duration::from_secs(3) {
+        match (&stranger.socket).write(&[1; 4096]) {
+            Ok(len) => sent += len,
+            Err(_) => break,
+        }
+    }
+    println!("{sent} wake-ups");
+    assert!(sent > 1000);
+    target.serves();
+    target.shrinks_to(before, 8 << 20, "wake-ups");
+    drop(stranger);
+    target.stays_unharmed();
+}

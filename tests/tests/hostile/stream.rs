@@ -1,0 +1,146 @@
+//! What a stranger's bytes go over: a plain socket, or rings in shared memory, which the transport itself carries.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tensorpipe::Url;
+use tensorpipe::transports::{Connection, ShmTransport, TcpTransport, Transport};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+
+/// How strangers and the server are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Tcp,
+    Shm,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 2] = [Self::Tcp, Self::Shm];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+        }
+    }
+
+    pub(crate) fn transport(self) -> Arc<dyn Transport> {
+        match self {
+            Self::Tcp => Arc::new(TcpTransport::new()),
+            Self::Shm => Arc::new(ShmTransport::new()),
+        }
+    }
+
+    /// Where a server can listen. `what` tells those of one process apart.
+    pub(crate) fn url(self, what: &str) -> String {
+        match self {
+            Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            Self::Shm => format!("shm://hostile {} {what}", std::process::id()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Shm(Shared),
+}
+
+/// A connection of shm, used by a thread that waits.
+pub(crate) struct Shared {
+    connection: Box<dyn Connection>,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.connection.ends())
+    }
+}
+
+impl Stream {
+    pub(crate) fn connect(url: &str) -> Self {
+        let url: Url = url.parse().unwrap();
+        if url.transport() == "tcp" {
+            let stream = TcpStream::connect(url.address()).unwrap();
+            stream.set_nodelay(true).unwrap();
+            return Self::Tcp(stream);
+        }
+        let transport = ShmTransport::new();
+        let connection = runtime().block_on(transport.connect(url.address()));
+        Self::Shm(Shared {
+            connection: connection.unwrap(),
+            read_timeout: None,
+            write_timeout: None,
+        })
+    }
+
+    pub(crate) fn set_read_timeout(&mut self, bound: Duration) {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(bound)).unwrap(),
+            Self::Shm(shared) => shared.read_timeout = Some(bound),
+        }
+    }
+
+    pub(crate) fn set_write_timeout(&mut self, bound: Duration) {
+        match self {
+            Self::Tcp(stream) => stream.set_write_timeout(Some(bound)).unwrap(),
+            Self::Shm(shared) => shared.write_timeout = Some(bound),
+        }
+    }
+
+    pub(crate) fn finish_sending(&mut self) {
+        match self {
+            Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),
+            Self::Shm(shared) => {
+                let _ = runtime().block_on(shared.connection.shutdown());
+            }
+        }
+    }
+}
+
+/// One for all strangers: a runtime each would be descriptors by the thousand.
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    })
+}
+
+fn within(
+    bound: Option<Duration>,
+    work: impl Future<Output = io::Result<usize>>,
+) -> io::Result<usize> {
+    let bound = bound.unwrap_or(Duration::from_secs(60));
+    runtime().block_on(async {
+        let done = tokio::time::timeout(bound, work).await;
+        done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    })
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Shm(shared) => within(shared.read_timeout, shared.connection.read(bytes)),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Shm(shared) => within(shared.write_timeout, shared.connection.write(bytes)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,25 @@
+//! Channel `lease` between two processes: what is lent is not copied, stays what it is for as long as it is held, and comes
+//! back, however its holder ends.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "leases/calls.rs"]
+mod calls;
+#[path = "leases/ends.rs"]
+mod ends;
+#[path = "leases/liars.rs"]
+mod liars;
+#[path = "leases/scene.rs"]
+mod scene;
+#[path = "leases/sharing.rs"]
+mod sharing;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("peer") => scene::play(),
+        Some("server") => calls::play(),
+        Some(other) => panic!("no role {other}"),
+    }
+}

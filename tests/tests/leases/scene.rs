@@ -1,0 +1,245 @@
+//! What every test here has: a parent that listens, and a child that connects and does what messages tell it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{
+    Context, ContextBuilder, DType, LendableStats, Message, MessageTensor, Pipe, Pool, PoolOptions,
+    Tensor,
+};
+use tensorpipe_tests::{Child, say};
+
+/// A bound on each step, on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Runs a test while no other one of this binary runs: mappings and descriptors are counted by process.
+pub(crate) fn alone(test: impl AsyncFnOnce()) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(100), test())
+            .await
+            .expect("a test of leases hangs");
+    });
+}
+
+pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let result = tokio::time::timeout(SOON, work).await;
+    result.unwrap_or_else(|_| panic!("{what}: nothing for {SOON:?}"))
+}
+
+pub(crate) async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
+    let wait = async {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, wait).await;
+}
+
+/// A context whose pool lends at most `lendable` bytes.
+pub(crate) fn context(name: &str, lendable: u64) -> Context {
+    builder(name, lendable).build().unwrap()
+}
+
+/// The same, whose pipes stay on tcp.
+pub(crate) fn over_tcp(name: &str, lendable: u64) -> Context {
+    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    builder(name, lendable).transports([tcp]).build().unwrap()
+}
+
+fn builder(name: &str, lendable: u64) -> ContextBuilder {
+    let pool = Pool::new(PoolOptions {
+        lendable,
+        ..PoolOptions::default()
+    });
+    Context::builder().name(name).pool(pool)
+}
+
+/// A tensor of the pool's with `pattern(len, seed)`.
+pub(crate) fn made(pool: &Pool, len: usize, seed: u64) -> Tensor {
+    let mut tensor = pool.tensor(DType::U8, [len as u64]).unwrap();
+    let bytes = tensor.make_mut::<u8>().unwrap();
+    bytes.copy_from_slice(&pattern(len, seed));
+    tensor
+}
+
+/// As a tensor's metadata.
+pub(crate) fn seed_of(seed: u64) -> Vec<u8> {
+    seed.to_le_bytes().to_vec()
+}
+
+#[track_caller]
+pub(crate) fn check(tensor: &Tensor, seed: u64) {
+    let bytes = tensor.as_bytes().unwrap();
+    assert_same(bytes, &pattern(bytes.len(), seed), "a tensor");
+}
+
+pub(crate) fn lendable(pool: &Pool) -> LendableStats {
+    pool.stats().lendable
+}
+
+/// A child process, and the pipe to it.
+pub(crate) struct Peer {
+    pub(crate) child: Child,
+    pub(crate) pipe: Pipe,
+}
+
+impl Peer {
+    pub(crate) async fn start(context: &Context) -> Self {
+        Self::start_with(context, &[]).await
+    }
+
+    pub(crate) async fn start_with(context: &Context, variables: &[(&str, &str)]) -> Self {
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let variables = [variables, &[("TEST_URL", &url)]].concat();
+        let child = Child::start("peer", &variables);
+        let pipe = soon("a child", listener.accept()).await.unwrap();
+        Self { child, pipe }
+    }
+
+    /// Has it do something; what it answers.
+    pub(crate) async fn told(&self, what: &str) -> String {
+        self.pipe.send(Message::new(what.to_owned())).unwrap();
+        let answer = soon(what, self.pipe.read()).await.unwrap();
+        String::from_utf8(answer.metadata.to_vec()).unwrap()
+    }
+
+    /// Has it keep a tensor.
+    pub(crate) async fn keeps(&self, tensor: &Tensor, seed: u64) {
+        let tensor = MessageTensor::from(tensor.clone()).with_metadata(seed_of(seed));
+        let message = Message::new("keep").tensor(tensor);
+        soon("a write", self.pipe.write(message)).await.unwrap();
+    }
+
+    /// Has it send back what it gets, without a copy or a handle of its own.
+    pub(crate) async fn echoes(&self, tensor: &Tensor) -> Tensor {
+        let message = Message::new("echo").tensor(tensor.clone());
+        self.pipe.send(message).unwrap();
+        let mut message = soon("an echo", self.pipe.read()).await.unwrap();
+        message.tensors.remove(0).tensor
+    }
+
+    /// Has it make a tensor in its pool and send it.
+    pub(crate) async fn gives(&self, len: usize, seed: u64) -> Tensor {
+        let ask = Message::new(format!("give {len} {seed}"));
+        self.pipe.send(ask).unwrap();
+        let mut message = soon("a tensor", self.pipe.read()).await.unwrap();
+        assert_eq!(&message.metadata[..], b"given");
+        message.tensors.remove(0).tensor
+    }
+}
+
+/// The child: connects, and does what it is told.
+pub(crate) fn play() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let lendable = std::env::var("TEST_LENDABLE").ok();
+        let lendable = lendable.map_or(64 << 20, |bytes| bytes.parse().unwrap());
+        let context = context("child", lendable);
+        let url = std::env::var("TEST_URL").unwrap();
+        let pipe = context.connect(&url).await.unwrap();
+        let mut kept = Vec::new();
+        let mut eaten = Vec::new();
+        while let Ok(message) = pipe.read().await {
+            let text = String::from_utf8(message.metadata.to_vec()).unwrap();
+            let words: Vec<&str> = text.split(' ').collect();
+            let answer = match words[..] {
+                ["keep"] => {
+                    kept.extend(message.tensors);
+                    continue;
+                }
+                ["check"] => {
+                    for tensor in &kept {
+                        let seed = tensor.metadata[..].try_into().unwrap();
+                        check(&tensor.tensor, u64::from_le_bytes(seed));
+                    }
+                    format!("{} are the same", kept.len())
+                }
+                ["forget", count] => {
+                    kept.drain(..count.parse::<usize>().unwrap());
+                    format!("{} are kept", kept.len())
+                }
+                ["stats"] => {
+                    let stats = pipe.stats();
+                    format!("{} {}", stats.bytes_borrowed, stats.bytes_copied)
+                }
+                ["give", len, seed] => {
+                    let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
+                    pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["swap", len, seed] => {
+                    kept.extend(message.tensors);
+                    kept.drain(..kept.len().saturating_sub(3));
+                    let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
+                    pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["echo"] => {
+                    let tensor = message.tensors.into_iter().next().unwrap();
+                    pipe.send(Message::new("echoed").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["eat", "descriptors"] => {
+                    let (_, hard) = nix::sys::resource::getrlimit(NOFILE).unwrap();
+                    nix::sys::resource::setrlimit(NOFILE, 128, hard).unwrap();
+                    while let Ok(file) = std::fs::File::open("/dev/null") {
+                        eaten.push(file);
+                    }
+                    "eaten".to_owned()
+                }
+                ["leave"] => break,
+                _ => panic!("told `{text}`"),
+            };
+            pipe.send(Message::new(answer)).unwrap();
+        }
+        let _ = pipe.close().await;
+        hammer(&context, pipe).await;
+    });
+}
+
+const NOFILE: nix::sys::resource::Resource = nix::sys::resource::Resource::RLIMIT_NOFILE;
+
+/// The pipe is gone, and what was sent over it may be held: the pool is used until everything is back.
+async fn hammer(context: &Context, pipe: Pipe) {
+    drop(pipe);
+    say("left", lendable(context.pool()).lent_bytes);
+    let mut round = 0;
+    loop {
+        round += 1;
+        let tensors: Vec<_> = (0..4)
+            .map(|i| made(context.pool(), 3 << 20, 1000 + i))
+            .collect();
+        drop(tensors);
+        if round == 20 {
+            say("hammered", lendable(context.pool()).recycled);
+        }
+        if round > 20 && lendable(context.pool()).lent_bytes == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    say("back", round);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+}
+
+/// Mappings of this package's shared memory in this process.
+pub(crate) fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains("memfd:tensorpipe"))
+        .count()
+}
