@@ -124,5 +124,5 @@ pub use pipe::{
     Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto,
     Write,
 };
-pub use route::{ChannelRoute, Refusal, Route};
+pub use route::{ChannelRoute, Refusal, Route, Setback};
 pub use tensor::{DType, Element, Tensor};

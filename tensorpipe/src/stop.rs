@@ -30,6 +30,8 @@ pub(crate) const TENSOR_HALF_SENT: &str = "tensor-half-sent";
 pub(crate) const TENSOR_HALF_RECEIVED: &str = "tensor-half-received";
 /// A go-ahead is with the system.
 pub(crate) const GRANT_SENT: &str = "grant-sent";
+/// The first piece of a tensor has been read out of the writer's memory, and others have not.
+pub(crate) const MEMORY_HALF_READ: &str = "memory-half-read";
 /// FIN is with the system.
 pub(crate) const FIN_SENT: &str = "fin-sent";
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
-use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, XthChannel};
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 use tensorpipe::{Context, DType, Misuse, Tensor};
 
@@ -48,6 +48,7 @@ pub(crate) fn channels() -> Vec<Arc<dyn Channel>> {
     vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
+        Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
     ]
 }

@@ -18,12 +18,14 @@
 //! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
 
 mod basic;
+mod cma;
 mod further;
 mod lease;
 mod mpt;
 mod xth;
 
 pub use basic::BasicChannel;
+pub use cma::CmaChannel;
 pub use further::{Expected, Further, JoinToken};
 pub use lease::LeaseChannel;
 pub use mpt::MptChannel;
@@ -35,6 +37,7 @@ use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo};
 pub use crate::proto::OpId;
+pub use crate::route::Setback;
 use crate::transports::Connection;
 
 /// Moves tensor memory between devices of two contexts. Having one means that it works here.
@@ -89,6 +92,8 @@ pub struct Link {
     pub peer_devices: Vec<(Device, Vec<u8>)>,
     /// Memory for what comes in.
     pub pool: Pool,
+    /// Where to say, for people, that it turned out not to work.
+    pub setback: Setback,
 }
 
 impl std::fmt::Debug for Link {
@@ -107,6 +112,7 @@ impl Link {
         connector: bool,
         peer_devices: Vec<(Device, Vec<u8>)>,
         pool: Pool,
+        setback: Setback,
     ) -> Self {
         Self {
             connections,
@@ -115,6 +121,7 @@ impl Link {
             connector,
             peer_devices,
             pool,
+            setback,
         }
     }
 }
@@ -145,6 +152,13 @@ pub trait Lane: Send {
         true
     }
 
+    /// Whether this much memory is worth sending over it as things are. Where it is not, the next channel is asked, and this
+    /// one sends it only if it is the last.
+    fn pays(&self, len: u64) -> bool {
+        let _ = len;
+        true
+    }
+
     /// Sends `source` as operation `op`.
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>);
 
@@ -172,6 +186,7 @@ pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
     vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
+        Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
     ]
 }

@@ -15,7 +15,7 @@ use crate::pipe::{
 use crate::proto::wire::hello::WireLimits;
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
-use crate::route::{ChannelRoute, Refusal, Route, Routes};
+use crate::route::{ChannelRoute, Refusal, Route, Routes, Setback};
 use crate::sync::lock;
 use crate::transports::Connection;
 
@@ -66,6 +66,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             .map(|open| ChannelRoute {
                 name: open.channel.name().to_owned(),
                 pairs: open.pairs.clone(),
+                setback: Setback::default(),
             })
             .collect(),
         refused: refusals
@@ -73,6 +74,9 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             .map(|(candidate, reason)| Refusal { candidate, reason })
             .collect(),
     };
+    let setbacks: Vec<Setback> = (route.channels.iter())
+        .map(|channel| channel.setback.clone())
+        .collect();
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
     tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
@@ -103,7 +107,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         leftover: established.leftover,
     }));
     let mut lanes = Vec::with_capacity(channels.len());
-    for open in channels {
+    for (open, setback) in channels.into_iter().zip(setbacks) {
         let handle = LaneHandle::new(&core);
         let link = Link::new(
             open.connections,
@@ -112,6 +116,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             established.connector,
             open.peer_devices,
             context.pool.clone(),
+            setback,
         );
         let lane = open.channel.open(link)?;
         lanes.push(LaneSlot {

@@ -205,14 +205,14 @@ fn choose(
 ) -> Result<(u8, u64, Option<Device>), Misuse> {
     let (source, len) = (memory.device(), memory.len());
     let wanted = target.unwrap_or(Device::CPU);
-    let serves = |slot: &LaneSlot, wanted| {
-        slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory)
-    };
-    if let Some((channel, slot)) = lanes
-        .iter()
-        .enumerate()
-        .find(|(_, slot)| serves(slot, wanted))
-    {
+    let serves =
+        |slot: &LaneSlot| slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory);
+    let mut able = lanes.iter().enumerate().filter(|(_, slot)| serves(slot));
+    let best = able
+        .clone()
+        .find(|(_, slot)| slot.lane.pays(len as u64))
+        .or_else(|| able.next());
+    if let Some((channel, slot)) = best {
         let ride_up_to = if wanted.is_cpu() {
             slot.channel.rides_up_to()
         } else {

@@ -75,6 +75,16 @@ impl Place {
     }
 }
 
+/// Device and inode of the namespace that numbers of processes belong to.
+///
+/// # Errors
+/// In words, where `/proc` does not tell.
+pub(crate) fn pid_namespace() -> Result<(u64, u64), String> {
+    const PID: &str = "/proc/self/ns/pid";
+    let found = std::fs::metadata(PID).map_err(|error| format!("{PID}: {error}"))?;
+    Ok((found.dev(), found.ino()))
+}
+
 /// The effective user of this process.
 pub(crate) fn user() -> u32 {
     // SAFETY: takes nothing, always succeeds.
@@ -105,6 +115,7 @@ mod tests {
         assert_eq!(Place::decode(&here.encode()), Some(here));
         assert_eq!(Place::decode(&here.encode()[1..]), None);
         assert_eq!(here.meets(&here, false), Ok(()));
+        assert_eq!(pid_namespace().unwrap(), pid_namespace().unwrap());
         let says = |theirs: Place, word: &str| {
             let reason = here.meets(&theirs, false).unwrap_err();
             assert!(reason.contains(word), "{reason}");

@@ -53,6 +53,8 @@ const PIPE: &[(&str, &[&str])] = &[
             "pipe::LaneIo",
             "process",
             "proto::OpId",
+            "route::Setback",
+            "stop",
             "sync",
             // Shared memory and sockets between processes.
             "sys",

@@ -23,7 +23,7 @@ use crate::sys::{machine, peer};
 const GUESTS: usize = 1024;
 
 /// How long an answer may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(in crate::channels) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long it does not accept when there are no file descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -282,6 +282,10 @@ impl Guest {
                     if sent.is_err() {
                         self.socket.send(&Packet::None(id).encode(), None)?;
                     }
+                }
+                (Some(Packet::Where { to }), _) if to == exchange.process() => {
+                    let board = exchange.board().ok_or(Errno::EPROTO)?;
+                    self.socket.send(&Packet::Here(board).encode(), None)?;
                 }
                 _ => return Err(Errno::EPROTO),
             }

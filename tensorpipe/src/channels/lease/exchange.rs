@@ -23,7 +23,7 @@ use crate::sys::unix_fds::PacketSocket;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(in crate::channels) struct Exchange {
     process: Token,
     name: String,
     /// Wakes the clerk; there once it runs.
@@ -33,6 +33,8 @@ pub(super) struct Exchange {
     borrowers: Mutex<HashMap<Token, Weak<Borrower>>>,
     /// By process and exchange, so that who claims to be another process is not taken for it.
     lenders: Mutex<HashMap<(Token, String), Weak<Lender>>>,
+    /// Where this process says what there is to read, for those of the same user who ask.
+    board: OnceLock<u64>,
 }
 
 /// What the clerk is asked to do.
@@ -55,7 +57,7 @@ pub(super) enum Command {
 
 impl Exchange {
     /// This process's.
-    pub(super) fn here() -> Arc<Self> {
+    pub(in crate::channels) fn here() -> Arc<Self> {
         static HERE: Mutex<Option<Arc<Exchange>>> = Mutex::new(None);
         let process = process_id();
         let mut here = lock(&HERE);
@@ -79,19 +81,20 @@ impl Exchange {
             commands: Mutex::default(),
             borrowers: Mutex::default(),
             lenders: Mutex::default(),
+            board: OnceLock::new(),
         }
     }
 
-    pub(super) fn process(&self) -> Token {
+    pub(in crate::channels) fn process(&self) -> Token {
         self.process
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::channels) fn name(&self) -> &str {
         &self.name
     }
 
     /// Starts the clerk, if it does not run. Tried again by the next who needs it.
-    pub(super) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
+    pub(in crate::channels) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
         if self.bell.get().is_some() {
             return Ok(());
         }
@@ -125,6 +128,15 @@ impl Exchange {
 
     pub(super) fn take_commands(&self) -> Vec<Command> {
         std::mem::take(&mut lock(&self.commands))
+    }
+
+    /// Tells whoever asks that channel `cma` has its board at this address.
+    pub(in crate::channels) fn show_board(&self, address: u64) {
+        let _ = self.board.set(address);
+    }
+
+    pub(super) fn board(&self) -> Option<u64> {
+        self.board.get().copied()
     }
 
     /// A process to lend to.

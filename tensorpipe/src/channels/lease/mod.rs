@@ -21,12 +21,12 @@
 
 mod borrower;
 mod call;
-mod clerk;
-mod exchange;
+pub(super) mod clerk;
+pub(super) mod exchange;
 mod frame;
 mod lane;
 mod lender;
-mod packet;
+pub(super) mod packet;
 mod place;
 
 use self::exchange::Exchange;

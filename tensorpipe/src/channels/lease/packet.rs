@@ -4,13 +4,13 @@ use crate::process::Token;
 use crate::sys::segment::SegmentId;
 
 /// The longest packet, in bytes.
-pub(super) const MAX: usize = 256;
+pub(in crate::channels) const MAX: usize = 256;
 
 const MAGIC: [u8; 5] = *b"tple\x01";
 
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Packet {
+pub(in crate::channels) enum Packet {
     /// The first of a borrower: who it is, and whom it wants.
     Hello { from: Token, to: Token },
     /// It wants to map a segment that it was told of.
@@ -23,10 +23,14 @@ pub(super) enum Packet {
     None(SegmentId),
     /// The lender has let go of a segment: it can be unmapped.
     Retired(SegmentId),
+    /// From a process that reads memory (channel `cma`): where does this one say what there is to read?
+    Where { to: Token },
+    /// At this address of the process that answers.
+    Here(u64),
 }
 
 impl Packet {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(in crate::channels) fn encode(&self) -> Vec<u8> {
         let (kind, parts): (u8, [&[u8]; 3]) = match self {
             Self::Hello { from, to } => (1, [&MAGIC, from, to]),
             Self::Fetch(id) => (2, [id, &[], &[]]),
@@ -34,6 +38,8 @@ impl Packet {
             Self::Segment(id) => (4, [id, &[], &[]]),
             Self::None(id) => (5, [id, &[], &[]]),
             Self::Retired(id) => (6, [id, &[], &[]]),
+            Self::Where { to } => (7, [&MAGIC, to, &[]]),
+            Self::Here(address) => (8, [&address.to_le_bytes(), &[], &[]]),
         };
         let mut out = vec![kind];
         parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -41,7 +47,7 @@ impl Packet {
     }
 
     /// `None` for what is no packet of this version.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(in crate::channels) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let id = || SegmentId::try_from(rest).ok();
         match kind {
@@ -58,6 +64,10 @@ impl Packet {
             4 => id().map(Self::Segment),
             5 => id().map(Self::None),
             6 => id().map(Self::Retired),
+            7 => Some(Self::Where {
+                to: rest.strip_prefix(&MAGIC)?.try_into().ok()?,
+            }),
+            8 => Some(Self::Here(u64::from_le_bytes(rest.try_into().ok()?))),
             _ => None,
         }
     }
@@ -79,6 +89,8 @@ mod tests {
             Packet::Segment([4; 16]),
             Packet::None([5; 16]),
             Packet::Retired([6; 16]),
+            Packet::Where { to: [7; 16] },
+            Packet::Here(1 << 40),
         ];
         for packet in all {
             let bytes = packet.encode();
@@ -89,6 +101,6 @@ mod tests {
             }
             assert_eq!(Packet::decode(&[&bytes[..], &[0]].concat()), None);
         }
-        assert_eq!(Packet::decode(&[7; 17]), None);
+        assert_eq!(Packet::decode(&[9; 17]), None);
     }
 }

@@ -172,8 +172,8 @@ fn say(says: Vec<(OpId, Say)>, io: &mut LaneIo<'_>) {
 }
 
 impl Lane for MptLane {
-    fn carries(&self, source: &Buffer) -> bool {
-        source.len() as u64 >= self.from_len
+    fn pays(&self, len: u64) -> bool {
+        len >= self.from_len && self.stripes.state().road != Road::Closed
     }
 
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {

@@ -3,7 +3,7 @@
 //! For links on which one connection does not get all that is there: paced or throttled per connection, or long and with
 //! losses. Over loopback, and wherever the copying is the limit, it wins nothing; so it is in no default list, and used where
 //! it is asked for: [`ContextBuilder::prefer_channel`](crate::ContextBuilder::prefer_channel) at both ends. It leaves what is
-//! smaller than its threshold to the next channel.
+//! smaller than its threshold to the next channel, if there is one.
 //!
 //! ```text
 //!   writer                       the pipe's connection                        reader
@@ -18,8 +18,8 @@
 //!
 //! - The connections are opened when the first tensor is sent, not before; the end that accepted the pipe gives out tokens,
 //!   the other joins with them at the pipe's address ([`Further`]). Where that fails (the listener has stopped, something
-//!   between the two is full), or takes longer than 15 s, tensors travel on the pipe's own connection, with a round trip more
-//!   than by `basic`, until the pipe ends.
+//!   between the two is full), or takes longer than 15 s, the tensors that wait for them travel on the pipe's own
+//!   connection, with a round trip more than by `basic`, and later ones by the next channel.
 //! - No split beforehand: whichever connection has room takes the next chunk of 512 KiB. So a slow one carries less.
 //! - A task of its own drives each connection. A chunk is written from the sender's memory and read into the receiver's;
 //!   in between there is what the two systems buffer, nothing else.
@@ -95,7 +95,7 @@ impl MptChannel {
         Ok(self)
     }
 
-    /// For tensors from `bytes` on; smaller ones are left to the next channel.
+    /// For tensors from `bytes` on; smaller ones are left to the next channel, if there is one.
     pub fn from_len(mut self, bytes: u64) -> Self {
         self.from_len = bytes;
         self

@@ -1,0 +1,227 @@
+//! One end of channel `cma` on one pipe.
+//!
+//! An operation is in one table at a time: at the writer `shown` until the reader has read it or wants the bytes; at the reader
+//! `wanted` until it is told of the notice, then `reading` while a thread copies. Dropping what is `shown` takes its notice down.
+
+use std::collections::HashMap;
+
+use super::board::{Board, Notice};
+use super::copy::{Job, Outcome};
+use super::frame::{FromReader, FromWriter, Refusal, Ticket};
+use super::neighbour::Neighbour;
+use super::{Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
+use crate::device::{Buffer, BufferMut};
+use crate::sync::Arc;
+
+pub(super) struct CmaLane {
+    neighbour: Arc<Neighbour>,
+    worth: u64,
+    handle: LaneHandle,
+    setback: Setback,
+    shown: HashMap<OpId, Outgoing>,
+    wanted: HashMap<OpId, Want>,
+    reading: HashMap<OpId, Arc<Job>>,
+}
+
+/// What was sent.
+enum Outgoing {
+    Shown(Notice),
+    Unreadable(Buffer),
+}
+
+impl CmaLane {
+    pub(super) fn new(neighbour: Arc<Neighbour>, worth: u64, link: Link) -> Self {
+        Self {
+            neighbour,
+            worth,
+            handle: link.handle,
+            setback: link.setback,
+            shown: HashMap::new(),
+            wanted: HashMap::new(),
+            reading: HashMap::new(),
+        }
+    }
+
+    fn show(&self, source: &Buffer) -> Result<Notice, String> {
+        if let Some(reason) = self.setback.sending() {
+            return Err(reason.to_owned());
+        }
+        let (exchange, board) = (Exchange::here(), Board::here());
+        exchange.show_board(board.address());
+        exchange.open().map_err(|error| error.to_string())?;
+        let full = || "too many tensors are being read".to_owned();
+        board.show(source).ok_or_else(full)
+    }
+
+    /// The writer's part of an operation has been read, or is wanted as bytes.
+    fn answered(&mut self, op: OpId, answer: FromReader, io: &mut LaneIo<'_>) -> Result<(), Fault> {
+        let Some(outgoing) = self.shown.remove(&op) else {
+            return Ok(());
+        };
+        match (answer, outgoing) {
+            (FromReader::Done, Outgoing::Shown(notice)) => {
+                drop(notice);
+                io.sent(op);
+            }
+            (FromReader::Done, Outgoing::Unreadable(_)) => {
+                return Err(Fault("what was not shown has been read".to_owned()));
+            }
+            (FromReader::Bytes(refusal), outgoing) => {
+                if refusal.lasting {
+                    let reason = format!("the peer cannot read this process: {}", refusal.reason);
+                    self.setback.cannot_send(reason);
+                }
+                let source = match outgoing {
+                    Outgoing::Shown(notice) => notice.source().clone(),
+                    Outgoing::Unreadable(source) => source,
+                };
+                io.stream(op, source);
+            }
+        }
+        Ok(())
+    }
+
+    /// The reader has both a notice and a place for what it names.
+    fn read(
+        &mut self,
+        op: OpId,
+        ticket: Ticket,
+        want: Want,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), Fault> {
+        let len = match &want {
+            Want::Into(dest) => dest.len() as u64,
+            Want::Adopt { len, .. } => *len,
+        };
+        if ticket.len != len {
+            return Err(Fault(format!(
+                "a tensor of {} bytes instead of {len}",
+                ticket.len
+            )));
+        }
+        let Some(dest) = room(op, want, io) else {
+            return Ok(());
+        };
+        let job = Arc::new(Job::default());
+        self.reading.insert(op, job.clone());
+        let (neighbour, handle) = (self.neighbour.clone(), self.handle.clone());
+        io.spawn_blocking(move || {
+            if job.run(&neighbour, ticket, dest) {
+                handle.resume(op);
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Lane for CmaLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        let (frame, outgoing) = match self.show(&source) {
+            Ok(notice) => {
+                let ticket = Ticket {
+                    slot: notice.slot,
+                    number: notice.number,
+                    len: source.len() as u64,
+                };
+                (FromWriter::Notice(ticket), Outgoing::Shown(notice))
+            }
+            Err(reason) => {
+                tracing::debug!(reason, "a tensor is sent instead of read");
+                (FromWriter::Cannot, Outgoing::Unreadable(source))
+            }
+        };
+        self.shown.insert(op, outgoing);
+        io.control(op, frame.encode());
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, _: &mut LaneIo<'_>) {
+        self.wanted.insert(op, want);
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), Fault> {
+        if op.outgoing {
+            return self.answered(op, FromReader::decode(body)?, io);
+        }
+        let frame = FromWriter::decode(body)?;
+        let Some(want) = self.wanted.remove(&op) else {
+            return Ok(());
+        };
+        match frame {
+            FromWriter::Notice(ticket) => self.read(op, ticket, want, io),
+            FromWriter::Cannot => {
+                if let Some(dest) = room(op, want, io) {
+                    let reason = "as the writer says".to_owned();
+                    let lasting = false;
+                    ask_for_bytes(op, dest, Refusal { reason, lasting }, io);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        match dest {
+            None => io.sent(op),
+            Some(dest) => io.received(op, dest.freeze()),
+        }
+    }
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), Fault> {
+        let job = self.reading.remove(&op);
+        match job.and_then(|job| job.take_outcome()) {
+            Some(Outcome::Read(dest)) => {
+                io.copied(dest.len() as u64);
+                io.control(op, FromReader::Done.encode());
+                io.received(op, dest.freeze());
+            }
+            Some(Outcome::Refused(dest, refusal)) => {
+                tracing::debug!(refusal.reason, "a tensor is asked for instead of read");
+                if refusal.lasting {
+                    self.setback.cannot_receive(refusal.reason.as_str());
+                }
+                ask_for_bytes(op, dest, refusal, io);
+            }
+            // Its connection has ended with it, or will: the pipe says so.
+            Some(Outcome::Ended) | None => {}
+        }
+        Ok(())
+    }
+
+    fn pays(&self, len: u64) -> bool {
+        len >= self.worth && self.setback.sending().is_none()
+    }
+
+    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
+        self.shown.remove(&op);
+        self.wanted.remove(&op);
+        if let Some(job) = self.reading.remove(&op) {
+            job.cancel();
+        }
+    }
+}
+
+impl Drop for CmaLane {
+    fn drop(&mut self) {
+        self.reading.values().for_each(|job| job.cancel());
+    }
+}
+
+/// Memory to fill; `None` where there is none, and the operation is over.
+fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
+    match want {
+        Want::Into(dest) => Some(dest),
+        Want::Adopt { len, .. } => match io.allocate(len) {
+            Ok(dest) => Some(dest),
+            Err(error) => {
+                io.failed(op, error);
+                None
+            }
+        },
+    }
+}
+
+/// Has the writer send the bytes themselves.
+fn ask_for_bytes(op: OpId, dest: BufferMut, refusal: Refusal, io: &mut LaneIo<'_>) {
+    io.expect(op, dest);
+    io.control(op, FromReader::Bytes(refusal).encode());
+}

@@ -1,0 +1,123 @@
+//! Main memory of another process on this machine: the reader copies it, once, out of the writer's memory into its own.
+//!
+//! ```text
+//!   lane ── notice, "done" ── lane            on the pipe, between two lanes              lane.rs, frame.rs
+//!   board <── process_vm_readv ── neighbour   what there is to read; who reads it         board.rs, neighbour.rs, copy.rs
+//!   exchange ── "where is your board?" ──     of channel `lease`: the kernel says who it is
+//! ```
+//!
+//! The writer keeps the memory of an operation, puts a *notice* with its address on a board of its own process, and tells the
+//! reader which notice it is. The reader looks at the notice, copies, looks again, and says that it is done. So no address
+//! goes over the pipe, where strangers may listen: who cannot read the board learns nothing. And a copy is only good if the
+//! notice is still there afterwards: the writer takes it down before it lets go of the memory.
+//!
+//! Whether one process may read another's memory depends on both, on security modules and filters, and cannot be known but by
+//! trying. The first look at a notice is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
+//! pipe's connection, like over `basic`; the writer then chooses other channels.
+
+mod board;
+mod copy;
+mod frame;
+mod lane;
+mod neighbour;
+mod place;
+
+use self::lane::CmaLane;
+use self::neighbour::Neighbour;
+use self::place::Place;
+use super::lease::exchange::Exchange;
+use super::{Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
+use crate::device::Device;
+use crate::error::{Error, Misuse};
+use crate::sys::process_memory;
+
+/// What is worth reading this way, in bytes: less goes through a ring of shared memory sooner.
+const WORTH: u64 = 1 << 20;
+
+/// Channel `cma` (cross-memory attach): the reader copies tensors out of the writer's memory with `process_vm_readv`.
+///
+/// # Trust
+///
+/// It reads only where the system lets it: processes of one user, which may read each other's memory anyway, as far as Yama,
+/// seccomp and other security modules do not forbid it. A process whose kernel says that it is another one than the
+/// peer claims is not read.
+#[derive(Debug)]
+pub struct CmaChannel {
+    worth: u64,
+    within_process: bool,
+}
+
+impl Default for CmaChannel {
+    fn default() -> Self {
+        Self {
+            worth: WORTH,
+            within_process: false,
+        }
+    }
+}
+
+impl CmaChannel {
+    /// Between processes of this machine. Where the system does not allow it, the route says why.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same, after letting *every* process of this user read this one's memory, and debug it, until it ends
+    /// (`PR_SET_PTRACER_ANY`): where the Yama security module is set to 1, as some distributions do, only its ancestors can
+    /// otherwise. The permission belongs to the process, not to the channel, and nothing here takes it back.
+    pub fn readable_by_all() -> Self {
+        process_memory::let_all_read();
+        Self::new()
+    }
+
+    /// Where there are other channels, it carries tensors and payloads from this size on, in bytes: 1 MiB by default.
+    #[must_use]
+    pub fn pays_from(mut self, bytes: u64) -> Self {
+        self.worth = bytes;
+        self
+    }
+
+    /// Also where both ends are in one process, for which `xth` is better: for tests.
+    #[doc(hidden)]
+    pub fn also_within_process() -> Self {
+        Self {
+            within_process: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl Channel for CmaChannel {
+    fn name(&self) -> &'static str {
+        "cma"
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        let exchange = Exchange::here();
+        let place = Place::here(exchange.process(), exchange.name());
+        let place = place.as_ref().map_err(String::as_str);
+        vec![(Device::CPU, Place::describe(place))]
+    }
+
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        let ours = Place::parse(ours.1).map_err(|reason| format!("this end: {reason}"))?;
+        let theirs = Place::parse(theirs.1).map_err(|reason| format!("the peer: {reason}"))?;
+        ours.reaches(&theirs, self.within_process)
+    }
+
+    fn rides_up_to(&self) -> u64 {
+        self.worth
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        let descriptor = link.peer_devices.iter().find(|(device, _)| device.is_cpu());
+        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
+        let peer = Place::parse(descriptor)
+            .map_err(|reason| Misuse::Other(format!("channel cma: the peer: {reason}")))?;
+        let neighbour = Neighbour::of(peer.process, &peer.exchange);
+        Ok(Box::new(CmaLane::new(neighbour, self.worth, link)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! A process whose memory is read here: met once, at its exchange, where the kernel says which process it is.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::board::SLOT;
+use super::frame::{Refusal, Ticket};
+use crate::channels::lease::clerk::PATIENCE;
+use crate::channels::lease::packet::{self, Packet};
+use crate::process::Token;
+use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::process_memory::{self, Process, Unread};
+use crate::sys::unix_fds::PacketSocket;
+use crate::sys::{machine, peer};
+
+/// See the module's documentation. Lanes hold it.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    process: Token,
+    exchange: String,
+    met: Mutex<Option<Result<Arc<Met>, Refusal>>>,
+}
+
+/// A neighbour that was met.
+#[derive(Debug)]
+pub(super) struct Met {
+    pub(super) process: Process,
+    board: u64,
+}
+
+impl Neighbour {
+    /// The one whose exchange has this name.
+    pub(super) fn of(process: Token, exchange: &str) -> Arc<Self> {
+        static ALL: Mutex<Option<HashMap<Token, Weak<Neighbour>>>> = Mutex::new(None);
+        let mut all = lock(&ALL);
+        let all = all.get_or_insert_default();
+        if let Some(known) = all.get(&process).and_then(Weak::upgrade)
+            && known.exchange == exchange
+        {
+            return known;
+        }
+        all.retain(|_, known| known.strong_count() > 0);
+        let made = Arc::new(Self {
+            process,
+            exchange: exchange.to_owned(),
+            met: Mutex::default(),
+        });
+        all.insert(process, Arc::downgrade(&made));
+        made
+    }
+
+    /// Meets it, unless that was done. Waits for its exchange, for a bounded time.
+    pub(super) fn meet(&self) -> Result<Arc<Met>, Refusal> {
+        let mut met = lock(&self.met);
+        if let Some(met) = &*met {
+            return met.clone();
+        }
+        let result = self.introduce().map(Arc::new);
+        // What may be better next time is tried again.
+        if !matches!(&result, Err(refusal) if !refusal.lasting) {
+            *met = Some(result.clone());
+        }
+        result
+    }
+
+    fn introduce(&self) -> Result<Met, Refusal> {
+        let lasting = |reason| Refusal {
+            reason,
+            lasting: true,
+        };
+        let now = |errno: Errno| Refusal {
+            reason: format!("the writer's exchange: {errno}"),
+            lasting: false,
+        };
+        let socket = PacketSocket::connect(&self.exchange).map_err(now)?;
+        let who = peer::of_socket(&socket).map_err(|error| lasting(error.to_string()))?;
+        if who.user != machine::user() {
+            return Err(lasting(format!(
+                "the writer's exchange is one of user {}",
+                who.user
+            )));
+        }
+        let process = Process::behind(&socket).map_err(|error| Refusal {
+            reason: error.to_string(),
+            lasting: false,
+        })?;
+        let ask = Packet::Where { to: self.process };
+        socket.send(&ask.encode(), None).map_err(now)?;
+        let mut bytes = [0; packet::MAX];
+        let Some(len) = answer(&socket, &mut bytes).map_err(now)? else {
+            return Err(lasting(format!(
+                "the writer's exchange says nothing for {PATIENCE:?}"
+            )));
+        };
+        // It has answered: so the pidfd, which is older, is its.
+        match Packet::decode(&bytes[..len]) {
+            Some(Packet::Here(board)) => Ok(Met { process, board }),
+            _ => Err(lasting("the writer's exchange makes no sense".to_owned())),
+        }
+    }
+}
+
+/// `None`: it does not come.
+fn answer(socket: &PacketSocket, bytes: &mut [u8]) -> Result<Option<usize>, Errno> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match socket.recv(bytes) {
+            Err(Errno::EAGAIN) => {}
+            Err(errno) => return Err(errno),
+            Ok(received) if received.len == 0 => return Err(Errno::ECONNRESET),
+            Ok(received) => return Ok(Some(received.len)),
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let millis = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
+        let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::from(millis)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+impl Met {
+    /// Where the memory of a notice lies; `None` if the notice does not stand there (any more).
+    pub(super) fn look(&self, ticket: Ticket) -> Result<Option<u64>, Unread> {
+        let at = u64::from(ticket.slot) * SLOT as u64;
+        let at = self.board.checked_add(at).ok_or(Unread::Unmapped)?;
+        let mut slot = [0; SLOT];
+        self.process.read(at, &mut slot)?;
+        let mut words = slot.as_chunks::<8>().0.iter().copied();
+        let mut word = || words.next().map_or(0, u64::from_le_bytes);
+        let (number, address, len) = (word(), word(), word());
+        Ok((number == ticket.number && len == ticket.len).then_some(address))
+    }
+}
+
+impl From<Unread> for Refusal {
+    fn from(unread: Unread) -> Self {
+        let (reason, lasting) = match unread {
+            Unread::Ended => ("the writer's process has ended".to_owned(), false),
+            Unread::Unmapped => {
+                let reason = "the writer's memory cannot be read from outside its process";
+                (reason.to_owned(), false)
+            }
+            Unread::Denied(errno) => {
+                let lasting = matches!(errno, Errno::EPERM | Errno::ENOSYS | Errno::EACCES);
+                (process_memory::why(errno), lasting)
+            }
+        };
+        Self { reason, lasting }
+    }
+}

@@ -1,0 +1,206 @@
+//! A board that is read while it changes, exchanges that lie, and the examples of WIRE.md.
+
+use nix::errno::Errno;
+
+use super::board::{Board, SLOTS};
+use super::copy::{Outcome, fetch};
+use super::frame::{FromReader, FromWriter, Refusal, Ticket};
+use super::neighbour::Neighbour;
+use super::*;
+use crate::channels::lease::packet::{self, Packet};
+use crate::device::{Buffer, BufferMut};
+use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::unix_fds::PacketSocket;
+
+/// This process, as a neighbour of itself.
+fn myself() -> Arc<Neighbour> {
+    let exchange = Exchange::here();
+    exchange.show_board(Board::here().address());
+    exchange.open().unwrap();
+    Neighbour::of(exchange.process(), exchange.name())
+}
+
+fn shown(source: &Buffer) -> (board::Notice, Ticket) {
+    let notice = Board::here().show(source).unwrap();
+    let ticket = Ticket {
+        slot: notice.slot,
+        number: notice.number,
+        len: source.len() as u64,
+    };
+    (notice, ticket)
+}
+
+fn try_fetch(neighbour: &Neighbour, ticket: Ticket) -> Outcome {
+    let dest = BufferMut::zeroed(ticket.len as usize);
+    fetch(neighbour, ticket, dest, &AtomicBool::new(false)).unwrap()
+}
+
+#[track_caller]
+fn refusal(outcome: Outcome) -> Refusal {
+    match outcome {
+        Outcome::Refused(_, refusal) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_notice_names_is_read() {
+    let neighbour = myself();
+    for len in [1, 4096, (2 << 20) - 1, (9 << 20) + 5] {
+        let bytes: Vec<u8> = (0..len).map(|i: usize| (i * 31 / 7) as u8).collect();
+        let source = Buffer::from_vec(bytes.clone());
+        let (notice, ticket) = shown(&source);
+        match try_fetch(&neighbour, ticket) {
+            Outcome::Read(dest) => assert!(dest.freeze().as_bytes().unwrap() == bytes),
+            other => panic!("{other:?}"),
+        }
+        drop(notice);
+        let refusal = refusal(try_fetch(&neighbour, ticket));
+        assert!(refusal.reason.contains("notice") && !refusal.lasting);
+    }
+}
+
+#[test]
+fn a_notice_of_another_number_or_length_is_not_read() {
+    let neighbour = myself();
+    let source = Buffer::copy_from_slice(&[7; 1000]);
+    let (_notice, ticket) = shown(&source);
+    let number = Ticket {
+        number: ticket.number ^ 2,
+        ..ticket
+    };
+    let len = Ticket { len: 999, ..ticket };
+    for other in [number, len] {
+        assert!(!refusal(try_fetch(&neighbour, other)).lasting);
+    }
+}
+
+#[test]
+fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
+    let neighbour = myself();
+    let (send, tickets) = std::sync::mpsc::sync_channel(0);
+    let writer = std::thread::spawn(move || {
+        let mut memory = BufferMut::zeroed(3 << 20);
+        for round in 0..200u32 {
+            memory.as_bytes_mut().unwrap().fill(round as u8);
+            let mut source = memory.freeze();
+            let (notice, ticket) = shown(&source);
+            if send.send((round as u8, ticket)).is_err() {
+                return;
+            }
+            // From at once to about when the copy is through.
+            (0..round * 200).for_each(|_| std::hint::spin_loop());
+            drop(notice);
+            // The operation is over: the memory is its owner's again.
+            let bytes = source.as_bytes_mut().unwrap();
+            bytes.fill(0xff);
+            memory = BufferMut::zeroed(3 << 20);
+        }
+    });
+    let mut taken = 0;
+    for (round, ticket) in tickets {
+        match try_fetch(&neighbour, ticket) {
+            Outcome::Read(dest) => {
+                let dest = dest.freeze();
+                let bytes = dest.as_bytes().unwrap();
+                assert!(bytes.iter().all(|byte| *byte == round), "round {round}");
+                taken += 1;
+            }
+            Outcome::Refused(_, refusal) => assert!(!refusal.lasting),
+            Outcome::Ended => panic!("this process runs"),
+        }
+    }
+    writer.join().unwrap();
+    println!("{taken} of 200 were taken whole");
+}
+
+#[test]
+fn a_cancelled_copy_has_no_outcome() {
+    let neighbour = myself();
+    let (_notice, ticket) = shown(&Buffer::copy_from_slice(&[7; 1000]));
+    let cancelled = AtomicBool::new(true);
+    let outcome = fetch(&neighbour, ticket, BufferMut::zeroed(1000), &cancelled);
+    assert!(outcome.is_none());
+    assert!(cancelled.load(Ordering::Relaxed));
+}
+
+/// What a neighbour says whose exchange answers like this.
+fn met_with(answer: Option<Vec<u8>>) -> Refusal {
+    let name = format!("tensorpipe-test-{}", crate::process::random_name());
+    let listener = PacketSocket::listen(&name).unwrap();
+    let neighbour = Neighbour::of(crate::process::random_token(), &name);
+    let exchange = std::thread::spawn(move || {
+        let socket = loop {
+            match listener.accept() {
+                Ok(socket) => break socket,
+                Err(Errno::EAGAIN) => std::thread::yield_now(),
+                Err(errno) => panic!("{errno}"),
+            }
+        };
+        let mut bytes = [0; packet::MAX];
+        while socket.recv(&mut bytes).is_err() {
+            std::thread::yield_now();
+        }
+        if let Some(answer) = answer {
+            socket.send(&answer, None).unwrap();
+        }
+    });
+    let source = Buffer::copy_from_slice(&[7; 1000]);
+    let (_notice, ticket) = shown(&source);
+    let refusal = refusal(try_fetch(&neighbour, ticket));
+    exchange.join().unwrap();
+    refusal
+}
+
+#[test]
+fn an_exchange_that_lies_is_not_believed() {
+    let nonsense = met_with(Some(b"what?".to_vec()));
+    assert!(nonsense.lasting && nonsense.reason.contains("no sense"));
+    assert!(!met_with(None).lasting, "it hung up");
+    // Nothing is there; and no address is beyond the end of what there is.
+    for wild in [8, u64::MAX, u64::MAX - 100, 1 << 47] {
+        let refusal = met_with(Some(Packet::Here(wild).encode()));
+        assert!(refusal.reason.contains("cannot be read"), "{refusal:?}");
+    }
+    let absent = Neighbour::of([9; 16], "tensorpipe-nobody");
+    assert!(!absent.meet().unwrap_err().lasting, "it may come");
+    // Somebody who is not asked for says nothing.
+    let other = Neighbour::of([8; 16], Exchange::here().name());
+    myself();
+    assert!(other.meet().is_err());
+}
+
+const WIRE_MD: &str = include_str!("../../../../WIRE.md");
+
+/// The bytes of an example.
+fn example(name: &str) -> Vec<u8> {
+    let start = format!("```cma {name}\n");
+    let (_, rest) = WIRE_MD.split_once(&start).expect(name);
+    let (block, _) = rest.split_once("```").expect(name);
+    let words = block.lines().flat_map(|line| {
+        let bytes = line.split('#').next().unwrap_or_default();
+        bytes.split_whitespace()
+    });
+    words
+        .map(|word| u8::from_str_radix(word, 16).expect(word))
+        .collect()
+}
+
+#[test]
+fn the_examples_are_what_the_code_writes_and_reads() {
+    let notice = FromWriter::Notice(Ticket {
+        slot: 7,
+        number: 0x8877_6655_4433_2211,
+        len: 16 << 20,
+    });
+    assert_eq!(example("NOTICE"), notice.encode());
+    let answer = FromReader::Bytes(Refusal {
+        reason: "why".to_owned(),
+        lasting: true,
+    });
+    assert_eq!(example("BYTES"), answer.encode());
+    let ask = Packet::Where { to: [0x33; 16] };
+    assert_eq!(example("WHERE"), ask.encode());
+    assert_eq!(WIRE_MD.matches("```cma ").count(), 3);
+    assert_eq!(SLOTS, 1024, "as WIRE.md says");
+}

@@ -1,0 +1,226 @@
+//! Reading the memory of another process of this machine.
+//!
+//! Invariant: what was read is that process's, and no other's that has its number now. The number comes from the kernel, for the
+//! other end of a socket; a pidfd made at the same time says, before and after each read, that the process runs; and while it
+//! runs nobody else gets its number.
+
+#![allow(unsafe_code, reason = "nix has no form of `PR_SET_PTRACER`")]
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+use super::peer;
+use crate::error::SystemError;
+
+/// A process whose memory is read.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: Pid,
+    /// Readable once it has ended.
+    pidfd: OwnedFd,
+}
+
+/// Why memory was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// The process has ended.
+    Ended,
+    /// It has no memory there, or none that can be read this way.
+    Unmapped,
+    /// The system does not let this process read it.
+    Denied(Errno),
+}
+
+impl Process {
+    /// The one that connected `socket`, or listened for it. Who relies on it hears from it on that socket afterwards: then
+    /// the pidfd is its.
+    ///
+    /// # Errors
+    /// What the system says; `ESRCH` for a process that cannot be seen from here.
+    pub(crate) fn behind(socket: impl AsFd) -> Result<Self, SystemError> {
+        let pid = peer::of_socket(&socket)?.pid;
+        if pid <= 0 {
+            let source = Errno::ESRCH.into();
+            return Err(SystemError::new("getsockopt", "SO_PEERCRED", source));
+        }
+        Ok(Self {
+            pid: Pid::from_raw(pid),
+            pidfd: peer::pidfd(&socket)?,
+        })
+    }
+
+    /// Fills `dest` with what it has at `from`. After an error, parts of `dest` may be overwritten.
+    ///
+    /// # Errors
+    /// See [`Unread`].
+    pub(crate) fn read(&self, from: u64, dest: &mut [u8]) -> Result<(), Unread> {
+        let from = usize::try_from(from).map_err(|_| Unread::Unmapped)?;
+        from.checked_add(dest.len()).ok_or(Unread::Unmapped)?;
+        let mut done = 0;
+        while done < dest.len() {
+            self.runs()?;
+            let remote = RemoteIoVec {
+                base: from + done,
+                len: dest.len() - done,
+            };
+            let mut local = [IoSliceMut::new(&mut dest[done..])];
+            match process_vm_readv(self.pid, &mut local, &[remote]) {
+                Ok(0) | Err(Errno::EFAULT) => return Err(Unread::Unmapped),
+                Ok(len) => done += len,
+                Err(Errno::EINTR) => {}
+                Err(Errno::ESRCH) => return Err(Unread::Ended),
+                Err(errno) => return Err(Unread::Denied(errno)),
+            }
+        }
+        self.runs()
+    }
+
+    fn runs(&self) -> Result<(), Unread> {
+        let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::ZERO) {
+            Ok(0) => Ok(()),
+            // Without an answer it may be anybody.
+            _ => Err(Unread::Ended),
+        }
+    }
+}
+
+/// Whether this process may read memory of others at all: it reads its own.
+///
+/// # Errors
+/// What the system says: the call is missing, or filtered.
+pub(crate) fn probe() -> Result<(), Errno> {
+    let (here, mut there) = ([0xa5_u8; 16], [0; 16]);
+    let remote = RemoteIoVec {
+        base: here.as_ptr().expose_provenance(),
+        len: here.len(),
+    };
+    let len = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut there)], &[remote])?;
+    match len == here.len() && std::hint::black_box(here) == there {
+        true => Ok(()),
+        false => Err(Errno::EIO),
+    }
+}
+
+/// In words, for whoever has to change something.
+pub(crate) fn why(errno: Errno) -> String {
+    let reason = match errno {
+        Errno::ENOSYS => {
+            "this kernel has no such call (CONFIG_CROSS_MEMORY_ATTACH), or a seccomp filter hides it"
+        }
+        Errno::EPERM => match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+            .as_deref()
+            .map(str::trim)
+        {
+            Ok("1") => {
+                "kernel.yama.ptrace_scope is 1, so a process is read by its ancestors only; have it make its channel with `CmaChannel::readable_by_all`, or set that to 0"
+            }
+            Ok("2") => {
+                "kernel.yama.ptrace_scope is 2, so reading needs CAP_SYS_PTRACE; give it, or set that to 0"
+            }
+            Ok("3") => {
+                "kernel.yama.ptrace_scope is 3, so no process is read; start the machine with 0"
+            }
+            _ => {
+                "a seccomp filter or a security module forbids it, or the process has changed its rights (it is not dumpable, or has capabilities that the reader lacks)"
+            }
+        },
+        _ => "",
+    };
+    match reason {
+        "" => format!("process_vm_readv: {errno}"),
+        reason => format!("process_vm_readv: {errno}: {reason}"),
+    }
+}
+
+/// Lets every process of this user read this one's memory, where Yama lets its ancestors only. Where there is no Yama, they
+/// can already.
+pub(crate) fn let_all_read() {
+    // SAFETY: the call takes numbers, and touches no memory.
+    let set = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    // EINVAL: there is no Yama.
+    if let Err(errno) = Errno::result(set)
+        && errno != Errno::EINVAL
+    {
+        tracing::warn!(%errno, "other processes may not be able to read this one's memory");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn myself() -> Process {
+        let (one, _two) = UnixStream::pair().unwrap();
+        Process::behind(&one).unwrap()
+    }
+
+    #[test]
+    fn memory_is_read_where_it_is() {
+        probe().unwrap();
+        let source: Vec<u8> = (0..100_000).map(|i| (i * 7) as u8).collect();
+        let mut dest = vec![0; source.len()];
+        let from = source.as_ptr().expose_provenance() as u64;
+        myself().read(from, &mut dest).unwrap();
+        assert!(source == dest);
+        myself().read(from, &mut []).unwrap();
+    }
+
+    #[test]
+    fn addresses_of_nothing_are_refused() {
+        let mut dest = [0; 64];
+        for from in [0, 8, u64::MAX - 8, u64::MAX - 100, 1 << 63] {
+            assert_eq!(myself().read(from, &mut dest), Err(Unread::Unmapped));
+        }
+    }
+
+    #[test]
+    fn what_was_a_process_is_not_read() {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        // SAFETY: the call takes two numbers, and touches no memory.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+        assert!(fd >= 0);
+        // SAFETY: the call has just made this descriptor.
+        let pidfd: OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd as i32) };
+        // The other process's pidfd, and a number that is somebody's: as if it were used again.
+        let reused = Process {
+            pid: Pid::this(),
+            pidfd: pidfd.try_clone().unwrap(),
+        };
+        let gone = Process { pid, pidfd };
+        let source = [3_u8; 64];
+        let from = source.as_ptr().expose_provenance() as u64;
+        let mut dest = [0; 64];
+        assert_eq!(reused.read(from, &mut dest), Ok(()));
+        dest.fill(0);
+        child.kill().unwrap();
+        // Not waited for: it is a zombie until `wait`.
+        let mut ended = [PollFd::new(gone.pidfd.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut ended, PollTimeout::from(10_000_u16)), Ok(1));
+        assert_eq!(gone.read(from, &mut dest), Err(Unread::Ended));
+        child.wait().unwrap();
+        assert_eq!(gone.read(from, &mut dest), Err(Unread::Ended));
+        assert_eq!(reused.read(from, &mut dest), Err(Unread::Ended));
+        assert_eq!(dest, [0; 64], "nothing was read");
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        assert!(why(Errno::ENOSYS).contains("seccomp"));
+        assert!(why(Errno::EPERM).len() > 60);
+        assert!(why(Errno::ENOMEM).contains("process_vm_readv"));
+    }
+}
