@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{BasicChannel, CmaChannel, LeaseChannel, XthChannel};
+use tensorpipe::channels::{BasicChannel, CmaChannel, LeaseChannel, MptChannel, XthChannel};
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::{Buffer, BufferMut, Device, Pool};
 
@@ -21,6 +21,8 @@ tensorpipe::channel_conformance!(
         |buffer| buffer.as_bytes().unwrap().to_vec(),
     )
 );
+// Whatever the size.
+tensorpipe::channel_conformance!(mpt, || Arc::new(MptChannel::new().from_len(0)));
 tensorpipe::channel_conformance!(xth, || Arc::new(XthChannel::new()));
 
 /// Only what lies in lendable memory can be lent.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tensorpipe::conformance;
 
 /// Rows of upstream's scenarios: a suite whose backend is not here yet is one row.
-const ROWS: usize = 118;
+const ROWS: usize = 125;
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -19,12 +19,16 @@
 
 mod basic;
 mod cma;
+mod further;
 mod lease;
+mod mpt;
 mod xth;
 
 pub use basic::BasicChannel;
 pub use cma::CmaChannel;
+pub use further::{Expected, Further, JoinToken};
 pub use lease::LeaseChannel;
+pub use mpt::MptChannel;
 pub use xth::XthChannel;
 
 use std::sync::Arc;
@@ -78,6 +82,8 @@ pub trait Channel: Send + Sync + 'static {
 pub struct Link {
     /// The connections that it asked for, in the same order at both ends.
     pub connections: Vec<Box<dyn Connection>>,
+    /// How to get more of them later.
+    pub further: Further,
     /// For work that is done elsewhere.
     pub handle: LaneHandle,
     /// Whether this is the end that connected.
@@ -101,6 +107,7 @@ impl std::fmt::Debug for Link {
 impl Link {
     pub(crate) fn new(
         connections: Vec<Box<dyn Connection>>,
+        further: Further,
         handle: LaneHandle,
         connector: bool,
         peer_devices: Vec<(Device, Vec<u8>)>,
@@ -109,6 +116,7 @@ impl Link {
     ) -> Self {
         Self {
             connections,
+            further,
             handle,
             connector,
             peer_devices,

@@ -23,6 +23,7 @@ use crate::config::{Limits, Timeouts};
 use crate::context::Context;
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::{Error, ResetCode};
+use crate::listener::Listener;
 use crate::message::{Allocation, Message, MessageTensor, Place};
 use crate::pipe::{Handler, Incoming, Pipe};
 use crate::tensor::{DType, Tensor};
@@ -41,6 +42,8 @@ pub struct Subject {
     upload: Arc<Upload>,
     room: Arc<Room>,
     download: Arc<Download>,
+    /// A channel may open connections later.
+    listeners: Arc<Mutex<Vec<Listener>>>,
 }
 
 impl std::fmt::Debug for Subject {
@@ -76,6 +79,7 @@ impl Subject {
             upload: Arc::new(upload),
             room: Arc::new(room),
             download: Arc::new(download),
+            listeners: Arc::default(),
         }
     }
 
@@ -101,8 +105,7 @@ impl Subject {
     /// Two ends, of two contexts: the one that connected, the one that accepted.
     async fn pair(&self) -> (Pipe, Pipe) {
         let (client, server) = (self.context("client"), self.context("server"));
-        let listener = within("listen", server.listen(["tcp://127.0.0.1:0"])).await;
-        let listener = listener.unwrap_or_else(|error| panic!("{error}"));
+        let listener = listen(&server).await;
         let url = listener.url().to_string();
         let (client, server) = within("a pipe", async {
             tokio::join!(client.connect(&url), listener.accept())
@@ -115,7 +118,13 @@ impl Subject {
             let chosen = pipe.route().channels.iter().any(|route| route.name == name);
             assert!(chosen, "`{name}` was not chosen: {}", pipe.route());
         }
+        self.keep(listener);
         (client, server)
+    }
+
+    /// Until the scenario ends.
+    fn keep(&self, listener: Listener) {
+        crate::sync::lock(&self.listeners).push(listener);
     }
 
     fn tensor(&self, len: usize, seed: u64) -> MessageTensor {
@@ -153,6 +162,11 @@ impl Subject {
         written.unwrap_or_else(|error| panic!("write: {error}"));
         self.check(&read.unwrap_or_else(|error| panic!("read: {error}")), parts);
     }
+}
+
+async fn listen(context: &Context) -> Listener {
+    let listener = within("listen", context.listen(["tcp://127.0.0.1:0"])).await;
+    listener.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[doc(hidden)]

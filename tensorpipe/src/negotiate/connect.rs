@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::task::JoinSet;
 
 use super::establish::{Established, OpenChannel, Stays, establish};
+use super::further;
 use super::joining::{First, Joining};
 use super::prefixed::Prefixed;
 use super::{Guest, purpose};
@@ -73,8 +74,8 @@ async fn handshake(
                 },
             )
         })?;
-        match join(&**better, address, *token).await {
-            Ok(connection) => {
+        match ask_to_join(&**better, address, *token).await {
+            Ok(Guest { connection, .. }) => {
                 // Used at once; it goes back to the first connection if the listener rejects it.
                 moved_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
@@ -103,7 +104,14 @@ async fn handshake(
         }
     }
     join_channels(&mut channels, &answer, &route).await?;
+    let further = further::joins(
+        route.0.clone(),
+        route.1,
+        answer.name.as_str().into(),
+        context.timeouts.handshake,
+    );
     Ok(Established {
+        further,
         ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
@@ -198,7 +206,7 @@ async fn join_channels(
             let (transport, address) = (transport.clone(), address.clone());
             let peer: Arc<str> = answer.name.as_str().into();
             joins.spawn(async move {
-                let connection = join(&*transport, &address, token).await?;
+                let connection = ask_to_join(&*transport, &address, token).await?.connection;
                 let joining = Joining::new(connection, peer, None);
                 Ok((i, j, Box::new(joining) as Box<dyn Connection>))
             });
@@ -219,11 +227,12 @@ async fn join_channels(
     Ok(())
 }
 
-async fn join(
+/// A connection that has said what it wants to join; it is used before the listener has said yes, or not.
+pub(super) async fn ask_to_join(
     transport: &dyn Transport,
     address: &str,
     token: Token,
-) -> Result<Box<dyn Connection>, Error> {
+) -> Result<Guest, Error> {
     let connection = transport.connect(address).await?;
     stop::at(stop::JOIN_CONNECTED);
     let mut guest = Guest::new(connection, address);
@@ -231,5 +240,5 @@ async fn join(
         .send(&ClientHandshake::hello(&Purpose::Join(token)))
         .await?;
     stop::at(stop::JOIN_SENT);
-    Ok(guest.connection)
+    Ok(guest)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::channels::{Channel, Link};
+use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
@@ -42,6 +42,8 @@ pub(super) struct Established {
     pub(super) channels: Vec<OpenChannel>,
     pub(super) refusals: Vec<(String, String)>,
     pub(super) connector: bool,
+    /// How channels get more connections later.
+    pub(super) further: Further,
     /// Its place among the pipes of its listener.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
@@ -109,6 +111,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         let handle = LaneHandle::new(&core);
         let link = Link::new(
             open.connections,
+            established.further.clone(),
             handle,
             established.connector,
             open.peer_devices,

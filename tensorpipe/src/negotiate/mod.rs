@@ -2,9 +2,11 @@
 
 mod connect;
 mod establish;
+mod further;
 mod joining;
 mod prefixed;
 mod receive;
+mod ticket;
 
 pub(crate) use connect::connect;
 pub(crate) use receive::{Entrance, receive, turn_away};

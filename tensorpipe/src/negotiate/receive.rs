@@ -10,14 +10,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::Guest;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
+use super::further;
 use super::joining::SAID_MAX;
 use super::prefixed::Prefixed;
+use super::ticket::Ticket;
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
 use crate::device::Device;
 use crate::error::Error;
 use crate::pipe::Pipe;
-use crate::process::{process_id, random_token};
+use crate::process::process_id;
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, ServerHandshake, select};
 use crate::proto::wire::hello::{
     Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
@@ -26,18 +28,13 @@ use crate::stop;
 use crate::sync::{Mutex, lock};
 use crate::transports::{Connection, Transport};
 
-/// A connection that joined.
-struct Joined {
-    guest: Guest,
-}
-
 /// What the handshakes of one listener share.
 pub(crate) struct Entrance {
     context: Arc<Inner>,
     /// Where pipes can be moved to: transport, address or why there is none.
     side_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token serves once.
-    expected: Mutex<HashMap<Token, oneshot::Sender<Joined>>>,
+    pub(super) expected: Mutex<HashMap<Token, oneshot::Sender<Guest>>>,
     places: Arc<Semaphore>,
     pipes: mpsc::UnboundedSender<Pipe>,
 }
@@ -76,7 +73,7 @@ pub(crate) fn turn_away(mut connection: Box<dyn Connection>) {
 
 /// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing.
 pub(crate) async fn receive(
-    entrance: &Entrance,
+    entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     connection: Box<dyn Connection>,
 ) {
@@ -96,7 +93,7 @@ pub(crate) async fn receive(
 }
 
 async fn handshake(
-    entrance: &Entrance,
+    entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     mut guest: Guest,
 ) -> Result<Option<Established>, Error> {
@@ -125,10 +122,10 @@ async fn handshake(
             let waiting = lock(&entrance.expected).remove(&token);
             let guest = match waiting {
                 None => guest,
-                Some(waiting) => match waiting.send(Joined { guest }) {
+                Some(waiting) => match waiting.send(guest) {
                     Ok(()) => return Ok(None),
                     // Its pipe has gone on without it.
-                    Err(late) => late.guest,
+                    Err(late) => late,
                 },
             };
             guest.reject_join().await?;
@@ -164,7 +161,7 @@ async fn handshake(
 
 /// Chooses, answers, and waits for the connections that the answer asks for.
 async fn welcome(
-    entrance: &Entrance,
+    entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     mut guest: Guest,
     peer_name: String,
@@ -174,14 +171,23 @@ async fn welcome(
 ) -> Result<Established, Error> {
     let context = &entrance.context;
     let selection = choose(entrance, transport.name(), &brochure);
-    let mut tickets = Tickets {
-        entrance,
-        tokens: Vec::new(),
+    let still = Arc::downgrade(entrance);
+    // What is not used by the end of the handshake is void.
+    let mut tickets = Vec::new();
+    let mut issue = || {
+        let (ticket, joined) = Ticket::issue(&still)?;
+        let token = ticket.token();
+        tickets.push(ticket);
+        Some((token, joined))
     };
-    let moved = selection.moved.map(|(name, address)| {
-        let (token, joined) = tickets.issue();
-        (name, address, token, joined)
-    });
+    let stopped = || guest.lost("the listener has stopped");
+    let moved = match selection.moved {
+        None => None,
+        Some((name, address)) => {
+            let (token, joined) = issue().ok_or_else(stopped)?;
+            Some((name, address, token, joined))
+        }
+    };
     let mut channels = Vec::new();
     let mut chosen = Vec::new();
     let mut joining = Vec::new();
@@ -189,7 +195,7 @@ async fn welcome(
         let channel = &context.channels[selected.index];
         let mut tokens = Vec::new();
         for _ in 0..selected.connections {
-            let (token, joined) = tickets.issue();
+            let (token, joined) = issue().ok_or_else(stopped)?;
             tokens.push(token);
             joining.push((channels.len(), joined));
         }
@@ -250,7 +256,7 @@ async fn welcome(
                 // Lets go of the first connection, then says so.
                 guest = Guest {
                     name: guest.name,
-                    ..joined.guest
+                    ..joined
                 };
                 guest.send(&ServerHandshake::joined()).await?;
             }
@@ -260,15 +266,14 @@ async fn welcome(
         }
     }
     for (channel, joined) in joining {
-        let mut joined = joined
+        let joined = joined
             .await
             .map_err(|_| guest.lost("a channel's connection never came"))?;
-        joined.guest.send(&ServerHandshake::joined()).await?;
-        channels[channel]
-            .connections
-            .push(joined.guest.into_connection());
+        let connection = joined.let_join().await?;
+        channels[channel].connections.push(connection);
     }
     Ok(Established {
+        further: further::expects(entrance, peer_name.as_str().into()),
         ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
@@ -286,31 +291,6 @@ async fn welcome(
 
 /// How much later than the end of a connector's first connection its second one may be seen.
 const JOINS_WITHIN: Duration = Duration::from_secs(1);
-
-/// Tokens given out for one pipe: what is not used by the end of its handshake is void.
-struct Tickets<'a> {
-    entrance: &'a Entrance,
-    tokens: Vec<Token>,
-}
-
-impl Tickets<'_> {
-    fn issue(&mut self) -> (Token, oneshot::Receiver<Joined>) {
-        let token = random_token();
-        let (sender, receiver) = oneshot::channel();
-        lock(&self.entrance.expected).insert(token, sender);
-        self.tokens.push(token);
-        (token, receiver)
-    }
-}
-
-impl Drop for Tickets<'_> {
-    fn drop(&mut self) {
-        let mut expected = lock(&self.entrance.expected);
-        self.tokens
-            .iter()
-            .for_each(|token| drop(expected.remove(token)));
-    }
-}
 
 fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selection {
     let context = &entrance.context;
@@ -392,9 +372,15 @@ impl Guest {
         Ok(())
     }
 
+    /// Tells a connection that it has joined.
+    pub(super) async fn let_join(mut self) -> Result<Box<dyn Connection>, Error> {
+        self.send(&ServerHandshake::joined()).await?;
+        Ok(self.into_connection())
+    }
+
     /// The connection alone, for a channel. What its peer sent already would be lost: a connector sends nothing on a
     /// channel's connection before the pipe is open at both ends.
-    fn into_connection(self) -> Box<dyn Connection> {
+    pub(super) fn into_connection(self) -> Box<dyn Connection> {
         Prefixed::over(self.input, self.connection)
     }
 }

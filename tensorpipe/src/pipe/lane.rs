@@ -8,7 +8,7 @@ use super::stats::LaneStats;
 use super::waiter::wake_all;
 use crate::channels::ChannelFault;
 use crate::device::{Buffer, BufferMut, Pool};
-use crate::error::Error;
+use crate::error::{Error, PeerFault};
 use crate::proto::{OpId, PipeState};
 use crate::sync::{Weak, lock};
 
@@ -191,6 +191,21 @@ impl LaneHandle {
     /// Ends the pipe: a connection of the channel's own is lost, or its peer sends nonsense on it.
     pub fn broken(&self, error: Error) {
         self.with(|core| core.fail(error));
+    }
+
+    /// Ends the pipe: what was on a connection of the channel's own is lost, for this reason.
+    pub fn lost(&self, reason: &str) {
+        self.with(|core| core.fail(core.lost(reason)));
+    }
+
+    /// Ends the pipe: on a connection of its own the peer's lane of `channel` has sent nonsense.
+    pub fn fault(&self, channel: &'static str, ChannelFault(what): ChannelFault) {
+        self.with(|core| {
+            core.fail(Error::Peer {
+                pipe: core.name.clone(),
+                fault: PeerFault::Channel { channel, what },
+            });
+        });
     }
 
     fn result(&self, result: LaneResult) {

@@ -7,6 +7,7 @@ pub(crate) mod ledger;
 pub(crate) mod machine;
 pub(crate) mod memfd;
 pub(crate) mod memory;
+pub(crate) mod pacing;
 pub(crate) mod peer;
 pub(crate) mod process_memory;
 pub(crate) mod segment;

@@ -3,7 +3,9 @@
 
 use std::io::{self, IoSlice, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::error::{Error, Misuse, SystemError};
+use crate::sync::{AtomicU64, Ordering};
+use crate::sys::pacing;
 
 /// Bytes in the kernel that are not on the wire yet: kept low, so that a control frame does not wait behind megabytes.
 const NOT_SENT_LOW_WATER: u32 = 1 << 20;
@@ -24,13 +28,55 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const BACKLOG: u32 = 1024;
 
 /// Transport `tcp`: `tcp://HOST:PORT`, over IPv4 and IPv6.
-#[derive(Debug, Default)]
-pub struct TcpTransport(());
+#[derive(Default)]
+pub struct TcpTransport {
+    paced: Option<Paced>,
+}
+
+/// At most how many bytes a second connection number so-and-so of a transport sends.
+type Pace = dyn Fn(u64) -> Option<u64> + Send + Sync;
+
+/// The connections of one transport, counted.
+#[derive(Clone)]
+struct Paced {
+    pace: Arc<Pace>,
+    made: Arc<AtomicU64>,
+}
 
 impl TcpTransport {
     /// Works everywhere.
     pub fn new() -> Self {
-        Self(())
+        Self::default()
+    }
+
+    /// For tests and measurements of narrow links on one machine: `pace` hears the number of each connection made or
+    /// accepted, from 0 in their order, and says at most how many bytes a second it sends (SO_MAX_PACING_RATE).
+    #[doc(hidden)]
+    pub fn paced(pace: impl Fn(u64) -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self {
+            paced: Some(Paced {
+                pace: Arc::new(pace),
+                made: Arc::default(),
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TcpTransport")
+    }
+}
+
+impl Paced {
+    fn apply(paced: Option<&Self>, stream: &TcpStream) -> Result<(), Error> {
+        let rate = paced.and_then(|paced| {
+            let number = paced.made.fetch_add(1, Ordering::SeqCst);
+            (paced.pace)(number)
+        });
+        let Some(rate) = rate else { return Ok(()) };
+        pacing::set_max_pacing_rate(stream.as_fd(), rate)
+            .map_err(|error| SystemError::new("setsockopt", "SO_MAX_PACING_RATE", error).into())
     }
 }
 
@@ -52,6 +98,7 @@ impl Transport for TcpTransport {
             for to in resolve(address).await? {
                 match TcpStream::connect(to).await {
                     Ok(stream) => {
+                        Paced::apply(self.paced.as_ref(), &stream)?;
                         return Ok(Box::new(TcpConnection::new(stream)?) as Box<dyn Connection>);
                     }
                     Err(error) => last = Some(SystemError::new("connect", to.to_string(), error)),
@@ -66,7 +113,10 @@ impl Transport for TcpTransport {
             let mut last = None;
             for at in resolve(address).await? {
                 match bind(at) {
-                    Ok(listener) => return Ok(Box::new(listener) as Box<dyn Acceptor>),
+                    Ok(mut acceptor) => {
+                        acceptor.paced = self.paced.clone();
+                        return Ok(Box::new(acceptor) as Box<dyn Acceptor>);
+                    }
                     Err(error) => last = Some(SystemError::new("listen", at.to_string(), error)),
                 }
             }
@@ -88,6 +138,7 @@ fn bind(at: SocketAddr) -> io::Result<TcpAcceptor> {
     Ok(TcpAcceptor {
         address: listener.local_addr()?,
         listener,
+        paced: None,
     })
 }
 
@@ -134,6 +185,7 @@ fn no_address(address: &str) -> SystemError {
 struct TcpAcceptor {
     address: SocketAddr,
     listener: TcpListener,
+    paced: Option<Paced>,
 }
 
 impl Acceptor for TcpAcceptor {
@@ -144,9 +196,9 @@ impl Acceptor for TcpAcceptor {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
         let accepted = std::task::ready!(self.listener.poll_accept(cx));
         Poll::Ready(match accepted {
-            Ok((stream, _)) => {
-                TcpConnection::new(stream).map(|connection| Box::new(connection) as _)
-            }
+            Ok((stream, _)) => Paced::apply(self.paced.as_ref(), &stream)
+                .and_then(|()| TcpConnection::new(stream))
+                .map(|connection| Box::new(connection) as _),
             Err(error) => Err(SystemError::new("accept", self.address.to_string(), error).into()),
         })
     }

@@ -58,6 +58,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "sync",
             // Shared memory and sockets between processes.
             "sys",
+            "transports::BoxFuture",
             "transports::Connection",
         ],
     ),
@@ -197,10 +198,11 @@ const RPC: &[(&str, &[&str])] = &[
 const ON_TOP: [&str; 2] = ["blocking", "conformance"];
 
 /// Backends by name: only their own folders and the lists of defaults know them.
-const BACKENDS: [&str; 5] = [
+const BACKENDS: [&str; 6] = [
     "MemoryTransport",
     "TcpTransport",
     "XthChannel",
+    "MptChannel",
     "LeaseChannel",
     "BasicChannel",
 ];

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Subject, eventually, within};
+use super::{Subject, eventually, listen, within};
 use crate::device::Memory;
 use crate::error::Error;
 use crate::message::Message;
@@ -60,13 +60,10 @@ async fn mortal<W: Future<Output = ()> + 'static>(
     subject: &Subject,
     work: impl FnOnce(Subject, Pipe) -> W + Send + 'static,
 ) -> (Pipe, Peer) {
-    let listener = subject
-        .context("survivor")
-        .listen(["tcp://127.0.0.1:0"])
-        .await;
-    let listener = listener.unwrap_or_else(|error| panic!("{error}"));
+    let listener = listen(&subject.context("survivor")).await;
     let peer = Peer::start(subject, listener.url().to_string(), work);
     let pipe = within("accept", listener.accept()).await;
+    subject.keep(listener);
     (pipe.unwrap_or_else(|error| panic!("{error}")), peer)
 }
 

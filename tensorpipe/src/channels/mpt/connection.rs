@@ -1,0 +1,202 @@
+//! The task of one further connection: both directions at once, until the pipe or the connection ends.
+//!
+//! Writing pulls a chunk when the one before it is with the system, so what waits here is one chunk at most. Reading puts
+//! each chunk where it belongs, and throws away those of tensors that nobody waits for any more.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::watch;
+
+use super::frame::{ChunkHead, Frame, HEADER_LEN};
+use super::line::Line;
+use super::sending::Chunk;
+use super::stripes::Stripes;
+use super::{ChannelFault, Connection, NAME, OpId};
+
+/// Read at once of what is thrown away, in bytes.
+const SINK: usize = 16 << 10;
+
+/// Where the peer is gone, its pipe's connection says better why: it gets that long to do so.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// How a connection ended.
+enum End {
+    Broken(String),
+    Nonsense(ChannelFault),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it was closed".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+impl From<ChannelFault> for End {
+    fn from(fault: ChannelFault) -> Self {
+        Self::Nonsense(fault)
+    }
+}
+
+/// Moves chunks over connection number `number` until it ends, or `over` does, with the pipe.
+pub(super) async fn run(
+    connection: Box<dyn Connection>,
+    number: usize,
+    stripes: Arc<Stripes>,
+    mut over: watch::Receiver<()>,
+) {
+    let ends = connection.ends();
+    let line = Line::new();
+    stripes.opened();
+    let (reader, writer) = tokio::io::split(connection);
+    let end = tokio::select! {
+        biased;
+        _ = over.changed() => return,
+        Err(end) = read(reader, &line, &stripes) => end,
+        Err(end) = write(writer, &line, &stripes, number) => end,
+        silence = line.silence() => End::Broken(format!("no chunk was confirmed for {silence:?}")),
+        else => return,
+    };
+    match end {
+        End::Nonsense(fault) => stripes.handle.fault(NAME, fault),
+        End::Broken(reason) => {
+            if !stripes.closed(&line) {
+                tracing::debug!(%ends, %reason, "a connection of channel mpt has ended; nothing is lost");
+                return;
+            }
+            if tokio::time::timeout(GRACE, over.changed()).await.is_err() {
+                let reason = format!("connection {number} of channel {NAME} ({ends}): {reason}");
+                stripes.handle.lost(&reason);
+            }
+        }
+    }
+}
+
+type Never = std::convert::Infallible;
+
+async fn write(
+    mut writer: WriteHalf<Box<dyn Connection>>,
+    line: &Line,
+    stripes: &Stripes,
+    number: usize,
+) -> Result<Never, End> {
+    loop {
+        let mut work = pin!(stripes.work.notified());
+        // From here on it hears of new ones.
+        work.as_mut().enable();
+        let chunks = line.take_to_confirm();
+        if chunks > 0 {
+            writer.write_all(&Frame::Taken(chunks).encode()).await?;
+        }
+        if let Some(chunk) = stripes.pull() {
+            line.sends(chunk.op);
+            write_chunk(&mut writer, &chunk).await?;
+            stripes.count_sent(number);
+            drop(chunk);
+            // Reading is of the same task.
+            tokio::task::yield_now().await;
+            continue;
+        }
+        writer.flush().await?;
+        tokio::select! {
+            () = work => {}
+            () = line.wait_to_confirm() => {}
+        }
+    }
+}
+
+/// Header and bytes in one write where the connection can.
+async fn write_chunk(writer: &mut WriteHalf<Box<dyn Connection>>, chunk: &Chunk) -> io::Result<()> {
+    // Main memory, as its channel said.
+    let mut bytes = chunk.bytes.as_bytes().unwrap_or_default();
+    let header = Frame::Chunk(ChunkHead {
+        message: chunk.op.message,
+        part: chunk.op.part,
+        offset: chunk.offset,
+        len: bytes.len() as u32,
+    });
+    let header = header.encode();
+    let mut header = &header[..];
+    while !header.is_empty() || !bytes.is_empty() {
+        let slices = [IoSlice::new(header), IoSlice::new(bytes)];
+        let from = usize::from(header.is_empty());
+        let written = writer.write_vectored(&slices[from..]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let of_header = written.min(header.len());
+        header = &header[of_header..];
+        bytes = &bytes[written - of_header..];
+    }
+    Ok(())
+}
+
+async fn read(
+    mut reader: ReadHalf<Box<dyn Connection>>,
+    line: &Line,
+    stripes: &Stripes,
+) -> Result<Never, End> {
+    loop {
+        let mut header = [0; HEADER_LEN];
+        reader.read_exact(&mut header).await?;
+        match Frame::decode(&header)? {
+            Frame::Taken(chunks) => line.confirmed(chunks)?,
+            Frame::Chunk(chunk) => {
+                let op = OpId {
+                    message: chunk.message,
+                    part: chunk.part,
+                    outgoing: false,
+                };
+                line.reads(op);
+                read_chunk(&mut reader, op, &chunk, stripes).await?;
+                line.has_read();
+                // Writing is of the same task.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+async fn read_chunk(
+    reader: &mut ReadHalf<Box<dyn Connection>>,
+    op: OpId,
+    chunk: &ChunkHead,
+    stripes: &Stripes,
+) -> Result<(), End> {
+    // It was wanted once: the writer sends nothing before this side has said go.
+    let Some(arriving) = stripes.arriving(op) else {
+        return Ok(sink(reader, chunk.len as usize).await?);
+    };
+    let mut place = arriving.claim(chunk)?;
+    while !place.is_empty() {
+        let filled = poll_fn(|cx| arriving.poll_fill(cx, Pin::new(&mut *reader), place.clone()));
+        match filled.await? {
+            Some(len) => place.start += len,
+            None => return Ok(sink(reader, place.len()).await?),
+        }
+    }
+    if let Some(memory) = arriving.filled() {
+        stripes.arrived(op, memory);
+    }
+    Ok(())
+}
+
+/// Throws `len` bytes away.
+async fn sink(reader: &mut ReadHalf<Box<dyn Connection>>, mut len: usize) -> io::Result<()> {
+    let mut piece = vec![0; SINK.min(len)];
+    while len > 0 {
+        let at_once = piece.len().min(len);
+        match reader.read(&mut piece[..at_once]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => len -= read,
+        }
+    }
+    Ok(())
+}

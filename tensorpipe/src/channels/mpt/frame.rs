@@ -1,0 +1,167 @@
+//! What the two lanes say to each other: a few bytes on the pipe's connection, and what stands before each chunk on the
+//! others. Integers are little-endian.
+
+use super::{CONNECTIONS_MAX, ChannelFault, JoinToken};
+
+/// A tensor travels in chunks of this size, in bytes, each beginning at a multiple of it; the last may be shorter. Long
+/// enough that the turns cost nothing, short enough that a slow connection holds up little.
+pub(super) const CHUNK: u64 = 512 << 10;
+
+/// What stands before a chunk, in bytes.
+pub(super) const HEADER_LEN: usize = 24;
+
+/// On a further connection.
+///
+/// ```text
+///  0      1   2      4     8           16         24
+///  kind   0   part   len   message     offset          kind 1: a chunk; its bytes follow
+///  kind   0   0      n     0           0               kind 2: n chunks of yours are taken
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Chunk(ChunkHead),
+    /// That many chunks that came on this connection are in place, in order.
+    Taken(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkHead {
+    /// Of the sender of the chunk.
+    pub(super) message: u64,
+    pub(super) part: u16,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+impl Frame {
+    pub(super) fn encode(self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        match self {
+            Self::Chunk(head) => {
+                out[0] = 1;
+                out[2..4].copy_from_slice(&head.part.to_le_bytes());
+                out[4..8].copy_from_slice(&head.len.to_le_bytes());
+                out[8..16].copy_from_slice(&head.message.to_le_bytes());
+                out[16..].copy_from_slice(&head.offset.to_le_bytes());
+            }
+            Self::Taken(chunks) => {
+                out[0] = 2;
+                out[4..8].copy_from_slice(&chunks.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, ChannelFault> {
+        let [kind, _, p0, p1, l0, l1, l2, l3, rest @ ..] = *bytes;
+        let [m0, m1, m2, m3, m4, m5, m6, m7, offset @ ..] = rest;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]);
+        match kind {
+            1 if len == 0 || u64::from(len) > CHUNK => {
+                Err(ChannelFault(format!("a chunk of {len} bytes")))
+            }
+            1 => Ok(Self::Chunk(ChunkHead {
+                message: u64::from_le_bytes([m0, m1, m2, m3, m4, m5, m6, m7]),
+                part: u16::from_le_bytes([p0, p1]),
+                offset: u64::from_le_bytes(offset),
+                len,
+            })),
+            2 => Ok(Self::Taken(len)),
+            other => Err(ChannelFault(format!("a frame of the unknown kind {other}"))),
+        }
+    }
+}
+
+/// On the pipe's connection, about one tensor: a byte that says what, then tokens, if any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Say {
+    /// Reader: its memory is there. With tokens if it can give some out and is not connected yet.
+    Go(Vec<JoinToken>),
+    /// Writer: join with these.
+    Tokens(Vec<JoinToken>),
+    /// Reader: it cannot join.
+    Alone,
+    /// Writer: it has to come on the pipe's connection.
+    Whole,
+    /// Reader: let it come there.
+    Stream,
+    /// Reader: it is here.
+    Done,
+}
+
+impl Say {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, tokens): (u8, &[JoinToken]) = match self {
+            Self::Go(tokens) => (0, tokens),
+            Self::Tokens(tokens) => (1, tokens),
+            Self::Alone => (2, &[]),
+            Self::Whole => (3, &[]),
+            Self::Stream => (4, &[]),
+            Self::Done => (5, &[]),
+        };
+        let mut out = vec![kind];
+        out.extend(tokens.as_flattened());
+        out
+    }
+
+    pub(super) fn decode(body: &[u8]) -> Result<Self, ChannelFault> {
+        let malformed = || ChannelFault(format!("a control frame of {} bytes", body.len()));
+        let (kind, rest) = body.split_first().ok_or_else(malformed)?;
+        let (tokens, more) = rest.as_chunks::<16>();
+        if !more.is_empty() || tokens.len() > usize::from(CONNECTIONS_MAX) {
+            return Err(malformed());
+        }
+        match (kind, tokens.is_empty()) {
+            (0, _) => Ok(Self::Go(tokens.to_vec())),
+            (1, false) => Ok(Self::Tokens(tokens.to_vec())),
+            (2, true) => Ok(Self::Alone),
+            (3, true) => Ok(Self::Whole),
+            (4, true) => Ok(Self::Stream),
+            (5, true) => Ok(Self::Done),
+            (kind, _) => Err(ChannelFault(format!("a control frame of kind {kind}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_what_they_were() {
+        let head = ChunkHead {
+            message: 1 << 40,
+            part: 300,
+            offset: 3 * CHUNK,
+            len: 70_000,
+        };
+        for frame in [Frame::Chunk(head), Frame::Taken(5)] {
+            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
+        let tokens = vec![[7; 16], [8; 16]];
+        let says = [
+            Say::Go(tokens.clone()),
+            Say::Go(vec![]),
+            Say::Tokens(tokens),
+        ];
+        let others = [Say::Alone, Say::Whole, Say::Stream, Say::Done];
+        for say in says.into_iter().chain(others) {
+            assert_eq!(Say::decode(&say.encode()), Ok(say));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let long = |len: u32| {
+            let mut frame = Frame::Taken(len).encode();
+            frame[0] = 1;
+            Frame::decode(&frame)
+        };
+        assert!(long(0).is_err() && long(CHUNK as u32 + 1).is_err());
+        assert!(long(CHUNK as u32).is_ok());
+        assert!(Frame::decode(&[9; HEADER_LEN]).is_err());
+        for body in [&[][..], &[9], &[0, 1], &[1], &[5; 17], &[0; 1 + 17 * 16]] {
+            assert!(Say::decode(body).is_err(), "{body:?}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The pipe's end of the channel: what is said about each tensor, and when connections are opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::arriving::Arriving;
+use super::connection::run;
+use super::frame::Say;
+use super::stripes::{Road, Stripes};
+use super::{
+    Buffer, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, OpId, Want,
+};
+use crate::device::BufferMut;
+use crate::error::Misuse;
+use crate::sync::AtomicU64;
+
+/// Tensors wait that long for the first connection: then they go on the pipe's own.
+const OPEN_WITHIN: Duration = Duration::from_secs(15);
+
+pub(super) struct MptLane {
+    stripes: Arc<Stripes>,
+    further: Further,
+    connections: u8,
+    from_len: u64,
+    /// What this end has given out.
+    tokens: Option<Vec<JoinToken>>,
+    /// Whether this end has begun to join.
+    has_joined: bool,
+    /// Its tasks end with it.
+    over: watch::Sender<()>,
+}
+
+impl MptLane {
+    pub(super) fn new(
+        handle: LaneHandle,
+        further: Further,
+        connections: u8,
+        from_len: u64,
+        sent: Arc<Vec<AtomicU64>>,
+    ) -> Self {
+        Self {
+            stripes: Arc::new(Stripes::new(handle, sent)),
+            further,
+            connections,
+            from_len,
+            tokens: None,
+            has_joined: false,
+            over: watch::Sender::new(()),
+        }
+    }
+
+    /// What the peer may join with, unless it is there, or cannot come.
+    fn offer(&mut self, io: &LaneIo<'_>) -> Vec<JoinToken> {
+        let Further::Expects(expect) = &self.further else {
+            return Vec::new();
+        };
+        match self.stripes.state().road {
+            Road::Unused | Road::Opening => {}
+            Road::Open | Road::Closed => return Vec::new(),
+        }
+        // The same ones for each tensor until it is there: any of these frames may be about one that is given up.
+        if let Some(tokens) = &self.tokens {
+            return tokens.clone();
+        }
+        let expected = (0..self.connections).map_while(|_| expect());
+        let mut tokens = Vec::new();
+        for (number, Expected { token, connection }) in expected.enumerate() {
+            tokens.push(token);
+            self.spawn_for(io, move |stripes, over| async move {
+                // It may never come: that is not known, and nobody waits for this one.
+                if let Ok(connection) = connection.await {
+                    run(connection, number, stripes, over).await;
+                }
+            });
+        }
+        if !tokens.is_empty() {
+            self.begin_opening(io);
+        }
+        self.tokens.insert(tokens).clone()
+    }
+
+    /// Joins with the first tokens that the peer has ever sent.
+    fn join(&mut self, tokens: Vec<JoinToken>, io: &LaneIo<'_>) -> Result<(), ChannelFault> {
+        let Further::Joins(join) = self.further.clone() else {
+            return Err(ChannelFault(
+                "tokens from the end that has connected".to_owned(),
+            ));
+        };
+        if std::mem::replace(&mut self.has_joined, true) {
+            return Ok(());
+        }
+        // A stranger does not decide how many connections are made from here.
+        let tokens = tokens.into_iter().take(usize::from(self.connections));
+        self.stripes.state().joins = tokens.len();
+        self.begin_opening(io);
+        for (number, token) in tokens.enumerate() {
+            let joining = join(token);
+            self.spawn_for(io, move |stripes, over| async move {
+                match joining.await {
+                    Ok(connection) => run(connection, number, stripes, over).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "channel mpt has a connection less");
+                        stripes.not_joined();
+                    }
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn begin_opening(&self, io: &LaneIo<'_>) {
+        self.stripes.state().road = Road::Opening;
+        self.spawn_for(io, |stripes, _| async move {
+            tokio::time::sleep(OPEN_WITHIN).await;
+            stripes.give_up();
+        });
+    }
+
+    /// Runs `work` until it ends, or the lane does.
+    fn spawn_for<W: Future<Output = ()> + Send + 'static>(
+        &self,
+        io: &LaneIo<'_>,
+        work: impl FnOnce(Arc<Stripes>, watch::Receiver<()>) -> W + Send + 'static,
+    ) {
+        let stripes = self.stripes.clone();
+        let mut over = self.over.subscribe();
+        let work = work(stripes, self.over.subscribe());
+        io.spawn(async move {
+            tokio::select! {
+                biased;
+                _ = over.changed() => {}
+                () = work => {}
+            }
+        });
+    }
+
+    /// The reader of `op` has memory for it.
+    fn go(&self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let mut state = self.stripes.state();
+        state.sending.go(op)?;
+        match state.road {
+            Road::Opening => {}
+            Road::Open => {
+                state.sending.stripe();
+                drop(state);
+                self.stripes.work.notify_waiters();
+            }
+            // The peer cannot take part, either.
+            Road::Unused | Road::Closed => {
+                let says = state.close_road();
+                drop(state);
+                say(says, io);
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, op: OpId, dest: BufferMut, io: &mut LaneIo<'_>) {
+        let arriving = Arc::new(Arriving::new(dest));
+        self.stripes.state().arriving.insert(op, arriving);
+        let tokens = self.offer(io);
+        io.control(op, Say::Go(tokens).encode());
+    }
+}
+
+fn say(says: Vec<(OpId, Say)>, io: &mut LaneIo<'_>) {
+    for (op, say) in says {
+        io.control(op, say.encode());
+    }
+}
+
+impl Lane for MptLane {
+    fn pays(&self, len: u64) -> bool {
+        len >= self.from_len && self.stripes.state().road != Road::Closed
+    }
+
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        self.stripes.state().sending.hold(op, source);
+        let tokens = self.offer(io);
+        if !tokens.is_empty() {
+            io.control(op, Say::Tokens(tokens).encode());
+        }
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        let dest = match want {
+            Want::Into(dest) => Ok(dest),
+            Want::Adopt { len, .. } => io.allocate(len),
+        };
+        match dest {
+            Ok(dest) if !dest.device().is_cpu() => {
+                io.failed(op, Misuse::NotOnCpu(dest.device()).into());
+            }
+            Ok(dest) => self.expect(op, dest, io),
+            Err(error) => io.failed(op, error),
+        }
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let what = Say::decode(body)?;
+        let by_writer = matches!(what, Say::Tokens(_) | Say::Whole);
+        if by_writer == op.outgoing {
+            return Err(ChannelFault(format!("{what:?} from the wrong end")));
+        }
+        match what {
+            Say::Go(tokens) => {
+                if !tokens.is_empty() {
+                    self.join(tokens, io)?;
+                }
+                self.go(op, io)?;
+            }
+            Say::Tokens(tokens) => {
+                self.join(tokens, io)?;
+                if self.stripes.state().road == Road::Closed {
+                    io.control(op, Say::Alone.encode());
+                }
+            }
+            Say::Alone => {
+                let says = self.stripes.state().close_road();
+                say(says, io);
+            }
+            Say::Whole => {
+                let arriving = self.stripes.state().arriving.remove(&op);
+                if let Some(arriving) = arriving
+                    && let Some(dest) = arriving.take_untouched()?
+                {
+                    io.expect(op, dest);
+                    io.control(op, Say::Stream.encode());
+                }
+            }
+            Say::Stream => {
+                let source = self.stripes.state().sending.stream(op)?;
+                if let Some(source) = source {
+                    io.stream(op, source);
+                }
+            }
+            Say::Done => {
+                if self.stripes.state().sending.done(op)? {
+                    io.sent(op);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        match dest {
+            None => io.sent(op),
+            Some(dest) => io.received(op, dest.freeze()),
+        }
+    }
+
+    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
+        let mut state = self.stripes.state();
+        state.sending.cancel(op);
+        let arriving = state.arriving.remove(&op);
+        drop(state);
+        if let Some(arriving) = arriving {
+            arriving.let_go();
+        }
+    }
+}
+
+impl Drop for MptLane {
+    fn drop(&mut self) {
+        self.stripes.state().clear();
+    }
+}

@@ -1,0 +1,142 @@
+//! One large tensor over several connections of the pipe's transport at once ("multi-plexed transport").
+//!
+//! For links on which one connection does not get all that is there: paced or throttled per connection, or long and with
+//! losses. Over loopback, and wherever the copying is the limit, it wins nothing; so it is in no default list, and used where
+//! it is asked for: [`ContextBuilder::prefer_channel`](crate::ContextBuilder::prefer_channel) at both ends. It leaves what is
+//! smaller than its threshold to the next channel, if there is one.
+//!
+//! ```text
+//!   writer                       the pipe's connection                        reader
+//!     │ ◀──────────────── GO: memory is there (and tokens to join with) ──────── │ recv
+//!     │                                                                          │
+//!     │ ═════ connection 0 ═══ [op, offset, len] chunk ═════════════════════════▶│
+//!     │ ═════ connection 1 ═══ [op, offset, len] chunk ═════════════════════════▶│ straight to its place
+//!     │ ◀═════ each of them ══ so many chunks taken ════════════════════════════ │
+//!     │                                                                          │
+//!     │ ◀──────────────────────────── DONE ───────────────────────────────────── │
+//! ```
+//!
+//! - The connections are opened when the first tensor is sent, not before; the end that accepted the pipe gives out tokens,
+//!   the other joins with them at the pipe's address ([`Further`]). Where that fails (the listener has stopped, something
+//!   between the two is full), or takes longer than 15 s, the tensors that wait for them travel on the pipe's own
+//!   connection, with a round trip more than by `basic`, and later ones by the next channel.
+//! - No split beforehand: whichever connection has room takes the next chunk of 512 KiB. So a slow one carries less.
+//! - A task of its own drives each connection. A chunk is written from the sender's memory and read into the receiver's;
+//!   in between there is what the two systems buffer, nothing else.
+//! - A connection that ends while nothing on it is missed is done without. Where chunks may be lost, or are not
+//!   confirmed within 60 s, the pipe ends with [`Error::Lost`]: nothing is sent twice.
+//! - With credit given ahead a tensor still waits for the reader's GO: another connection may overtake its descriptor.
+
+mod arriving;
+mod connection;
+mod frame;
+mod lane;
+mod line;
+mod sending;
+mod stripes;
+
+use std::sync::Arc;
+
+use super::{Channel, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, Link};
+use super::{OpId, Want};
+use crate::device::{Buffer, Device};
+use crate::error::{Error, Misuse};
+use crate::sync::{AtomicU64, Ordering};
+use crate::transports::Connection;
+
+/// How many connections by default.
+const CONNECTIONS: u8 = 4;
+
+/// More are of no use, and a peer cannot ask for them.
+const CONNECTIONS_MAX: u8 = 16;
+
+/// What smaller tensors gain does not pay for the turn-taking, in bytes.
+const FROM_LEN: u64 = 4 << 20;
+
+/// What is spoken on the further connections.
+const DESCRIPTOR: &[u8] = b"1";
+
+/// Channel `mpt`. See the [module's documentation](self) for when it pays.
+#[derive(Debug)]
+pub struct MptChannel {
+    connections: u8,
+    from_len: u64,
+    /// Chunks sent, by connection.
+    sent: Arc<Vec<AtomicU64>>,
+}
+
+impl Default for MptChannel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MptChannel {
+    /// Four connections for each pipe that sends tensors from 4 MiB.
+    pub fn new() -> Self {
+        Self {
+            connections: CONNECTIONS,
+            from_len: FROM_LEN,
+            sent: Arc::new((0..CONNECTIONS_MAX).map(|_| AtomicU64::new(0)).collect()),
+        }
+    }
+
+    /// That many connections for each pipe. Where the two ends differ the smaller number counts.
+    ///
+    /// # Errors
+    /// [`Misuse::Other`] unless it is from 1 to 16.
+    pub fn connections(mut self, connections: u8) -> Result<Self, Misuse> {
+        if !(1..=CONNECTIONS_MAX).contains(&connections) {
+            return Err(Misuse::Other(format!(
+                "channel mpt with {connections} connections; take 1 to {CONNECTIONS_MAX}"
+            )));
+        }
+        self.connections = connections;
+        Ok(self)
+    }
+
+    /// For tensors from `bytes` on; smaller ones are left to the next channel, if there is one.
+    pub fn from_len(mut self, bytes: u64) -> Self {
+        self.from_len = bytes;
+        self
+    }
+
+    /// How many chunks this context has sent by each of the connections, over all pipes.
+    pub fn chunks_sent(&self) -> Vec<u64> {
+        let all = self.sent.iter().take(usize::from(self.connections));
+        all.map(|sent| sent.load(Ordering::Relaxed)).collect()
+    }
+}
+
+impl Channel for MptChannel {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        vec![(Device::CPU, DESCRIPTOR.to_vec())]
+    }
+
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        if ours.1 == theirs.1 {
+            Ok(())
+        } else {
+            Err("the peer speaks another version of it".to_owned())
+        }
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(lane::MptLane::new(
+            link.handle,
+            link.further,
+            self.connections,
+            self.from_len,
+            self.sent.clone(),
+        )))
+    }
+}
+
+const NAME: &str = "mpt";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Tensors on their way out: which chunk is next.
+//!
+//! Invariant: each chunk of a tensor is pulled once. Tensors take turns, so that a large one does not hold up the others.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::frame::CHUNK;
+use super::{Buffer, ChannelFault, OpId};
+
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    tensors: HashMap<OpId, Outgoing>,
+    /// Those with chunks to be pulled; what was cancelled may still be among them.
+    queue: VecDeque<OpId>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    /// `None` once every chunk is pulled.
+    source: Option<Buffer>,
+    len: u64,
+    stage: Stage,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// For the reader's memory.
+    WaitsForGo,
+    /// For the connections.
+    WaitsForRoad,
+    /// Pulled up to here.
+    Striped(u64),
+    /// The reader has been asked to take it on the pipe's connection.
+    Asked,
+}
+
+/// A chunk that was pulled.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub(super) op: OpId,
+    pub(super) offset: u64,
+    pub(super) bytes: Buffer,
+}
+
+impl Sending {
+    pub(super) fn hold(&mut self, op: OpId, source: Buffer) {
+        let tensor = Outgoing {
+            len: source.len() as u64,
+            source: Some(source),
+            stage: Stage::WaitsForGo,
+        };
+        self.tensors.insert(op, tensor);
+    }
+
+    /// The reader has memory for it. Fails if it has said so before.
+    pub(super) fn go(&mut self, op: OpId) -> Result<(), ChannelFault> {
+        match self.tensors.get_mut(&op) {
+            // Cancelled meanwhile.
+            None => Ok(()),
+            Some(tensor) if tensor.stage == Stage::WaitsForGo => {
+                tensor.stage = Stage::WaitsForRoad;
+                Ok(())
+            }
+            Some(_) => Err(ChannelFault(format!("a second go-ahead for {op:?}"))),
+        }
+    }
+
+    /// There are connections: chunks may be pulled.
+    pub(super) fn stripe(&mut self) {
+        for (op, tensor) in &mut self.tensors {
+            if tensor.stage == Stage::WaitsForRoad {
+                tensor.stage = Stage::Striped(0);
+                self.queue.push_back(*op);
+            }
+        }
+    }
+
+    /// There are no connections: what has not begun is to be asked for on the pipe's connection.
+    pub(super) fn ask(&mut self) -> Vec<OpId> {
+        let mut asked = Vec::new();
+        for (op, tensor) in &mut self.tensors {
+            if matches!(tensor.stage, Stage::WaitsForRoad | Stage::Striped(0)) {
+                tensor.stage = Stage::Asked;
+                asked.push(*op);
+            }
+        }
+        asked.sort_unstable();
+        asked
+    }
+
+    /// Whether a tensor is begun and has chunks that nobody has pulled.
+    pub(super) fn is_torn(&self) -> bool {
+        let mut tensors = self.tensors.values();
+        tensors.any(|tensor| matches!(tensor.stage, Stage::Striped(at) if at < tensor.len))
+    }
+
+    /// The next chunk.
+    pub(super) fn pull(&mut self) -> Option<Chunk> {
+        while let Some(op) = self.queue.pop_front() {
+            let Some(tensor) = self.tensors.get_mut(&op) else {
+                continue;
+            };
+            let (Stage::Striped(at), Some(source)) = (&mut tensor.stage, &tensor.source) else {
+                continue;
+            };
+            let offset = *at;
+            *at = (offset + CHUNK).min(tensor.len);
+            let bytes = source.slice(offset as usize..*at as usize);
+            if *at == tensor.len {
+                tensor.source = None;
+            } else {
+                self.queue.push_back(op);
+            }
+            return Some(Chunk { op, offset, bytes });
+        }
+        None
+    }
+
+    /// The reader takes it on the pipe's connection. `None` if it was cancelled.
+    pub(super) fn stream(&mut self, op: OpId) -> Result<Option<Buffer>, ChannelFault> {
+        match self.tensors.get(&op) {
+            None => Ok(None),
+            Some(tensor) if tensor.stage == Stage::Asked => {
+                let tensor = self.tensors.remove(&op);
+                Ok(tensor.and_then(|tensor| tensor.source))
+            }
+            Some(_) => Err(ChannelFault(format!("it was not asked to stream {op:?}"))),
+        }
+    }
+
+    /// The reader has all of it. `false` if it was cancelled.
+    pub(super) fn done(&mut self, op: OpId) -> Result<bool, ChannelFault> {
+        match self.tensors.get(&op) {
+            None => Ok(false),
+            Some(tensor) if tensor.stage == Stage::Striped(tensor.len) => {
+                self.tensors.remove(&op);
+                Ok(true)
+            }
+            Some(_) => Err(ChannelFault(format!("{op:?} was not sent yet"))),
+        }
+    }
+
+    /// Whether somebody waits for it.
+    pub(super) fn is_live(&self, op: OpId) -> bool {
+        self.tensors.contains_key(&op)
+    }
+
+    pub(super) fn cancel(&mut self, op: OpId) {
+        self.tensors.remove(&op);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.tensors.clear();
+        self.queue.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(message: u64) -> OpId {
+        OpId {
+            message,
+            part: 0,
+            outgoing: true,
+        }
+    }
+
+    fn buffer(len: u64) -> Buffer {
+        Buffer::from_vec(vec![0u8; len as usize])
+    }
+
+    #[test]
+    fn tensors_take_turns_and_each_chunk_is_pulled_once() {
+        let mut sending = Sending::default();
+        sending.hold(op(1), buffer(2 * CHUNK + 1));
+        sending.hold(op(2), buffer(CHUNK));
+        sending.hold(op(3), buffer(CHUNK));
+        sending.stripe();
+        assert!(sending.pull().is_none(), "nobody has said go");
+        sending.go(op(1)).unwrap();
+        sending.stripe();
+        sending.go(op(2)).unwrap();
+        sending.stripe();
+        assert!(sending.go(op(1)).is_err());
+        let pulled = std::iter::from_fn(|| sending.pull());
+        let pulled: Vec<_> = pulled
+            .map(|chunk| (chunk.op.message, chunk.offset, chunk.bytes.len() as u64))
+            .collect();
+        let expected = [
+            (1, 0, CHUNK),
+            (2, 0, CHUNK),
+            (1, CHUNK, CHUNK),
+            (1, 2 * CHUNK, 1),
+        ];
+        assert_eq!(pulled, expected);
+        assert_eq!(sending.done(op(1)), Ok(true));
+        assert_eq!(sending.done(op(1)), Ok(false));
+        assert!(sending.done(op(3)).is_err());
+        assert!(sending.is_live(op(2)) && !sending.is_live(op(1)));
+    }
+
+    #[test]
+    fn what_has_not_begun_can_go_another_way_and_what_has_is_torn() {
+        let mut sending = Sending::default();
+        for message in 1..=3 {
+            sending.hold(op(message), buffer(2 * CHUNK));
+            sending.go(op(message)).unwrap();
+        }
+        sending.hold(op(4), buffer(CHUNK));
+        sending.stripe();
+        let begun = sending.pull().unwrap().op;
+        let asked = sending.ask();
+        assert_eq!(asked.len(), 2);
+        assert!(sending.is_torn());
+        assert_eq!(sending.pull().map(|chunk| chunk.op), Some(begun));
+        assert!(sending.pull().is_none() && !sending.is_torn());
+        assert!(sending.stream(begun).is_err() && sending.stream(op(4)).is_err());
+        assert!(sending.stream(asked[0]).unwrap().is_some());
+        sending.cancel(asked[1]);
+        assert!(sending.stream(asked[1]).unwrap().is_none());
+        assert!(sending.go(asked[1]).is_ok(), "it crossed the cancel");
+    }
+}

@@ -1,0 +1,165 @@
+//! What a pipe's lane shares with the tasks of its connections.
+//!
+//! Lock order: the pipe's lock, under which the lane's methods are called, comes before this one. So a task reports to the
+//! pipe only after it has let go of this lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::arriving::Arriving;
+use super::frame::Say;
+use super::line::Line;
+use super::sending::{Chunk, Sending};
+use super::{LaneHandle, OpId};
+use crate::device::BufferMut;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
+
+pub(super) struct Stripes {
+    pub(super) handle: LaneHandle,
+    state: Mutex<State>,
+    /// There may be chunks to be pulled.
+    pub(super) work: Notify,
+    sent: Arc<Vec<AtomicU64>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) sending: Sending,
+    pub(super) arriving: HashMap<OpId, Arc<Arriving>>,
+    pub(super) road: Road,
+    /// Open ones.
+    connections: usize,
+    /// Attempts to join under way.
+    pub(super) joins: usize,
+}
+
+/// Whether there are connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Road {
+    /// Nobody has needed any.
+    #[default]
+    Unused,
+    Opening,
+    Open,
+    /// There are none, and none are asked for any more.
+    Closed,
+}
+
+impl Stripes {
+    pub(super) fn new(handle: LaneHandle, sent: Arc<Vec<AtomicU64>>) -> Self {
+        Self {
+            handle,
+            state: Mutex::default(),
+            work: Notify::new(),
+            sent,
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// A connection is there.
+    pub(super) fn opened(&self) {
+        {
+            let mut state = self.state();
+            state.connections += 1;
+            state.road = Road::Open;
+            state.sending.stripe();
+        }
+        self.work.notify_waiters();
+    }
+
+    pub(super) fn pull(&self) -> Option<Chunk> {
+        self.state().sending.pull()
+    }
+
+    pub(super) fn count_sent(&self, connection: usize) {
+        if let Some(sent) = self.sent.get(connection) {
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The tensor that a chunk belongs to. `None`: nobody waits for it any more.
+    pub(super) fn arriving(&self, op: OpId) -> Option<Arc<Arriving>> {
+        self.state().arriving.get(&op).cloned()
+    }
+
+    /// All chunks of `op` are in place.
+    pub(super) fn arrived(&self, op: OpId, memory: BufferMut) {
+        self.state().arriving.remove(&op);
+        self.handle
+            .received_and_tell(op, memory.freeze(), Say::Done.encode());
+    }
+
+    /// A connection has ended: whether something may be lost with it.
+    pub(super) fn closed(&self, line: &Line) -> bool {
+        let (unconfirmed, reading) = line.at_stake();
+        let (lost, says) = {
+            let mut state = self.state();
+            state.connections -= 1;
+            let mut lost = unconfirmed.into_iter().any(|op| state.sending.is_live(op));
+            lost |= reading.is_some_and(|op| state.arriving.contains_key(&op));
+            let says = state.close_road();
+            lost |= state.road == Road::Closed && state.sending.is_torn();
+            (lost, says)
+        };
+        self.say(says);
+        lost
+    }
+
+    /// A connection could not be made.
+    pub(super) fn not_joined(&self) {
+        let says = {
+            let mut state = self.state();
+            state.joins -= 1;
+            if state.joins == 0 {
+                state.close_road()
+            } else {
+                Vec::new()
+            }
+        };
+        self.say(says);
+    }
+
+    /// The time to make connections is over.
+    pub(super) fn give_up(&self) {
+        let says = {
+            let mut state = self.state();
+            match state.road {
+                Road::Opening => state.close_road(),
+                _ => Vec::new(),
+            }
+        };
+        self.say(says);
+    }
+
+    fn say(&self, says: Vec<(OpId, Say)>) {
+        for (op, say) in says {
+            self.handle.control(op, say.encode());
+        }
+    }
+}
+
+impl State {
+    /// Unless there are connections: tensors go on the pipe's own from now on. What the peer has to hear.
+    pub(super) fn close_road(&mut self) -> Vec<(OpId, Say)> {
+        if self.connections > 0 {
+            return Vec::new();
+        }
+        self.road = Road::Closed;
+        let whole = self.sending.ask().into_iter().map(|op| (op, Say::Whole));
+        let alone = self.arriving.keys().map(|op| (*op, Say::Alone));
+        whole.chain(alone).collect()
+    }
+
+    /// Lets go of everything.
+    pub(super) fn clear(&mut self) {
+        self.sending.clear();
+        for (_, arriving) in self.arriving.drain() {
+            arriving.let_go();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Connections that join a pipe after its handshake, because a channel asks for them ([`Further`]).
+//!
+//! Invariant: a token is expected for as long as the future that waits for it lives. Neither end keeps its listener or its
+//! context alive.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::Guest;
+use super::connect::ask_to_join;
+use super::receive::Entrance;
+use super::ticket::Ticket;
+use crate::channels::{Expected, Further};
+use crate::error::{Error, PeerFault};
+use crate::proto::handshake::{ClientHandshake, Reply};
+use crate::proto::wire::hello::Token;
+use crate::transports::{Connection, Transport};
+
+/// For the end that connected to `address`; an attempt is given up `after` that long.
+pub(super) fn joins(
+    transport: Arc<dyn Transport>,
+    address: String,
+    peer: Arc<str>,
+    after: Duration,
+) -> Further {
+    Further::Joins(Arc::new(move |token| {
+        let (transport, address, peer) = (transport.clone(), address.clone(), peer.clone());
+        Box::pin(async move {
+            let joined = join(&*transport, &address, peer.clone(), token);
+            match tokio::time::timeout(after, joined).await {
+                Ok(joined) => joined,
+                Err(_) => Err(Error::Timeout {
+                    what: format!("a further connection to {peer}").into(),
+                    after,
+                    hint: "its listener does not answer; raise `Timeouts::handshake` if it is only slow",
+                }),
+            }
+        })
+    }))
+}
+
+/// For the end that accepted.
+pub(super) fn expects(entrance: &Arc<Entrance>, peer: Arc<str>) -> Further {
+    let entrance: Weak<Entrance> = Arc::downgrade(entrance);
+    Further::Expects(Arc::new(move || {
+        let peer = peer.clone();
+        let (ticket, joined) = Ticket::issue(&entrance)?;
+        Some(Expected {
+            token: ticket.token(),
+            connection: Box::pin(async move {
+                let _ticket = ticket;
+                let guest = joined.await.map_err(|_| Error::Lost {
+                    pipe: peer,
+                    reason: "the listener stopped before a further connection came".into(),
+                })?;
+                guest.let_join().await
+            }),
+        })
+    }))
+}
+
+/// Joins, and waits until the listener has said so: what is written before could be lost.
+async fn join(
+    transport: &dyn Transport,
+    address: &str,
+    peer: Arc<str>,
+    token: Token,
+) -> Result<Box<dyn Connection>, Error> {
+    let mut guest: Guest = ask_to_join(transport, address, token).await?;
+    let mut handshake = ClientHandshake::joining();
+    match guest.read(|input| handshake.handle(input)).await? {
+        Reply::Joined => Ok(guest.into_connection()),
+        Reply::Reject(reject) => Err(Error::Rejected {
+            peer,
+            reason: reject.reason.into(),
+            transient: reject.transient,
+        }),
+        Reply::Answer(_) => Err(Error::Peer {
+            pipe: peer,
+            fault: PeerFault::Unexpected {
+                frame: "ANSWER",
+                when: "instead of JOINED",
+            },
+        }),
+    }
+}

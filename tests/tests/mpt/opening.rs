@@ -1,0 +1,129 @@
+//! Connections come when they are needed, and the pipe can do without.
+
+use std::time::Duration;
+
+use tensorpipe::transports::TcpTransport;
+use tensorpipe::{Error, Message, Tensor};
+
+use crate::proxy::Proxy;
+use crate::scene::{carry, numbers, pair, within};
+
+const MIB: usize = 1 << 20;
+
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    within(what, async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pipe_of_small_tensors_has_one_connection_and_the_first_large_one_brings_the_others() {
+    let proxy = Proxy::default();
+    let pair = pair(3, TcpTransport::new(), |port| proxy.start(port)).await;
+    for _ in 0..3 {
+        carry(&pair.client, &pair.server, 3 * MIB).await;
+        carry(&pair.server, &pair.client, 3 * MIB).await;
+    }
+    assert_eq!(proxy.seen(), 1);
+    carry(&pair.server, &pair.client, 9 * MIB).await;
+    // One may be enough for the first tensor; the others are on their way.
+    eventually("all connections", || proxy.seen() == 4).await;
+    carry(&pair.client, &pair.server, 9 * MIB).await;
+    assert_eq!(proxy.seen(), 4);
+    assert_eq!(pair.sent().iter().sum::<u64>(), 18);
+    // They end with the pipe.
+    pair.client.close().await.unwrap();
+    drop(pair);
+    eventually("the end of all connections", || proxy.alive() == 0).await;
+}
+
+#[tokio::test]
+async fn without_its_listener_a_pipe_goes_on_with_one_connection() {
+    for by_client in [true, false] {
+        let mut pair = pair(4, TcpTransport::new(), async |port| port).await;
+        drop(pair.listener.take());
+        for _ in 0..2 {
+            if by_client {
+                carry(&pair.client, &pair.server, 9 * MIB).await;
+                carry(&pair.server, &pair.client, 5 * MIB).await;
+            } else {
+                carry(&pair.server, &pair.client, 9 * MIB).await;
+                carry(&pair.client, &pair.server, 5 * MIB).await;
+            }
+        }
+        assert_eq!(pair.sent(), [0; 4]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_idle_is_done_without() {
+    let proxy = Proxy::default();
+    let pair = pair(3, TcpTransport::new(), |port| proxy.start(port)).await;
+    carry(&pair.client, &pair.server, 8 * MIB).await;
+    eventually("all connections", || proxy.seen() == 4).await;
+    for number in 1..4 {
+        // Confirmed, and seen to be gone, before the next tensor.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        proxy.cut(number);
+        eventually("its end", || proxy.alive() == 4 - number).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let before: u64 = pair.sent().iter().sum();
+        carry(&pair.client, &pair.server, 8 * MIB).await;
+        carry(&pair.server, &pair.client, 8 * MIB).await;
+        let chunks = if number < 3 { 16 } else { 0 };
+        assert_eq!(pair.sent().iter().sum::<u64>() - before, chunks);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_with_chunks_on_it_ends_the_pipe() {
+    let proxy = Proxy::default();
+    // So slow that nothing is through before the cut.
+    let slow = TcpTransport::paced(|number| (number > 0).then_some(1 << 20));
+    let pair = pair(2, slow, |port| proxy.start(port)).await;
+    let tensor = Tensor::from(numbers(64 * MIB));
+    let written = pair.client.write(Message::new("").tensor(tensor));
+    let read = pair.server.read_descriptor().await.unwrap().read();
+    eventually("the first chunks", || {
+        proxy.seen() == 3 && pair.sent().iter().all(|sent| *sent > 0)
+    })
+    .await;
+    proxy.cut(2);
+    let (written, read) = within("the end", async { tokio::join!(written, read) }).await;
+    let (written, read) = (written.unwrap_err(), read.unwrap_err());
+    assert!(written.ends_pipe() && read.ends_pipe());
+    // Whoever sees it first says what it was; the other sees the pipe end.
+    let said = format!("{written} / {read}");
+    assert!(said.contains("of channel mpt"), "{said}");
+    let later = pair.client.write(Message::new("later")).await;
+    assert!(matches!(later, Err(Error::Lost { .. })), "{later:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_connection_carries_less() {
+    const SLOW: u64 = 2 << 20;
+    let transport = TcpTransport::paced(|number| (number == 1).then_some(SLOW));
+    let pair = pair(4, transport, async |port| port).await;
+    // All of them are there.
+    within("a chunk on each", async {
+        while pair.sent().contains(&0) {
+            carry(&pair.client, &pair.server, 8 * MIB).await;
+        }
+    })
+    .await;
+    let before = pair.sent();
+    carry(&pair.client, &pair.server, 96 * MIB).await;
+    let sent: Vec<u64> = pair
+        .sent()
+        .iter()
+        .zip(before)
+        .map(|(now, then)| now - then)
+        .collect();
+    assert_eq!(sent.iter().sum::<u64>(), 192);
+    let least = sent.iter().min().unwrap();
+    let others = (192 - least) / 3;
+    assert!(2 * least < others, "{sent:?}");
+}
