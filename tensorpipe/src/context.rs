@@ -59,7 +59,7 @@ impl ContextBuilder {
         self
     }
 
-    /// The channels, most preferred first. Default: `xth`, `lease`, `basic`.
+    /// The channels, most preferred first. Default: `xth`, `lease`, `cma`, `basic`.
     pub fn channels(mut self, channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
         self.channels = Some(channels.into_iter().collect());
         self
