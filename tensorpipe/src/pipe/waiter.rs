@@ -51,19 +51,22 @@ impl Waiter {
         let news = self.spins && self.core.look();
         let found = if news { None } else { self.look(&mut look) };
         let found = found.or_else(|| {
-            if let (true, false, Some(slot)) = (self.spins, news, self.slot)
-                && self.core.look_again(slot, &mut self.spins, cx.waker())
-            {
-                return None;
+            // It has looked for long enough, or another does: it sleeps, instead of beginning anew.
+            let mut rests = false;
+            if let (true, false, Some(slot)) = (self.spins, news, self.slot) {
+                if self.core.look_again(slot, &mut self.spins, cx.waker()) {
+                    return None;
+                }
+                rests = true;
             }
             // First the role, then the look: a wake from here on comes to this task.
             let slot = self.core.poller.register(&mut self.slot, cx.waker());
-            if !self.spins {
+            if !self.spins && !rests {
                 self.core.hot.heat();
             }
             self.core.drive();
             self.look(&mut look).or_else(|| {
-                if self.core.look_again(slot, &mut self.spins, cx.waker()) {
+                if !rests && self.core.look_again(slot, &mut self.spins, cx.waker()) {
                     return None;
                 }
                 // Asleep: whoever drives the pipe and finds what this waits for wakes it.
