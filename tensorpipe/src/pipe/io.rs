@@ -247,10 +247,25 @@ impl Io {
     }
 
     fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
-        let before = self.queued;
+        let mut before = self.queued;
         if before >= GATHER / 2 {
             return;
         }
+        loop {
+            self.take_frames(shared);
+            if self.queued == before {
+                return;
+            }
+            before = self.queued;
+            // Parts that leave without a go-ahead go to their channels, whose frames leave together with them.
+            shared.process(core, wakes);
+            if !shared.state.has_control() {
+                return;
+            }
+        }
+    }
+
+    fn take_frames(&mut self, shared: &mut Shared) {
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -285,10 +300,6 @@ impl Io {
                     Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
                 }
             }
-        }
-        if self.queued > before {
-            // Parts that leave without a go-ahead go to their channels.
-            shared.process(core, wakes);
         }
     }
 
