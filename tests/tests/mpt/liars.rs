@@ -56,7 +56,7 @@ impl Channel for Liar {
 struct LiarLane(Lie, Further);
 
 impl LiarLane {
-    fn lie(&mut self, op: OpId, says: u8, io: &mut LaneIo<'_>) {
+    fn lie(&self, op: OpId, says: u8, io: &mut LaneIo<'_>) {
         let Further::Expects(expect) = &self.1 else {
             panic!("the liar accepts");
         };
