@@ -29,10 +29,17 @@ async fn rate(from: &Pipe, to: &Pipe, tensor: &Tensor) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn rates() {
+    println!("paced to {} MiB/s each", PACE / MIB);
+    table(Some(PACE)).await;
+    println!("as fast as loopback goes");
+    table(None).await;
+}
+
+async fn table(pace: Option<u64>) {
     let mut one = 0.0;
-    println!("connections   MiB/s   of n times one");
+    println!("connections    MiB/s   of n times one   chunks by connection");
     for connections in [1, 2, 4] {
-        let paced = TcpTransport::paced(|_| Some(PACE));
+        let paced = TcpTransport::paced(move |_| pace);
         let pair = pair(connections, paced, async |port| port).await;
         let tensor = Tensor::from(vec![1u8; LEN as usize]);
         let mut rates = Vec::new();
@@ -48,7 +55,7 @@ async fn rates() {
         }
         let ratio = rate / (one * f64::from(connections));
         println!(
-            "{connections:>11}   {rate:>5.1}   {ratio:.2}   {:?}",
+            "{connections:>11}   {rate:>6.1}   {ratio:>14.2}   {:?}",
             pair.sent()
         );
     }

@@ -1,8 +1,6 @@
 //! One large tensor over several connections of the pipe's transport at once ("multi-plexed transport").
 //!
-//! For links on which one connection does not get all that is there: paced or throttled per connection, or long and with
-//! losses. Over loopback, and wherever the copying is the limit, it wins nothing; so it is in no default list, and used where
-//! it is asked for: [`ContextBuilder::prefer_channel`](crate::ContextBuilder::prefer_channel) at both ends. It leaves what is
+//! Used where it is asked for: [`ContextBuilder::prefer_channel`](crate::ContextBuilder::prefer_channel) at both ends. It leaves what is
 //! smaller than its threshold to the next channel, if there is one.
 //!
 //! ```text
@@ -56,7 +54,21 @@ const FROM_LEN: u64 = 4 << 20;
 /// What is spoken on the further connections.
 const DESCRIPTOR: &[u8] = b"1";
 
-/// Channel `mpt`. See the [module's documentation](self) for when it pays.
+/// Channel `mpt`: a large tensor travels over several connections of the pipe's transport at once.
+///
+/// It pays on links where one connection does not get all that is there: paced or throttled per connection, or long and with
+/// losses. Over loopback it wins nothing, so it is in no default list: both ends ask for it. Smaller tensors are left to the
+/// next channel. The connections are opened when the first large tensor is sent; where they cannot be, because the listener
+/// has stopped or within 15 s, the pipe goes on without. One that is lost with bytes on it ends the pipe.
+///
+/// ```
+/// # use tensorpipe::{Context, channels::MptChannel};
+/// # fn example() -> Result<Context, Box<dyn std::error::Error>> {
+/// let channel = MptChannel::new().connections(8)?;
+/// let context = Context::builder().prefer_channel(channel).build()?;
+/// # Ok(context)
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MptChannel {
     connections: u8,
