@@ -57,9 +57,10 @@ const DESCRIPTOR: &[u8] = b"1";
 /// Channel `mpt`: a large tensor travels over several connections of the pipe's transport at once.
 ///
 /// It pays on links where one connection does not get all that is there: paced or throttled per connection, or long and with
-/// losses. Over loopback it wins next to nothing (four connections 1.1 times one), so it is in no default list: both ends ask for it. Smaller tensors are left to the
-/// next channel. The connections are opened when the first large tensor is sent; where they cannot be, because the listener
-/// has stopped or within 15 s, the pipe goes on without. One that is lost with bytes on it ends the pipe.
+/// losses. Over loopback it wins next to nothing (four connections 1.1 times one), so it is in no default list: both ends
+/// ask for it. Smaller tensors are left to the next channel. The connections are opened when the first large tensor is sent;
+/// where they cannot be, because the listener has stopped or within 15 s, the pipe goes on without. One that is lost with
+/// bytes on it ends the pipe.
 ///
 /// ```
 /// # use tensorpipe::{Context, channels::MptChannel};
