@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tensorpipe::{Context, Error, Misuse, Pipe, Url};
+use tensorpipe::{Context, Error, Misuse, Pipe, PipeStats, Url};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -163,6 +163,17 @@ impl Server {
             .collect()
     }
 
+    /// What its pipes have done, those that have ended too.
+    pub fn stats(&self) -> PipeStats {
+        let shared = &self.shared;
+        // In this order a pipe that ends meanwhile is missing for a moment, and never counted twice.
+        let mut stats = *shared.gone();
+        for pipe in self.pipes() {
+            stats += pipe.stats();
+        }
+        stats
+    }
+
     /// Calls under way: admitted and not answered.
     pub fn calls_under_way(&self) -> usize {
         self.shared.calls()
@@ -220,6 +231,8 @@ pub(crate) struct ServerShared {
     pub(crate) services: Vec<Served>,
     pub(crate) limits: ServerLimits,
     connections: Mutex<HashMap<u64, Arc<Engine>>>,
+    /// What pipes did that have ended.
+    gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
     calls: AtomicUsize,
     draining: AtomicBool,
@@ -258,6 +271,7 @@ impl ServerShared {
             services: served,
             limits,
             connections: Mutex::default(),
+            gone: Mutex::default(),
             next_connection: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
@@ -304,9 +318,15 @@ impl ServerShared {
         engines
     }
 
+    fn gone(&self) -> MutexGuard<'_, PipeStats> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn forget(&self, id: u64) {
         let engine = self.connections().remove(&id);
-        drop(engine);
+        if let Some(engine) = engine {
+            *self.gone() += engine.pipe.stats();
+        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -25,6 +25,30 @@ pub struct PipeStats {
     pub bytes_borrowed: u64,
 }
 
+/// Of several pipes together.
+impl std::ops::AddAssign for PipeStats {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            writes,
+            reads,
+            bytes_out,
+            bytes_in,
+            wakes,
+            bytes_copied,
+            bytes_lent,
+            bytes_borrowed,
+        } = other;
+        self.writes += writes;
+        self.reads += reads;
+        self.bytes_out += bytes_out;
+        self.bytes_in += bytes_in;
+        self.wakes += wakes;
+        self.bytes_copied += bytes_copied;
+        self.bytes_lent += bytes_lent;
+        self.bytes_borrowed += bytes_borrowed;
+    }
+}
+
 /// What the lanes of a pipe did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LaneStats {

@@ -22,6 +22,9 @@ pub(crate) struct Report {
     calls: u64,
     /// Bytes of tensors in these calls, both ways.
     bytes: u64,
+    /// Of these, bytes that were not copied.
+    #[serde(skip)]
+    lent: u64,
     /// From the first worker's arrival to the last step.
     seconds: f64,
     /// What carried them; several are separated by commas.
@@ -45,6 +48,7 @@ impl Report {
             workers: status.workers,
             calls: status.calls,
             bytes: status.bytes,
+            lent: status.lent,
             seconds: rounded(status.elapsed.as_secs_f64(), 3),
             transport: transports.join(", "),
             routes: routes.iter().map(Route::to_string).collect(),
@@ -78,6 +82,13 @@ impl fmt::Display for Report {
             self.bytes as f64 / 1e6,
             self.transport,
         )?;
+        if self.lent > 0 {
+            write!(
+                f,
+                ", {:.1} MB of them without a copy",
+                self.lent as f64 / 1e6
+            )?;
+        }
         self.routes
             .iter()
             .try_for_each(|route| write!(f, "\n{route}"))
@@ -108,10 +119,11 @@ mod tests {
         let mut report = Report::new(&status, 0.981_234, "tcp", &[]);
         let line = "test accuracy 98.12 % after 1500 steps of 2 workers in 1.2 s; 3005 calls moved 115.1 MB of tensors over tcp";
         assert_eq!(report.to_string(), line);
-        report.routes = vec!["transport tcp (a -> b)".to_owned()];
+        report.routes = vec!["transport shm (a <-> b)".to_owned()];
+        report.lent = 38_000_000;
         assert_eq!(
             report.to_string(),
-            format!("{line}\ntransport tcp (a -> b)")
+            format!("{line}, 38.0 MB of them without a copy\ntransport shm (a <-> b)")
         );
         assert_eq!(
             serde_json::to_string(&report).unwrap(),

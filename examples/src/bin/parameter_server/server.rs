@@ -36,12 +36,14 @@ const SEED: u64 = 7;
 
 /// Serves at `serve.listen`.
 pub(crate) async fn run(serve: Serve) -> Result<Ending> {
-    let store = Arc::new(Store::new(model::initial(SEED)?, serve.steps));
     let mut timeouts = Timeouts::default();
     // A worker that hangs does not keep the server.
     timeouts.linger = FAREWELL;
+    let context = Context::builder().timeouts(timeouts).build()?;
+    let store = Store::new(model::initial(SEED)?, serve.steps, context.pool())?;
+    let store = Arc::new(store);
     let server = Server::builder()
-        .context(&Context::builder().timeouts(timeouts).build()?)
+        .context(&context)
         .service(ParameterServerService::from_arc(Arc::clone(&store)))
         .listen(&serve.listen)
         .await
@@ -50,11 +52,21 @@ pub(crate) async fn run(serve: Serve) -> Result<Ending> {
         .context("cannot write the address to standard output")?;
     let ending = tokio::select! {
         result = oversee(&store, &serve, &server) => result,
+        () = note_lent(&store, &server) => Ok(Ending::Done),
         ending = interrupted() => ending,
         ending = released(serve.supervised) => Ok(ending),
     };
     server.shutdown().await;
     ending
+}
+
+/// Keeps the store's number of lent bytes up to date, until it is dropped.
+async fn note_lent(store: &Store, server: &Server) {
+    let mut glance = interval(GLANCE);
+    loop {
+        glance.tick().await;
+        store.note_lent(server.stats().bytes_lent);
+    }
 }
 
 /// Measures how much of `test` a network with these parameters recognises, from 0 to 1.

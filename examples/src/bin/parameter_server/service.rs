@@ -84,6 +84,8 @@ pub(crate) struct Status {
     pub(crate) calls: u64,
     /// Bytes of tensors that these calls moved, both ways.
     pub(crate) bytes: u64,
+    /// Of these, bytes that were not copied: workers on the same machine read them where the server has them.
+    pub(crate) lent: u64,
     /// Time from the first worker's arrival to the last step, or to now.
     pub(crate) elapsed: Duration,
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorpipe::Tensor;
+use tensorpipe::{Misuse, Pool, Tensor};
 
 use crate::model::Tensors;
 use crate::service::{ParameterServer, PushError, Status, Welcome};
@@ -40,13 +40,21 @@ struct Tally {
 }
 
 impl Store {
-    /// A training of `steps` steps that starts from `parameters` (f32, in main memory).
-    pub(crate) fn new(parameters: Tensors, steps: u64) -> Self {
-        Self {
+    /// A training of `steps` steps that starts from `parameters` (f32, in main memory). They are put into `pool`, so that
+    /// workers on the same machine read them without a copy.
+    pub(crate) fn new(parameters: Tensors, steps: u64, pool: &Pool) -> Result<Self, Misuse> {
+        let pooled = |(name, value): (String, Tensor)| {
+            let mut parameter = pool.tensor(value.dtype(), value.shape())?;
+            parameter
+                .make_mut::<f32>()?
+                .copy_from_slice(value.as_slice()?);
+            Ok((name, Mutex::new(parameter)))
+        };
+        Ok(Self {
             parameters: parameters
                 .into_iter()
-                .map(|(name, value)| (name, Mutex::new(value)))
-                .collect(),
+                .map(pooled)
+                .collect::<Result<_, Misuse>>()?,
             tally: Mutex::new(Tally {
                 status: Status {
                     steps,
@@ -56,7 +64,12 @@ impl Store {
                 first: None,
                 last: None,
             }),
-        }
+        })
+    }
+
+    /// How many bytes were lent so far.
+    pub(crate) fn note_lent(&self, bytes: u64) {
+        locked(&self.tally).status.lent = bytes;
     }
 
     /// All parameters as they are now.
@@ -229,7 +242,7 @@ mod tests {
     }
 
     fn store(steps: u64) -> Store {
-        Store::new(tensors(&[1.0, 2.0]), steps)
+        Store::new(tensors(&[1.0, 2.0]), steps, &Pool::default()).unwrap()
     }
 
     #[tokio::test]

@@ -117,7 +117,12 @@ mod tests {
     /// As many workers as `workers` take turns, so each pushes gradients of parameters that are as many steps old.
     async fn accuracy_of_a_training(workers: u64, steps: u64) -> f64 {
         let split = data::load().unwrap();
-        let store = Store::new(model::initial(7).unwrap(), steps);
+        let store = Store::new(
+            model::initial(7).unwrap(),
+            steps,
+            &tensorpipe::Pool::default(),
+        )
+        .unwrap();
         let mut crew = Vec::new();
         for _ in 0..workers {
             let welcome = store.join().await;
