@@ -1,6 +1,6 @@
 //! Waiting by looking: while the connection wakes nobody, whoever waits is looked for by somebody.
 //!
-//! Where the tasks only [act on wakes](super::tasks::Pipe::act_on_wakes), what only the tick finds is not found.
+//! Where the tasks only act on wakes, what only the tick finds is not found.
 
 use loom::future::block_on;
 
