@@ -75,7 +75,7 @@ pub(crate) struct Compare {
     /// Cases to compare in.
     #[arg(long, value_delimiter = ',', default_value = "echo,upload")]
     pub(crate) cases: Vec<Case>,
-    /// Systems to compare, as NAME[@TRANSPORT][+CHANNEL][:ALLOC], for example rpc@shm,rpc@tcp,tarpc@unix,rpc@shm:pool;
+    /// Systems to compare, as NAME@TRANSPORT+CHANNEL:ALLOC with parts left out, for example rpc@shm,rpc@tcp,tarpc@unix,rpc@shm:pool;
     /// without it all that have the case, over shm the peers over their Unix sockets.
     #[arg(long, value_delimiter = ',')]
     pub(crate) systems: Vec<String>,

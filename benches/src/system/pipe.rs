@@ -89,6 +89,10 @@ impl Client for Caller {
         let mut message = Message::new(METADATA);
         message.tensors.extend(self.sent.clone().map(Into::into));
         let written = self.pipe.write(message);
+        if written.id().is_none() {
+            // Refused at once: no answer will come.
+            return Ok(written.await?);
+        }
         let answer = self.pipe.read().await?;
         read_all(self.sum, &answer)?;
         self.received = Some(answer);

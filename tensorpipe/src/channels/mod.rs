@@ -80,6 +80,8 @@ pub trait Channel: Send + Sync + 'static {
 /// What a channel gets for a pipe on which it was negotiated.
 #[non_exhaustive]
 pub struct Link {
+    /// The transport that the pipe goes over, for a channel that pays over some and not over others.
+    pub transport: String,
     /// The connections that it asked for, in the same order at both ends.
     pub connections: Vec<Box<dyn Connection>>,
     /// How to get more of them later.
@@ -101,28 +103,6 @@ impl std::fmt::Debug for Link {
         f.debug_struct("Link")
             .field("connections", &self.connections.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Link {
-    pub(crate) fn new(
-        connections: Vec<Box<dyn Connection>>,
-        further: Further,
-        handle: LaneHandle,
-        connector: bool,
-        peer_devices: Vec<(Device, Vec<u8>)>,
-        pool: Pool,
-        setback: Setback,
-    ) -> Self {
-        Self {
-            connections,
-            further,
-            handle,
-            connector,
-            peer_devices,
-            pool,
-            setback,
-        }
     }
 }
 

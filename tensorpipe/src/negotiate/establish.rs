@@ -109,15 +109,16 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     let mut lanes = Vec::with_capacity(channels.len());
     for (open, setback) in channels.into_iter().zip(setbacks) {
         let handle = LaneHandle::new(&core);
-        let link = Link::new(
-            open.connections,
-            established.further.clone(),
+        let link = Link {
+            transport: core.route.now().transport.clone(),
+            connections: open.connections,
+            further: established.further.clone(),
             handle,
-            established.connector,
-            open.peer_devices,
-            context.pool.clone(),
+            connector: established.connector,
+            peer_devices: open.peer_devices,
+            pool: context.pool.clone(),
             setback,
-        );
+        };
         let lane = open.channel.open(link)?;
         lanes.push(LaneSlot {
             channel: open.channel,

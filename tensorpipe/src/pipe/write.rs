@@ -220,6 +220,15 @@ fn choose(
         };
         return Ok((channel as u8, ride_up_to, target));
     }
+    // What rides in the frame needs nobody to carry it.
+    let rides = |slot: &LaneSlot| {
+        wanted.is_cpu()
+            && slot.pairs.contains(&(source, wanted))
+            && len as u64 <= slot.channel.rides_up_to()
+    };
+    if let Some((channel, slot)) = lanes.iter().enumerate().find(|(_, slot)| rides(slot)) {
+        return Ok((channel as u8, slot.channel.rides_up_to(), target));
+    }
     // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
     let anywhere = |slot: &LaneSlot| {
         slot.pairs

@@ -48,7 +48,10 @@ pub(crate) async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
 pub(crate) fn context(name: &str) -> Context {
     with_channels(
         name,
-        vec![Arc::new(CmaChannel::new()), Arc::new(BasicChannel::new())],
+        vec![
+            Arc::new(CmaChannel::new().pays_from(1 << 20)),
+            Arc::new(BasicChannel::new()),
+        ],
     )
 }
 
