@@ -270,6 +270,10 @@ impl Connection for Joining {
         self.connection.can_be_hot()
     }
 
+    fn looks_cost(&self) -> bool {
+        self.connection.looks_cost()
+    }
+
     fn set_hot(&mut self, hot: bool) {
         self.hot = hot;
         self.connection.set_hot(hot);

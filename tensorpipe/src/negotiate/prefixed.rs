@@ -42,6 +42,10 @@ impl Connection for Prefixed {
         self.connection.can_be_hot()
     }
 
+    fn looks_cost(&self) -> bool {
+        self.connection.looks_cost()
+    }
+
     fn set_hot(&mut self, hot: bool) {
         self.connection.set_hot(hot);
     }

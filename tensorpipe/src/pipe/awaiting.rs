@@ -45,7 +45,7 @@ impl Awaiting {
     pub fn drive(&mut self, waker: &Waker) {
         self.core.poller.register(&mut self.slot, waker);
         if !self.spins {
-            self.core.hot.heat();
+            self.core.heat();
         } else if self.core.hot.is_on() && !self.core.look() {
             // Cooled by another in between, the connection may have woken this one: then it drives.
             return;

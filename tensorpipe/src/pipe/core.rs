@@ -5,6 +5,7 @@
 //! holder sees before or after it lets go (`hand_over.rs`). So nobody ever waits for somebody else's system call.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,7 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let poller = Arc::new(Poller::default());
         Self {
-            hot: Hot::new(parts.connection.can_be_hot()),
+            hot: Hot::new(parts.connection.can_be_hot()).costly(parts.connection.looks_cost()),
             io: HandOver::new(Io::new(
                 parts.connection,
                 parts.leftover,
@@ -113,12 +114,14 @@ impl Core {
 
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
+        let given_so_far = Cell::new(0);
         let next = || {
             // A statement of its own: the lock would be held during the call, which uses the pipe.
             let next = lock(&self.shared).next_delivery();
             let Some((handler, delivery)) = next else {
                 return false;
             };
+            given_so_far.set(given_so_far.get() + 1);
             // Whoever drives is not whoever wrote the handler.
             let given = catch_unwind(AssertUnwindSafe(|| delivery.give(self, &*handler)));
             if let Err(panic) = given {
@@ -128,6 +131,7 @@ impl Core {
         };
         self.turn
             .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
+        self.hot.came(given_so_far.get());
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::core::Core;
 use super::io::Io;
 use super::spin::{LOOKS_IN_A_POLL, Spin};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// The background task as a spinner; operations are numbered from 1.
 pub(super) const BACKGROUND: u64 = u64::MAX;
@@ -36,8 +36,16 @@ pub(super) struct Hot {
     waiting: AtomicBool,
     /// A handler takes messages at any time: somebody always waits.
     listens: AtomicBool,
+    /// A look is a system call: messages that come and go together cost less.
+    costly: bool,
+    /// Messages that came together last.
+    together: AtomicU32,
     spin: Mutex<Spin>,
 }
+
+/// Operations or messages at once from which on costly looks do not pay: each would find one message, where a sleeper is
+/// woken for many. (64 calls in flight over tcp took 7.7 µs each by looking, 1.7 by sleeping.)
+const CROWD: u32 = 4;
 
 impl Hot {
     pub(super) fn new(able: bool) -> Self {
@@ -49,6 +57,8 @@ impl Hot {
             looks_seen: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
             listens: AtomicBool::new(false),
+            costly: false,
+            together: AtomicU32::new(0),
             spin: Mutex::default(),
         }
     }
@@ -57,11 +67,15 @@ impl Hot {
         self.on.load(Ordering::SeqCst)
     }
 
-    /// A wait is about to begin: from the next look on the connection does not ask to be woken, if looking pays.
-    pub(super) fn heat(&self) {
-        if self.able && !self.is_on() && lock(&self.spin).pays() {
-            self.on.swap(true, Ordering::SeqCst);
-        }
+    /// Each look is a system call, or not.
+    pub(super) fn costly(mut self, costly: bool) -> Self {
+        self.costly = costly;
+        self
+    }
+
+    /// So many messages came in one go.
+    pub(super) fn came(&self, messages: u32) {
+        self.together.store(messages, Ordering::Relaxed);
     }
 
     pub(super) fn has_spinner(&self) -> bool {
@@ -90,6 +104,20 @@ impl Hot {
 }
 
 impl Core {
+    /// A wait is about to begin: from the next look on the connection does not ask to be woken, if looking pays.
+    pub(super) fn heat(&self) {
+        let hot = &self.hot;
+        if hot.able && !hot.is_on() && !self.is_crowded() && lock(&hot.spin).pays() {
+            hot.on.swap(true, Ordering::SeqCst);
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.hot.costly
+            && (self.hot.together.load(Ordering::Relaxed) > CROWD
+                || self.poller.waiting() > CROWD as usize)
+    }
+
     /// From now on messages are taken at any time.
     pub(super) fn listen(&self) {
         self.hot.listens.store(true, Ordering::SeqCst);
@@ -128,7 +156,7 @@ impl Core {
             return false;
         }
         hot.looks.fetch_add(1, Ordering::Relaxed);
-        if lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now) {
+        if !self.is_crowded() && lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now) {
             waker.wake_by_ref();
             return true;
         }
@@ -178,7 +206,7 @@ impl Core {
         // Operations that are awaited look for themselves, unless the one that did has just ended.
         let looks = self.hot.is_on() || !self.poller.has_waiting();
         if looks {
-            self.hot.heat();
+            self.heat();
         }
         self.drive();
         let looks = looks && (*spins || !self.hot.has_spinner());

@@ -103,7 +103,12 @@ impl Poller {
 
     /// Whether operations are being awaited.
     pub(crate) fn has_waiting(&self) -> bool {
-        !lock(&self.roles).waiting.is_empty()
+        self.waiting() > 0
+    }
+
+    /// How many are.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.roles).waiting.len()
     }
 
     pub(crate) fn set_background(&self, waker: &Waker) {

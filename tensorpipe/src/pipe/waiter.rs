@@ -62,7 +62,7 @@ impl Waiter {
             // First the role, then the look: a wake from here on comes to this task.
             let slot = self.core.poller.register(&mut self.slot, cx.waker());
             if !self.spins && !rests {
-                self.core.hot.heat();
+                self.core.heat();
             }
             self.core.drive();
             self.look(&mut look).or_else(|| {

@@ -44,6 +44,11 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         false
     }
 
+    /// Whether a look is a system call: then it pays only where few operations are under way.
+    fn looks_cost(&self) -> bool {
+        false
+    }
+
     /// While hot, a read or write that has to wait returns `Pending` without asking to be woken: somebody looks again
     /// soon. That spares the peer the wake-up. A connection begins cold.
     fn set_hot(&mut self, _hot: bool) {}

@@ -245,6 +245,10 @@ impl Connection for TcpConnection {
         true
     }
 
+    fn looks_cost(&self) -> bool {
+        true
+    }
+
     fn set_hot(&mut self, hot: bool) {
         self.hot = hot;
     }
