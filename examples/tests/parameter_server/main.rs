@@ -50,9 +50,13 @@ fn one_command_trains_with_two_workers() {
         format!("transport {transport} ("),
     );
     assert!(
-        lines[0].ends_with(&line) && lines[1].starts_with(&route),
+        lines[0].contains(&line) && lines[1].starts_with(&route),
         "{output}"
     );
+    if output.contains("channel lease") {
+        // What workers pull lies in the server's pool.
+        assert!(lines[0].ends_with(" MB of them without a copy"), "{output}");
+    }
     assert!(output.contains(" cpu:0 <-> cpu:0"), "{output}");
     let shown = run.said();
     assert!(shown.contains("/2000, loss 0."), "no progress in: {shown}");
