@@ -129,48 +129,33 @@ fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<N
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
         return Ok(start.cast());
     }
-    // Room in which an aligned range lies for sure; the file is mapped over that, the rest goes back.
-    let size = len.get().checked_next_multiple_of(4096);
-    let room = size.and_then(|size| NonZeroUsize::new(size.checked_add(HUGE_PAGE)?));
-    let (size, room) = (
-        size.ok_or(Errno::ENOMEM)?,
-        room.filter(|room| room.get() <= isize::MAX as usize)
-            .ok_or(Errno::ENOMEM)?,
+    // An aligned range that was free a moment ago. Never MAP_FIXED: where that fails (no huge pages are set aside) it may have
+    // unmapped what was there, and another thread may have mapped something of its own in its place.
+    let aligned = free_range(len).and_then(|address| {
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
+        // SAFETY: a new mapping that replaces none touches no memory of anybody else.
+        unsafe { mmap(Some(address), len, protection, flags, fd, 0) }.ok()
+    });
+    let start = match aligned {
+        Some(start) => start,
+        // SAFETY: as above.
+        None => unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?,
+    };
+    Ok(start.cast())
+}
+
+/// Where `len` bytes aligned to [`HUGE_PAGE`] have room.
+fn free_range(len: NonZeroUsize) -> Option<NonZeroUsize> {
+    let room = NonZeroUsize::new(len.get().checked_add(HUGE_PAGE)?)?;
+    let (protection, flags) = (
+        ProtFlags::PROT_NONE,
+        MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
     );
-    // SAFETY: as above.
-    let reserved = unsafe {
-        mmap_anonymous(
-            None,
-            room,
-            ProtFlags::PROT_NONE,
-            MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
-        )
-    }?
-    .cast::<u8>();
-    let before = reserved.as_ptr().align_offset(HUGE_PAGE);
-    // SAFETY: mappings begin on a page, so `before < HUGE_PAGE`, and `before + size <= room`.
-    let start = unsafe { reserved.add(before) };
-    let address = NonZeroUsize::new(start.as_ptr().addr());
-    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
-    // SAFETY: the range lies inside the reservation just made, which nobody else has seen.
-    let mapped = unsafe { mmap(address, len, protection, flags, fd, 0) };
-    if let Err(errno) = mapped {
-        // SAFETY: the whole reservation is ours, and nobody uses it.
-        let _ = unsafe { munmap(reserved.cast(), room.get()) };
-        return Err(errno);
-    }
-    if before > 0 {
-        // SAFETY: the part of the reservation in front of the file, which nobody uses.
-        let _ = unsafe { munmap(reserved.cast(), before) };
-    }
-    // SAFETY: `size <= room - before`, so the end lies inside the reservation or one past it.
-    let end = unsafe { start.add(size) };
-    let after = room.get() - before - size;
-    if after > 0 {
-        // SAFETY: the part behind the file, likewise.
-        let _ = unsafe { munmap(end.cast(), after) };
-    }
-    Ok(start)
+    // SAFETY: a new mapping at an address of the system's choice touches no memory of anybody else.
+    let found = unsafe { mmap_anonymous(None, room, protection, flags) }.ok()?;
+    // SAFETY: mapped in the line above, and nobody has seen it.
+    let _ = unsafe { munmap(found, room.get()) };
+    NonZeroUsize::new(found.as_ptr().addr().checked_next_multiple_of(HUGE_PAGE)?)
 }
 
 /// Asks for the pages of a mapping to become huge, now. Whether they did.
@@ -228,5 +213,31 @@ mod tests {
         drop(mapping);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         assert!(!maps.contains("tensorpipe-aligned"), "{maps}");
+    }
+
+    /// A mapping that fails must not take one away that another thread has made meanwhile.
+    #[test]
+    fn mappings_that_fail_harm_nobody() {
+        use crate::sys::block::Block;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    // Most machines have no huge pages set aside.
+                    if let Ok(fd) = create(c"test", 16 << 20, true) {
+                        drop(Mapping::new(fd.as_fd(), 16 << 20, true));
+                    }
+                }
+            });
+            for _ in 0..2000 {
+                let mut block = Block::zeroed(6 << 20);
+                block.bytes_mut()[..]
+                    .iter_mut()
+                    .step_by(4096)
+                    .for_each(|byte| *byte = 1);
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
     }
 }
