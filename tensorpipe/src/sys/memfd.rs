@@ -26,6 +26,9 @@ pub(crate) const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK
 /// And no mapping made from now on can be written.
 pub(crate) const READ_ONLY: SealFlag = FIXED.union(SealFlag::F_SEAL_FUTURE_WRITE);
 
+/// How often an aligned range is looked for, which another thread may take first. Without one memory is as good, on small pages.
+const TRIES: usize = 8;
+
 /// Since Linux 6.3: not executable, and not to be made so. Older kernels refuse the flag.
 const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(0x0008);
 
@@ -131,16 +134,21 @@ fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<N
     }
     // An aligned range that was free a moment ago. Never MAP_FIXED: where that fails (no huge pages are set aside) it may have
     // unmapped what was there, and another thread may have mapped something of its own in its place.
-    let aligned = free_range(len).and_then(|address| {
-        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
+    for _ in 0..TRIES {
+        let Some(address) = free_range(len) else {
+            break;
+        };
         // SAFETY: a new mapping that replaces none touches no memory of anybody else.
-        unsafe { mmap(Some(address), len, protection, flags, fd, 0) }.ok()
-    });
-    let start = match aligned {
-        Some(start) => start,
-        // SAFETY: as above.
-        None => unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?,
-    };
+        match unsafe { mmap(Some(address), len, protection, flags, fd, 0) } {
+            Ok(start) => return Ok(start.cast()),
+            // Another thread was faster.
+            Err(Errno::EEXIST) => {}
+            Err(_) => break,
+        }
+    }
+    // SAFETY: as above.
+    let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
     Ok(start.cast())
 }
 
