@@ -8,6 +8,7 @@ use super::loan::Loans;
 use super::plan::Plan;
 use super::read::{Read, ReadInto};
 use super::reading::{Reading, build};
+use super::shared::Shared;
 use super::waiter::wake_all;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
@@ -39,6 +40,19 @@ impl Arrival {
     pub(super) fn is_whole(&self) -> bool {
         let eager: usize = self.eager.iter().map(|(_, buffer)| buffer.len()).sum();
         self.descriptor.byte_len() == eager as u64
+    }
+
+    /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
+    /// flush.
+    pub(super) fn finish(&self, shared: &mut Shared) -> bool {
+        shared.state.grant(self.id, &[]);
+        shared.state.finish(self.id);
+        shared.state.has_control()
+    }
+
+    /// It is whole.
+    pub(super) fn into_message(self) -> Result<Message, Error> {
+        build(self.descriptor, self.eager, Vec::new(), &[])
     }
 }
 
@@ -223,17 +237,11 @@ impl Incoming {
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
-        let answers = {
-            let mut shared = lock(&self.core.shared);
-            shared.state.grant(arrival.id, &[]);
-            shared.state.finish(arrival.id);
-            shared.state.has_control()
-        };
+        let answers = arrival.finish(&mut lock(&self.core.shared));
         if answers {
-            // Credit, or the answer to a flush.
             self.core.drive();
         }
-        Some(build(arrival.descriptor, arrival.eager, Vec::new(), &[]))
+        Some(arrival.into_message())
     }
 }
 

@@ -153,6 +153,9 @@ pub(super) fn build(
     mut places: Vec<(u16, BufferMut)>,
     elsewhere: &[(u16, Device, Device)],
 ) -> Result<Message, Error> {
+    if descriptor.payloads.is_empty() && descriptor.tensors.is_empty() {
+        return Ok(Message::new(descriptor.metadata));
+    }
     parts.sort_unstable_by_key(|(part, _)| *part);
     places.sort_unstable_by_key(|(part, _)| *part);
     let (mut parts, mut places) = (parts.into_iter().peekable(), places.into_iter().peekable());

@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::budget::{Announced, Announcements};
 use super::core::Core;
 use super::handler::{Delivery, Handler};
@@ -13,6 +15,7 @@ use super::reading::Reading;
 use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, ChannelFault, Lane, Want};
+use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::proto::{AtOnce, Event, OpId, PipeState};
@@ -147,7 +150,7 @@ impl Shared {
 
     /// Memory for the eager parts of an arriving message.
     pub(super) fn allocate_eager(&mut self, core: &Core, message: u64) -> Result<(), Error> {
-        let parts: Vec<_> = self.state.eager_parts(message).collect();
+        let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
         for (part, len) in parts {
             let dest = allocate(&core.pool, len)?;
             self.state.set_dest(
@@ -376,6 +379,36 @@ impl Shared {
             .into_iter()
             .map(|(part, dest)| (part, dest.freeze()));
         let arrival = Arrival::new(message, descriptor, eager.collect());
+        self.offer(arrival, wakes);
+    }
+
+    /// A message is here whole; the bytes of its parts are the first ones of `bytes`. Returns how many they are.
+    pub(super) fn arrive_whole(
+        &mut self,
+        core: &Core,
+        message: u64,
+        descriptor: Descriptor,
+        bytes: &[u8],
+        wakes: &mut Vec<Waker>,
+    ) -> Result<usize, Error> {
+        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let (mut used, mut eager) = (0, Vec::new());
+        for (part, len) in lens.enumerate().filter(|(_, len)| *len > 0) {
+            let end = used + len as usize;
+            let mut memory = allocate(&core.pool, len)?;
+            if let Some(dest) = memory.as_bytes_mut() {
+                dest.copy_from_slice(&bytes[used..end]);
+                core.counters.copied(dest.len());
+            }
+            eager.push((part as u16, memory.freeze()));
+            used = end;
+        }
+        self.offer(Arrival::new(message, descriptor, eager), wakes);
+        Ok(used)
+    }
+
+    fn offer(&mut self, arrival: Arrival, wakes: &mut Vec<Waker>) {
         if self.handler.is_some() {
             self.deliver(Delivery::Incoming(arrival));
         } else {

@@ -5,52 +5,68 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use smallvec::SmallVec;
+
 use super::core::Core;
+use super::io::Io;
 use super::shared::{LaneSlot, Shared};
 use super::waiter::{Interest, Waiter, wake_all};
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
-use crate::proto::OutgoingPart;
+use crate::proto::{OutgoingPart, Written};
 use crate::sync::lock;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).
 pub struct Write {
     waiter: Waiter,
-    id: Option<u64>,
-    refused: Option<Error>,
+    stage: Stage,
+}
+
+enum Stage {
+    Refused(Error),
+    /// Every byte has left.
+    Sent(u64),
+    Queued(u64),
+    Over,
 }
 
 impl std::fmt::Debug for Write {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Write")
-            .field("id", &self.id)
+            .field("id", &self.id())
             .finish_non_exhaustive()
     }
 }
 
 impl Write {
     pub(super) fn start(core: Arc<Core>, message: Message) -> Self {
-        let queued = enqueue(&core, message, true, |_| ());
-        if queued.is_ok() {
-            core.drive();
-        }
+        let stage = match enqueue(&core, message, When::Now { watched: true }, |_| ()) {
+            Ok(Queued { id, sent: true }) => Stage::Sent(id),
+            Ok(Queued { id, sent: false }) => {
+                core.drive();
+                Stage::Queued(id)
+            }
+            Err(error) => Stage::Refused(error),
+        };
         Self {
             waiter: Waiter::new(core),
-            id: queued.as_ref().ok().copied(),
-            refused: queued.err(),
+            stage,
         }
     }
 
     /// The message's number, unless it was refused at once.
     pub fn id(&self) -> Option<u64> {
-        self.id
+        match self.stage {
+            Stage::Sent(id) | Stage::Queued(id) => Some(id),
+            Stage::Refused(_) | Stage::Over => None,
+        }
     }
 
     /// Takes the message back: what has not left does not leave, and the peer hears of it.
     pub fn cancel(self) {
-        if let Some(id) = self.id {
+        if let Some(id) = self.id() {
             reset(
                 self.waiter.core(),
                 id,
@@ -65,40 +81,57 @@ impl Future for Write {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(refused) = self.refused.take() {
-            return Poll::Ready(Err(refused));
-        }
-        let Some(id) = self.id else {
-            return Poll::Ready(Err(Misuse::Other(
-                "a write was polled after it had ended".to_owned(),
-            )
-            .into()));
+        let id = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sent(_) => return Poll::Ready(Ok(())),
+            Stage::Refused(error) => return Poll::Ready(Err(error)),
+            Stage::Queued(id) => id,
+            Stage::Over => {
+                let over = "a write was polled after it had ended".to_owned();
+                return Poll::Ready(Err(Misuse::Other(over).into()));
+            }
         };
+        self.stage = Stage::Queued(id);
         let result = std::task::ready!(self.waiter.poll(cx, Interest::Write(id), |shared| {
             let result = shared.writes.get_mut(&id)?.take()?;
             shared.writes.remove(&id);
             Some(result)
         }));
-        self.id = None;
+        self.stage = Stage::Over;
         Poll::Ready(result)
     }
 }
 
 impl Drop for Write {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
+        if let Stage::Queued(id) = self.stage {
             lock(&self.waiter.core().shared).writes.remove(&id);
         }
     }
 }
 
-/// Queues a message; `watched` remembers how it ends, `note` hears its number while nobody else can know it.
+/// When a message should leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    /// At once, if nothing is before it. Whether anybody wants to know how it ends.
+    Now { watched: bool },
+    /// With the next turn of whoever drives.
+    Soon,
+}
+
+/// What became of a message.
+pub(super) struct Queued {
+    pub(super) id: u64,
+    /// Every byte is with the connection. Else the caller drives.
+    pub(super) sent: bool,
+}
+
+/// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
 pub(super) fn enqueue(
-    core: &Core,
+    core: &Arc<Core>,
     message: Message,
-    watched: bool,
+    when: When,
     note: impl FnOnce(u64),
-) -> Result<u64, Error> {
+) -> Result<Queued, Error> {
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
     if let Some(error) = &shared.ended {
@@ -121,12 +154,44 @@ pub(super) fn enqueue(
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
     let (descriptor, parts) = dissect(&shared.lanes, message)?;
-    let id = shared.state.write(descriptor, parts)?;
-    if watched {
-        shared.writes.insert(id, None);
+    let now = matches!(when, When::Now { .. }) && shared.state.is_next();
+    let mut io = now.then(|| core.hold_io()).flatten();
+    let frames = io.as_deref_mut().and_then(Io::frames_if_clear);
+    let written = match frames {
+        Some(frames) => shared.state.write_through(descriptor, parts, frames)?,
+        None => Written::Queued(shared.state.write(descriptor, parts)?),
+    };
+    let watched = matches!(when, When::Now { watched: true });
+    match (written, io) {
+        (Written::Through(id, parts), Some(mut io)) => {
+            note(id);
+            // The connection may take a system call.
+            drop(guard);
+            let sent = io.send_through(core, id, parts);
+            if !sent && watched {
+                watch(core, id);
+            }
+            drop(io);
+            if sent && core.io.is_kicked() {
+                core.drive();
+            }
+            Ok(Queued { id, sent })
+        }
+        (Written::Queued(id) | Written::Through(id, _), _) => {
+            if watched {
+                shared.writes.insert(id, None);
+            }
+            note(id);
+            Ok(Queued { id, sent: false })
+        }
     }
-    note(id);
-    Ok(id)
+}
+
+/// Remembers how a message ends of which a part has left. Nobody else has driven since.
+fn watch(core: &Core, id: u64) {
+    let mut shared = lock(&core.shared);
+    let ended = shared.ended.clone().map(Err);
+    shared.writes.insert(id, ended);
 }
 
 pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
@@ -148,11 +213,10 @@ pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
     core.drive();
 }
 
-fn dissect(
-    lanes: &[LaneSlot],
-    message: Message,
-) -> Result<(Descriptor, Vec<OutgoingPart<Buffer>>), Misuse> {
-    let mut parts = Vec::with_capacity(message.payloads.len() + message.tensors.len());
+type Parts = SmallVec<[OutgoingPart<Buffer>; 2]>;
+
+fn dissect(lanes: &[LaneSlot], message: Message) -> Result<(Descriptor, Parts), Misuse> {
+    let mut parts = SmallVec::with_capacity(message.payloads.len() + message.tensors.len());
     let mut payloads = Vec::with_capacity(message.payloads.len());
     let mut tensors = Vec::with_capacity(message.tensors.len());
     for payload in message.payloads {

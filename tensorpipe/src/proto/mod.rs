@@ -11,6 +11,7 @@ mod flow;
 mod incoming;
 mod input;
 mod keep_alive;
+mod numbered;
 mod outgoing;
 mod output;
 mod pipe;
@@ -27,6 +28,8 @@ mod tests;
 pub(crate) use flow::AtOnce;
 pub(crate) use input::Input;
 pub(crate) use keep_alive::KeepAlive;
+
+pub(crate) use outgoing::Written;
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};

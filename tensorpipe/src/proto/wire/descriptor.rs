@@ -20,6 +20,9 @@ const AHEAD: u8 = 2;
 /// The tensor has a target device.
 const TARGET: u8 = 4;
 
+/// Bytes in front of what is said of each part: the frame's header, and four numbers.
+const FRONT: usize = super::frame::HEADER_LEN + 4 + 4 + 2 + 2;
+
 /// How one payload (first) or tensor (then) travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carriage {
@@ -78,12 +81,15 @@ impl Head {
     /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
         let start = out.len();
-        out.extend_from_slice(&[0, 0, 0, 0, Kind::Message as u8, 0, 0, 0, 0, 0, 0, 0]);
-        let fields = out.len();
         let d = &self.descriptor;
-        out.put_u32(d.metadata.len() as u32);
-        out.put_u16(d.payloads.len() as u16);
-        out.put_u16(d.tensors.len() as u16);
+        // The frame's header and the length of the fixed fields are known in the end.
+        let mut front = [0; FRONT];
+        front[4] = Kind::Message as u8;
+        front[12..16].copy_from_slice(&(d.metadata.len() as u32).to_le_bytes());
+        front[16..18].copy_from_slice(&(d.payloads.len() as u16).to_le_bytes());
+        front[18..20].copy_from_slice(&(d.tensors.len() as u16).to_le_bytes());
+        out.extend_from_slice(&front);
+        let fields = start + 12;
         for (payload, carriage) in d.payloads.iter().zip(&self.carriages) {
             put_carriage(out, *carriage, 0);
             out.put_u64(payload.len);
@@ -203,7 +209,20 @@ impl Head {
         if body_so_far.len() < head_len {
             return Ok(Err(head_len));
         }
-        let mut bytes = Bytes::copy_from_slice(&body_so_far[4 + fields_len..head_len]);
+        let metadata = &body_so_far[4 + fields_len..head_len];
+        if parts == 0 {
+            let descriptor = Descriptor {
+                metadata: Bytes::copy_from_slice(metadata),
+                ..Descriptor::default()
+            };
+            let head = Self {
+                descriptor,
+                carriages,
+            };
+            head.check(body_len - head_len, limits)?;
+            return Ok(Ok((head, head_len)));
+        }
+        let mut bytes = Bytes::copy_from_slice(metadata);
         let descriptor = Descriptor {
             metadata: bytes.split_to(message_meta),
             payloads: payloads
