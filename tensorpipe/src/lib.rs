@@ -125,4 +125,4 @@ pub use pipe::{
     Write,
 };
 pub use route::{ChannelRoute, Refusal, Route, Setback};
-pub use tensor::{DType, Element, Tensor};
+pub use tensor::{DType, Element, Shape, Tensor};

@@ -7,12 +7,11 @@ use super::core::Core;
 use super::loan::Loans;
 use super::plan::Plan;
 use super::read::{Read, ReadInto};
-use super::reading::{Reading, build};
+use super::reading::{Eager, Reading, build_whole};
 use super::shared::Shared;
 use super::waiter::wake_all;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
-use crate::device::Buffer;
 use crate::error::{Error, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
@@ -24,11 +23,11 @@ use crate::sync::lock;
 pub(super) struct Arrival {
     pub(super) id: u64,
     descriptor: Descriptor,
-    eager: Vec<(u16, Buffer)>,
+    eager: Eager,
 }
 
 impl Arrival {
-    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Vec<(u16, Buffer)>) -> Self {
+    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
         Self {
             id,
             descriptor,
@@ -51,8 +50,8 @@ impl Arrival {
     }
 
     /// It is whole.
-    pub(super) fn into_message(self) -> Result<Message, Error> {
-        build(self.descriptor, self.eager, Vec::new(), &[])
+    pub(super) fn into_message(self) -> Message {
+        build_whole(self.descriptor, self.eager)
     }
 }
 
@@ -241,7 +240,7 @@ impl Incoming {
         if answers {
             self.core.drive();
         }
-        Some(arrival.into_message())
+        Some(Ok(arrival.into_message()))
     }
 }
 

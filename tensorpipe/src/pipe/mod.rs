@@ -254,7 +254,7 @@ impl Pipe {
                 if answers {
                     self.core().drive();
                 }
-                arrival.into_message()
+                Ok(arrival.into_message())
             }
         }
     }

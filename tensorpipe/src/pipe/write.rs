@@ -17,6 +17,7 @@ use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::proto::{OutgoingPart, Written};
 use crate::sync::lock;
+use crate::tensor::Shape;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).
 pub struct Write {
@@ -240,7 +241,7 @@ fn dissect(lanes: &[LaneSlot], message: Message) -> Result<(Descriptor, Parts), 
         let rides = tensor.buffer().as_bytes().is_some();
         tensors.push(TensorDescriptor {
             dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
+            shape: Shape::from(tensor.shape()),
             source: tensor.device(),
             target,
             metadata: part.metadata,

@@ -14,6 +14,7 @@ mod keep_alive;
 mod numbered;
 mod outgoing;
 mod output;
+mod parts;
 mod pipe;
 mod read;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -23,14 +23,6 @@ const LONGER: &[(&str, &str)] = &[
         "tensorpipe/src/error.rs",
         "every error with its words, side by side",
     ),
-    (
-        "tensorpipe/src/pipe/io.rs",
-        "sending and receiving share one connection's state",
-    ),
-    (
-        "tensorpipe/src/pipe/shared.rs",
-        "every event of the protocol, in one place",
-    ),
 ];
 
 /// Where `unsafe` may stand in what is shipped.
