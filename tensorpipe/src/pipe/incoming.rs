@@ -83,6 +83,11 @@ impl Incoming {
         self.arrival.as_ref().map_or(0, |arrival| arrival.id)
     }
 
+    /// Whether all of its bytes are here: then [`Incoming::accept`] returns the message, and reading it takes no wait.
+    pub fn is_whole(&self) -> bool {
+        self.arrival.as_ref().is_some_and(Arrival::is_whole)
+    }
+
     /// Lengths, types, devices and metadata.
     pub fn descriptor(&self) -> &Descriptor {
         static NONE: std::sync::OnceLock<Descriptor> = std::sync::OnceLock::new();

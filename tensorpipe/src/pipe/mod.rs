@@ -169,6 +169,10 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::send`].
     pub fn send_soon(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
+        if !self.core().hot.is_costly() {
+            // What a write costs is the same for many small ones.
+            return self.send_noting(message, note);
+        }
         let queued = write::enqueue(self.core(), message, When::Soon, note)?;
         self.core().poller.wake_background();
         Ok(queued.id)

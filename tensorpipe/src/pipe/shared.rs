@@ -3,9 +3,11 @@
 mod arriving;
 mod events;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
@@ -44,9 +46,9 @@ pub(crate) struct Shared {
     pub(super) arrived: VecDeque<Arrival>,
     /// Operations being awaited, by their registration.
     pub(super) waiting: Vec<(u64, Interest, Waker)>,
-    pub(super) reads: HashMap<u64, Reading>,
+    pub(super) reads: FxHashMap<u64, Reading>,
     /// Writes that somebody may still ask about, and how they ended.
-    pub(super) writes: HashMap<u64, Option<Result<(), Error>>>,
+    pub(super) writes: FxHashMap<u64, Option<Result<(), Error>>>,
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     pub(super) handler: Option<Arc<dyn Handler>>,
@@ -88,8 +90,8 @@ impl Shared {
             runtime,
             arrived: VecDeque::new(),
             waiting: Vec::new(),
-            reads: HashMap::new(),
-            writes: HashMap::new(),
+            reads: FxHashMap::default(),
+            writes: FxHashMap::default(),
             flushed_to: 0,
             handler: None,
             deliveries: VecDeque::new(),
