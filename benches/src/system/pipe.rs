@@ -76,6 +76,22 @@ pub(crate) struct Caller {
     received: Option<Message>,
 }
 
+impl Caller {
+    /// A message there, and the answer.
+    #[inline]
+    async fn trip(&self, message: Message) -> Result<Message> {
+        let written = self.pipe.write(message);
+        if written.id().is_none() {
+            // Refused at once: no answer will come.
+            written.await?;
+            bail!("a message was neither written nor refused");
+        }
+        let answer = self.pipe.read().await?;
+        written.await?;
+        Ok(answer)
+    }
+}
+
 impl Client for Caller {
     async fn prepare(&mut self, round: u64) -> Result<()> {
         self.received = None;
@@ -85,18 +101,17 @@ impl Client for Caller {
         }
     }
 
+    async fn touch(&mut self) -> Result<()> {
+        self.trip(Message::new(METADATA)).await?;
+        Ok(())
+    }
+
     async fn round(&mut self) -> Result<()> {
         let mut message = Message::new(METADATA);
         message.tensors.extend(self.sent.clone().map(Into::into));
-        let written = self.pipe.write(message);
-        if written.id().is_none() {
-            // Refused at once: no answer will come.
-            return Ok(written.await?);
-        }
-        let answer = self.pipe.read().await?;
+        let answer = self.trip(message).await?;
         read_all(self.sum, &answer)?;
         self.received = Some(answer);
-        written.await?;
         Ok(())
     }
 

@@ -175,6 +175,11 @@ impl Client for Caller {
         }
     }
 
+    async fn touch(&mut self) -> Result<()> {
+        self.client.ping("").await?;
+        Ok(())
+    }
+
     async fn round(&mut self) -> Result<()> {
         match self.case {
             Case::Echo | Case::Paced => {
