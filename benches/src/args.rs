@@ -212,6 +212,8 @@ pub(crate) struct Options {
 pub(crate) enum Warm {
     /// Those of leased tensors, which take less time than waking somebody.
     Leased,
+    /// The same, and the trips carry a small leased tensor: its way is in the caches again, which writing a large one has emptied.
+    Hot,
     /// All but those of paced and pipeline.
     Always,
     /// None: they begin as writing the tensor has left both ends.
@@ -224,7 +226,8 @@ impl Warm {
         match self {
             Self::Always => Begin::Awake,
             Self::Leased if plan.is_leased() => Begin::Awake,
-            Self::Leased | Self::Never => Begin::AsTheyAre,
+            Self::Hot if plan.is_leased() => Begin::Hot,
+            Self::Leased | Self::Hot | Self::Never => Begin::AsTheyAre,
         }
     }
 }
@@ -281,6 +284,7 @@ mod tests {
         let (awake, as_they_are) = (Begin::Awake, Begin::AsTheyAre);
         for (warm, expected) in [
             (Warm::Leased, [as_they_are, awake]),
+            (Warm::Hot, [as_they_are, Begin::Hot]),
             (Warm::Always, [awake, awake]),
             (Warm::Never, [as_they_are, as_they_are]),
         ] {

@@ -1,4 +1,4 @@
-//! Both ends awake: a trip without a tensor, there and back, again and again until trips are short.
+//! Both ends awake: a trip without the round's tensor, there and back, again and again until trips are short.
 //!
 //! A large tensor takes tens of milliseconds to write. Meanwhile the peer falls asleep, and waking it costs more than
 //! moving a leased tensor. So where it is the transfer that counts, trips come between the writing and the timed round:
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::system::Client;
+use crate::system::{Client, Trip};
 
 /// What is known of the trips of one client.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ impl Rouser {
         }
     }
 
-    /// Returns when a few trips in a row were short, or after [`MOST`].
+    /// Returns when a few of these trips in a row were short, or after [`MOST`].
     ///
     /// # Errors
     /// The client's own.
-    pub(crate) async fn rouse<C: Client>(&mut self, client: &mut C) -> Result<()> {
+    pub(crate) async fn rouse<C: Client>(&mut self, client: &mut C, trip: Trip) -> Result<()> {
         let mut short = 0;
         for _ in 0..MOST {
             let start = Instant::now();
-            client.touch().await?;
+            client.touch(trip).await?;
             short = if self.is_short(start.elapsed()) {
                 short + 1
             } else {

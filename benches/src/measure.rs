@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 
 use crate::awake::Rouser;
 use crate::plan::Begin;
-use crate::system::Client;
+use crate::system::{Client, Trip};
 
 /// Warms up, then measures for `length` (wall clock, preparing and checking included), and at least
 /// [`FEWEST_ROUNDS`] rounds. Before each one, when it is prepared, both ends are brought into the state `begin`.
@@ -53,10 +53,15 @@ async fn one<C: Client>(
     match begin {
         Begin::AsTheyAre => {}
         Begin::Asleep => tokio::time::sleep(PAUSE).await,
-        Begin::Awake => rouser
-            .rouse(client)
-            .await
-            .with_context(|| format!("before round {round}"))?,
+        Begin::Awake | Begin::Hot => {
+            let trip = if begin == Begin::Hot {
+                Trip::Leased
+            } else {
+                Trip::Bare
+            };
+            let roused = rouser.rouse(client, trip).await;
+            roused.with_context(|| format!("before round {round}"))?;
+        }
     }
     let start = Instant::now();
     let done = client.round().await;
@@ -190,6 +195,7 @@ mod tests {
         rounds: u64,
         /// Trips since a round was prepared.
         trips: u64,
+        expected_trip: Trip,
         bad: Option<u64>,
     }
 
@@ -198,6 +204,7 @@ mod tests {
             prepared: 0,
             rounds: 0,
             trips: 0,
+            expected_trip: Trip::Bare,
             bad,
         }
     }
@@ -211,7 +218,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(2)).await;
             Ok(())
         }
-        async fn touch(&mut self) -> Result<()> {
+        async fn touch(&mut self, trip: Trip) -> Result<()> {
+            assert_eq!(trip, self.expected_trip);
             // A round is prepared before, and runs after.
             assert_eq!(self.prepared, self.rounds + 1);
             self.trips += 1;
@@ -252,8 +260,12 @@ mod tests {
             (Begin::AsTheyAre, false),
             (Begin::Asleep, false),
             (Begin::Awake, true),
+            (Begin::Hot, true),
         ] {
             let mut client = clockwork(None);
+            if begin == Begin::Hot {
+                client.expected_trip = Trip::Leased;
+            }
             drive(&mut client, Duration::from_millis(1), begin).await?;
             assert_eq!(client.trips >= 3, expected, "{begin:?}: {}", client.trips);
         }

@@ -115,6 +115,9 @@ pub(crate) enum Begin {
     AsTheyAre,
     /// Awake: calls without a tensor have just gone there and back, untimed.
     Awake,
+    /// The same, and the trips carried a small leased tensor: what its way takes is in the caches, which writing a large one
+    /// has emptied.
+    Hot,
     /// Asleep: everybody was left alone for 1 ms.
     Asleep,
 }

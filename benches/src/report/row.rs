@@ -56,7 +56,7 @@ impl Row {
             alloc: plan.alloc.name(),
             name: plan.system.clone(),
             cores_us: None,
-            warm: plan.begin() == Begin::Awake,
+            warm: matches!(plan.begin(), Begin::Awake | Begin::Hot),
             p50_sum_us: None,
             limit_us: None,
         }

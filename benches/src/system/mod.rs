@@ -76,8 +76,8 @@ pub(crate) trait Client: Send + 'static {
     /// Writes the tensor of `round` anew. Not timed.
     fn prepare(&mut self, round: u64) -> impl Future<Output = Result<()>> + Send;
 
-    /// A call without a tensor, there and back: nobody sleeps after it. It leaves what is prepared as it is. Not timed.
-    fn touch(&mut self) -> impl Future<Output = Result<()>> + Send;
+    /// A call there and back: nobody sleeps after it. It leaves what is prepared as it is. Not timed.
+    fn touch(&mut self, trip: Trip) -> impl Future<Output = Result<()>> + Send;
 
     /// What is timed.
     fn round(&mut self) -> impl Future<Output = Result<()>> + Send;
@@ -92,6 +92,15 @@ pub(crate) trait Client: Send + 'static {
 
     /// What carried the bytes.
     fn route(&self) -> Route;
+}
+
+/// What a call carries that wakes both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trip {
+    /// Nothing.
+    Bare,
+    /// A small leased tensor, there and back; nothing where there are no leases.
+    Leased,
 }
 
 /// Whether a system is ours or a peer.

@@ -103,6 +103,11 @@ pub(super) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tenso
     })
 }
 
+/// The tensor of a trip that wakes both ends: of the pool, and more than rides in a message's frame.
+pub(super) fn small(context: &Context) -> Result<Tensor> {
+    Ok(context.pool().tensor(DType::U8, [SMALL])?)
+}
+
 /// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.
 pub(super) fn fill(tensor: &mut Tensor, round: u64) -> Result<()> {
     pattern::fill(tensor.make_mut::<u8>()?, round);
@@ -138,6 +143,9 @@ pub(super) fn route(route: &tensorpipe::Route) -> Route {
         channel: channel.map_or_else(|| "none".to_owned(), |channel| channel.name.clone()),
     }
 }
+
+/// Bytes of a tensor that is leased all the same.
+const SMALL: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use tensorpipe::{Message, Pipe, Tensor};
 
 use super::ours;
 use crate::plan::{Case, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System};
+use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `pipe`.
 pub(crate) struct PipeSystem;
@@ -48,6 +48,7 @@ impl System for PipeSystem {
             sum: plan.sum,
             sent,
             received: None,
+            small: ours::small(&context)?,
         })
     }
 }
@@ -74,6 +75,8 @@ pub(crate) struct Caller {
     sum: bool,
     sent: Option<Tensor>,
     received: Option<Message>,
+    /// For trips that wake both ends.
+    small: Tensor,
 }
 
 impl Caller {
@@ -101,8 +104,12 @@ impl Client for Caller {
         }
     }
 
-    async fn touch(&mut self) -> Result<()> {
-        self.trip(Message::new(METADATA)).await?;
+    async fn touch(&mut self, trip: Trip) -> Result<()> {
+        let mut message = Message::new(METADATA);
+        if trip == Trip::Leased {
+            message.tensors.push(self.small.clone().into());
+        }
+        self.trip(message).await?;
         Ok(())
     }
 

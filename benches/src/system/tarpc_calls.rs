@@ -19,7 +19,7 @@ use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
 use super::socket::{Listener, Socket};
 use crate::pattern;
 use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System};
+use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `tarpc`.
 pub(crate) struct Tarpc;
@@ -170,7 +170,7 @@ impl Client for Caller {
         Ok(())
     }
 
-    async fn touch(&mut self) -> Result<()> {
+    async fn touch(&mut self, _: Trip) -> Result<()> {
         Ok(self.stub.ping(context()).await?)
     }
 

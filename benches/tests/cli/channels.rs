@@ -72,6 +72,11 @@ fn rounds_of_leased_tensors_begin_awake_unless_that_is_not_wanted() {
     for (line, expected) in [
         (format!("pipe {leased}"), true),
         (format!("rpc --case upload,download {leased}"), true),
+        (format!("pipe {leased} --warm hot"), true),
+        (
+            format!("rpc --case upload,download {leased} --warm hot"),
+            true,
+        ),
         (format!("pipe {leased} --warm never"), false),
         (format!("rpc --case paced {leased} --warm always"), false),
         ("pipe --size 0 --seconds 0 --json".to_owned(), false),

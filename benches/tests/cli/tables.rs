@@ -72,6 +72,21 @@ fn systems_are_compared_each_over_its_own_transport() {
 }
 
 #[test]
+fn calls_in_flight_are_compared_with_what_one_writes_by_hand() {
+    let output = bench(
+        "compare --cases pipeline --size 0,64 --runs 1 --seconds 0 --json \
+         --systems rpc@shm,tokio@unix,tokio@tcp,tarpc@unix --against tokio@unix",
+    );
+    let rows = rows(&output);
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        assert_eq!(row["against"], "tokio@unix");
+        // Whole rounds of calls.
+        assert_eq!(number(row, "n") % 1024.0, 0.0, "{row}");
+    }
+}
+
+#[test]
 fn a_table_has_a_column_for_what_was_asked_for_beside() {
     let output = bench("rpc --size 64KiB --seconds 0.05 --transport shm --sum --limits");
     let table = String::from_utf8(output.stdout).expect("UTF-8");

@@ -11,6 +11,8 @@ mod list;
 mod table;
 mod turns;
 
+use std::cell::RefCell;
+
 use anyhow::{Context, Result};
 
 use self::list::{Figure, Target, select};
@@ -66,6 +68,7 @@ fn turns(arguments: &Targets) -> Turns {
         largest: u64::MAX,
         cores: cores::pair().ok(),
         roam: arguments.roam,
+        idle: RefCell::default(),
     };
     if !arguments.quick {
         return asked;

@@ -62,6 +62,7 @@ impl Line {
             both(&|f| f.limit.map(value)),
             both(&|f| ratio(f.ours, f.limit?)),
             both(&|f| f.sum.map(value)),
+            both(&|f| f.hot.map(value)),
             both(&|f| f.after_pause.map(value)),
             self.aimed_at.clone(),
             met(self.current.met, self.multi.met).to_owned(),
@@ -79,6 +80,7 @@ pub(super) fn markdown(lines: &[Line]) -> String {
         ("limit", Align::Right),
         ("of it", Align::Right),
         ("every byte read", Align::Right),
+        ("caches warm", Align::Right),
         ("after a pause", Align::Right),
         ("aimed at", Align::Right),
         ("met", Align::Left),
@@ -94,7 +96,9 @@ pub(super) fn legend() -> &'static str {
     "p50 of both runtimes, `current_thread / multi_thread` where one column has both; every round has a tensor written anew, outside the\n\
      timed part. baseline: measured in turns. limit: a bare round of the same bytes over the same medium, both ends spinning (1 ms apart:\n\
      asleep); leased bytes count as none. every byte read: whoever receives a tensor sums it. Rounds of leased tensors begin with both ends\n\
-     awake: once the tensor is written, calls without one go there and back, untimed; after a pause: without that, and after 1 ms of rest."
+     awake: once the tensor is written, calls without one go there and back, untimed. caches warm: those calls carry a leased tensor of\n\
+     64 KiB, so that the way of a lease is in the caches again, which writing a large tensor has emptied. after a pause: without such\n\
+     calls, and after 1 ms of rest."
 }
 
 fn aim(target: &Target) -> String {
@@ -138,6 +142,7 @@ mod tests {
             baseline: 40.0,
             limit: Some(0.5),
             sum: None,
+            hot: None,
             after_pause: None,
             aim: 1.5,
             met,
@@ -165,6 +170,7 @@ mod tests {
             "0.50 µs / 0.50 µs",
             "2.00 / 4.00",
             "2.50 µs",
+            "–",
             "–",
             "≤ 1.50 µs",
             "met on current_thread",
@@ -195,7 +201,7 @@ mod tests {
         let text = markdown(&lines);
         assert_eq!(text.lines().count(), 3);
         assert!(
-            text.lines().all(|line| line.matches('|').count() == 12),
+            text.lines().all(|line| line.matches('|').count() == 13),
             "{text}"
         );
         assert!(text.trim_end().ends_with("| missed |"), "{text}");

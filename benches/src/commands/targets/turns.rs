@@ -1,6 +1,9 @@
 //! One line on one runtime: the system and its baseline in turns, A B A B …, each run with fresh processes, and beside them
 //! the machine's limit.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 
@@ -14,7 +17,7 @@ use crate::report::IdleRow;
 use crate::system::Choice;
 
 /// How lines are measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Turns {
     pub(super) runs: u32,
     pub(super) seconds: f64,
@@ -25,6 +28,8 @@ pub(super) struct Turns {
     pub(super) cores: Option<Cores>,
     /// Whether the threads of the multi_thread runtime stay where the system puts them.
     pub(super) roam: bool,
+    /// Idle servers have two lines and are measured once: by their system and runtime.
+    pub(super) idle: RefCell<BTreeMap<(&'static str, &'static str), IdleRow>>,
 }
 
 /// What came of it: medians over the runs, in microseconds, percent or KiB.
@@ -38,7 +43,9 @@ pub(super) struct Figures {
     pub(super) limit: Option<f64>,
     /// When whoever receives a tensor reads every byte of it.
     pub(super) sum: Option<f64>,
-    /// When both ends were asleep before the call; for lines whose rounds begin with both awake.
+    /// When the trips that woke both ends carried a small leased tensor; for lines whose rounds begin with both awake.
+    pub(super) hot: Option<f64>,
+    /// When both ends were asleep before the call; for the same lines.
     pub(super) after_pause: Option<f64>,
     pub(super) aim: f64,
     pub(super) met: bool,
@@ -80,9 +87,11 @@ impl Turns {
         let sum = (plan.bytes > 0).then(|| but(|plan| plan.sum = true));
         let is_warm = plan.begin() == Begin::Awake;
         let after_pause = is_warm.then(|| but(|plan| plan.begin = Begin::Asleep));
+        let hot = is_warm.then(|| but(|plan| plan.begin = Begin::Hot));
         let mut figures = Figures::of(target, &ours, &baseline)?;
         figures.limit = median(&limits);
         figures.sum = sum.transpose()?;
+        figures.hot = hot.transpose()?;
         figures.after_pause = after_pause.transpose()?;
         figures.cores_us = cores_us;
         Ok(figures)
@@ -94,11 +103,17 @@ impl Turns {
         flavor: Flavor,
         figure: fn(&IdleRow) -> f64,
     ) -> Result<Figures> {
-        let measure = |work| {
+        let measure = |work: Work| {
+            let key = (work.system, flavor.name());
+            if let Some(measured) = self.idle.borrow().get(&key) {
+                return Ok(figure(measured));
+            }
             let (choice, mut plan) = self.plan(work, flavor)?;
             plan.seconds = self.idle_seconds;
-            let measured = on_its_core(&plan, || idle::measure(&choice, &plan, CONNECTIONS));
-            anyhow::Ok(figure(&measured?))
+            let measured = on_its_core(&plan, || idle::measure(&choice, &plan, CONNECTIONS))?;
+            let found = figure(&measured);
+            self.idle.borrow_mut().insert(key, measured);
+            anyhow::Ok(found)
         };
         let (ours, baseline) = (measure(target.ours)?, measure(target.baseline)?);
         Figures::of(target, &[ours], &[baseline])
@@ -161,6 +176,7 @@ impl Figures {
             baseline: of_baseline,
             limit: None,
             sum: None,
+            hot: None,
             after_pause: None,
             aim: target.aim.number(of_baseline),
             met: target.aim.is_met(of_ours, of_baseline),
@@ -202,6 +218,7 @@ mod tests {
             largest: u64::MAX,
             cores: Some((0, 1)),
             roam: true,
+            idle: RefCell::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use super::frame::{DOWNLOAD, ECHO, Frame, PING, STAGE, UPLOAD, VERIFY, has_body}
 use crate::pattern;
 use crate::plan::{Case, Plan, Transport};
 use crate::system::socket::Socket;
-use crate::system::{Client, Route};
+use crate::system::{Client, Route, Trip};
 
 /// The client's side of one connection.
 pub(crate) struct InTurns {
@@ -68,7 +68,7 @@ impl Client for InTurns {
         Ok(())
     }
 
-    async fn touch(&mut self) -> Result<()> {
+    async fn touch(&mut self, _: Trip) -> Result<()> {
         self.ask(PING, 0).await?;
         self.acknowledged().await
     }

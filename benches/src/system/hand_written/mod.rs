@@ -12,7 +12,7 @@ use self::in_turns::InTurns;
 use self::pipelined::Pipelined;
 use super::socket::{Listener, Socket};
 use crate::plan::{Case, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System};
+use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `tokio`.
 pub(crate) struct Tokio;
@@ -80,10 +80,10 @@ impl Client for Caller {
         }
     }
 
-    async fn touch(&mut self) -> Result<()> {
+    async fn touch(&mut self, trip: Trip) -> Result<()> {
         match self {
-            Self::InTurns(client) => client.touch().await,
-            Self::Pipelined(client) => client.touch().await,
+            Self::InTurns(client) => client.touch(trip).await,
+            Self::Pipelined(client) => client.touch(trip).await,
         }
     }
 

@@ -17,7 +17,7 @@ use super::GONE;
 use crate::pattern;
 use crate::plan::{IN_FLIGHT, PIPELINED, Plan, Transport};
 use crate::system::socket::Socket;
-use crate::system::{Client, Route};
+use crate::system::{Client, Route, Trip};
 
 /// The client's side of one connection.
 pub(crate) struct Pipelined<S = Socket> {
@@ -118,7 +118,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Client for Pipelined<S>
         Ok(())
     }
 
-    async fn touch(&mut self) -> Result<()> {
+    async fn touch(&mut self, _: Trip) -> Result<()> {
         self.call(1).await
     }
 
@@ -273,7 +273,7 @@ mod tests {
             let mut client = client(near, bytes as u64)?;
             for round in 0..2 {
                 client.prepare(round).await?;
-                client.touch().await?;
+                client.touch(Trip::Bare).await?;
                 client.round().await?;
                 client.check(round).await?;
                 assert!(client.check(round + 1).await.is_err() || bytes == 0);
