@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, Listener};
 
@@ -20,10 +20,7 @@ pub(super) struct Way {
 /// All of them: each channel over each transport that leads from process to process, those that stay within one, and
 /// a context with every default.
 pub(super) fn all() -> Vec<Way> {
-    let names: Vec<_> = ours::channels()
-        .iter()
-        .map(|channel| channel.name())
-        .collect();
+    let names: Vec<_> = channels().iter().map(|channel| channel.name()).collect();
     let mut ways = vec![Way {
         transport: "tcp",
         channel: None,
@@ -64,7 +61,7 @@ impl Way {
             "memory" => Arc::new(MemoryTransport::new()),
             _ => Arc::new(TcpTransport::new()),
         };
-        let mut channels = ours::channels();
+        let mut channels = channels();
         channels.retain(|channel| channel.name() == wanted);
         let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
         if wanted != basic.name() {
@@ -86,6 +83,14 @@ impl Way {
         Ok(context.listen([url]).await?)
     }
 }
+
+/// Every channel there is; `mpt` takes all that does not ride in a message's frame.
+fn channels() -> Vec<Arc<dyn Channel>> {
+    ours::channels(MptChannel::new().from_len(MPT_FROM))
+}
+
+/// Less than the first tensors have, so that each of its pipes opens its connections.
+const MPT_FROM: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -115,7 +120,13 @@ mod tests {
         let names: Vec<_> = all().into_iter().map(Way::name).collect();
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len(), "{names:?}");
-        for name in ["default", "shm + basic", "tcp + basic", "memory + xth"] {
+        for name in [
+            "default",
+            "shm + basic",
+            "tcp + basic",
+            "tcp + mpt",
+            "memory + xth",
+        ] {
             assert!(names.iter().any(|found| found == name), "{name}");
         }
     }
