@@ -157,7 +157,7 @@ impl Pipe {
     pub fn send_noting(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
         let when = When::Now { watched: false };
         let queued = write::enqueue(self.core(), message, when, note)?;
-        if !queued.sent {
+        if queued.drive {
             self.core().drive();
         }
         Ok(queued.id)

@@ -70,7 +70,7 @@ impl Io {
         }
     }
 
-    fn take_frames(&mut self, shared: &mut Shared) {
+    pub(in crate::pipe) fn take_frames(&mut self, shared: &mut Shared) {
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -108,27 +108,29 @@ impl Io {
         }
     }
 
-    /// For the head of a message that finds nothing before it; `None` where it has to wait its turn.
+    /// For the head of a message that finds nothing before it, and leaves with [`Io::push_through`] and
+    /// [`Io::send_through`]; `None` where it has to wait its turn.
     pub(in crate::pipe) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
         let clear = self.pieces.is_empty() && self.failed.is_none() && self.connection.is_some();
         (clear && !stop::is_any_armed()).then_some(&mut self.frames)
     }
 
-    /// Sends message `number`, whose head is among the frames, with its parts. Returns whether all of it is with the
-    /// connection; the rest leaves like what was queued, and `Written` tells when.
-    pub(in crate::pipe) fn send_through(
-        &mut self,
-        core: &Arc<Core>,
-        number: u64,
-        parts: impl IntoIterator<Item = (Buffer, u64)>,
-    ) -> bool {
+    /// Queues a message, whose head is among the frames, with its parts: nothing else is.
+    pub(in crate::pipe) fn push_through(&mut self, parts: SmallVec<[(Buffer, u64); 2]>) {
         self.queued = self.frames.len() as u64;
         self.pieces.push_back(Piece::Bytes(self.frames.len()));
         for (source, len) in parts {
             self.push_data(source, 0..len);
         }
+    }
+
+    /// Sends message `number`, which was pushed. Returns whether all of it is with the connection; the rest leaves like what
+    /// was queued, and `Written` tells when.
+    pub(in crate::pipe) fn send_through(&mut self, core: &Arc<Core>, number: u64) -> bool {
         self.adopt_heat(core);
-        match self.write(core).and_then(|_| self.flush(core)) {
+        let written = self.write(core).and_then(|_| self.flush(core));
+        self.count_wakes(core);
+        match written {
             Ok(()) if self.pieces.is_empty() => return true,
             Ok(()) => {}
             Err(error) => self.failed = Some(error),

@@ -15,6 +15,11 @@ use crate::proto::{Event, OpId};
 use crate::sync::Arc;
 
 impl Shared {
+    /// Whether neither the protocol nor a lane has something to say.
+    pub(in crate::pipe) fn is_idle(&self) -> bool {
+        self.lane_results.is_empty() && !self.state.has_event()
+    }
+
     /// Acts on everything that the protocol and the lanes have to say.
     pub(in crate::pipe) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
         loop {
