@@ -256,7 +256,7 @@ impl Pipe {
             }
             Some(answers) => {
                 if answers {
-                    self.core().drive();
+                    self.core().send_out();
                 }
                 Ok(arrival.into_message())
             }
