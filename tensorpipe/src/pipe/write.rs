@@ -137,6 +137,20 @@ pub(super) fn enqueue(
     when: When,
     note: impl FnOnce(u64),
 ) -> Result<Queued, Error> {
+    let queued = send_or_queue(core, message, when, note);
+    // Whoever came while this one had the connection relies on it.
+    if core.io.is_kicked() {
+        core.drive();
+    }
+    queued
+}
+
+fn send_or_queue(
+    core: &Arc<Core>,
+    message: Message,
+    when: When,
+    note: impl FnOnce(u64),
+) -> Result<Queued, Error> {
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
     if let Some(error) = &shared.ended {
@@ -190,14 +204,10 @@ pub(super) fn enqueue(
             if !sent && whole && watched {
                 watch(core, id);
             }
-            drop(io);
-            if !sent || !idle || core.io.is_kicked() {
-                core.drive();
-            }
             Ok(Queued {
                 id,
                 over: sent && whole,
-                drive: false,
+                drive: !sent || !idle,
             })
         }
         (Written::Queued(id) | Written::Through(Through { number: id, .. }), _) => {
