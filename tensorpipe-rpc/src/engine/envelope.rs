@@ -3,7 +3,7 @@
 //! The values' bytes, the *body*, stand behind the header in the metadata, or are the last payload: that moves large ones
 //! without copies, and small ones to a peer whose metadata is too short for them.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
 use crate::codec::Encoded;
@@ -64,7 +64,7 @@ pub(crate) struct Body {
 /// Takes a message apart; `None` if its flags promise a payload that is not there.
 pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
     let Message {
-        metadata,
+        mut metadata,
         mut payloads,
         tensors,
         ..
@@ -73,7 +73,9 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         let body = payloads.pop()?;
         Bytes::from_owner(BodyBytes(body))
     } else {
-        metadata.slice(header.len..)
+        // In place: a slice would be a second handle, for which the bytes need a count.
+        metadata.advance(header.len);
+        metadata
     };
     Some(Body {
         metadata,

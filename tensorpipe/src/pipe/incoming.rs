@@ -50,7 +50,7 @@ impl Arrival {
     }
 
     /// It is whole.
-    pub(super) fn into_message(self: Box<Self>) -> Message {
+    pub(super) fn into_message(self) -> Message {
         build_whole(self.descriptor, self.eager)
     }
 }
