@@ -8,6 +8,7 @@
 //! given to it would be lost for everybody. So while operations are registered, the background task looks every
 //! [`TICK`] whether somebody was woken and has not driven the pipe since; then it drives, and passes the sleeper over.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
@@ -28,8 +29,8 @@ pub(crate) struct Poller {
 
 #[derive(Debug, Default)]
 struct Roles {
-    /// Operations being awaited; the last one has the role.
-    waiting: Vec<(u64, Waker)>,
+    /// Operations being awaited; the last one has the role. Of many the first ones are most often the first to end.
+    waiting: VecDeque<(u64, Waker)>,
     background: Option<Waker>,
     next_id: u64,
     /// The background task looks after forgotten futures.
@@ -62,22 +63,23 @@ impl Poller {
         let mut start_ticking = None;
         let (id, old) = {
             let mut roles = lock(&self.roles);
-            let id = *slot.get_or_insert_with(|| {
-                roles.next_id += 1;
-                roles.next_id
-            });
             roles.active = true;
             if !std::mem::replace(&mut roles.ticking, true) {
                 start_ticking = roles.background.clone();
             }
-            let old = match roles.waiting.iter_mut().find(|(waiting, _)| *waiting == id) {
-                Some((_, known)) => Some(std::mem::replace(known, waker)),
+            let known =
+                slot.and_then(|id| roles.waiting.iter_mut().find(|(known, _)| *known == id));
+            match known {
+                Some((id, known)) => (*id, Some(std::mem::replace(known, waker))),
                 None => {
-                    roles.waiting.push((id, waker));
-                    None
+                    let id = *slot.get_or_insert_with(|| {
+                        roles.next_id += 1;
+                        roles.next_id
+                    });
+                    roles.waiting.push_back((id, waker));
+                    (id, None)
                 }
-            };
-            (id, old)
+            }
         };
         drop(old);
         if let Some(background) = start_ticking {
@@ -91,9 +93,9 @@ impl Poller {
         let Some(id) = slot.take() else { return };
         let (had_role, left) = {
             let mut roles = lock(&self.roles);
-            let had_role = roles.waiting.last().is_some_and(|(last, _)| *last == id);
+            let had_role = roles.waiting.back().is_some_and(|(last, _)| *last == id);
             let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
-            (had_role, at.map(|at| roles.waiting.remove(at)))
+            (had_role, at.and_then(|at| roles.waiting.remove(at)))
         };
         drop(left);
         if had_role && self.notified.load(Ordering::SeqCst) {
@@ -136,7 +138,7 @@ impl Poller {
             let roles = lock(&self.roles);
             roles
                 .waiting
-                .last()
+                .back()
                 .map(|(_, waker)| waker)
                 .or(roles.background.as_ref())
                 .cloned()
@@ -162,7 +164,7 @@ impl Poller {
     pub(crate) fn tick(&self) -> bool {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
-        let passed_over = asleep.then(|| roles.waiting.pop());
+        let passed_over = asleep.then(|| roles.waiting.pop_back());
         roles.ticking = !roles.waiting.is_empty() || std::mem::take(&mut roles.active);
         drop(roles);
         drop(passed_over);
