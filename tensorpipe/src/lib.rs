@@ -97,6 +97,8 @@ mod route;
 mod stop;
 mod sync;
 mod sys;
+#[cfg(test)]
+mod wire_md;
 
 #[cfg(feature = "blocking")]
 pub mod blocking;

@@ -19,6 +19,7 @@
 
 mod basic;
 mod cma;
+mod exchange;
 mod further;
 mod lease;
 mod mpt;

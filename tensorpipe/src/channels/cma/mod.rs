@@ -3,7 +3,7 @@
 //! ```text
 //!   lane ── notice, "done" ── lane            on the pipe, between two lanes              lane.rs, frame.rs
 //!   board <── process_vm_readv ── neighbour   what there is to read; who reads it         board.rs, neighbour.rs, copy.rs
-//!   exchange ── "where is your board?" ──     of channel `lease`: the kernel says who it is
+//!   exchange ── "where is your board?" ──     the kernel says who it is      channels/exchange/
 //! ```
 //!
 //! The writer keeps the memory of an operation, puts a *notice* with its address on a board of its own process, and tells the
@@ -20,15 +20,13 @@ mod copy;
 mod frame;
 mod lane;
 mod neighbour;
-mod place;
 
 use self::lane::CmaLane;
 use self::neighbour::Neighbour;
-use self::place::Place;
-use super::lease::exchange::Exchange;
+use super::exchange::{Access, Exchange};
 use super::{Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
 use crate::device::Device;
-use crate::error::{Error, Misuse};
+use crate::error::Error;
 use crate::sys::process_memory;
 
 /// What rides in the message's frame at most, as far as the peer's limits allow.
@@ -97,15 +95,11 @@ impl Channel for CmaChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        let place = Place::here(exchange.process(), exchange.name());
-        let place = place.as_ref().map_err(String::as_str);
-        vec![(Device::CPU, Place::describe(place))]
+        Access::Read.devices((exchange.process(), exchange.name()))
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        let ours = Place::parse(ours.1).map_err(|reason| format!("this end: {reason}"))?;
-        let theirs = Place::parse(theirs.1).map_err(|reason| format!("the peer: {reason}"))?;
-        ours.reaches(&theirs, self.within_process)
+        Access::Read.reaches(ours.1, theirs.1, self.within_process)
     }
 
     fn rides_up_to(&self) -> u64 {
@@ -113,10 +107,7 @@ impl Channel for CmaChannel {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        let descriptor = link.peer_devices.iter().find(|(device, _)| device.is_cpu());
-        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
-        let peer = Place::parse(descriptor)
-            .map_err(|reason| Misuse::Other(format!("channel cma: the peer: {reason}")))?;
+        let peer = Access::Read.peer(self.name(), &link)?;
         let neighbour = Neighbour::of(peer.process, &peer.exchange);
         let worth = self.worth.unwrap_or_else(|| worth(&link.transport));
         Ok(Box::new(CmaLane::new(neighbour, worth, link)))

@@ -6,11 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::borrower::Borrower;
-use super::exchange::Exchange;
-use super::frame::{FromReader, FromWriter, Offer};
-use super::lender::{Borrowed, Lender, Taking};
-use super::place::Place;
+use super::frame::{FromReader, FromWriter};
+use super::{Borrowed, Borrower, Exchange, Lender, Offer, Place, Taking};
 use super::{Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, LendableBlock, Memory};
 use crate::sync::Arc;
