@@ -12,18 +12,6 @@ const LONGER: &[(&str, &str)] = &[
         "the table of calls, and everything that ends one",
     ),
     (
-        "tensorpipe/src/conformance/channel.rs",
-        "one suite: its scenarios share a subject",
-    ),
-    (
-        "tensorpipe/src/context.rs",
-        "the builder and what it builds",
-    ),
-    (
-        "tensorpipe/src/error.rs",
-        "every error with its words, side by side",
-    ),
-    (
         "tensorpipe/src/pipe/io.rs",
         "sending and receiving share one connection's state",
     ),
