@@ -16,6 +16,7 @@ use crate::error::{Error, Misuse};
 use crate::listener::Listener;
 use crate::negotiate;
 use crate::pipe::{Budget, Core, Pipe};
+use crate::route::Threshold;
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::transports::Transport;
 
@@ -34,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) name: Arc<str>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) channels: Vec<Arc<dyn Channel>>,
+    /// What is to be known of channels, by their names, otherwise than they say themselves.
+    pub(crate) thresholds: Vec<(String, Threshold)>,
     pub(crate) limits: Limits,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,

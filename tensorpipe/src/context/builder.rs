@@ -8,6 +8,7 @@ use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::{Pool, PoolOptions};
 use crate::error::Misuse;
 use crate::pipe::Budget;
+use crate::route::Threshold;
 use crate::sync::{AtomicBool, Mutex};
 use crate::transports::{self, Transport};
 
@@ -17,6 +18,7 @@ pub struct ContextBuilder {
     name: Option<String>,
     transports: Option<Vec<Arc<dyn Transport>>>,
     channels: Option<Vec<Arc<dyn Channel>>>,
+    thresholds: Vec<(String, Threshold)>,
     limits: Limits,
     timeouts: Timeouts,
     connect: ConnectPolicy,
@@ -63,6 +65,14 @@ impl ContextBuilder {
         self.channels
             .get_or_insert_with(channels::builtin)
             .insert(0, Arc::new(channel));
+        self
+    }
+
+    /// From which size on `channel` [pays](crate::Pays), otherwise than it says of itself: the sender's choice, of which the reader knows
+    /// nothing. Of several entries that fit, the last one counts. What comes of it is in a pipe's
+    /// [`Route`](crate::Route).
+    pub fn threshold(mut self, channel: impl Into<String>, threshold: Threshold) -> Self {
+        self.thresholds.push((channel.into(), threshold));
         self
     }
 
@@ -127,10 +137,19 @@ impl ContextBuilder {
                 found,
             ));
         }
+        for (channel, threshold) in &self.thresholds {
+            let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
+            known("the channel of a threshold", channel, &names)?;
+            let names: Vec<_> = transports.iter().map(|known| known.name()).collect();
+            if let Some(transport) = &threshold.transport {
+                known("the transport of a threshold", transport, &names)?;
+            }
+        }
         let inner = Inner {
             name: name.into(),
             transports,
             channels,
+            thresholds: self.thresholds,
             budget: Budget::new(self.limits.receive_budget),
             limits: self.limits,
             timeouts: self.timeouts,
@@ -157,6 +176,17 @@ fn default_name() -> String {
     format!("{program}:{}", std::process::id())
 }
 
+fn known(what: &'static str, name: &str, names: &[&str]) -> Result<(), Misuse> {
+    if names.contains(&name) {
+        return Ok(());
+    }
+    Err(Misuse::Config {
+        what,
+        wanted: format!("one of the context's: {}", names.join(", ")),
+        found: format!("`{name}`"),
+    })
+}
+
 fn unique(what: &'static str, names: impl Iterator<Item = &'static str>) -> Result<(), Misuse> {
     let mut seen = std::collections::HashSet::new();
     for name in names {
@@ -174,6 +204,7 @@ fn unique(what: &'static str, names: impl Iterator<Item = &'static str>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::Pays;
 
     #[test]
     fn the_defaults_are_valid_and_bad_settings_are_named() {
@@ -189,5 +220,21 @@ mod tests {
             .build()
             .unwrap_err();
         assert!(twice.to_string().contains("`basic` twice"), "{twice}");
+        for (channel, transport, words) in [
+            (
+                "cmma",
+                "tcp",
+                "the channel of a threshold must be one of the context's: xth, lease, cma, basic, got `cmma`",
+            ),
+            (
+                "cma",
+                "tpc",
+                "the transport of a threshold must be one of the context's: memory, shm, tcp, got `tpc`",
+            ),
+        ] {
+            let threshold = Threshold::new(Pays::LastResort).over(transport);
+            let unknown = Context::builder().threshold(channel, threshold).build();
+            assert_eq!(unknown.unwrap_err().to_string(), words);
+        }
     }
 }

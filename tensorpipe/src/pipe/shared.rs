@@ -16,6 +16,7 @@ use crate::channels::{Channel, ChannelFault, Lane, Want};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::proto::{AtOnce, Event, OpId, PipeState};
+use crate::route::{Carried, ChannelChoice};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A channel in use on this pipe.
@@ -24,11 +25,15 @@ pub(crate) struct LaneSlot {
     /// (this side's device, the peer's).
     pub(crate) pairs: Vec<(Device, Device)>,
     pub(crate) lane: Box<dyn Lane>,
+    /// Counts what it is given to carry.
+    pub(crate) carried: Carried,
 }
 
 pub(crate) struct Shared {
     pub(super) state: PipeState<Buffer, BufferMut>,
     pub(super) lanes: Vec<LaneSlot>,
+    /// Which of them carries what.
+    pub(super) choice: ChannelChoice,
     /// Lanes of a pipe that has ended, to be dropped without the lock.
     retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
@@ -72,9 +77,11 @@ impl Shared {
         announcements: Announcements,
         runtime: tokio::runtime::Handle,
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
+        choice: ChannelChoice,
     ) -> Self {
         Self {
             state,
+            choice,
             permit,
             lanes: Vec::new(),
             retired_lanes: Vec::new(),
@@ -250,7 +257,12 @@ impl Shared {
                 op,
                 channel,
                 source,
-            } => self.with_lane(op, channel, |lane, io| lane.send(op, source, io)),
+            } => {
+                if let Some(slot) = self.lanes.get(usize::from(channel)) {
+                    slot.carried.count(source.len() as u64);
+                }
+                self.with_lane(op, channel, |lane, io| lane.send(op, source, io));
+            }
             Event::StreamSent { op } => {
                 if let Some(channel) = self.state.outgoing_channel(op) {
                     self.with_lane(op, channel, |lane, io| lane.streamed(op, None, io));

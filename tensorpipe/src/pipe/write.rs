@@ -13,6 +13,7 @@ use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::proto::OutgoingPart;
+use crate::route::{ChannelChoice, Way};
 use crate::sync::lock;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).
@@ -120,7 +121,7 @@ pub(super) fn enqueue(
     if shared.state.unwritten() >= core.queued_writes {
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
-    let (descriptor, parts) = dissect(&shared.lanes, message)?;
+    let (descriptor, parts) = dissect(shared, message)?;
     let id = shared.state.write(descriptor, parts)?;
     if watched {
         shared.writes.insert(id, None);
@@ -149,17 +150,22 @@ pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
 }
 
 fn dissect(
-    lanes: &[LaneSlot],
+    shared: &Shared,
     message: Message,
 ) -> Result<(Descriptor, Vec<OutgoingPart<Buffer>>), Misuse> {
     let mut parts = Vec::with_capacity(message.payloads.len() + message.tensors.len());
     let mut payloads = Vec::with_capacity(message.payloads.len());
     let mut tensors = Vec::with_capacity(message.tensors.len());
+    let mut sender = Sender {
+        lanes: &shared.lanes,
+        choice: &shared.choice,
+        riding: 0,
+    };
     for payload in message.payloads {
         if payload.data.as_bytes().is_none() {
             return Err(Misuse::NotOnCpu(payload.data.device()));
         }
-        let (channel, ride_up_to, _) = choose(lanes, &payload.data, Some(Device::CPU))?;
+        let (channel, ride_up_to, _) = sender.choose(&payload.data, Some(Device::CPU))?;
         payloads.push(PayloadDescriptor {
             len: payload.data.len() as u64,
             metadata: payload.metadata,
@@ -172,8 +178,7 @@ fn dissect(
     }
     for part in message.tensors {
         let tensor = part.tensor;
-        let (channel, ride_up_to, target) = choose(lanes, tensor.buffer(), part.target)?;
-        let rides = tensor.buffer().as_bytes().is_some();
+        let (channel, ride_up_to, target) = sender.choose(tensor.buffer(), part.target)?;
         tensors.push(TensorDescriptor {
             dtype: tensor.dtype(),
             shape: tensor.shape().to_vec(),
@@ -184,7 +189,7 @@ fn dissect(
         parts.push(OutgoingPart {
             source: tensor.into_buffer(),
             channel,
-            ride_up_to: if rides { ride_up_to } else { 0 },
+            ride_up_to,
         });
     }
     Ok((
@@ -197,55 +202,58 @@ fn dissect(
     ))
 }
 
-/// The channel for a part, up to which size it rides in the frame, and the device where it goes.
-fn choose(
-    lanes: &[LaneSlot],
-    memory: &Buffer,
-    target: Option<Device>,
-) -> Result<(u8, u64, Option<Device>), Misuse> {
-    let (source, len) = (memory.device(), memory.len());
-    let wanted = target.unwrap_or(Device::CPU);
-    let serves =
-        |slot: &LaneSlot| slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory);
-    let mut able = lanes.iter().enumerate().filter(|(_, slot)| serves(slot));
-    let best = able
-        .clone()
-        .find(|(_, slot)| slot.lane.pays(len as u64))
-        .or_else(|| able.next());
-    if let Some((channel, slot)) = best {
-        let ride_up_to = if wanted.is_cpu() {
-            slot.channel.rides_up_to()
-        } else {
-            0
+/// Chooses for the parts of one message.
+struct Sender<'a> {
+    lanes: &'a [LaneSlot],
+    choice: &'a ChannelChoice,
+    /// Bytes of the parts so far that may ride in the frame.
+    riding: u64,
+}
+
+impl Sender<'_> {
+    /// The channel for a part, up to which size it rides in the frame, and the device where it goes.
+    fn choose(
+        &mut self,
+        memory: &Buffer,
+        target: Option<Device>,
+    ) -> Result<(u8, u64, Option<Device>), Misuse> {
+        let (source, len) = (memory.device(), memory.len() as u64);
+        let place = (source, memory.memory().kind());
+        let wanted = target.unwrap_or(Device::CPU);
+        let lanes = self.lanes;
+        let carries = |channel: u8| {
+            let slot = lanes.get(usize::from(channel));
+            slot.is_some_and(|slot| slot.lane.carries(memory))
         };
-        return Ok((channel as u8, ride_up_to, target));
-    }
-    // What rides in the frame needs nobody to carry it.
-    let rides = |slot: &LaneSlot| {
-        wanted.is_cpu()
-            && slot.pairs.contains(&(source, wanted))
-            && len as u64 <= slot.channel.rides_up_to()
-    };
-    if let Some((channel, slot)) = lanes.iter().enumerate().find(|(_, slot)| rides(slot)) {
-        return Ok((channel as u8, slot.channel.rides_up_to(), target));
-    }
-    // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
-    let anywhere = |slot: &LaneSlot| {
-        slot.pairs
-            .iter()
-            .find(|(ours, _)| *ours == source && slot.lane.carries(memory))
-            .map(|(_, theirs)| *theirs)
-    };
-    match lanes
-        .iter()
-        .enumerate()
-        .find_map(|(i, slot)| Some((i, anywhere(slot)?)))
-    {
-        Some((channel, theirs)) if target.is_none() => Ok((channel as u8, 0, Some(theirs))),
-        _ if len == 0 => Ok((0, u64::MAX, target)),
-        _ => Err(Misuse::Other(format!(
-            "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
-        ))),
+        let (channel, rides) = match self.choice.choose(place, wanted, len, carries) {
+            Some(Way::Channel(channel)) => (Some(channel), false),
+            // What the CPU cannot read does not ride, whatever its device is called.
+            Some(Way::Frame { otherwise }) => (otherwise, memory.as_bytes().is_some()),
+            None => (None, false),
+        };
+        if rides {
+            self.riding += len;
+        }
+        // What rides in the frame for certain needs nobody to carry it.
+        let alone = rides && self.riding <= self.choice.frame().message;
+        if let Some(channel) = channel.or_else(|| alone.then_some(0)) {
+            return Ok((channel, if rides { u64::MAX } else { 0 }, target));
+        }
+        // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
+        let anywhere = || self.choice.elsewhere(place, len, carries);
+        match target.is_none().then(anywhere).flatten() {
+            Some((
+                Way::Channel(channel)
+                | Way::Frame {
+                    otherwise: Some(channel),
+                },
+                theirs,
+            )) => Ok((channel, 0, Some(theirs))),
+            _ if len == 0 => Ok((0, u64::MAX, target)),
+            _ => Err(Misuse::Other(format!(
+                "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
+            ))),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, Message, MessageTensor, Pipe, Setback, Tensor};
+use tensorpipe::{Context, Message, MessageTensor, Pays, Pipe, Setback, Tensor, Threshold};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
 use super::denied::forbid_reading;
@@ -14,17 +14,16 @@ use super::denied::forbid_reading;
 pub(crate) fn context(name: &str) -> Context {
     with_channels(
         name,
-        vec![
-            Arc::new(CmaChannel::new().pays_from(1 << 20)),
-            Arc::new(BasicChannel::new()),
-        ],
+        vec![Arc::new(CmaChannel::new()), Arc::new(BasicChannel::new())],
     )
 }
 
 pub(crate) fn with_channels(name: &str, channels: Vec<Arc<dyn Channel>>) -> Context {
     let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
     let builder = Context::builder().name(name).transports([tcp]);
-    builder.channels(channels).build().unwrap()
+    let pays = Threshold::new(Pays::From(1 << 20));
+    let builder = builder.channels(channels).threshold("cma", pays);
+    builder.build().unwrap()
 }
 
 /// In ordinary memory.

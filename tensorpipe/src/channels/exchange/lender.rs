@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::clerk::PATIENCE;
 use super::offer::Offer;
 use super::{Command, Exchange};
-use crate::device::Memory;
+use crate::device::{Memory, MemoryKind};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
@@ -197,6 +197,9 @@ impl Borrowed {
 }
 
 impl Memory for Borrowed {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Borrowed
+    }
     fn len(&self) -> usize {
         self.range.len()
     }

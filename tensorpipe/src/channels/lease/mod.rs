@@ -26,12 +26,11 @@ use self::lane::LeaseLane;
 use super::exchange::{
     Access, Borrowed, Borrower, Exchange, Lender, OFFER_LEN, Offer, Place, Taking,
 };
-use super::{Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use super::{
+    Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs,
+};
 use crate::device::Device;
 use crate::error::Error;
-
-/// What is worth lending, in bytes: less is copied into the message's frame sooner than it is lent.
-const WORTH: u64 = 4 << 10;
 
 /// Channel `lease`.
 ///
@@ -75,8 +74,8 @@ impl Channel for LeaseChannel {
         Access::Lend.reaches(ours.1, theirs.1, self.within_process)
     }
 
-    fn rides_up_to(&self) -> u64 {
-        WORTH
+    fn thresholds(&self) -> Vec<Threshold> {
+        costs::LEASE.to_vec()
     }
 
     fn sends_at_once(&self) -> bool {
