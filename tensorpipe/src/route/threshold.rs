@@ -34,8 +34,8 @@ pub enum Pays {
 /// let context = Context::builder()
 ///     // Ordinary memory is read by `cma` from 16 MiB on where the pipe is a tcp connection,
 ///     .threshold("cma", Threshold::new(Pays::From(16 << 20)).over("tcp"))
-///     // and what lies in the pool is always lent.
-///     .threshold("lease", Threshold::new(Pays::From(1)).of(MemoryKind::Pool))
+///     // and what lies in the pool is lent only from 64 KiB on.
+///     .threshold("lease", Threshold::new(Pays::From(64 << 10)).of(MemoryKind::Pool))
 ///     .build()?;
 /// # Ok(())
 /// # }
