@@ -101,6 +101,9 @@ struct Candidate {
     setback: Setback,
 }
 
+/// From which size on what carries a part.
+type Bands = Vec<(u64, Carrier)>;
+
 /// How a part goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -225,7 +228,7 @@ impl Row {
     }
 
     /// From which size on what carries it, from 1 byte on.
-    fn bands(&self, frame: FrameRoom) -> Vec<(u64, Carrier)> {
+    fn bands(&self, frame: FrameRoom) -> Bands {
         let mut bands = vec![(1, self.carrier(frame, 1))];
         for from in self.borders(frame).range(2..) {
             let carrier = self.carrier(frame, *from);

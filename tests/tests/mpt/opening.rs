@@ -47,6 +47,12 @@ async fn without_its_listener_a_pipe_goes_on_with_one_connection() {
             }
         }
         assert_eq!(pair.sent(), [0; 4]);
+        // Both ends have found out, choose otherwise, and say why.
+        for pipe in [&pair.client, &pair.server] {
+            let route = pipe.route().to_string();
+            assert!(route.contains("; sends nothing: "), "{route}");
+            assert!(route.contains("64 KiB, basic above"), "{route}");
+        }
     }
 }
 

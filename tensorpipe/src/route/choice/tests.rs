@@ -233,7 +233,7 @@ fn devices_have_places_of_their_own() {
         choice.to_string(),
         "heap, pool, borrowed: in the frame <= 64 KiB, streams above\n\
          cuda:0 -> cuda:0: wire < 1 MiB, peer above\n\
-         heap -> cuda:0, pool -> cuda:0, borrowed -> cuda:0: wire"
+         cpu:0 -> cuda:0: wire"
     );
     let gpu = (GPU, MemoryKind::Device(GPU.kind));
     assert_eq!(choice.choose(gpu, CPU, 1, |_| true), None);

@@ -2,27 +2,24 @@
 
 use std::fmt;
 
-use super::{Carrier, ChannelChoice, Row};
+use super::{Bands, Carrier, ChannelChoice, Row};
+use crate::device::MemoryKind;
 
 /// A line for each place, places that are alike on one.
 impl fmt::Display for ChannelChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table();
-        let mut lines: Vec<(String, Vec<(u64, Carrier)>)> = Vec::new();
+        let mut lines: Vec<(Vec<&Row>, Bands)> = Vec::new();
         for row in &table.rows {
             let bands = row.bands(table.frame);
-            let place = row.to_string();
             match lines.last_mut() {
-                Some((places, alike)) if *alike == bands => {
-                    places.push_str(", ");
-                    places.push_str(&place);
-                }
-                _ => lines.push((place, bands)),
+                Some((rows, alike)) if *alike == bands => rows.push(row),
+                _ => lines.push((vec![row], bands)),
             }
         }
-        for (i, (places, bands)) in lines.iter().enumerate() {
+        for (i, (rows, bands)) in lines.iter().enumerate() {
             let begin = if i == 0 { "" } else { "\n" };
-            write!(f, "{begin}{places}:")?;
+            write!(f, "{begin}{}:", places(rows).join(", "))?;
             for (i, (_, carrier)) in bands.iter().enumerate() {
                 write!(f, "{} {carrier}", if i == 0 { "" } else { "," })?;
                 match bands.get(i + 1) {
@@ -36,18 +33,22 @@ impl fmt::Display for ChannelChoice {
     }
 }
 
-/// `heap`, or `heap -> cuda:0`, or `cuda:0 -> cuda:1`.
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.source.is_cpu() {
-            true => self.memory.fmt(f)?,
-            false => self.source.fmt(f)?,
-        }
-        match self.source.is_cpu() && self.target.is_cpu() {
-            true => Ok(()),
-            false => write!(f, " -> {}", self.target),
+/// `heap`, `heap -> cuda:0`, `cuda:0 -> cuda:1`; and `cpu:0 -> cuda:0` for all that lies in main memory.
+fn places(rows: &[&Row]) -> Vec<String> {
+    let same_ends = |a: &&Row, b: &&Row| (a.source, a.target) == (b.source, b.target);
+    let mut all = Vec::new();
+    for rows in rows.chunk_by(same_ends) {
+        let (source, target) = (rows[0].source, rows[0].target);
+        let kinds = rows.iter().map(|row| row.memory);
+        if source.is_cpu() && target.is_cpu() {
+            all.extend(kinds.map(|kind| kind.to_string()));
+        } else if !source.is_cpu() || rows.len() == MemoryKind::MAIN.len() {
+            all.push(format!("{source} -> {target}"));
+        } else {
+            all.extend(kinds.map(|kind| format!("{kind} -> {target}")));
         }
     }
+    all
 }
 
 impl fmt::Display for Carrier {
