@@ -1,8 +1,8 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::plan::{Alloc, Case, Flavor, Transport};
+use crate::plan::{Alloc, Begin, Case, Flavor, Plan, Transport};
 use crate::size::Size;
 
 /// What the pipe and its calls cost, beside hand-written tokio and tarpc.
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Baseline(Baseline),
     /// Measure systems alternately, several times, and print medians and ratios: they hold where figures drift.
     Compare(Compare),
+    /// Measure what this project aims at, and say what is met: one table for a report.
+    Targets(Targets),
     /// Measure the processor time and memory of an idle server with open connections.
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
@@ -75,8 +77,8 @@ pub(crate) struct Compare {
     /// Cases to compare in.
     #[arg(long, value_delimiter = ',', default_value = "echo,upload")]
     pub(crate) cases: Vec<Case>,
-    /// Systems to compare, as NAME@TRANSPORT+CHANNEL:ALLOC with parts left out, for example rpc@shm,rpc@tcp,tarpc@unix,rpc@shm:pool;
-    /// without it all that have the case, over shm the peers over their Unix sockets.
+    /// Systems to compare, as NAME@TRANSPORT+CHANNEL/LANES:ALLOC with parts left out, for example rpc@shm,rpc@tcp+mpt/2,tarpc@unix,
+    /// rpc@shm:pool; without it all that have the case, over shm the peers over their Unix sockets.
     #[arg(long, value_delimiter = ',')]
     pub(crate) systems: Vec<String>,
     /// The system that ratios refer to, as written above or by its name; without it tarpc for small calls and tokio for
@@ -88,6 +90,31 @@ pub(crate) struct Compare {
     pub(crate) runs: u32,
     #[command(flatten)]
     pub(crate) options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Targets {
+    /// Rows to measure, in the table's order; a name stands for every row that begins with it. Without it all.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) rows: Vec<String>,
+    /// Runs of each system; they alternate: A B A B …
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+    /// Length of each run in seconds, after a warm-up.
+    #[arg(long, default_value_t = 0.15, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// How long idle servers are watched, in seconds.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    pub(crate) idle_seconds: f64,
+    /// Leave the threads of the multi_thread runtime on whichever core the system puts them.
+    #[arg(long)]
+    pub(crate) roam: bool,
+    /// Only try that everything works: one short run each, tensors of 1 MiB at most. The figures mean nothing.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -146,15 +173,26 @@ pub(crate) struct Options {
     /// What carries the bytes; without it tcp.
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
-    /// The channel for tensors, for systems that have channels; without it the negotiation's choice.
+    /// The channel for tensors, for systems that have channels: xth, lease, cma, mpt, basic, or ring, which is basic over shm.
+    /// Without it basic over tcp and shm, over memory the negotiation's choice.
     #[arg(long)]
     pub(crate) channel: Option<String>,
+    /// Connections that channel mpt has for a tensor; without it as many as it takes by itself.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) lanes: Option<u8>,
+    /// At most so many bytes a second leave by each socket (SO_MAX_PACING_RATE), for example 50MiB; ours over tcp.
+    #[arg(long, value_parser = pace)]
+    pub(crate) pace: Option<Size>,
     /// Where the sender's tensor lies, for systems that have pools.
     #[arg(long, value_enum, default_value_t = Alloc::Heap)]
     pub(crate) alloc: Alloc,
     /// The kind of tokio runtime on both sides.
     #[arg(long, value_enum, default_value_t = Flavor::Current)]
     pub(crate) runtime: Flavor,
+    /// Which rounds begin with both ends awake: once the tensor is written, calls without one go there and back, untimed, until
+    /// they are short.
+    #[arg(long, value_enum, default_value_t = Warm::Leased)]
+    pub(crate) warm: Warm,
     /// Measure once more with every byte of a tensor read by whoever receives it.
     #[arg(long)]
     pub(crate) sum: bool,
@@ -169,6 +207,39 @@ pub(crate) struct Options {
     pub(crate) json: bool,
 }
 
+/// Which rounds begin with both ends awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Warm {
+    /// Those of leased tensors, which take less time than waking somebody.
+    Leased,
+    /// The same, and the trips carry a small leased tensor: its way is in the caches again, which writing a large one has emptied.
+    Hot,
+    /// All but those of paced and pipeline.
+    Always,
+    /// None: they begin as writing the tensor has left both ends.
+    Never,
+}
+
+impl Warm {
+    /// In which state rounds of `plan` begin.
+    pub(crate) fn begin(self, plan: &Plan) -> Begin {
+        match self {
+            Self::Always => Begin::Awake,
+            Self::Leased if plan.is_leased() => Begin::Awake,
+            Self::Hot if plan.is_leased() => Begin::Hot,
+            Self::Leased | Self::Hot | Self::Never => Begin::AsTheyAre,
+        }
+    }
+}
+
+fn pace(text: &str) -> Result<Size, String> {
+    match text.parse() {
+        Ok(Size(0)) => Err("write more than 0 bytes a second".to_owned()),
+        Ok(pace) => Ok(pace),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
@@ -181,6 +252,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::plan::tests::plan;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -204,6 +276,24 @@ mod tests {
     }
 
     #[test]
+    fn leased_rounds_begin_awake_unless_that_is_not_wanted() {
+        let heap = plan("rpc", Case::Upload, 1 << 20);
+        let mut leased = heap.clone();
+        leased.channel = Some("lease".to_owned());
+        leased.alloc = Alloc::Pool;
+        let (awake, as_they_are) = (Begin::Awake, Begin::AsTheyAre);
+        for (warm, expected) in [
+            (Warm::Leased, [as_they_are, awake]),
+            (Warm::Hot, [as_they_are, Begin::Hot]),
+            (Warm::Always, [awake, awake]),
+            (Warm::Never, [as_they_are, as_they_are]),
+        ] {
+            let found = [&heap, &leased].map(|plan| warm.begin(plan));
+            assert_eq!(found, expected, "{warm:?}");
+        }
+    }
+
+    #[test]
     fn wrong_values_are_refused() {
         for wrong in [
             "--size 4apples",
@@ -211,6 +301,10 @@ mod tests {
             "--seconds nan",
             "--case fly",
             "--runtime x",
+            "--lanes 0",
+            "--lanes 17",
+            "--pace 0",
+            "--warm up",
         ] {
             let line = format!("tp-bench baseline {wrong}");
             assert!(

@@ -8,12 +8,13 @@
 //! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! commands pipe, rpc, baseline, compare, idle, limits, soak
+//! commands pipe, rpc, baseline, compare, idle, limits, targets, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
 
 mod args;
+mod awake;
 mod commands;
 mod cores;
 mod limits;
@@ -22,6 +23,7 @@ mod memory;
 mod pattern;
 mod peer;
 mod plan;
+mod processor;
 mod progress;
 mod report;
 mod size;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
+        Command::Targets(arguments) => commands::targets::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),

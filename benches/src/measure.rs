@@ -7,43 +7,61 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
-use crate::system::Client;
+use crate::awake::Rouser;
+use crate::plan::Begin;
+use crate::system::{Client, Trip};
 
 /// Warms up, then measures for `length` (wall clock, preparing and checking included), and at least
-/// [`FEWEST_ROUNDS`] rounds. Before each one, when it is prepared, everybody is left alone for `pause`.
+/// [`FEWEST_ROUNDS`] rounds. Before each one, when it is prepared, both ends are brought into the state `begin`.
 ///
 /// # Errors
 /// The client's own, with the round in which it happened.
 pub(crate) async fn drive<C: Client>(
     client: &mut C,
     length: Duration,
-    pause: Duration,
+    begin: Begin,
 ) -> Result<Samples> {
+    let mut rouser = Rouser::new();
     let mut round = 0;
     let mut samples = Samples::new();
     let warm_up = (length / 5).min(LONGEST_WARM_UP);
     let start = Instant::now();
     while round < WARM_UP_ROUNDS || start.elapsed() < warm_up {
-        one(client, round, pause).await?;
+        one(client, round, begin, &mut rouser).await?;
         round += 1;
     }
     let warm = round;
     let start = Instant::now();
     while round - warm < FEWEST_ROUNDS || start.elapsed() < length {
-        let took = one(client, round, pause).await?;
+        let took = one(client, round, begin, &mut rouser).await?;
         samples.record(took, client.calls_per_round());
         round += 1;
     }
     Ok(samples)
 }
 
-async fn one<C: Client>(client: &mut C, round: u64, pause: Duration) -> Result<Duration> {
+async fn one<C: Client>(
+    client: &mut C,
+    round: u64,
+    begin: Begin,
+    rouser: &mut Rouser,
+) -> Result<Duration> {
     client
         .prepare(round)
         .await
         .with_context(|| format!("preparing round {round}"))?;
-    if !pause.is_zero() {
-        tokio::time::sleep(pause).await;
+    match begin {
+        Begin::AsTheyAre => {}
+        Begin::Asleep => tokio::time::sleep(PAUSE).await,
+        Begin::Awake | Begin::Hot => {
+            let trip = if begin == Begin::Hot {
+                Trip::Leased
+            } else {
+                Trip::Bare
+            };
+            let roused = rouser.rouse(client, trip).await;
+            roused.with_context(|| format!("before round {round}"))?;
+        }
     }
     let start = Instant::now();
     let done = client.round().await;
@@ -122,6 +140,8 @@ const LONGEST_NANOS: u64 = 3_600_000_000_000;
 const WARM_UP_ROUNDS: u64 = 3;
 const FEWEST_ROUNDS: u64 = 5;
 const LONGEST_WARM_UP: Duration = Duration::from_secs(1);
+/// After it everybody sleeps.
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -173,15 +193,36 @@ mod tests {
     struct Clockwork {
         prepared: u64,
         rounds: u64,
+        /// Trips since a round was prepared.
+        trips: u64,
+        expected_trip: Trip,
         bad: Option<u64>,
+    }
+
+    fn clockwork(bad: Option<u64>) -> Clockwork {
+        Clockwork {
+            prepared: 0,
+            rounds: 0,
+            trips: 0,
+            expected_trip: Trip::Bare,
+            bad,
+        }
     }
 
     impl Client for Clockwork {
         async fn prepare(&mut self, round: u64) -> Result<()> {
             assert_eq!(round, self.prepared);
             self.prepared += 1;
+            self.trips = 0;
             // Slow, and outside the timed part.
             tokio::time::sleep(Duration::from_millis(2)).await;
+            Ok(())
+        }
+        async fn touch(&mut self, trip: Trip) -> Result<()> {
+            assert_eq!(trip, self.expected_trip);
+            // A round is prepared before, and runs after.
+            assert_eq!(self.prepared, self.rounds + 1);
+            self.trips += 1;
             Ok(())
         }
         async fn round(&mut self) -> Result<()> {
@@ -200,16 +241,10 @@ mod tests {
         }
     }
 
-    const PAUSE: Duration = Duration::from_millis(1);
-
     #[tokio::test]
     async fn only_the_round_is_timed_and_warm_up_is_not_counted() -> Result<()> {
-        let mut client = Clockwork {
-            prepared: 0,
-            rounds: 0,
-            bad: None,
-        };
-        let samples = drive(&mut client, Duration::from_millis(1), PAUSE).await?;
+        let mut client = clockwork(None);
+        let samples = drive(&mut client, Duration::from_millis(1), Begin::Asleep).await?;
         assert_eq!(samples.calls(), FEWEST_ROUNDS);
         assert_eq!(client.rounds, FEWEST_ROUNDS + WARM_UP_ROUNDS);
         assert!(
@@ -220,13 +255,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn trips_wake_everybody_only_where_that_is_wanted() -> Result<()> {
+        for (begin, expected) in [
+            (Begin::AsTheyAre, false),
+            (Begin::Asleep, false),
+            (Begin::Awake, true),
+            (Begin::Hot, true),
+        ] {
+            let mut client = clockwork(None);
+            if begin == Begin::Hot {
+                client.expected_trip = Trip::Leased;
+            }
+            drive(&mut client, Duration::from_millis(1), begin).await?;
+            assert_eq!(client.trips >= 3, expected, "{begin:?}: {}", client.trips);
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
     async fn a_wrong_byte_ends_the_measurement_and_says_where() {
-        let mut client = Clockwork {
-            prepared: 0,
-            rounds: 0,
-            bad: Some(4),
-        };
-        let error = drive(&mut client, Duration::from_millis(1), PAUSE)
+        let mut client = clockwork(Some(4));
+        let error = drive(&mut client, Duration::from_millis(1), Begin::AsTheyAre)
             .await
             .expect_err("round 4 is bad");
         assert_eq!(format!("{error:#}"), "checking round 4: byte 17 is wrong");

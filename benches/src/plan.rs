@@ -15,6 +15,12 @@ pub(crate) struct Plan {
     pub(crate) transport: Transport,
     /// The channel asked for; `None` leaves it to the negotiation.
     pub(crate) channel: Option<String>,
+    /// Connections of channel `mpt`; `None` leaves it to the channel.
+    #[serde(default)]
+    pub(crate) lanes: Option<u8>,
+    /// At most so many bytes a second leave by each socket.
+    #[serde(default)]
+    pub(crate) pace: Option<u64>,
     pub(crate) alloc: Alloc,
     pub(crate) runtime: Flavor,
     /// Bytes of a round's tensor.
@@ -24,6 +30,9 @@ pub(crate) struct Plan {
     /// Whoever receives a tensor reads all of it, within the timed part.
     #[serde(default)]
     pub(crate) sum: bool,
+    /// In which state both ends begin a round, unless the case says so itself.
+    #[serde(default)]
+    pub(crate) begin: Begin,
     /// Core of the measuring process and core of the server, when pinned.
     pub(crate) cores: Option<(usize, usize)>,
 }
@@ -45,6 +54,21 @@ impl Plan {
     /// Whether client and server live in one process.
     pub(crate) fn in_process(&self) -> bool {
         self.transport == Transport::Memory
+    }
+
+    /// Whether tensors are lent: they stay where they are.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.alloc == Alloc::Pool && self.channel.as_deref() == Some("lease")
+    }
+
+    /// In which state both ends begin a round.
+    pub(crate) fn begin(&self) -> Begin {
+        match self.case {
+            Case::Paced => Begin::Asleep,
+            // Its first calls wake everybody for the others.
+            Case::Pipeline => Begin::AsTheyAre,
+            Case::Echo | Case::Upload | Case::Download => self.begin,
+        }
     }
 }
 
@@ -80,14 +104,22 @@ impl Case {
             Self::Pipeline => "pipeline",
         }
     }
+}
 
-    /// How long everybody is left alone before each round.
-    pub(crate) fn pause(self) -> Duration {
-        match self {
-            Self::Paced => Duration::from_millis(1),
-            Self::Echo | Self::Upload | Self::Download | Self::Pipeline => Duration::ZERO,
-        }
-    }
+/// In which state both ends begin a timed round, once its tensor lies written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Begin {
+    /// As writing the tensor has left them: a large one takes so long that everybody has fallen asleep.
+    #[default]
+    AsTheyAre,
+    /// Awake: calls without a tensor have just gone there and back, untimed.
+    Awake,
+    /// The same, and the trips carried a small leased tensor: what its way takes is in the caches, which writing a large one
+    /// has emptied.
+    Hot,
+    /// Asleep: everybody was left alone for 1 ms.
+    Asleep,
 }
 
 /// What carries the bytes.
@@ -181,9 +213,12 @@ pub(crate) mod tests {
             channel: None,
             alloc: Alloc::Heap,
             runtime: Flavor::Current,
+            lanes: None,
+            pace: None,
             bytes,
             seconds: 0.05,
             sum: false,
+            begin: Begin::AsTheyAre,
             cores: None,
         }
     }
@@ -191,12 +226,29 @@ pub(crate) mod tests {
     #[test]
     fn a_plan_travels_as_one_line() -> Result<()> {
         let mut sent = plan("tokio", Case::Upload, 1 << 40);
-        sent.channel = Some("basic".to_owned());
+        sent.channel = Some("mpt".to_owned());
+        sent.lanes = Some(2);
+        sent.pace = Some(1 << 20);
+        sent.begin = Begin::Awake;
         sent.cores = Some((0, 1));
         let line = serde_json::to_string(&sent)?;
         assert!(!line.contains('\n'));
         assert_eq!(serde_json::from_str::<Plan>(&line)?, sent);
         Ok(())
+    }
+
+    #[test]
+    fn some_cases_say_themselves_how_they_begin() {
+        for (case, expected) in [
+            (Case::Echo, Begin::Awake),
+            (Case::Upload, Begin::Awake),
+            (Case::Paced, Begin::Asleep),
+            (Case::Pipeline, Begin::AsTheyAre),
+        ] {
+            let mut plan = plan("rpc", case, 8);
+            plan.begin = Begin::Awake;
+            assert_eq!(plan.begin(), expected, "{case:?}");
+        }
     }
 
     #[test]

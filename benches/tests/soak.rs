@@ -31,7 +31,14 @@ fn twenty_killed_peers_leave_nothing() {
     // Peers died while they talked, and this side heard of it.
     assert!(report["endings"]["lost"].as_u64() > Some(20), "{report}");
     let ways = report["ways"].as_object().expect("an object");
-    for name in ["default", "shm + basic", "tcp + basic", "memory + xth"] {
+    for name in [
+        "default",
+        "shm + basic",
+        "tcp + basic",
+        "shm + mpt",
+        "tcp + mpt",
+        "memory + xth",
+    ] {
         assert!(ways[name]["messages"].as_u64() > Some(5), "{report}");
     }
 }

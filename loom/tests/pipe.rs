@@ -14,7 +14,7 @@ macro_rules! models {
 }
 
 models! {
-    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes;
+    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written;
     deliveries: two_deliver_at_once,
         three_deliver_at_once,
         a_round_that_stops_for_a_message_goes_on,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::device::Device;
-use crate::tensor::{DType, byte_len};
+use crate::tensor::{DType, Shape, byte_len};
 
 /// What a message holds: lengths, types, devices and metadata, not yet the bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct TensorDescriptor {
     /// Element type.
     pub dtype: DType,
     /// Dimensions, outermost first.
-    pub shape: Vec<u64>,
+    pub shape: Shape,
     /// Where the writer has it.
     pub source: Device,
     /// Where the writer wants it, if it cares.

@@ -130,4 +130,4 @@ pub use pipe::{
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,
 };
-pub use tensor::{DType, Element, Tensor};
+pub use tensor::{DType, Element, Shape, Tensor};

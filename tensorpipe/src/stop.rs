@@ -54,8 +54,14 @@ pub(crate) fn is_armed(_: &'static str) -> bool {
     false
 }
 
+#[cfg(not(feature = "conformance"))]
+#[inline(always)]
+pub(crate) fn is_any_armed() -> bool {
+    false
+}
+
 #[cfg(feature = "conformance")]
-pub(crate) use armed::{at, is_armed, is_next};
+pub(crate) use armed::{at, is_any_armed, is_armed, is_next};
 
 #[cfg(feature = "conformance")]
 mod armed {
@@ -71,6 +77,10 @@ mod armed {
     }
 
     fn armed(name: &str) -> Option<&'static Armed> {
+        any().filter(|armed| armed.name == name)
+    }
+
+    fn any() -> Option<&'static Armed> {
         static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
         let armed = ARMED.get_or_init(|| {
             let value = std::env::var("TENSORPIPE_STOP_AT").ok()?;
@@ -80,7 +90,12 @@ mod armed {
                 left: AtomicU64::new(times.parse().unwrap_or(1)),
             })
         });
-        armed.as_ref().filter(|armed| armed.name == name)
+        armed.as_ref()
+    }
+
+    /// Whether the process is to stop some time, wherever.
+    pub(crate) fn is_any_armed() -> bool {
+        any().is_some()
     }
 
     /// Whether the process is to stop at `name` some time.

@@ -248,6 +248,7 @@ mod tests {
             alloc: "heap",
             name: system.to_owned(),
             cores_us: Some(if *p50 > 9.0 { 0.1 } else { 0.5 }),
+            warm: false,
             p50_sum_us: None,
             limit_us: Some(*p50 / 2.0),
         };

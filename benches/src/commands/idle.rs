@@ -6,13 +6,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::unistd::{SysconfVar, sysconf};
 
 use super::{legend, plan, spinning};
 use crate::args::Idle;
 use crate::memory::{Resident, resident};
 use crate::peer::Server;
 use crate::plan::{Case, Plan, Transport};
+use crate::processor::Used;
 use crate::progress::Progress;
 use crate::report::{self, Align, IdleRow, Table};
 use crate::size::Size;
@@ -83,7 +83,11 @@ fn choices(names: &[String], asked: Option<Transport>) -> Result<Vec<Choice>> {
         .collect())
 }
 
-fn measure(choice: &Choice, plan: &Plan, connections: u32) -> Result<IdleRow> {
+/// Measures one server with `connections` open connections, for the plan's seconds.
+///
+/// # Errors
+/// When the server does not start, or ends.
+pub(super) fn measure(choice: &Choice, plan: &Plan, connections: u32) -> Result<IdleRow> {
     let what = || format!("{} idle", choice.name);
     let runtime = plan.runtime.build()?;
     let server = Server::start(plan, &runtime).with_context(what)?;
@@ -105,9 +109,9 @@ fn measure(choice: &Choice, plan: &Plan, connections: u32) -> Result<IdleRow> {
         tokio::time::sleep(SETTLE).await;
         let memory = resident(process)?;
         let start = Instant::now();
-        let before = cpu_time(process)?;
+        let before = Used::by(process)?;
         tokio::time::sleep(length).await;
-        let used = cpu_time(process)?.saturating_sub(before);
+        let used = Used::by(process)?.since(&before);
         let percent = 100.0 * used.as_secs_f64() / start.elapsed().as_secs_f64();
         drop((first, others));
         let each = |field: fn(&Resident) -> u64| {
@@ -131,27 +135,6 @@ fn measure(choice: &Choice, plan: &Plan, connections: u32) -> Result<IdleRow> {
         shmem_kib,
         name: choice.name.clone(),
     })
-}
-
-/// Processor time of all threads of `process` so far, in the kernel's ticks of usually 10 ms.
-fn cpu_time(process: u32) -> Result<Duration> {
-    let path = format!("/proc/{process}/stat");
-    let stat =
-        std::fs::read_to_string(&path).with_context(|| format!("{path}, has the server ended"))?;
-    let ticks = ticks(&stat).with_context(|| format!("{path} is not as expected: {stat}"))?;
-    let per_second =
-        sysconf(SysconfVar::CLK_TCK)?.context("the kernel does not say how long a tick is")?;
-    Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
-}
-
-/// User and system time of a line of `/proc/PID/stat`: its 14th and 15th field.
-fn ticks(stat: &str) -> Option<u64> {
-    // The second field is the program's name, which may hold spaces and brackets.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
 }
 
 fn table(rows: &[IdleRow]) -> Table {
@@ -179,7 +162,7 @@ fn table(rows: &[IdleRow]) -> Table {
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// More than a ring holds, over a few calls: all that a connection ever touches has been touched.
-const USUAL_SIZE: Size = Size(64 * Size::KIB);
+pub(super) const USUAL_SIZE: Size = Size(64 * Size::KIB);
 
 const LEGEND: &str = "  cpu %: of one core, all threads of the server
   KiB each: resident memory of the server for each further connection, RssAnon and RssShmem";
@@ -187,13 +170,6 @@ const LEGEND: &str = "  cpu %: of one core, all threads of the server
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ticks_are_found_behind_a_name_with_brackets() {
-        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 17 5 0 0 20 0 1 0 100 1 1";
-        assert_eq!(ticks(stat), Some(22));
-        assert_eq!(ticks("42 (cut) S 1"), None);
-    }
 
     #[test]
     fn without_names_every_system_is_measured_over_all_it_has() -> Result<()> {
@@ -208,18 +184,5 @@ mod tests {
         assert_eq!(names(Some(Transport::Shm))?, ["pipe@shm", "rpc@shm"]);
         assert!(choices(&["tokio@shm".to_owned()], None).is_err());
         Ok(())
-    }
-
-    #[test]
-    fn work_shows_in_the_processor_time() -> Result<()> {
-        let before = cpu_time(std::process::id())?;
-        let start = Instant::now();
-        // Other work on the machine may keep us from the processor for a while.
-        while start.elapsed() < Duration::from_secs(10) {
-            if cpu_time(std::process::id())? > before {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("10 s of work left no trace")
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod limits;
 pub(crate) mod ours;
 mod rows;
 pub(crate) mod soak;
+pub(crate) mod targets;
 
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use crate::args::Options;
 use crate::cores;
 use crate::limits::{self as machine, Cores};
 use crate::peer::Server;
-use crate::plan::{Alloc, Case, Plan, Transport};
+use crate::plan::{Alloc, Begin, Case, Plan, Transport};
 use crate::report::Row;
-use crate::system::{ALL, AnySystem, Choice};
+use crate::system::{ALL, AnySystem, Choice, Kind};
 
 /// Fills a plan from the options. Pins the calling thread when that was asked for, so call it once, before
 /// anything else is started.
@@ -35,11 +36,14 @@ fn plan(options: &Options) -> Result<Plan> {
         case: Case::Echo,
         transport: options.transport.unwrap_or(Transport::Tcp),
         channel: options.channel.clone(),
+        lanes: options.lanes,
+        pace: options.pace.map(|pace| pace.0),
         alloc: options.alloc,
         runtime: options.runtime,
         bytes: 0,
         seconds: options.seconds,
         sum: false,
+        begin: Begin::AsTheyAre,
         cores,
     })
 }
@@ -91,6 +95,10 @@ fn choose(
 
 /// Measures one row, with what the options want beside it.
 fn measure(choice: &Choice, plan: &Plan, options: &Options) -> Result<Row> {
+    let plan = &Plan {
+        begin: options.warm.begin(plan),
+        ..plan.clone()
+    };
     let cores_us = spinning(plan);
     let mut row = once(choice.system, plan)?;
     row.name.clone_from(&choice.name);
@@ -119,6 +127,11 @@ fn once(system: &dyn AnySystem, plan: &Plan) -> Result<Row> {
             plan.bytes
         )
     };
+    ensure!(
+        plan.pace.is_none() || system.kind() == Kind::Ours,
+        "`{}` cannot be paced, leave out --pace or that system",
+        plan.system
+    );
     let runtime = plan.runtime.build()?;
     let server = Server::start(plan, &runtime).with_context(what)?;
     let measuring = system.measure(plan.clone(), server.address().to_owned());
@@ -158,7 +171,7 @@ mod tests {
         assert_eq!(names(named), ["tarpc"]);
         let all = names(choose(&[], everything, Case::Pipeline, Transport::Tcp)?);
         let has = |name: &str| all.iter().any(|found| found == name);
-        assert!(has("tarpc") && !has("tokio"), "{all:?}");
+        assert!(has("tokio") && has("rpc") && !has("pipe"), "{all:?}");
         Ok(())
     }
 
@@ -173,7 +186,7 @@ mod tests {
     fn what_a_system_lacks_is_said() {
         let everything = |_: &dyn AnySystem| true;
         let error = choose(
-            &["tokio".to_owned()],
+            &["pipe".to_owned()],
             everything,
             Case::Pipeline,
             Transport::Tcp,
@@ -183,7 +196,7 @@ mod tests {
             .map(|error| error.to_string())
             .unwrap_or_default();
         assert!(
-            error.starts_with("`tokio` has no `pipeline` over tcp"),
+            error.starts_with("`pipe` has no `pipeline` over tcp"),
             "{error}"
         );
         assert!(choose(&[], |_| false, Case::Echo, Transport::Tcp).is_err());

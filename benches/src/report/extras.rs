@@ -1,4 +1,5 @@
-//! Columns that are there only if somebody asked for them: the time with every byte read, and the ratio to the limit.
+//! Columns that are there only if somebody asked for them: the time with every byte read, and the ratio to the limit. And a
+//! word on rounds that began with both ends awake, where there are any.
 
 use super::{Align, Row, time};
 
@@ -7,6 +8,7 @@ use super::{Align, Row, time};
 pub(crate) struct Extras {
     sum: bool,
     limit: bool,
+    warm: bool,
 }
 
 impl Extras {
@@ -15,6 +17,7 @@ impl Extras {
         Self {
             sum: rows.clone().any(|row| row.p50_sum_us.is_some()),
             limit: rows.clone().any(|row| row.limit_us.is_some()),
+            warm: rows.clone().any(|row| row.warm),
         }
     }
 
@@ -58,6 +61,11 @@ impl Extras {
                  bytes: both asleep)\n",
             );
         }
+        if self.warm {
+            legend.push_str(
+                "  rounds of leased tensors, with --warm always all rounds, begin with both ends awake once the tensor is written\n",
+            );
+        }
         legend
     }
 }
@@ -81,12 +89,13 @@ mod tests {
         full.p50_us = 30.0;
         full.p50_sum_us = Some(40.0);
         full.limit_us = Some(20.0);
+        full.warm = true;
         let without = Extras::of([&plain].into_iter());
         assert!(without.columns().is_empty() && without.cells(&full).is_empty());
         let with = Extras::of([&plain, &full].into_iter());
         assert_eq!(with.columns().len(), 3);
         assert_eq!(with.cells(&full), ["40.0 µs", "20.0 µs", "1.50×"]);
         assert_eq!(with.cells(&plain), ["", "", ""]);
-        assert_eq!(with.legend().lines().count(), 2);
+        assert_eq!(with.legend().lines().count(), 3);
     }
 }

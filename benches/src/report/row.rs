@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::measure::Samples;
-use crate::plan::Plan;
+use crate::plan::{Begin, Plan};
 use crate::system::Route;
 
 /// One measurement.
@@ -29,6 +29,8 @@ pub(crate) struct Row {
     pub(crate) name: String,
     /// The spinning round trip between the two cores just before.
     pub(crate) cores_us: Option<f64>,
+    /// Rounds began with both ends awake, whatever writing the tensor had done to them.
+    pub(crate) warm: bool,
     /// The median when whoever receives a tensor reads all of it, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_sum_us: Option<f64>,
@@ -54,6 +56,7 @@ impl Row {
             alloc: plan.alloc.name(),
             name: plan.system.clone(),
             cores_us: None,
+            warm: matches!(plan.begin(), Begin::Awake | Begin::Hot),
             p50_sum_us: None,
             limit_us: None,
         }
@@ -155,6 +158,7 @@ mod tests {
             "alloc",
             "name",
             "cores_us",
+            "warm",
         ];
         let mut from = 0;
         for field in fields {

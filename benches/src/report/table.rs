@@ -45,6 +45,26 @@ impl Table {
         }
     }
 
+    /// The same as Markdown, to be pasted into a document.
+    pub(crate) fn markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells: Vec<_> = cells
+                .iter()
+                .map(|cell| cell.trim().replace('|', "\\|"))
+                .collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let sides = self.align.iter().map(|align| match align {
+            Align::Left => "---",
+            Align::Right => "---:",
+        });
+        let sides: Vec<_> = sides.collect();
+        let (head, rows) = self.rows.split_at(1);
+        let head: String = head.iter().map(|cells| line(cells)).collect();
+        let rows: String = rows.iter().map(|cells| line(cells)).collect();
+        format!("{head}|{}|\n{rows}", sides.join("|"))
+    }
+
     fn widths(&self) -> Vec<usize> {
         let width = |column: usize| {
             self.rows
@@ -110,6 +130,14 @@ mod tests {
   a longer name  2.45 ms  12345
 ";
         assert_eq!(table.to_string(), expected.trim_start_matches("  \n"));
+    }
+
+    #[test]
+    fn markdown_has_a_line_for_each_row_and_a_side_for_each_column() {
+        let mut table = Table::new(&[("work", Align::Left), ("p50", Align::Right)]);
+        table.push(vec!["a|b".to_owned(), "1.50 s ".to_owned()]);
+        let expected = "| work | p50 |\n|---|---:|\n| a\\|b | 1.50 s |\n";
+        assert_eq!(table.markdown(), expected);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, Listener};
+use tensorpipe::{ConnectPolicy, Context, Listener, Pays, Threshold};
 
 use crate::system::ours;
 
@@ -20,10 +20,7 @@ pub(super) struct Way {
 /// All of them: each channel over each transport that leads from process to process, those that stay within one, and
 /// a context with every default.
 pub(super) fn all() -> Vec<Way> {
-    let names: Vec<_> = ours::channels()
-        .iter()
-        .map(|channel| channel.name())
-        .collect();
+    let names: Vec<_> = channels().iter().map(|channel| channel.name()).collect();
     let mut ways = vec![Way {
         transport: "tcp",
         channel: None,
@@ -64,13 +61,17 @@ impl Way {
             "memory" => Arc::new(MemoryTransport::new()),
             _ => Arc::new(TcpTransport::new()),
         };
-        let mut channels = ours::channels();
+        let mut channels = channels();
         channels.retain(|channel| channel.name() == wanted);
         let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
         if wanted != basic.name() {
             channels.push(basic);
         }
-        let builder = builder.transports([transport]).channels(channels);
+        let mut builder = builder.transports([transport]).channels(channels);
+        if wanted == "mpt" {
+            // So that each of its pipes opens its connections, and not only those with long tensors.
+            builder = builder.threshold("mpt", Threshold::new(Pays::BeyondFrame));
+        }
         Ok(builder.build()?)
     }
 
@@ -85,6 +86,11 @@ impl Way {
         };
         Ok(context.listen([url]).await?)
     }
+}
+
+/// Every channel there is.
+fn channels() -> Vec<Arc<dyn Channel>> {
+    ours::channels(MptChannel::new())
 }
 
 #[cfg(test)]
@@ -115,7 +121,13 @@ mod tests {
         let names: Vec<_> = all().into_iter().map(Way::name).collect();
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len(), "{names:?}");
-        for name in ["default", "shm + basic", "tcp + basic", "memory + xth"] {
+        for name in [
+            "default",
+            "shm + basic",
+            "tcp + basic",
+            "tcp + mpt",
+            "memory + xth",
+        ] {
             assert!(names.iter().any(|found| found == name), "{name}");
         }
     }

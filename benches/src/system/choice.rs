@@ -1,11 +1,11 @@
 //! A system as people name it, with what carries it: `rpc`, `rpc@shm`, `rpc@shm+lease:pool`, `tarpc@unix`.
 //!
 //! ```text
-//! NAME [@TRANSPORT] [+CHANNEL] [:ALLOC]
+//! NAME [@TRANSPORT] [+CHANNEL[/LANES]] [:ALLOC]
 //! ```
-//! What is left out is as the command's options say. So one table can hold a system several times, each its own way.
+//! `rpc@tcp+mpt/2` has two connections for a tensor. What is left out is as the command's options say. So one table can hold a system several times, each its own way.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::{AnySystem, by_name};
@@ -19,6 +19,7 @@ pub(crate) struct Choice {
     pub(crate) system: &'static dyn AnySystem,
     pub(crate) transport: Option<Transport>,
     pub(crate) channel: Option<String>,
+    pub(crate) lanes: Option<u8>,
     pub(crate) alloc: Option<Alloc>,
 }
 
@@ -30,6 +31,7 @@ impl Choice {
             system,
             transport: None,
             channel: None,
+            lanes: None,
             alloc: None,
         }
     }
@@ -49,11 +51,17 @@ impl Choice {
         let (rest, alloc) = cut(text, ':');
         let (rest, channel) = cut(rest, '+');
         let (name, transport) = cut(rest, '@');
+        let (channel, lanes) = match channel.map(|channel| cut(channel, '/')) {
+            Some((channel, lanes)) => (Some(channel), lanes),
+            None => (None, None),
+        };
+        let lanes = lanes.map(|lanes| lanes.parse().with_context(|| format!("`{lanes}` lanes")));
         Ok(Self {
             name: text.to_owned(),
             system: by_name(name)?,
             transport: transport.map(value).transpose()?,
             channel: channel.map(str::to_owned),
+            lanes: lanes.transpose()?,
             alloc: alloc.map(value).transpose()?,
         })
     }
@@ -78,6 +86,7 @@ impl Choice {
             system: self.system.name().to_owned(),
             transport: self.transport.unwrap_or(base.transport),
             channel: self.channel.clone().or_else(|| base.channel.clone()),
+            lanes: self.lanes.or(base.lanes),
             alloc: self.alloc.unwrap_or(base.alloc),
             ..base.clone()
         }
@@ -132,6 +141,10 @@ mod tests {
                 Alloc::Pool
             )
         );
+        base.lanes = Some(4);
+        let lanes = |text: &str| anyhow::Ok(Choice::parse(text)?.plan(&base).lanes);
+        assert_eq!(lanes("rpc@tcp+mpt")?, Some(4));
+        assert_eq!(lanes("rpc@tcp+mpt/2:pool")?, Some(2));
         Ok(())
     }
 
@@ -144,6 +157,7 @@ mod tests {
                 "`smoke` is not known, choose of: tcp, unix, shm",
             ),
             ("rpc@shm:attic", "choose of: heap, pool"),
+            ("rpc@tcp+mpt/many", "`many` lanes"),
         ] {
             let error = Choice::parse(text).err().map(|error| error.to_string());
             let error = error.unwrap_or_default();

@@ -27,7 +27,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use crate::measure::{Samples, drive};
-use crate::plan::{Case, Plan, Transport};
+use crate::plan::{Begin, Case, Plan, Transport};
 
 /// Every system, in the order in which tables show them.
 pub(crate) static ALL: &[&dyn AnySystem] = &[
@@ -76,6 +76,9 @@ pub(crate) trait Client: Send + 'static {
     /// Writes the tensor of `round` anew. Not timed.
     fn prepare(&mut self, round: u64) -> impl Future<Output = Result<()>> + Send;
 
+    /// A call there and back: nobody sleeps after it. It leaves what is prepared as it is. Not timed.
+    fn touch(&mut self, trip: Trip) -> impl Future<Output = Result<()>> + Send;
+
     /// What is timed.
     fn round(&mut self) -> impl Future<Output = Result<()>> + Send;
 
@@ -89,6 +92,15 @@ pub(crate) trait Client: Send + 'static {
 
     /// What carried the bytes.
     fn route(&self) -> Route;
+}
+
+/// What a call carries that wakes both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trip {
+    /// Nothing.
+    Bare,
+    /// A small leased tensor, there and back; nothing where there are no leases.
+    Leased,
 }
 
 /// Whether a system is ours or a peer.
@@ -179,10 +191,10 @@ impl<S: System> AnySystem for S {
         Box::pin(async move {
             let length = plan.duration();
             let bound = 2 * length + PATIENCE;
-            let pause = plan.case.pause();
+            let begin = plan.begin();
             let measured = async move {
                 let mut client = S::connect(plan, address).await?;
-                let samples = drive(&mut client, length, pause).await?;
+                let samples = drive(&mut client, length, begin).await?;
                 Ok((samples, client.route()))
             };
             bounded(bound, measured).await
@@ -195,7 +207,7 @@ impl<S: System> AnySystem for S {
             let mut route = Route::plain(plan.transport.name());
             for _ in 0..count {
                 let mut client = S::connect(plan.clone(), address.clone()).await?;
-                drive(&mut client, Duration::ZERO, Duration::ZERO).await?;
+                drive(&mut client, Duration::ZERO, Begin::AsTheyAre).await?;
                 route = client.route();
                 held.push(Box::new(client));
             }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail, ensure};
-use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthChannel};
+use tensorpipe::channels::{
+    BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, XthChannel,
+};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
 use tensorpipe::{Context, DType, Misuse, Tensor};
 
@@ -13,42 +15,67 @@ use crate::pattern;
 use crate::plan::{Alloc, Plan, Transport};
 
 /// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp and shm the channel is
-/// `basic` unless another one is asked for: the bytes stay on the connection.
+/// `basic` unless another one is asked for: the bytes stay on the connection. Over shm that is the copying path through the
+/// ring, which can be asked for as `ring`, too.
 ///
 /// # Errors
-/// When there is no such channel.
+/// When there is no such channel, or the transport has no sockets to be paced.
 pub(super) fn context(plan: &Plan) -> Result<Context> {
-    let wanted = match (plan.transport, plan.channel.as_deref()) {
-        (Transport::Tcp | Transport::Shm, None) => Some("basic"),
-        (_, wanted) => wanted,
-    };
-    let mut channels = channels();
-    if let Some(wanted) = wanted {
-        let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
-        channels.retain(|channel| channel.name() == wanted);
-        if channels.is_empty() {
-            let names = names.join(", ");
-            bail!("there is no channel `{wanted}`, choose of: {names}");
-        }
-    }
-    let transport: Arc<dyn tensorpipe::transports::Transport> = match plan.transport {
-        Transport::Tcp => Arc::new(TcpTransport::new()),
-        Transport::Shm => Arc::new(ShmTransport::new()),
-        Transport::Memory => Arc::new(MemoryTransport::new()),
-        Transport::Unix => bail!("ours have no transport unix, choose tcp, shm or memory"),
-    };
     Ok(Context::builder()
-        .transports([transport])
-        .channels(channels)
+        .transports([transport(plan)?])
+        .channels(wanted_channels(plan)?)
         .build()?)
 }
 
-/// Every channel there is, each by itself in a plan that names it.
-pub(crate) fn channels() -> Vec<Arc<dyn Channel>> {
+fn transport(plan: &Plan) -> Result<Arc<dyn tensorpipe::transports::Transport>> {
+    Ok(match (plan.transport, plan.pace) {
+        (Transport::Tcp, None) => Arc::new(TcpTransport::new()),
+        (Transport::Tcp, pace) => Arc::new(TcpTransport::paced(move |_| pace)),
+        (Transport::Unix, _) => bail!("ours have no transport unix, choose tcp, shm or memory"),
+        (other, Some(_)) => bail!(
+            "{} cannot be paced, choose --transport tcp or leave out --pace",
+            other.name()
+        ),
+        (Transport::Shm, None) => Arc::new(ShmTransport::new()),
+        (Transport::Memory, None) => Arc::new(MemoryTransport::new()),
+    })
+}
+
+fn wanted_channels(plan: &Plan) -> Result<Vec<Arc<dyn Channel>>> {
+    let wanted = match (plan.transport, plan.channel.as_deref()) {
+        (Transport::Shm, Some("ring")) | (Transport::Tcp | Transport::Shm, None) => "basic",
+        (_, Some("ring")) => {
+            bail!("`ring` is the copying path over shared memory, choose --transport shm")
+        }
+        (_, Some(wanted)) => wanted,
+        // As a context has them by itself.
+        (_, None) => {
+            let mut usual = channels(MptChannel::new());
+            usual.retain(|channel| channel.name() != "mpt");
+            return Ok(usual);
+        }
+    };
+    let mpt = match plan.lanes {
+        Some(lanes) => MptChannel::new().connections(lanes)?,
+        None => MptChannel::new(),
+    };
+    let mut channels = channels(mpt);
+    let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
+    channels.retain(|channel| channel.name() == wanted);
+    if channels.is_empty() {
+        let names = names.join(", ");
+        bail!("there is no channel `{wanted}`, choose of: {names}");
+    }
+    Ok(channels)
+}
+
+/// Every channel there is, each by itself in a plan that names it: so it carries what it would leave to another one.
+pub(crate) fn channels(mpt: MptChannel) -> Vec<Arc<dyn Channel>> {
     vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
         Arc::new(CmaChannel::new()),
+        Arc::new(mpt),
         Arc::new(BasicChannel::new()),
     ]
 }
@@ -74,6 +101,11 @@ pub(super) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tenso
         Alloc::Heap => Tensor::from_vec(vec![0u8; len], [len as u64])?,
         Alloc::Pool => context.pool().tensor(DType::U8, [len as u64])?,
     })
+}
+
+/// The tensor of a trip that wakes both ends: of the pool, and more than rides in a message's frame.
+pub(super) fn small(context: &Context) -> Result<Tensor> {
+    Ok(context.pool().tensor(DType::U8, [SMALL])?)
 }
 
 /// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.
@@ -112,6 +144,9 @@ pub(super) fn route(route: &tensorpipe::Route) -> Route {
     }
 }
 
+/// Bytes of a tensor that is leased all the same.
+const SMALL: u64 = 64 << 10;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +161,8 @@ mod tests {
             (Transport::Shm, None, ("shm", "basic")),
             (Transport::Memory, None, ("memory", "xth")),
             (Transport::Memory, Some("basic"), ("memory", "basic")),
+            (Transport::Shm, Some("ring"), ("shm", "basic")),
+            (Transport::Tcp, Some("mpt"), ("tcp", "mpt")),
         ] {
             plan.transport = transport;
             plan.channel = channel.map(str::to_owned);
@@ -136,12 +173,25 @@ mod tests {
             let found = route(pipe.route());
             assert_eq!((&*found.transport, &*found.channel), expected);
         }
-        plan.channel = Some("smoke".to_owned());
-        let error = context(&plan).expect_err("no such channel");
-        assert!(
-            error.to_string().contains("choose of: xth, lease"),
-            "{error}"
-        );
         Ok(())
+    }
+
+    #[test]
+    fn what_there_is_not_is_said() {
+        let refused = |transport, channel: &str, pace| {
+            let mut plan = plan("pipe", Case::Echo, 8);
+            plan.transport = transport;
+            plan.channel = Some(channel.to_owned());
+            plan.pace = pace;
+            let error = context(&plan).err().map(|error| error.to_string());
+            error.unwrap_or_default()
+        };
+        let error = refused(Transport::Tcp, "smoke", None);
+        assert!(error.contains("choose of: xth, lease"), "{error}");
+        let error = refused(Transport::Tcp, "ring", None);
+        assert!(error.contains("--transport shm"), "{error}");
+        let error = refused(Transport::Shm, "basic", Some(1 << 20));
+        assert!(error.contains("shm cannot be paced"), "{error}");
+        assert_eq!(refused(Transport::Tcp, "mpt", Some(1 << 20)), "");
     }
 }

@@ -5,7 +5,7 @@ use tensorpipe::{Message, Pipe, Tensor};
 
 use super::ours;
 use crate::plan::{Case, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System};
+use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `pipe`.
 pub(crate) struct PipeSystem;
@@ -48,6 +48,7 @@ impl System for PipeSystem {
             sum: plan.sum,
             sent,
             received: None,
+            small: ours::small(&context)?,
         })
     }
 }
@@ -74,6 +75,24 @@ pub(crate) struct Caller {
     sum: bool,
     sent: Option<Tensor>,
     received: Option<Message>,
+    /// For trips that wake both ends.
+    small: Tensor,
+}
+
+impl Caller {
+    /// A message there, and the answer.
+    #[inline]
+    async fn trip(&self, message: Message) -> Result<Message> {
+        let written = self.pipe.write(message);
+        if written.id().is_none() {
+            // Refused at once: no answer will come.
+            written.await?;
+            bail!("a message was neither written nor refused");
+        }
+        let answer = self.pipe.read().await?;
+        written.await?;
+        Ok(answer)
+    }
 }
 
 impl Client for Caller {
@@ -85,18 +104,21 @@ impl Client for Caller {
         }
     }
 
+    async fn touch(&mut self, trip: Trip) -> Result<()> {
+        let mut message = Message::new(METADATA);
+        if trip == Trip::Leased {
+            message.tensors.push(self.small.clone().into());
+        }
+        self.trip(message).await?;
+        Ok(())
+    }
+
     async fn round(&mut self) -> Result<()> {
         let mut message = Message::new(METADATA);
         message.tensors.extend(self.sent.clone().map(Into::into));
-        let written = self.pipe.write(message);
-        if written.id().is_none() {
-            // Refused at once: no answer will come.
-            return Ok(written.await?);
-        }
-        let answer = self.pipe.read().await?;
+        let answer = self.trip(message).await?;
         read_all(self.sum, &answer)?;
         self.received = Some(answer);
-        written.await?;
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use tensorpipe_rpc::{CallError, Server, tensor_service};
 use super::ours;
 use crate::pattern;
 use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System};
+use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `rpc`.
 pub(crate) struct Rpc;
@@ -64,6 +64,7 @@ impl System for Rpc {
             sum: plan.sum,
             sent: ours::tensor(&plan, len, &context)?,
             received: Vec::new(),
+            small: ours::small(&context)?,
         })
     }
 }
@@ -150,6 +151,8 @@ pub(crate) struct Caller {
     sum: bool,
     sent: Tensor,
     received: Vec<Tensor>,
+    /// For trips that wake both ends.
+    small: Tensor,
 }
 
 impl Caller {
@@ -173,6 +176,14 @@ impl Client for Caller {
                 ours::fill(&mut self.sent, round)
             }
         }
+    }
+
+    async fn touch(&mut self, trip: Trip) -> Result<()> {
+        match trip {
+            Trip::Bare => drop(self.client.ping("").await?),
+            Trip::Leased => drop(self.client.echo(&self.small).await?),
+        }
+        Ok(())
     }
 
     async fn round(&mut self) -> Result<()> {

@@ -19,7 +19,7 @@ use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
 use super::socket::{Listener, Socket};
 use crate::pattern;
 use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System};
+use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `tarpc`.
 pub(crate) struct Tarpc;
@@ -72,6 +72,7 @@ impl System for Tarpc {
 
 #[tarpc::service]
 trait Peer {
+    async fn ping();
     async fn echo(data: Bytes) -> Bytes;
     async fn upload(data: Bytes);
     /// Where the data uploaded last differ from those of `round`.
@@ -104,6 +105,8 @@ impl Server {
 }
 
 impl Peer for Server {
+    async fn ping(self, _: Context) {}
+
     async fn echo(self, _: Context, data: Bytes) -> Bytes {
         read_all(self.sum, &data);
         data
@@ -165,6 +168,10 @@ impl Client for Caller {
         let len = self.sent.len();
         self.sent = filled(std::mem::take(&mut self.sent), len, round);
         Ok(())
+    }
+
+    async fn touch(&mut self, _: Trip) -> Result<()> {
+        Ok(self.stub.ping(context()).await?)
     }
 
     async fn round(&mut self) -> Result<()> {

@@ -32,6 +32,20 @@ pub fn one_looks_while_another_writes() {
     });
 }
 
+/// A message leaves without a round of driving, while another is written: what that one could not do for itself is done.
+pub fn one_leaves_at_once_while_another_is_written() {
+    check(3, || {
+        let core = Arc::new(Core::new(None));
+        let other = {
+            let core = core.clone();
+            thread::spawn(move || core.write())
+        };
+        core.write_through();
+        other.join().unwrap();
+        assert_eq!(core.sent(), 1, "something is left behind");
+    });
+}
+
 fn write_at_once(threads: u32) {
     let core = Arc::new(Core::new(None));
     let others: Vec<_> = (1..threads)

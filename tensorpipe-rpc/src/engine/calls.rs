@@ -1,10 +1,10 @@
 //! Calls made from here: the table of those that wait for an answer.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
@@ -48,9 +48,9 @@ pub(crate) struct Calls {
 
 #[derive(Default)]
 pub(super) struct Table {
-    pub(super) slots: HashMap<u64, Arc<CallSlot>>,
+    pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
     /// Replies whose tensors are on their way, by message number.
-    reading: HashMap<u64, (Header, Arc<CallSlot>)>,
+    reading: FxHashMap<u64, (Header, Arc<CallSlot>)>,
     /// When the watcher of deadlines looks next.
     pub(super) look_at: Option<Instant>,
 }
@@ -236,12 +236,17 @@ impl Engine {
                 // It is being answered already.
                 return;
             }
-            table.reading.insert(id, (header, slot.clone()));
+            if !incoming.is_whole() {
+                table.reading.insert(id, (header, slot.clone()));
+            }
             slot
         };
+        let is_whole = incoming.is_whole();
         match incoming.accept() {
             Some(message) => {
-                self.calls.take_reading(id);
+                if !is_whole {
+                    self.calls.take_reading(id);
+                }
                 self.reply_complete(&header, &slot, message);
             }
             // Given up between the look at the table and the read.

@@ -1,11 +1,11 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Incoming, Message, Pipe, ResetCode};
 
 use super::running::{Running, drop_quietly};
@@ -37,9 +37,9 @@ pub(crate) struct Serving {
 struct Table {
     /// Admitted, their tensors on their way; by message number. The engine stays for them even when its server is gone: each
     /// leaves the table when it is complete, at its deadline, or when the pipe ends.
-    receiving: HashMap<u64, (Admitted, Arc<Engine>)>,
+    receiving: FxHashMap<u64, (Admitted, Arc<Engine>)>,
     /// Their handlers run.
-    running: HashMap<u64, CallContext>,
+    running: FxHashMap<u64, CallContext>,
 }
 
 /// A call that will be handled.
@@ -159,6 +159,12 @@ impl Engine {
                 self.reply_failure(header.call, code, text);
             }
             Ok(admitted) => {
+                if incoming.is_whole() {
+                    if let Some(message) = incoming.accept() {
+                        self.handle(id, admitted, message);
+                    }
+                    return;
+                }
                 let deadline = admitted.context.deadline();
                 let call = (admitted, self.clone());
                 serving.table().receiving.insert(id, call);
@@ -181,6 +187,10 @@ impl Engine {
         let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
+        self.handle(id, admitted, message);
+    }
+
+    fn handle(self: &Arc<Self>, id: u64, admitted: Admitted, message: Result<Message, Error>) {
         let call = admitted.header.call;
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.

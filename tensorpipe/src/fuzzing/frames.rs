@@ -58,6 +58,8 @@ struct Scene<'a> {
     input: Vec<u8>,
     need: usize,
     bulk: Option<Bulk>,
+    /// Messages that came whole, until they are taken.
+    whole: BTreeMap<u64, Descriptor>,
     /// Offered and not decided on.
     ready: VecDeque<u64>,
     /// Being read: bulk parts that are missing.
@@ -77,6 +79,7 @@ impl<'a> Scene<'a> {
             input: Vec::new(),
             need: 0,
             bulk: None,
+            whole: BTreeMap::new(),
             ready: VecDeque::new(),
             reading: BTreeMap::new(),
             cancelled: BTreeSet::new(),
@@ -122,6 +125,17 @@ impl<'a> Scene<'a> {
                 // Either it moves on, or it waits for more than there is.
                 assert!(used > 0 || len > self.input.len(), "it needs {len}");
                 self.need = len;
+            }
+            Input::Whole {
+                message,
+                descriptor,
+            } => {
+                self.events();
+                let len = descriptor.byte_len() as usize;
+                self.input.drain(..len);
+                self.need = 0;
+                self.whole.insert(message, descriptor);
+                self.event(Event::Ready { message });
             }
             Input::Head { message } => {
                 let parts: Vec<_> = self.pipe.eager_parts(message).collect();
@@ -277,7 +291,8 @@ impl<'a> Scene<'a> {
         let Some(message) = self.ready.pop_front() else {
             return;
         };
-        let Some(descriptor) = self.pipe.take_descriptor(message) else {
+        let whole = self.whole.remove(&message);
+        let Some(descriptor) = whole.or_else(|| self.pipe.take_descriptor(message)) else {
             panic!("message {message} was offered and has no descriptor");
         };
         drop(self.pipe.take_parts(message));
@@ -323,7 +338,7 @@ impl<'a> Scene<'a> {
             ride_up_to: 64,
         });
         // Refused once it closes.
-        let _ = self.pipe.write(descriptor, parts.collect());
+        let _ = self.pipe.write(descriptor, parts);
     }
 
     /// One frame leaves, whole. Returns whether there was one.

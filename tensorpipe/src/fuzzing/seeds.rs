@@ -107,7 +107,7 @@ fn head(payloads: &[(u64, Carriage)], tensors: &[Carriage]) -> Head {
                 .iter()
                 .map(|carriage| TensorDescriptor {
                     dtype: DType::F32,
-                    shape: vec![2, 2],
+                    shape: [2, 2].into(),
                     source: gpu,
                     target: (*carriage != Carriage::Eager).then_some(Device::CPU),
                     metadata: Bytes::new(),

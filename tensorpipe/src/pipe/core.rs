@@ -23,7 +23,7 @@ use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Routes;
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// For ever, for a clock that cannot count that far.
 const FAR: Duration = Duration::from_secs(1 << 32);
@@ -100,6 +100,15 @@ impl Core {
         }
         self.io
             .drive(&self.poller, |io| io.round(self), || self.deliver());
+    }
+
+    /// The connection, for a message that leaves at once: unless the handler writes it, and more of its calls follow, whose
+    /// answers leave together.
+    pub(super) fn hold_io(&self) -> Option<MutexGuard<'_, Io>> {
+        if self.deliveries.load(Ordering::Relaxed) > 0 && self.turn.is_here() {
+            return None;
+        }
+        self.io.hold()
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler

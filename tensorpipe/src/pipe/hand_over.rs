@@ -4,7 +4,7 @@
 //! if it went on for too long, the poller is told. `tensorpipe-loom` checks it in every order of the threads' steps.
 
 use super::poller::Poller;
-use crate::sync::{AtomicBool, Mutex, Ordering, try_lock};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, try_lock};
 
 /// Rounds of work in one poll, before other tasks get their turn.
 const ROUNDS: usize = 16;
@@ -92,13 +92,19 @@ impl<W> HandOver<W> {
         self.is_kicked()
     }
 
+    /// The work, for something that is no round of it; `None` while somebody else has it. Whoever lets go of it looks
+    /// whether somebody [has kicked](Self::is_kicked) meanwhile, and then drives.
+    pub(super) fn hold(&self) -> Option<MutexGuard<'_, W>> {
+        try_lock(&self.work)
+    }
+
     fn take_kick(&self) -> bool {
         // A look is cheaper than an exchange. What it may miss, the last look does not.
         self.kicked.load(Ordering::Relaxed) && self.kicked.swap(false, Ordering::SeqCst)
     }
 
-    /// The last look.
-    fn is_kicked(&self) -> bool {
+    /// The last look, without the lock.
+    pub(super) fn is_kicked(&self) -> bool {
         self.kicked.fetch_or(false, Ordering::SeqCst)
     }
 }

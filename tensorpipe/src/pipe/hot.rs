@@ -73,6 +73,11 @@ impl Hot {
         self
     }
 
+    /// Whether moving bytes is a system call.
+    pub(super) fn is_costly(&self) -> bool {
+        self.costly
+    }
+
     /// So many messages came in one go.
     pub(super) fn came(&self, messages: u32) {
         self.together.store(messages, Ordering::Relaxed);

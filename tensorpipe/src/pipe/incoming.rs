@@ -7,11 +7,11 @@ use super::core::Core;
 use super::loan::Loans;
 use super::plan::Plan;
 use super::read::{Read, ReadInto};
-use super::reading::{Reading, build};
+use super::reading::{Eager, Reading, build_whole};
+use super::shared::Shared;
 use super::waiter::wake_all;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
-use crate::device::Buffer;
 use crate::error::{Error, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
@@ -23,11 +23,11 @@ use crate::sync::lock;
 pub(super) struct Arrival {
     pub(super) id: u64,
     descriptor: Descriptor,
-    eager: Vec<(u16, Buffer)>,
+    eager: Eager,
 }
 
 impl Arrival {
-    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Vec<(u16, Buffer)>) -> Self {
+    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
         Self {
             id,
             descriptor,
@@ -39,6 +39,19 @@ impl Arrival {
     pub(super) fn is_whole(&self) -> bool {
         let eager: usize = self.eager.iter().map(|(_, buffer)| buffer.len()).sum();
         self.descriptor.byte_len() == eager as u64
+    }
+
+    /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
+    /// flush.
+    pub(super) fn finish(&self, shared: &mut Shared) -> bool {
+        shared.state.grant(self.id, &[]);
+        shared.state.finish(self.id);
+        shared.state.has_control()
+    }
+
+    /// It is whole.
+    pub(super) fn into_message(self) -> Message {
+        build_whole(self.descriptor, self.eager)
     }
 }
 
@@ -68,6 +81,11 @@ impl Incoming {
     /// Its number among the peer's messages on this pipe.
     pub fn id(&self) -> u64 {
         self.arrival.as_ref().map_or(0, |arrival| arrival.id)
+    }
+
+    /// Whether all of its bytes are here: then [`Incoming::accept`] returns the message, and reading it takes no wait.
+    pub fn is_whole(&self) -> bool {
+        self.arrival.as_ref().is_some_and(Arrival::is_whole)
     }
 
     /// Lengths, types, devices and metadata.
@@ -223,17 +241,11 @@ impl Incoming {
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
-        let answers = {
-            let mut shared = lock(&self.core.shared);
-            shared.state.grant(arrival.id, &[]);
-            shared.state.finish(arrival.id);
-            shared.state.has_control()
-        };
+        let answers = arrival.finish(&mut lock(&self.core.shared));
         if answers {
-            // Credit, or the answer to a flush.
             self.core.drive();
         }
-        Some(build(arrival.descriptor, arrival.eager, Vec::new(), &[]))
+        Some(Ok(arrival.into_message()))
     }
 }
 

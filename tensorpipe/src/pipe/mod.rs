@@ -16,6 +16,7 @@ mod plan;
 mod poller;
 mod read;
 mod reading;
+mod sender;
 mod shared;
 mod spin;
 mod stats;
@@ -39,7 +40,9 @@ pub use self::write::{Flush, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::incoming::Arrival;
 use self::waiter::{Interest, Waiter};
+use self::write::When;
 use crate::device::Pool;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -153,9 +156,12 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::send`].
     pub fn send_noting(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
-        let queued = write::enqueue(self.core(), message, false, note)?;
-        self.core().drive();
-        Ok(queued)
+        let when = When::Now { watched: false };
+        let queued = write::enqueue(self.core(), message, when, note)?;
+        if !queued.sent {
+            self.core().drive();
+        }
+        Ok(queued.id)
     }
 
     /// As [`Pipe::send_noting`], but the message leaves with the next turn of whoever drives the pipe, together with what
@@ -164,9 +170,13 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::send`].
     pub fn send_soon(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
-        let queued = write::enqueue(self.core(), message, false, note)?;
+        if !self.core().hot.is_costly() {
+            // What a write costs is the same for many small ones.
+            return self.send_noting(message, note);
+        }
+        let queued = write::enqueue(self.core(), message, When::Soon, note)?;
         self.core().poller.wake_background();
-        Ok(queued)
+        Ok(queued.id)
     }
 
     /// Messages written here and not yet handed over: it grows when the peer does not read.
@@ -211,10 +221,20 @@ impl Pipe {
     /// [`Error::Closed`] after the last message of a peer that closed in good order; else how the pipe ended.
     pub async fn read_descriptor(&self) -> Result<Incoming, Error> {
         let core = self.core();
+        let (arrival, ()) = self.next_arrival(|_, _| ()).await?;
+        Ok(Incoming::new(core.clone(), arrival))
+    }
+
+    /// `take` is told of it under the lock.
+    async fn next_arrival<T>(
+        &self,
+        take: impl Fn(&Arrival, &mut Shared) -> T,
+    ) -> Result<(Arrival, T), Error> {
+        let core = self.core();
         let mut waiter = Waiter::new(core.clone());
         std::future::poll_fn(|cx| {
             waiter.poll(cx, Interest::Descriptor, |shared| {
-                take_arrival(core, shared)
+                take_arrival(core, shared, &take)
             })
         })
         .await
@@ -225,7 +245,23 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::read_descriptor`] and [`Incoming::read`].
     pub async fn read(&self) -> Result<Message, Error> {
-        self.read_descriptor().await?.read().await
+        // What is here whole need not be looked at twice.
+        let whole = |arrival: &Arrival, shared: &mut Shared| {
+            arrival.is_whole().then(|| arrival.finish(shared))
+        };
+        let (arrival, finished) = self.next_arrival(whole).await?;
+        match finished {
+            None => {
+                let incoming = Incoming::new(self.core().clone(), arrival);
+                incoming.read().await
+            }
+            Some(answers) => {
+                if answers {
+                    self.core().drive();
+                }
+                Ok(arrival.into_message())
+            }
+        }
     }
 
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
@@ -290,9 +326,14 @@ impl Pipe {
     }
 }
 
-fn take_arrival(core: &Arc<Core>, shared: &mut Shared) -> Option<Result<Incoming, Error>> {
+fn take_arrival<T>(
+    core: &Core,
+    shared: &mut Shared,
+    take: impl Fn(&Arrival, &mut Shared) -> T,
+) -> Option<Result<(Arrival, T), Error>> {
     if let Some(arrival) = shared.arrived.pop_front() {
-        return Some(Ok(Incoming::new(core.clone(), arrival)));
+        let taken = take(&arrival, shared);
+        return Some(Ok((arrival, taken)));
     }
     if let Some(error) = &shared.ended {
         return Some(Err(error.clone()));

@@ -1,11 +1,13 @@
 //! A read under way: which parts are there, and where they go.
 
+use smallvec::SmallVec;
+
 use super::budget::{Announced, Reservation};
 use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
-use crate::tensor::Tensor;
+use crate::tensor::{Shape, Tensor};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -45,7 +47,7 @@ impl Reading {
     pub(super) fn start(
         &mut self,
         descriptor: Descriptor,
-        eager: Vec<(u16, Buffer)>,
+        eager: Eager,
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
@@ -145,9 +147,39 @@ impl Reading {
     }
 }
 
+/// Parts that are there, by number and in order.
+pub(super) type Eager = SmallVec<[(u16, Buffer); 2]>;
+
+/// Puts a message together that came whole.
+pub(super) fn build_whole(descriptor: Descriptor, eager: Eager) -> Message {
+    let mut eager = eager.into_iter().map(|(_, buffer)| buffer);
+    let mut next = |len: u64, device: Option<Device>| match len {
+        0 => Buffer::empty(device.unwrap_or(Device::CPU)),
+        _ => eager.next().unwrap_or_else(|| Buffer::empty(Device::CPU)),
+    };
+    let mut message = Message::new(descriptor.metadata);
+    message.payloads.reserve_exact(descriptor.payloads.len());
+    message.tensors.reserve_exact(descriptor.tensors.len());
+    for payload in descriptor.payloads {
+        message.payloads.push(Payload {
+            metadata: payload.metadata,
+            data: next(payload.len, None),
+        });
+    }
+    for tensor in descriptor.tensors {
+        let buffer = next(tensor.byte_len(), tensor.target);
+        message.tensors.push(MessageTensor {
+            tensor: Tensor::of_parts(buffer, tensor.dtype, tensor.shape),
+            metadata: tensor.metadata,
+            target: tensor.target,
+        });
+    }
+    message
+}
+
 /// Puts a message together. Parts that are missing were empty or skipped, and become empty, on the device where they
 /// should be.
-pub(super) fn build(
+fn build(
     descriptor: Descriptor,
     mut parts: Vec<(u16, Buffer)>,
     mut places: Vec<(u16, BufferMut)>,
@@ -186,7 +218,7 @@ pub(super) fn build(
     for tensor in descriptor.tensors {
         let buffer = next(tensor.target);
         let shape = if buffer.is_empty() && tensor.byte_len() > 0 {
-            vec![0]
+            Shape::from([0])
         } else {
             tensor.shape
         };

@@ -1,4 +1,4 @@
-//! Writing: a message becomes a descriptor and parts, each assigned to a channel.
+//! Writing: a message leaves at once where nothing is before it, else it is queued.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,52 +6,64 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::core::Core;
-use super::shared::{LaneSlot, Shared};
+use super::io::Io;
+use super::sender::dissect;
+use super::shared::Shared;
 use super::waiter::{Interest, Waiter, wake_all};
-use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
-use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
-use crate::proto::OutgoingPart;
-use crate::route::{ChannelChoice, Way};
+use crate::proto::Written;
 use crate::sync::lock;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).
 pub struct Write {
     waiter: Waiter,
-    id: Option<u64>,
-    refused: Option<Error>,
+    stage: Stage,
+}
+
+enum Stage {
+    Refused(Error),
+    /// Every byte has left.
+    Sent(u64),
+    Queued(u64),
+    Over,
 }
 
 impl std::fmt::Debug for Write {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Write")
-            .field("id", &self.id)
+            .field("id", &self.id())
             .finish_non_exhaustive()
     }
 }
 
 impl Write {
     pub(super) fn start(core: Arc<Core>, message: Message) -> Self {
-        let queued = enqueue(&core, message, true, |_| ());
-        if queued.is_ok() {
-            core.drive();
-        }
+        let stage = match enqueue(&core, message, When::Now { watched: true }, |_| ()) {
+            Ok(Queued { id, sent: true }) => Stage::Sent(id),
+            Ok(Queued { id, sent: false }) => {
+                core.drive();
+                Stage::Queued(id)
+            }
+            Err(error) => Stage::Refused(error),
+        };
         Self {
             waiter: Waiter::new(core),
-            id: queued.as_ref().ok().copied(),
-            refused: queued.err(),
+            stage,
         }
     }
 
     /// The message's number, unless it was refused at once.
     pub fn id(&self) -> Option<u64> {
-        self.id
+        match self.stage {
+            Stage::Sent(id) | Stage::Queued(id) => Some(id),
+            Stage::Refused(_) | Stage::Over => None,
+        }
     }
 
     /// Takes the message back: what has not left does not leave, and the peer hears of it.
     pub fn cancel(self) {
-        if let Some(id) = self.id {
+        if let Some(id) = self.id() {
             reset(
                 self.waiter.core(),
                 id,
@@ -66,40 +78,57 @@ impl Future for Write {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(refused) = self.refused.take() {
-            return Poll::Ready(Err(refused));
-        }
-        let Some(id) = self.id else {
-            return Poll::Ready(Err(Misuse::Other(
-                "a write was polled after it had ended".to_owned(),
-            )
-            .into()));
+        let id = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sent(_) => return Poll::Ready(Ok(())),
+            Stage::Refused(error) => return Poll::Ready(Err(error)),
+            Stage::Queued(id) => id,
+            Stage::Over => {
+                let over = "a write was polled after it had ended".to_owned();
+                return Poll::Ready(Err(Misuse::Other(over).into()));
+            }
         };
+        self.stage = Stage::Queued(id);
         let result = std::task::ready!(self.waiter.poll(cx, Interest::Write(id), |shared| {
             let result = shared.writes.get_mut(&id)?.take()?;
             shared.writes.remove(&id);
             Some(result)
         }));
-        self.id = None;
+        self.stage = Stage::Over;
         Poll::Ready(result)
     }
 }
 
 impl Drop for Write {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
+        if let Stage::Queued(id) = self.stage {
             lock(&self.waiter.core().shared).writes.remove(&id);
         }
     }
 }
 
-/// Queues a message; `watched` remembers how it ends, `note` hears its number while nobody else can know it.
+/// When a message should leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    /// At once, if nothing is before it. Whether anybody wants to know how it ends.
+    Now { watched: bool },
+    /// With the next turn of whoever drives.
+    Soon,
+}
+
+/// What became of a message.
+pub(super) struct Queued {
+    pub(super) id: u64,
+    /// Every byte is with the connection. Else the caller drives.
+    pub(super) sent: bool,
+}
+
+/// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
 pub(super) fn enqueue(
-    core: &Core,
+    core: &Arc<Core>,
     message: Message,
-    watched: bool,
+    when: When,
     note: impl FnOnce(u64),
-) -> Result<u64, Error> {
+) -> Result<Queued, Error> {
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
     if let Some(error) = &shared.ended {
@@ -122,12 +151,44 @@ pub(super) fn enqueue(
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
     let (descriptor, parts) = dissect(shared, message)?;
-    let id = shared.state.write(descriptor, parts)?;
-    if watched {
-        shared.writes.insert(id, None);
+    let now = matches!(when, When::Now { .. }) && shared.state.is_next();
+    let mut io = now.then(|| core.hold_io()).flatten();
+    let frames = io.as_deref_mut().and_then(Io::frames_if_clear);
+    let written = match frames {
+        Some(frames) => shared.state.write_through(descriptor, parts, frames)?,
+        None => Written::Queued(shared.state.write(descriptor, parts)?),
+    };
+    let watched = matches!(when, When::Now { watched: true });
+    match (written, io) {
+        (Written::Through(id, parts), Some(mut io)) => {
+            note(id);
+            // The connection may take a system call.
+            drop(guard);
+            let sent = io.send_through(core, id, parts);
+            if !sent && watched {
+                watch(core, id);
+            }
+            drop(io);
+            if sent && core.io.is_kicked() {
+                core.drive();
+            }
+            Ok(Queued { id, sent })
+        }
+        (Written::Queued(id) | Written::Through(id, _), _) => {
+            if watched {
+                shared.writes.insert(id, None);
+            }
+            note(id);
+            Ok(Queued { id, sent: false })
+        }
     }
-    note(id);
-    Ok(id)
+}
+
+/// Remembers how a message ends of which a part has left. Nobody else has driven since.
+fn watch(core: &Core, id: u64) {
+    let mut shared = lock(&core.shared);
+    let ended = shared.ended.clone().map(Err);
+    shared.writes.insert(id, ended);
 }
 
 pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
@@ -147,114 +208,6 @@ pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
     }
     wake_all(wakes);
     core.drive();
-}
-
-fn dissect(
-    shared: &Shared,
-    message: Message,
-) -> Result<(Descriptor, Vec<OutgoingPart<Buffer>>), Misuse> {
-    let mut parts = Vec::with_capacity(message.payloads.len() + message.tensors.len());
-    let mut payloads = Vec::with_capacity(message.payloads.len());
-    let mut tensors = Vec::with_capacity(message.tensors.len());
-    let mut sender = Sender {
-        lanes: &shared.lanes,
-        choice: &shared.choice,
-        riding: 0,
-    };
-    for payload in message.payloads {
-        if payload.data.as_bytes().is_none() {
-            return Err(Misuse::NotOnCpu(payload.data.device()));
-        }
-        let (channel, ride_up_to, _) = sender.choose(&payload.data, Some(Device::CPU))?;
-        payloads.push(PayloadDescriptor {
-            len: payload.data.len() as u64,
-            metadata: payload.metadata,
-        });
-        parts.push(OutgoingPart {
-            source: payload.data,
-            channel,
-            ride_up_to,
-        });
-    }
-    for part in message.tensors {
-        let tensor = part.tensor;
-        let (channel, ride_up_to, target) = sender.choose(tensor.buffer(), part.target)?;
-        tensors.push(TensorDescriptor {
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
-            source: tensor.device(),
-            target,
-            metadata: part.metadata,
-        });
-        parts.push(OutgoingPart {
-            source: tensor.into_buffer(),
-            channel,
-            ride_up_to,
-        });
-    }
-    Ok((
-        Descriptor {
-            metadata: message.metadata,
-            payloads,
-            tensors,
-        },
-        parts,
-    ))
-}
-
-/// Chooses for the parts of one message.
-struct Sender<'a> {
-    lanes: &'a [LaneSlot],
-    choice: &'a ChannelChoice,
-    /// Bytes of the parts so far that may ride in the frame.
-    riding: u64,
-}
-
-impl Sender<'_> {
-    /// The channel for a part, up to which size it rides in the frame, and the device where it goes.
-    fn choose(
-        &mut self,
-        memory: &Buffer,
-        target: Option<Device>,
-    ) -> Result<(u8, u64, Option<Device>), Misuse> {
-        let (source, len) = (memory.device(), memory.len() as u64);
-        let place = (source, memory.memory().kind());
-        let wanted = target.unwrap_or(Device::CPU);
-        let lanes = self.lanes;
-        let carries = |channel: u8| {
-            let slot = lanes.get(usize::from(channel));
-            slot.is_some_and(|slot| slot.lane.carries(memory))
-        };
-        let (channel, rides) = match self.choice.choose(place, wanted, len, carries) {
-            Some(Way::Channel(channel)) => (Some(channel), false),
-            // What the CPU cannot read does not ride, whatever its device is called.
-            Some(Way::Frame { otherwise }) => (otherwise, memory.as_bytes().is_some()),
-            None => (None, false),
-        };
-        if rides {
-            self.riding += len;
-        }
-        // What rides in the frame for certain needs nobody to carry it.
-        let alone = rides && self.riding <= self.choice.frame().message;
-        if let Some(channel) = channel.or_else(|| alone.then_some(0)) {
-            return Ok((channel, if rides { u64::MAX } else { 0 }, target));
-        }
-        // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
-        let anywhere = || self.choice.elsewhere(place, len, carries);
-        match target.is_none().then(anywhere).flatten() {
-            Some((
-                Way::Channel(channel)
-                | Way::Frame {
-                    otherwise: Some(channel),
-                },
-                theirs,
-            )) => Ok((channel, 0, Some(theirs))),
-            _ if len == 0 => Ok((0, u64::MAX, target)),
-            _ => Err(Misuse::Other(format!(
-                "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
-            ))),
-        }
-    }
 }
 
 /// Waits until the peer's application has read. See [`Pipe::flush`](super::Pipe::flush).

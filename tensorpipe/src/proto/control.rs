@@ -161,7 +161,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The writer has heard that a message is refused: nothing more comes of it.
     fn peer_confirmed(&mut self, message: u64) -> Result<(), PeerFault> {
-        let refused = self.incoming.messages.get(&message);
+        let refused = self.incoming.get(message);
         if refused.is_none_or(|message| message.disposition != Disposition::Refused) {
             return Err(PeerFault::Unexpected {
                 frame: "RESET",
@@ -191,13 +191,14 @@ impl<S: Clone, D> PipeState<S, D> {
             self.count_read(message);
             return Ok(());
         }
-        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
-            // Read long ago: whoever acts on it may want to stop.
+        let Some(incoming) = self.incoming.get_mut(message) else {
+            // Here whole, or read long ago: whoever acts on it may want to stop.
             self.events.push_back(Event::Reset {
                 message,
                 code,
                 text,
             });
+            self.release(message);
             return Ok(());
         };
         if incoming.disposition == Disposition::Refused {
@@ -238,10 +239,10 @@ impl<S: Clone, D> PipeState<S, D> {
                 .get(usize::from(op.part))
                 .map(|part| part.carriage)
         } else {
-            if op.message >= self.incoming.next {
+            if op.message >= self.incoming.next || self.incoming.is_whole(op.message) {
                 return Err(unknown);
             }
-            let Some(message) = self.incoming.messages.get_mut(&op.message) else {
+            let Some(message) = self.incoming.get_mut(op.message) else {
                 return Ok(());
             };
             if message.disposition == Disposition::Refused {

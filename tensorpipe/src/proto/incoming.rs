@@ -1,7 +1,7 @@
 //! Commands of the application and of channels about messages that the peer writes.
 
 use super::pipe::{Event, OpId, PipeState};
-use super::read::Disposition;
+use super::read::{Disposition, Held, InMessage};
 use super::wire::descriptor::Carriage;
 use super::wire::frame::Control;
 use crate::descriptor::Descriptor;
@@ -11,7 +11,7 @@ use crate::error::ResetCode;
 impl<S: Clone, D> PipeState<S, D> {
     /// The descriptor of a message that is ready; `None` the second time.
     pub(crate) fn take_descriptor(&mut self, message: u64) -> Option<Descriptor> {
-        self.incoming.messages.get_mut(&message)?.descriptor.take()
+        self.incoming.get_mut(message)?.descriptor.take()
     }
 
     /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether its bytes come
@@ -19,8 +19,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
         match self
             .incoming
-            .messages
-            .get(&message)?
+            .get(message)?
             .parts
             .get(usize::from(part))?
             .carriage
@@ -34,13 +33,13 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Length of a part of an incoming message, in bytes.
     pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
-        let message = self.incoming.messages.get(&op.message)?;
+        let message = self.incoming.get(op.message)?;
         message.parts.get(usize::from(op.part)).map(|part| part.len)
     }
 
     /// Where the writer wants a part of an incoming message, until its descriptor is taken.
     pub(crate) fn target(&self, op: OpId) -> Device {
-        let message = self.incoming.messages.get(&op.message);
+        let message = self.incoming.get(op.message);
         let descriptor = message.and_then(|message| message.descriptor.as_ref());
         let tensor = descriptor.and_then(|descriptor| {
             let tensor = usize::from(op.part).checked_sub(descriptor.payloads.len())?;
@@ -51,7 +50,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Whether anybody still waits for bytes of a part.
     pub(crate) fn is_wanted(&self, op: OpId) -> bool {
-        let message = self.incoming.messages.get(&op.message);
+        let message = self.incoming.get(op.message);
         message.is_some_and(|message| message.disposition != Disposition::Refused)
     }
 
@@ -59,8 +58,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
         let parts = self
             .incoming
-            .messages
-            .get(&message)
+            .get(message)
             .map(|message| message.parts.as_slice())
             .unwrap_or_default();
         parts
@@ -73,7 +71,11 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
     /// A skipped part that comes without a go-ahead still comes, and is thrown away.
     pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
-        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
+        if self.incoming.is_whole(message) {
+            self.count_read(message);
+            return true;
+        }
+        let Some(incoming) = self.incoming.get_mut(message) else {
             return false;
         };
         match incoming.disposition {
@@ -108,7 +110,15 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The application does not want a message, or no more of it.
     pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
-        let Some(incoming) = self.incoming.messages.get_mut(&message) else {
+        if let Some(held @ Held::Whole(_)) = self.incoming.messages.get_mut(message) {
+            if code == ResetCode::Skipped {
+                return self.release(message);
+            }
+            let bytes = held.credit().bytes;
+            *held = Held::Parts(Box::new(InMessage::refused(bytes)));
+            return self.tell_refusal(message, code, text);
+        }
+        let Some(incoming) = self.incoming.get_mut(message) else {
             return;
         };
         if incoming.disposition == Disposition::Refused {
@@ -127,22 +137,26 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         incoming.disposition = Disposition::Refused;
         if tell {
-            self.outbox.control(Control::Refuse {
-                message,
-                code,
-                text: text.to_owned(),
-            });
-            self.count_read(message);
+            self.tell_refusal(message, code, text);
         } else {
             self.release(message);
         }
     }
 
+    fn tell_refusal(&mut self, message: u64, code: ResetCode, text: &str) {
+        self.outbox.control(Control::Refuse {
+            message,
+            code,
+            text: text.to_owned(),
+        });
+        self.count_read(message);
+    }
+
     /// The application is done with a message: its credit goes back to the writer. Bulk parts that have not come are
     /// not wanted: the message is refused as [`ResetCode::Skipped`].
     pub(crate) fn finish(&mut self, message: u64) {
-        match self.incoming.messages.get(&message) {
-            None => {}
+        match self.incoming.get(message) {
+            None => self.release(message),
             Some(incoming) if incoming.disposition == Disposition::Refused => {}
             Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
             Some(_) => self.release(message),
@@ -151,7 +165,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Lets DATA frames fill `dest`. Returns `false` if the part is not wanted any more.
     pub(crate) fn expect(&mut self, op: OpId, dest: D) -> bool {
-        let message = self.incoming.messages.get_mut(&op.message);
+        let message = self.incoming.get_mut(op.message);
         let wanted = message.filter(|message| message.disposition != Disposition::Refused);
         match wanted.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
             Some(part) if !part.done => {
@@ -167,8 +181,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn part_received(&mut self, op: OpId) {
         if let Some(part) = self
             .incoming
-            .messages
-            .get_mut(&op.message)
+            .get_mut(op.message)
             .and_then(|m| m.parts.get_mut(usize::from(op.part)))
         {
             part.done = true;
@@ -177,10 +190,10 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
     pub(super) fn release(&mut self, message: u64) {
-        let Some(released) = self.incoming.messages.remove(&message) else {
+        let Some(released) = self.incoming.messages.remove(message) else {
             return;
         };
-        if let Some(window) = self.receive_window.finish(released.credit) {
+        if let Some(window) = self.receive_window.finish(released.credit()) {
             self.outbox.control(window);
         }
         self.count_read(message);

@@ -4,35 +4,46 @@
 
 use std::time::Instant;
 
+use super::flow::Amount;
 use super::output::DATA_FIELDS;
-use super::pipe::{Event, OpId, PipeState};
-use super::read::{Disposition, InMessage};
+use super::pipe::{OpId, PipeState};
+use super::read::{Disposition, Held, InMessage};
 use super::wire::codec::Reader;
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
+use super::write::body_len_bound;
+use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 
 /// What the bytes that follow are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Input {
     /// At least this many bytes are needed at the front of the next call's input. Where they are there already, call
     /// again once the events are acted on: one of them asks for memory that comes next.
     NeedMore(usize),
+    /// A message is there whole: the bytes of its parts are the next ones of the input, and used up with it.
+    Whole {
+        message: u64,
+        descriptor: Descriptor,
+    },
     /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
     Head { message: u64 },
     /// The next `len` bytes belong to a part, or to nobody.
     Bulk { target: Option<OpId>, len: u64 },
 }
 
+/// A message's parts up to this size together can be taken at once, in bytes. More would hold up others for too long.
+const WHOLE_UP_TO: u64 = 32 << 10;
+
 #[derive(Debug, Default)]
 pub(super) struct Parser {
-    state: State,
+    pub(super) state: State,
     /// A message has come whose bulk parts follow without a go-ahead: they need memory first.
-    pause: bool,
+    pub(super) pause: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     #[default]
     Header,
     /// Throwing away the rest of a frame.
@@ -110,147 +121,16 @@ impl<S: Clone, D> PipeState<S, D> {
                     Frame::Done(len) => used += len,
                     Frame::NeedMore(len) => return Ok((used, Input::NeedMore(len))),
                     Frame::Head(len, message) => return Ok((used + len, Input::Head { message })),
+                    Frame::Whole(len, message, descriptor) => {
+                        let input = Input::Whole {
+                            message,
+                            descriptor,
+                        };
+                        return Ok((used + len, input));
+                    }
                 },
             }
         }
-    }
-
-    /// Memory for an eager part.
-    pub(crate) fn set_dest(&mut self, op: OpId, dest: D) {
-        if let Some(message) = self.incoming.messages.get_mut(&op.message) {
-            message.parts[usize::from(op.part)].dest = Some(dest);
-        }
-    }
-
-    /// The memory of a part, to write received bytes into, and how many it has. `None`: throw them away.
-    pub(crate) fn take_dest(&mut self, op: OpId) -> Option<(D, u64)> {
-        let part = self
-            .incoming
-            .messages
-            .get_mut(&op.message)?
-            .parts
-            .get_mut(usize::from(op.part))?;
-        Some((part.dest.take()?, part.got))
-    }
-
-    /// `len` bytes of what [`Input::Bulk`] announced are there; the memory comes back with them.
-    pub(crate) fn bulk_received(&mut self, len: u64, dest: Option<D>) {
-        match &mut self.parser.state {
-            State::Header => debug_assert_eq!(len, 0),
-            State::Skip { left } => {
-                *left -= len;
-                if *left == 0 {
-                    self.parser.state = State::Header;
-                }
-            }
-            State::Data { op, left } => {
-                let op = *op;
-                *left -= len;
-                if *left == 0 {
-                    self.parser.state = State::Header;
-                }
-                self.part_bytes(op, len, dest);
-            }
-            State::Eager {
-                message,
-                part,
-                left,
-            } => {
-                let op = OpId {
-                    message: *message,
-                    part: *part,
-                    outgoing: false,
-                };
-                *left -= len;
-                let complete = *left == 0;
-                self.part_bytes(op, len, dest);
-                if complete {
-                    self.next_eager(op.message, op.part + 1);
-                }
-            }
-        }
-    }
-
-    /// The eager parts of a message that arrived, with their memory.
-    pub(crate) fn take_parts(&mut self, message: u64) -> Vec<(u16, D)> {
-        let Some(message) = self.incoming.messages.get_mut(&message) else {
-            return Vec::new();
-        };
-        let eager = message
-            .parts
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, part)| part.carriage == Carriage::Eager);
-        eager
-            .filter_map(|(i, part)| Some((i as u16, part.dest.take()?)))
-            .collect()
-    }
-
-    /// The driver has given an arriving head's parts their memory: their bytes may come.
-    pub(crate) fn start_eager(&mut self, message: u64) {
-        self.next_eager(message, 0);
-    }
-
-    /// The lengths of the eager parts of an arriving message.
-    pub(crate) fn eager_parts(&self, message: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
-        let parts = self
-            .incoming
-            .messages
-            .get(&message)
-            .map(|message| message.parts.as_slice())
-            .unwrap_or_default();
-        let eager = parts
-            .iter()
-            .enumerate()
-            .filter(|(_, part)| part.carriage == Carriage::Eager && part.len > 0);
-        eager.map(|(i, part)| (i as u16, part.len))
-    }
-
-    fn part_bytes(&mut self, op: OpId, len: u64, dest: Option<D>) {
-        let Some(message) = self.incoming.messages.get_mut(&op.message) else {
-            return;
-        };
-        let refused = message.disposition == Disposition::Refused;
-        let part = &mut message.parts[usize::from(op.part)];
-        part.got += len;
-        if !refused {
-            part.dest = dest;
-        }
-        if part.got == part.len && part.carriage != Carriage::Eager && !refused {
-            let dest = part.dest.take();
-            // Thrown away as it came: nobody waits for it.
-            part.done |= dest.is_none();
-            self.events.push_back(Event::StreamReceived { op, dest });
-        }
-    }
-
-    /// Goes on with the first non-empty eager part from `part`, or with the next frame.
-    fn next_eager(&mut self, number: u64, part: u16) {
-        let Some(message) = self.incoming.messages.get_mut(&number) else {
-            self.parser.state = State::Header;
-            return;
-        };
-        let mut rest = message.parts.iter_mut().enumerate().skip(usize::from(part));
-        if let Some((i, part)) =
-            rest.find(|(_, part)| part.carriage == Carriage::Eager && part.len > 0)
-        {
-            self.parser.state = State::Eager {
-                message: number,
-                part: i as u16,
-                left: part.len,
-            };
-            return;
-        }
-        for part in &mut message.parts {
-            part.done |= part.carriage == Carriage::Eager;
-        }
-        self.parser.state = State::Header;
-        message.disposition = Disposition::Undecided;
-        if message.credit.ahead > 0 {
-            self.events.push_back(Event::Ahead { message: number });
-            self.parser.pause = true;
-        }
-        self.events.push_back(Event::Ready { message: number });
     }
 
     fn frame(&mut self, input: &[u8]) -> Result<Frame, PeerFault> {
@@ -292,10 +172,21 @@ impl<S: Clone, D> PipeState<S, D> {
             Err(need) => return Ok(Frame::NeedMore(HEADER_LEN + need)),
         };
         self.at_once.check(&head)?;
+        let eager_len = u64::from(len) - head_len as u64;
+        let is_whole = eager_len <= WHOLE_UP_TO
+            && rest.len() >= len as usize
+            && (head.carriages.iter()).all(|carriage| *carriage == Carriage::Eager)
+            && self.closing.ignore_from.is_none();
+        if is_whole {
+            let bytes = body_len_bound(&head);
+            self.receive_window.receive(Amount::of_whole(bytes))?;
+            let number = self.incoming.push(Held::Whole(bytes));
+            let used = HEADER_LEN + head_len;
+            return Ok(Frame::Whole(used, number, head.descriptor));
+        }
         let message = InMessage::new(head, self.at_once);
         self.receive_window.receive(message.credit)?;
-        let number = self.incoming.push(message);
-        let eager_len = u64::from(len) - head_len as u64;
+        let number = self.incoming.push(Held::Parts(Box::new(message)));
         if self.closing.ignore_from.is_some_and(|from| number >= from) {
             self.refuse(number, ResetCode::Closing, "");
             self.parser.state = State::skip(eager_len);
@@ -334,8 +225,7 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         let message = self
             .incoming
-            .messages
-            .get(&op.message)
+            .get(op.message)
             .ok_or_else(|| unknown.clone())?;
         let part = message
             .parts
@@ -367,6 +257,8 @@ enum Frame {
     NeedMore(usize),
     /// The front of a MESSAGE frame was handled: its eager parts need memory.
     Head(usize, u64),
+    /// The same, and all the bytes of its eager parts are there.
+    Whole(usize, u64, Descriptor),
 }
 
 fn check_len(frame: &'static str, len: u32, limit: u32) -> Result<(), PeerFault> {

@@ -45,6 +45,9 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Something came from the peer.
     pub(crate) fn heard(&mut self, now: Instant) {
         let state = &mut self.keep_alive;
+        if state.last_heard == now && state.asked.is_none() {
+            return;
+        }
         state.last_heard = now;
         state.asked = None;
         let told = now.saturating_duration_since(state.told);

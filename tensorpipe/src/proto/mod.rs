@@ -11,8 +11,10 @@ mod flow;
 mod incoming;
 mod input;
 mod keep_alive;
+mod numbered;
 mod outgoing;
 mod output;
+mod parts;
 mod pipe;
 mod read;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -27,6 +29,8 @@ mod tests;
 pub(crate) use flow::AtOnce;
 pub(crate) use input::Input;
 pub(crate) use keep_alive::KeepAlive;
+
+pub(crate) use outgoing::Written;
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};

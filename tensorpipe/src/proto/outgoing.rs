@@ -1,28 +1,76 @@
 //! Commands of the application and of channels about messages that this side writes.
 
+use smallvec::SmallVec;
+
 use super::output::Stream;
 use super::pipe::{Event, OpId, PipeState};
-use super::wire::descriptor::Carriage;
+use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::Control;
-use super::write::{self, OutgoingPart, Stage};
+use super::write::{self, OutParts, OutgoingPart, Stage};
 use crate::descriptor::Descriptor;
 use crate::error::{Misuse, PeerFault, ResetCode};
+
+/// What became of a message.
+#[derive(Debug)]
+pub(crate) enum Written<S> {
+    /// It waits for its turn.
+    Queued(u64),
+    /// It is out, but for the bytes of these parts, which follow in this order, each of so many.
+    Through(u64, SmallVec<[(S, u64); 2]>),
+}
 
 impl<S: Clone, D> PipeState<S, D> {
     /// Queues a message. Returns its number. Fails if the peer would not take it, or after `close`.
     pub(crate) fn write(
         &mut self,
         descriptor: Descriptor,
-        parts: Vec<OutgoingPart<S>>,
+        parts: impl IntoIterator<Item = OutgoingPart<S>>,
     ) -> Result<u64, Misuse> {
+        let (head, parts) = self.load(descriptor, parts)?;
+        Ok(self.outgoing.push(head, parts))
+    }
+
+    /// The same for a message that may leave at once: if nothing is to be sent before it and all of its parts ride, its
+    /// frame is appended to `out`, up to the bytes of the parts, which follow.
+    pub(crate) fn write_through(
+        &mut self,
+        descriptor: Descriptor,
+        parts: impl IntoIterator<Item = OutgoingPart<S>>,
+        out: &mut Vec<u8>,
+    ) -> Result<Written<S>, Misuse> {
+        let (head, parts) = self.load(descriptor, parts)?;
+        let rides = parts.iter().all(|part| part.carriage == Carriage::Eager);
+        if !rides || !self.is_next() || !self.send_window.take(write::body_len_bound(&head)) {
+            return Ok(Written::Queued(self.outgoing.push(head, parts)));
+        }
+        let number = self.outgoing.pass();
+        head.put(out);
+        let mut sources = SmallVec::new();
+        for part in parts {
+            if let Some(source) = part.source.filter(|_| part.len > 0) {
+                sources.push((source, part.len));
+            }
+        }
+        Ok(Written::Through(number, sources))
+    }
+
+    /// Whether nothing is to be sent before the next message.
+    pub(crate) fn is_next(&self) -> bool {
+        self.outgoing.is_sent() && self.outbox.is_empty()
+    }
+
+    fn load(
+        &self,
+        descriptor: Descriptor,
+        parts: impl IntoIterator<Item = OutgoingPart<S>>,
+    ) -> Result<(Head, OutParts<S>), Misuse> {
         if self.closing.asked {
             return Err(Misuse::Other(
                 "this pipe is closing; write before `close`".to_owned(),
             ));
         }
         write::check(&descriptor, &self.peer)?;
-        let at_once = self.at_once;
-        Ok(self.outgoing.push(descriptor, parts, &self.peer, at_once))
+        Ok(write::load(descriptor, parts, &self.peer, self.at_once))
     }
 
     /// Messages written and not yet handed over.

@@ -91,6 +91,10 @@ impl<S> Outbox<S> {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.streams.is_empty() && self.flush.is_empty()
+    }
+
     /// Control frames that wait.
     #[cfg(test)]
     pub(super) fn queued(&self) -> usize {
@@ -147,12 +151,14 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The driver has given everything before `mark` to the transport.
     pub(crate) fn written(&mut self, mark: Mark) {
         match mark {
-            Mark::Message(number) => {
-                if let Some(message) = self.outgoing.message(number) {
+            Mark::Message(number) => match self.outgoing.message(number) {
+                Some(message) => {
                     message.written = true;
+                    self.check_written(number);
                 }
-                self.check_written(number);
-            }
+                // It went through, or was abandoned since; of that everybody has been told.
+                None => (self.events).push_back(super::Event::Written { message: number }),
+            },
             Mark::Stream(op) if self.outgoing.contains(op.message) => {
                 self.events.push_back(super::Event::StreamSent { op });
             }

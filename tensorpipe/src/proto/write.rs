@@ -3,15 +3,16 @@
 //! A message is numbered when it is queued. One that is abandoned before it left becomes a hole: a RESET sent in its
 //! turn, so that numbers on both sides stay in step.
 
-use std::collections::BTreeMap;
-
 use smallvec::SmallVec;
 
 use super::flow::{AtOnce, SendWindow};
+use super::numbered::Numbered;
 use super::wire::descriptor::{Carriage, Carriages, Head};
 use super::wire::hello::WireLimits;
 use crate::descriptor::Descriptor;
 use crate::error::{Misuse, ResetCode};
+
+pub(super) type OutParts<S> = SmallVec<[OutPart<S>; 2]>;
 
 /// A payload or tensor to be sent. `S` is the driver's handle on its memory.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct OutMessage<S> {
     pub(super) stage: Stage,
-    pub(super) parts: SmallVec<[OutPart<S>; 2]>,
+    pub(super) parts: OutParts<S>,
     /// The head and eager bytes are with the transport.
     pub(super) written: bool,
 }
@@ -62,7 +63,7 @@ impl<S> OutMessage<S> {
 /// not handed over yet, however far apart.
 #[derive(Debug)]
 pub(super) struct Outgoing<S> {
-    messages: BTreeMap<u64, OutMessage<S>>,
+    messages: Numbered<OutMessage<S>>,
     /// Number of the next to be written.
     next: u64,
     /// Number of the next to be sent.
@@ -72,7 +73,7 @@ pub(super) struct Outgoing<S> {
 impl<S> Default for Outgoing<S> {
     fn default() -> Self {
         Self {
-            messages: BTreeMap::new(),
+            messages: Numbered::default(),
             next: 0,
             next_sent: 0,
         }
@@ -80,44 +81,11 @@ impl<S> Default for Outgoing<S> {
 }
 
 impl<S> Outgoing<S> {
-    /// Queues a message, whose descriptor has been checked against the peer's limits.
-    pub(super) fn push(
-        &mut self,
-        descriptor: Descriptor,
-        parts: Vec<OutgoingPart<S>>,
-        peer: &WireLimits,
-        at_once: AtOnce,
-    ) -> u64 {
-        let mut head = Head {
-            descriptor,
-            carriages: Carriages::new(),
-        };
-        let mut riding = 0u64;
-        let parts = parts.into_iter().enumerate().map(|(i, part)| {
-            let len = head.part_len(i);
-            let rides = len <= part.ride_up_to.min(u64::from(peer.eager_part))
-                && riding + len <= u64::from(peer.eager_message);
-            let carriage = if rides || len == 0 {
-                riding += len;
-                Carriage::Eager
-            } else {
-                Carriage::Bulk {
-                    channel: part.channel,
-                    ahead: at_once.contains(part.channel),
-                }
-            };
-            head.carriages.push(carriage);
-            OutPart {
-                len,
-                carriage,
-                source: Some(part.source),
-                done: carriage == Carriage::Eager,
-            }
-        });
-        let parts = parts.collect();
+    /// Queues a message.
+    pub(super) fn push(&mut self, head: Head, parts: OutParts<S>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.messages.insert(
+        self.messages.push(
             number,
             OutMessage {
                 stage: Stage::Queued(head),
@@ -128,30 +96,43 @@ impl<S> Outgoing<S> {
         number
     }
 
+    /// Whether the next message would be the next to be sent.
+    pub(super) fn is_sent(&self) -> bool {
+        self.next_sent == self.next
+    }
+
+    /// Numbers a message that leaves without being queued. Nothing [else is](Self::is_sent).
+    pub(super) fn pass(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.next_sent = self.next;
+        number
+    }
+
     /// The number that the next message will get.
     pub(super) fn next_number(&self) -> u64 {
         self.next
     }
 
     pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
-        self.messages.get_mut(&number)
+        self.messages.get_mut(number)
     }
 
     /// Whether this message is still to be handed over. A hole is not.
     pub(super) fn contains(&self, number: u64) -> bool {
         self.messages
-            .get(&number)
+            .get(number)
             .is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
-        self.messages.remove(&number)
+        self.messages.remove(number)
     }
 
     /// The next message, if the window has room for it; marks it as sent.
     pub(super) fn next_to_send(&mut self, window: &mut SendWindow) -> Option<ToSend<'_, S>> {
         let number = self.next_sent;
-        match &mut self.messages.get_mut(&number)?.stage {
+        match &mut self.messages.get_mut(number)?.stage {
             Stage::Hole(code, text) => {
                 let (code, text) = (*code, std::mem::take(text));
                 self.next_sent += 1;
@@ -172,7 +153,7 @@ impl<S> Outgoing<S> {
                     });
                 }
                 self.next_sent += 1;
-                let message = self.messages.get_mut(&number)?;
+                let message = self.messages.get_mut(number)?;
                 let Stage::Queued(head) = std::mem::replace(&mut message.stage, Stage::Sent) else {
                     return None;
                 };
@@ -204,6 +185,43 @@ impl<S> Outgoing<S> {
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }
+}
+
+/// Says how each part of a message travels, whose descriptor has been checked against the peer's limits.
+pub(super) fn load<S>(
+    descriptor: Descriptor,
+    parts: impl IntoIterator<Item = OutgoingPart<S>>,
+    peer: &WireLimits,
+    at_once: AtOnce,
+) -> (Head, OutParts<S>) {
+    let mut head = Head {
+        descriptor,
+        carriages: Carriages::new(),
+    };
+    let mut riding = 0u64;
+    let mut loaded = OutParts::new();
+    for (i, part) in parts.into_iter().enumerate() {
+        let len = head.part_len(i);
+        let rides = len <= part.ride_up_to.min(u64::from(peer.eager_part))
+            && riding + len <= u64::from(peer.eager_message);
+        let carriage = if rides || len == 0 {
+            riding += len;
+            Carriage::Eager
+        } else {
+            Carriage::Bulk {
+                channel: part.channel,
+                ahead: at_once.contains(part.channel),
+            }
+        };
+        head.carriages.push(carriage);
+        loaded.push(OutPart {
+            len,
+            carriage,
+            source: Some(part.source),
+            done: carriage == Carriage::Eager,
+        });
+    }
+    (head, loaded)
 }
 
 pub(super) enum ToSend<'a, S> {

@@ -45,6 +45,10 @@ pub(crate) trait Place {
     fn control(&self) -> &Control;
     /// A power of two.
     fn capacity(&self) -> usize;
+    /// Where byte number `n` lies.
+    fn offset(&self, n: u64) -> usize {
+        (n & (self.capacity() as u64 - 1)) as usize
+    }
     /// Copies into the ring; `at + bytes.len() <= capacity`.
     fn put(&self, at: usize, bytes: &[u8]);
     /// Copies out of the ring; `at + bytes.len() <= capacity`.
@@ -127,7 +131,7 @@ impl<P: Place> Producer<P> {
                         break 'all;
                     }
                 }
-                let at = (self.written % self.place.capacity() as u64) as usize;
+                let at = self.place.offset(self.written);
                 let len = piece
                     .len()
                     .min(self.room())
@@ -227,7 +231,7 @@ impl<P: Place> Consumer<P> {
                 }
             }
             let capacity = self.place.capacity();
-            let at = (self.read % capacity as u64) as usize;
+            let at = self.place.offset(self.read);
             let len = (bytes.len() - filled)
                 .min((self.written - self.read) as usize)
                 .min(capacity - at)

@@ -10,5 +10,6 @@ pub(crate) mod memory;
 pub(crate) mod pacing;
 pub(crate) mod peer;
 pub(crate) mod process_memory;
+pub(crate) mod readable;
 pub(crate) mod segment;
 pub(crate) mod unix_fds;

@@ -1,8 +1,6 @@
 //! Tensors from plain Rust values.
 
-use smallvec::SmallVec;
-
-use super::{Element, Tensor};
+use super::{Element, Shape, Tensor};
 use crate::device::Buffer;
 use crate::error::Misuse;
 
@@ -12,7 +10,7 @@ impl Tensor {
         Self {
             buffer: Buffer::copy_from_slice(bytemuck::bytes_of(&value)),
             dtype: T::DTYPE,
-            shape: SmallVec::new(),
+            shape: Shape::default(),
         }
     }
 
@@ -30,7 +28,7 @@ impl Tensor {
 impl<T: Element> From<Vec<T>> for Tensor {
     fn from(vec: Vec<T>) -> Self {
         Self {
-            shape: SmallVec::from_slice(&[vec.len() as u64]),
+            shape: Shape::from([vec.len() as u64]),
             buffer: Buffer::from_vec(vec),
             dtype: T::DTYPE,
         }

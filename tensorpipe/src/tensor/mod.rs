@@ -10,22 +10,19 @@ pub mod interop;
 mod pooled;
 #[cfg(feature = "serde")]
 pub(crate) mod serde;
+mod shape;
 
 #[cfg(feature = "serde")]
 #[doc(hidden)]
 pub use self::serde::lift;
 pub use dtype::{DType, Element};
+pub use shape::Shape;
 
 use std::fmt;
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use crate::device::{ALIGNMENT, Buffer, BufferMut, Device};
 use crate::error::{Misuse, SystemError};
-
-/// Dimensions, outermost first.
-pub(crate) type Shape = SmallVec<[u64; 4]>;
 
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 32;
@@ -73,14 +70,24 @@ impl Tensor {
         Ok(Self {
             buffer,
             dtype,
-            shape: Shape::from_slice(shape),
+            shape: Shape::from(shape),
         })
+    }
+
+    /// The same where length and shape are known to agree.
+    pub(crate) fn of_parts(buffer: Buffer, dtype: DType, shape: Shape) -> Self {
+        debug_assert_eq!(byte_len(dtype, &shape), Some(buffer.len() as u64));
+        Self {
+            buffer,
+            dtype,
+            shape,
+        }
     }
 
     /// A one-dimensional `u8` tensor over any bytes.
     pub fn from_bytes(bytes: impl Into<Buffer>) -> Self {
         let buffer = bytes.into();
-        let shape = SmallVec::from_slice(&[buffer.len() as u64]);
+        let shape = Shape::from([buffer.len() as u64]);
         Self {
             buffer,
             dtype: DType::U8,

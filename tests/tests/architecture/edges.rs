@@ -34,6 +34,7 @@ const PIPE: &[(&str, &[&str])] = &[
             "error",
             "tensor::DType",
             "tensor::MAX_DIMS",
+            "tensor::Shape",
             "tensor::byte_len",
         ],
     ),

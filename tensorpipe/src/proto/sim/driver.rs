@@ -78,6 +78,13 @@ impl End {
             }
         }
         assert!(rest.is_empty(), "every byte belongs to a segment");
+        self.push_frame(frame);
+        self.backlog.extend(marks);
+        self.events();
+        true
+    }
+
+    pub(super) fn push_frame(&mut self, frame: Vec<u8>) {
         let announced = u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize;
         assert_eq!(frame.len(), 8 + announced, "one whole frame at a time");
         self.frames.push((frame[4], frame.len()));
@@ -85,9 +92,6 @@ impl End {
             record.extend_from_slice(&frame);
         }
         self.backlog.push_back(Out::Bytes(frame));
-        self.backlog.extend(marks);
-        self.events();
-        true
     }
 
     pub(in crate::proto) fn receive(&mut self, bytes: &[u8], now: Instant) {
@@ -123,6 +127,20 @@ impl End {
                     }
                     waits += 1;
                     assert!(waits < 2, "it has what it asks for");
+                }
+                Input::Whole {
+                    message,
+                    descriptor,
+                } => {
+                    self.events();
+                    let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+                    let lens =
+                        payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+                    let parts = lens.map(|len| self.input.drain(..len as usize).collect());
+                    let parts = parts.collect();
+                    waits = 0;
+                    self.whole.insert(message, (descriptor, parts));
+                    self.event(Event::Ready { message });
                 }
                 Input::Head { message } => {
                     let parts: Vec<_> = self.pipe.eager_parts(message).collect();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Msg;
+use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
 use crate::proto::wire::hello::{Brochure, Purpose, WireLimits};
-use crate::proto::{KeepAlive, Mark, OpId, PipeState};
+use crate::proto::{KeepAlive, Mark, OpId, PipeState, Written};
 
 pub(in crate::proto) type Source = Arc<[u8]>;
 pub(in crate::proto) type Pipe = PipeState<Source, Vec<u8>>;
@@ -63,6 +64,8 @@ pub(in crate::proto) struct End {
     /// each piece only that there is one.
     pub(in crate::proto) direct: bool,
     pub(super) chunk: Option<Chunk>,
+    /// Whether a message that finds nothing before it leaves without being queued.
+    pub(in crate::proto) through: bool,
     /// Whether the application reads whatever is offered.
     pub(in crate::proto) eager_reader: bool,
     /// Whether it skips whatever is offered, at once.
@@ -98,6 +101,8 @@ pub(in crate::proto) struct End {
     pub(super) reading: BTreeMap<u64, Reading>,
     /// Parts that came before the application read their message.
     pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
+    /// Messages that came whole, until the application reads them.
+    pub(super) whole: BTreeMap<u64, (Descriptor, Vec<Vec<u8>>)>,
 }
 
 impl End {
@@ -116,6 +121,7 @@ impl End {
             split: usize::MAX,
             direct: false,
             chunk: None,
+            through: false,
             eager_reader: true,
             skips: false,
             out_of_memory: false,
@@ -139,6 +145,7 @@ impl End {
             frames: Vec::new(),
             reading: BTreeMap::new(),
             early: BTreeMap::new(),
+            whole: BTreeMap::new(),
         }
     }
 
@@ -158,9 +165,23 @@ impl End {
     }
 
     pub(in crate::proto) fn write(&mut self, message: &Msg) -> u64 {
-        self.pipe
-            .write(message.descriptor(), message.outgoing())
-            .unwrap()
+        let (descriptor, parts) = (message.descriptor(), message.outgoing());
+        if !self.through {
+            return self.pipe.write(descriptor, parts).unwrap();
+        }
+        let mut frame = Vec::new();
+        match self.pipe.write_through(descriptor, parts, &mut frame) {
+            Ok(Written::Queued(number)) => number,
+            Ok(Written::Through(number, parts)) => {
+                for (source, len) in parts {
+                    frame.extend_from_slice(&source[..len as usize]);
+                }
+                self.push_frame(frame);
+                self.backlog.push_back(Out::Mark(Mark::Message(number)));
+                number
+            }
+            Err(misuse) => panic!("{misuse}"),
+        }
     }
 
     pub(in crate::proto) fn read(&mut self, message: u64) {
@@ -170,8 +191,12 @@ impl End {
     /// Reads a message but for some parts.
     pub(in crate::proto) fn read_but(&mut self, message: u64, skip: &[u16]) {
         self.ready.retain(|ready| *ready != message);
-        let Some(descriptor) = self.pipe.take_descriptor(message) else {
-            return;
+        let (descriptor, whole) = match self.whole.remove(&message) {
+            Some((descriptor, parts)) => (descriptor, parts),
+            None => match self.pipe.take_descriptor(message) {
+                Some(descriptor) => (descriptor, Vec::new()),
+                None => return,
+            },
         };
         let lengths = (descriptor.payloads.iter().map(|payload| payload.len))
             .chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
@@ -181,6 +206,9 @@ impl End {
             .collect();
         for (part, bytes) in self.pipe.take_parts(message) {
             parts[usize::from(part)] = Some(bytes);
+        }
+        for (part, bytes) in whole.into_iter().enumerate() {
+            parts[part] = Some(bytes);
         }
         let mut missing = BTreeSet::new();
         assert!(

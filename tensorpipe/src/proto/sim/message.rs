@@ -96,7 +96,7 @@ impl Msg {
                 .iter()
                 .map(|(tensor, _)| TensorDescriptor {
                     dtype: DType::U8,
-                    shape: vec![tensor.len() as u64],
+                    shape: [tensor.len() as u64].into(),
                     source: Device::CPU,
                     target: None,
                     metadata: Bytes::new(),

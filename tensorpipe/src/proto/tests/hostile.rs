@@ -306,7 +306,7 @@ fn fields_mean_nothing() {
         let mut out = Vec::new();
         let tensor = TensorDescriptor {
             dtype,
-            shape,
+            shape: shape.into(),
             source: Device::CPU,
             target: None,
             metadata: Bytes::new(),

@@ -159,7 +159,8 @@ proptest! {
         ops in prop::collection::vec((any::<bool>(), op()), 1..60),
         latency in 0u64..4,
         rates in (1000usize..6000, 1000usize..6000),
-        splits in (1usize..3000, 1usize..3000),
+        splits in (1usize..3000, prop_oneof![1usize..3000, 3000usize..40_000]),
+        through in any::<(bool, bool)>(),
         ahead in prop_oneof![Just(0u64), 1000u64..40_000],
     ) {
         let mut wide = limits();
@@ -167,6 +168,7 @@ proptest! {
         let mut pair = Pair::with(wide, wide, None);
         pair.a.split = splits.0;
         pair.b.split = splits.1;
+        (pair.a.through, pair.b.through) = through;
         pair.a.eager_reader = false;
         pair.b.eager_reader = false;
         pair.a_to_b.latency = Duration::from_millis(latency);

@@ -79,7 +79,7 @@ fn head() -> Head {
             }],
             tensors: vec![TensorDescriptor {
                 dtype: DType::F32,
-                shape: vec![1024, 2],
+                shape: [1024, 2].into(),
                 source: Device::CPU,
                 target: Some(gpu(1)),
                 metadata: Bytes::new(),

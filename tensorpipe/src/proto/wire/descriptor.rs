@@ -11,7 +11,7 @@ use super::frame::Kind;
 use super::hello::WireLimits;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::error::PeerFault;
-use crate::tensor::{DType, MAX_DIMS, byte_len};
+use crate::tensor::{DType, MAX_DIMS, Shape, byte_len};
 
 /// The part's bytes follow in this frame.
 const EAGER: u8 = 1;
@@ -19,6 +19,9 @@ const EAGER: u8 = 1;
 const AHEAD: u8 = 2;
 /// The tensor has a target device.
 const TARGET: u8 = 4;
+
+/// Bytes in front of what is said of each part: the frame's header, and four numbers.
+const FRONT: usize = super::frame::HEADER_LEN + 4 + 4 + 2 + 2;
 
 /// How one payload (first) or tensor (then) travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,12 +81,15 @@ impl Head {
     /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
         let start = out.len();
-        out.extend_from_slice(&[0, 0, 0, 0, Kind::Message as u8, 0, 0, 0, 0, 0, 0, 0]);
-        let fields = out.len();
         let d = &self.descriptor;
-        out.put_u32(d.metadata.len() as u32);
-        out.put_u16(d.payloads.len() as u16);
-        out.put_u16(d.tensors.len() as u16);
+        // The frame's header and the length of the fixed fields are known in the end.
+        let mut front = [0; FRONT];
+        front[4] = Kind::Message as u8;
+        front[12..16].copy_from_slice(&(d.metadata.len() as u32).to_le_bytes());
+        front[16..18].copy_from_slice(&(d.payloads.len() as u16).to_le_bytes());
+        front[18..20].copy_from_slice(&(d.tensors.len() as u16).to_le_bytes());
+        out.extend_from_slice(&front);
+        let fields = start + 12;
         for (payload, carriage) in d.payloads.iter().zip(&self.carriages) {
             put_carriage(out, *carriage, 0);
             out.put_u64(payload.len);
@@ -159,12 +165,17 @@ impl Head {
         let mut carriages = Carriages::with_capacity(parts as usize);
         let mut payloads = Vec::with_capacity(usize::from(payload_count));
         let mut tensors = Vec::with_capacity(usize::from(tensor_count));
+        let mut metas = SmallVec::<[usize; 4]>::new();
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
             let len = r.u64()?;
             check("a payload", len, limits.payload)?;
             carriages.push(carriage);
-            payloads.push((len, meta.add(r.u32()?)?));
+            payloads.push(PayloadDescriptor {
+                len,
+                metadata: Bytes::new(),
+            });
+            metas.push(meta.add(r.u32()?)?);
         }
         for _ in 0..tensor_count {
             let (carriage, flags) = take_carriage(&mut r, channels)?;
@@ -174,7 +185,7 @@ impl Head {
             if dims > MAX_DIMS {
                 return Err(r.malformed("a tensor of more than 32 dimensions"));
             }
-            let shape = (0..dims).map(|_| r.u64()).collect::<Result<Vec<_>, _>>()?;
+            let shape = (0..dims).map(|_| r.u64()).collect::<Result<Shape, _>>()?;
             let len = byte_len(dtype, &shape)
                 .ok_or_else(|| r.malformed("a shape whose size overflows"))?;
             check("a tensor", len, limits.tensor)?;
@@ -185,16 +196,14 @@ impl Head {
                 None
             };
             carriages.push(carriage);
-            tensors.push((
-                TensorDescriptor {
-                    dtype,
-                    shape,
-                    source,
-                    target,
-                    metadata: Bytes::new(),
-                },
-                meta.add(r.u32()?)?,
-            ));
+            tensors.push(TensorDescriptor {
+                dtype,
+                shape,
+                source,
+                target,
+                metadata: Bytes::new(),
+            });
+            metas.push(meta.add(r.u32()?)?);
         }
         let head_len = 4 + fields_len + meta.total as usize;
         if head_len > body_len {
@@ -203,23 +212,18 @@ impl Head {
         if body_so_far.len() < head_len {
             return Ok(Err(head_len));
         }
-        let mut bytes = Bytes::copy_from_slice(&body_so_far[4 + fields_len..head_len]);
+        let metadata = &body_so_far[4 + fields_len..head_len];
+        let mut bytes = Bytes::copy_from_slice(metadata);
+        let message = bytes.split_to(message_meta);
+        let places = (payloads.iter_mut().map(|payload| &mut payload.metadata))
+            .chain(tensors.iter_mut().map(|tensor| &mut tensor.metadata));
+        for (place, len) in places.zip(metas).filter(|(_, len)| *len > 0) {
+            *place = bytes.split_to(len);
+        }
         let descriptor = Descriptor {
-            metadata: bytes.split_to(message_meta),
-            payloads: payloads
-                .into_iter()
-                .map(|(len, meta)| PayloadDescriptor {
-                    len,
-                    metadata: bytes.split_to(meta),
-                })
-                .collect(),
-            tensors: tensors
-                .into_iter()
-                .map(|(tensor, meta)| TensorDescriptor {
-                    metadata: bytes.split_to(meta),
-                    ..tensor
-                })
-                .collect(),
+            metadata: message,
+            payloads,
+            tensors,
         };
         let head = Self {
             descriptor,
@@ -334,7 +338,7 @@ mod tests {
                 }],
                 tensors: vec![TensorDescriptor {
                     dtype: DType::F32,
-                    shape: vec![1 << 20, 2],
+                    shape: [1 << 20, 2].into(),
                     source: Device::CPU,
                     target: Some("cuda:1".parse().unwrap()),
                     metadata: Bytes::from_static(b"tt"),

@@ -1,5 +1,6 @@
 //! One end of a connection over shared memory.
 
+use std::io::Read;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -7,14 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
 use crate::error::SystemError;
 use crate::ring::{self, Consumer, Fault, Mapped, Producer};
 use crate::sync::{Mutex, lock};
 use crate::sys::memfd::Mapping;
-use crate::sys::unix_fds;
+use crate::sys::{readable, unix_fds};
 use crate::transports::Connection;
 
 /// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds. Large tensors go through it in pieces
@@ -27,11 +29,15 @@ const CAPACITIES: std::ops::RangeInclusive<usize> = 4 << 10..=16 << 20;
 /// What comes with the memory: magic and version.
 const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
 
+/// The connection's socket. Watched for reading alone: the peer's reading of a wake-up makes room, which is an event for
+/// whoever asks for it, and would wake this side for nothing.
+type Socket = AsyncFd<std::os::unix::net::UnixStream>;
+
 /// Bytes read at once from the socket: wake-ups that have piled up.
 const WAKES: usize = 64;
 
 pub(super) struct ShmConnection {
-    socket: UnixStream,
+    socket: Socket,
     state: State,
     /// Nobody wants to be woken: somebody looks again soon.
     hot: bool,
@@ -65,24 +71,26 @@ impl ShmConnection {
         sent.map_err(|errno| failed(errno.into()))?;
         let rings = Rings::new(memory, 0);
         let rings = rings.ok_or_else(|| failed(io::Error::other("no rings")))?;
-        Ok(Self::new(socket, State::Open(rings)))
+        Self::new(socket, State::Open(rings)).map_err(failed)
     }
 
     /// The listener's end.
-    pub(super) fn await_offer(socket: UnixStream) -> Self {
+    pub(super) fn await_offer(socket: UnixStream) -> io::Result<Self> {
         Self::new(socket, State::ExpectOffer)
     }
 
-    fn new(socket: UnixStream, state: State) -> Self {
-        Self {
-            ends: super::ends(&socket),
+    fn new(socket: UnixStream, state: State) -> io::Result<Self> {
+        let ends = super::ends(&socket);
+        let socket = readable::watch(socket.into_std()?)?;
+        Ok(Self {
+            ends,
             socket,
             state,
             hot: false,
             is_full: false,
             wakers: Arc::default(),
             wakes: 0,
-        }
+        })
     }
 
     /// Takes the connector's memory, if it has come.
@@ -90,15 +98,14 @@ impl ShmConnection {
         let waker = self.wakers.set(direction, cx.waker());
         let mut cx = Context::from_waker(&waker);
         while let State::ExpectOffer = self.state {
-            ready!(self.socket.poll_read_ready(&mut cx))?;
+            let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut bytes = [0; OFFER.len()];
-            let received = self.socket.try_io(Interest::READABLE, || {
-                Ok(unix_fds::recv(self.socket.as_fd(), &mut bytes)?)
+            let received = ready.try_io(|socket| {
+                let socket = socket.get_ref().as_fd();
+                Ok(unix_fds::recv(socket, &mut bytes)?)
             });
-            let unix_fds::Packet { len, fd, .. } = match received {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                received => received?,
-            };
+            let Ok(received) = received else { continue };
+            let unix_fds::Packet { len, fd, .. } = received?;
             if len == 0 {
                 return Poll::Ready(Err(gone()));
             }
@@ -121,14 +128,17 @@ impl ShmConnection {
         let waker = self.wakers.set(direction, cx.waker());
         let mut cx = Context::from_waker(&waker);
         loop {
-            ready!(self.socket.poll_read_ready(&mut cx))?;
+            let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut wakes = [0; WAKES];
-            match self.socket.try_read(&mut wakes) {
-                Ok(0) => return Poll::Ready(Err(gone())),
-                // They may have been meant for the other direction.
-                Ok(_) => self.wakers.wake_other(direction),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Poll::Ready(Err(error)),
+            match ready.try_io(|socket| socket.get_ref().read(&mut wakes)) {
+                Ok(Ok(0)) => return Poll::Ready(Err(gone())),
+                Ok(Ok(len)) => {
+                    drained(&mut ready, len);
+                    // They may have been meant for the other direction.
+                    self.wakers.wake_other(direction);
+                }
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_) => continue,
             }
             return Poll::Ready(Ok(()));
         }
@@ -145,6 +155,13 @@ impl Rings {
             memory,
             finished: false,
         })
+    }
+}
+
+/// A read that found less than it had room for leaves nothing: the next one need not be tried to know it.
+fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: usize) {
+    if len < WAKES {
+        ready.clear_ready();
     }
 }
 
@@ -170,11 +187,11 @@ fn fault(fault: Fault) -> io::Error {
 
 /// Wakes the peer. If its socket is full, more wake-ups than it needs are waiting there already; if it is gone, that is
 /// seen elsewhere.
-fn wake(socket: &UnixStream, wakes: &mut u64) {
+fn wake(socket: &Socket, wakes: &mut u64) {
     *wakes += 1;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // Not tokio's write: it asks its reactor first, which may not know yet that the socket can be written.
-    let _ = SockRef::from(socket).send_with_flags(&[1], flags);
+    let _ = SockRef::from(socket.get_ref()).send_with_flags(&[1], flags);
 }
 
 impl Connection for ShmConnection {

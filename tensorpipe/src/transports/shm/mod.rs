@@ -169,7 +169,7 @@ impl Acceptor for ShmAcceptor {
         let accepted = ready!(self.listener.poll_accept(cx));
         let accepted = accepted.and_then(|(socket, _)| {
             check_user(&socket, self.any_user)?;
-            Ok(Box::new(ShmConnection::await_offer(socket)) as Box<dyn Connection>)
+            Ok(Box::new(ShmConnection::await_offer(socket)?) as Box<dyn Connection>)
         });
         let failed = |error| SystemError::new("accept", format!("shm://{}", self.name), error);
         Poll::Ready(accepted.map_err(|error| failed(error).into()))

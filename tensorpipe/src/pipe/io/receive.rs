@@ -1,0 +1,293 @@
+//! Receiving: frames into one small buffer, bulk bytes straight into their place.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::io::ReadBuf;
+
+use super::Io;
+use crate::device::BufferMut;
+use crate::error::Error;
+use crate::pipe::core::Core;
+use crate::proto::{Input, OpId};
+use crate::stop;
+use crate::sync::{Arc, lock};
+
+/// Room for frames, in bytes. Grows for one large head up to the limit on metadata, with the bytes that have come in.
+pub(super) const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// Room for frames while bulk data flows: little, so that bulk bytes are not copied through it.
+const RECEIVE_BUFFER_BULK: usize = 2 << 10;
+
+/// Parts up to this size that are here whole are copied at once, under the lock of `shared`, in bytes.
+const COPIED_AT_ONCE: u64 = 16 << 10;
+
+/// What a part must have left to be read directly into its place, in bytes.
+const DIRECT_FROM: u64 = 4 << 10;
+
+/// Bulk bytes of one read, as for hand-written tokio, which was fastest so where nothing else runs (`benches/`). Where
+/// other work keeps the cores busy longer reads are as good.
+const READ_PIECE: usize = 64 << 10;
+
+/// Pieces that come in further apart than this are told to the protocol one by one.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
+
+/// Messages taken out of one read before they are delivered: what they provoke leaves together.
+const DELIVERIES: usize = 32;
+
+/// Reads for one look at the clock, while hot.
+const READS: u32 = 16;
+
+/// Bulk bytes being received.
+pub(super) struct Bulk {
+    left: u64,
+    /// Received since the protocol was last told.
+    got: u64,
+    pub(super) dest: Option<BufferMut>,
+    /// Whose it is.
+    pub(super) op: Option<OpId>,
+    at: u64,
+}
+
+impl Io {
+    /// Receives until the connection wants to wait, or a message is there. Returns `false` if it wants to wait.
+    pub(super) fn receive(
+        &mut self,
+        core: &Arc<Core>,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<bool, Error> {
+        loop {
+            if self.bulk.is_some() {
+                if !self.receive_bulk(core, wakes)? {
+                    return Ok(false);
+                }
+                let there = core.pauses_for();
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if self.end > self.start && self.end - self.start >= self.need {
+                let there = self.parse(core, wakes)?;
+                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
+                    return Ok(true);
+                }
+                continue;
+            }
+            if core.pauses_for() > 0 {
+                return Ok(true);
+            }
+            if !self.fill(core)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
+    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
+        let mut guard = lock(&core.shared);
+        let shared = &mut *guard;
+        // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
+        if let Some(ended) = &shared.ended {
+            return Err(ended.clone());
+        }
+        let fault = |fault| Error::Peer {
+            pipe: core.name.clone(),
+            fault,
+        };
+        loop {
+            let input = &self.received[self.start..self.end];
+            let (used, input) = shared.state.handle(input, self.read_at).map_err(fault)?;
+            self.start += used;
+            self.need = 0;
+            match input {
+                Input::NeedMore(len) => {
+                    self.need = len;
+                    break;
+                }
+                Input::Whole {
+                    message,
+                    descriptor,
+                } => {
+                    // What came before it first.
+                    shared.process(core, wakes);
+                    if let Some(ended) = &shared.ended {
+                        return Err(ended.clone());
+                    }
+                    let bytes = &self.received[self.start..self.end];
+                    self.start += shared.arrive_whole(core, message, descriptor, bytes, wakes)?;
+                }
+                Input::Head { message } => shared.allocate_eager(core, message)?,
+                Input::Bulk { target, len } => {
+                    if let Some(op) = target {
+                        shared.account(op, len, wakes);
+                    }
+                    let dest = target.and_then(|op| shared.state.take_dest(op));
+                    let (mut dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
+                    if len <= COPIED_AT_ONCE && len <= (self.end - self.start) as u64 {
+                        let bytes = &self.received[self.start..self.start + len as usize];
+                        copy(bytes, dest.as_mut(), at, core);
+                        self.start += len as usize;
+                        shared.state.bulk_received(len, dest);
+                        continue;
+                    }
+                    self.bulk = Some(Bulk {
+                        left: len,
+                        got: 0,
+                        dest,
+                        op: target,
+                        at,
+                    });
+                    self.bulky = len >= DIRECT_FROM;
+                    break;
+                }
+            }
+        }
+        shared.process(core, wakes);
+        self.gather(core, shared, wakes);
+        Ok(core.pauses_for())
+    }
+
+    /// Returns `false` if the connection wants to wait.
+    fn receive_bulk(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+        let Some(bulk) = &mut self.bulk else {
+            return Ok(true);
+        };
+        let buffered = ((self.end - self.start) as u64).min(bulk.left) as usize;
+        if buffered > 0 {
+            let bytes = &self.received[self.start..self.start + buffered];
+            copy(bytes, bulk.dest.as_mut(), bulk.at, core);
+            self.start += buffered;
+            bulk.advance(buffered as u64);
+        }
+        if bulk.left > 0 {
+            let direct = bulk.dest.as_mut().filter(|_| bulk.left >= DIRECT_FROM);
+            let Some(dest) = direct.and_then(BufferMut::as_bytes_mut) else {
+                return self.fill(core);
+            };
+            let Some(connection) = &mut self.connection else {
+                return Ok(false);
+            };
+            let at = bulk.at as usize;
+            let piece = (bulk.left as usize).min(READ_PIECE);
+            let mut buf = ReadBuf::new(&mut dest[at..at + piece]);
+            let mut cx = Context::from_waker(&self.waker);
+            match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+                Poll::Ready(Ok(())) => {
+                    let len = buf.filled().len();
+                    if len == 0 {
+                        self.eof = true;
+                        return Err(self.end_of_stream(core));
+                    }
+                    core.counters.read(len);
+                    core.hot.found();
+                    bulk.advance(len as u64);
+                    // `bulk` is borrowed: this is `Io::came_in`, field by field.
+                    came_in(&mut self.read_at, &mut self.reads, core);
+                    if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
+                        && core.counters.snapshot().bytes_in > stop::SOME
+                    {
+                        stop::at(stop::TENSOR_HALF_RECEIVED);
+                    }
+                }
+            }
+        }
+        if bulk.left == 0
+            && let Some(bulk) = self.bulk.take()
+        {
+            let mut shared = lock(&core.shared);
+            shared.state.bulk_received(bulk.got, bulk.dest);
+            // What a channel streams counts as a sign of life, too.
+            shared.state.heard(self.read_at);
+            shared.process(core, wakes);
+        }
+        Ok(true)
+    }
+
+    /// Reads frames. Returns `false` if the connection wants to wait.
+    fn fill(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0
+            && self.received.len() - self.start < self.need.max(RECEIVE_BUFFER / 2)
+        {
+            self.received.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.received.len() {
+            // One large head: at most doubles with what has come in.
+            let room = (self.received.len() * 2).min(self.need.max(RECEIVE_BUFFER));
+            self.received.resize(room.max(self.received.len() + 1), 0);
+        } else if self.received.len() > RECEIVE_BUFFER && self.end == 0 {
+            self.received.truncate(RECEIVE_BUFFER);
+            self.received.shrink_to_fit();
+        }
+        let room = if self.bulky && self.need <= RECEIVE_BUFFER_BULK {
+            (self.end + RECEIVE_BUFFER_BULK).min(self.received.len())
+        } else {
+            self.received.len()
+        };
+        self.bulky = false;
+        let Some(connection) = &mut self.connection else {
+            return Ok(false);
+        };
+        let mut buf = ReadBuf::new(&mut self.received[self.end..room]);
+        let mut cx = Context::from_waker(&self.waker);
+        match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
+            Poll::Ready(Ok(())) => {
+                let len = buf.filled().len();
+                if len == 0 {
+                    self.eof = true;
+                    return Err(self.end_of_stream(core));
+                }
+                core.counters.read(len);
+                core.hot.found();
+                self.came_in(core);
+                self.end += len;
+                Ok(true)
+            }
+        }
+    }
+
+    fn came_in(&mut self, core: &Core) {
+        came_in(&mut self.read_at, &mut self.reads, core);
+    }
+}
+
+impl Bulk {
+    fn advance(&mut self, len: u64) {
+        self.left -= len;
+        self.got += len;
+        self.at += len;
+    }
+}
+
+/// Puts what has come in into its place, if somebody wants it.
+fn copy(bytes: &[u8], dest: Option<&mut BufferMut>, at: u64, core: &Core) {
+    if let Some(dest) = dest.and_then(BufferMut::as_bytes_mut) {
+        let at = at as usize;
+        dest[at..at + bytes.len()].copy_from_slice(bytes);
+        core.counters.copied(bytes.len());
+    }
+}
+
+/// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
+/// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
+/// costs more than a frame, and is looked at now and then.
+fn came_in(read_at: &mut Instant, reads: &mut u32, core: &Core) {
+    *reads += 1;
+    if *reads < READS && core.hot.is_on() {
+        return;
+    }
+    *reads = 0;
+    let now = Instant::now();
+    if now.saturating_duration_since(*read_at) > SIGN_OF_LIFE {
+        lock(&core.shared).state.heard(now);
+    }
+    *read_at = now;
+}

@@ -1,0 +1,266 @@
+//! Sending: what the protocol wants to send is gathered into few writes.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use smallvec::SmallVec;
+
+use super::Io;
+use super::receive::RECEIVE_BUFFER;
+use crate::device::Buffer;
+use crate::error::Error;
+use crate::pipe::core::Core;
+use crate::pipe::shared::Shared;
+use crate::proto::{Mark, Segment};
+use crate::stop;
+use crate::sync::Arc;
+
+/// Bytes gathered for one write. What is gathered cannot be overtaken by a control frame.
+const GATHER: u64 = 512 << 10;
+
+/// Pieces in one write.
+const SLICES: usize = 64;
+
+/// Parts up to this size are copied next to their frame's header: cheaper than one more piece.
+const COPY_UP_TO: u64 = 512;
+
+pub(super) enum Piece {
+    Bytes(usize),
+    Data {
+        source: Buffer,
+        at: usize,
+        end: usize,
+    },
+    Mark(Mark),
+}
+
+impl Io {
+    /// Writes what was gathered, and what the protocol wants to send after it. Returns whether all of it is with the
+    /// connection.
+    pub(super) fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+        while !self.pieces.is_empty() {
+            let wrote = self.write(core)?;
+            self.stop_at_marks();
+            self.settle(core, wakes);
+            if !wrote {
+                return Ok(false);
+            }
+        }
+        self.flush(core).map(|()| true)
+    }
+
+    pub(super) fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+        let mut before = self.queued;
+        if before >= GATHER / 2 {
+            return;
+        }
+        loop {
+            self.take_frames(shared);
+            if self.queued == before {
+                return;
+            }
+            before = self.queued;
+            // Parts that leave without a go-ahead go to their channels, whose frames leave together with them.
+            shared.process(core, wakes);
+            if !shared.state.has_control() {
+                return;
+            }
+        }
+    }
+
+    fn take_frames(&mut self, shared: &mut Shared) {
+        while self.queued < GATHER
+            && self.pieces.len() < SLICES
+            && shared
+                .state
+                .poll_transmit(&mut self.frames, &mut self.segments)
+        {
+            let mut segments = std::mem::take(&mut self.segments);
+            for segment in segments.drain(..) {
+                match segment {
+                    Segment::Control(len) => {
+                        self.queued += len as u64;
+                        match self.pieces.back_mut() {
+                            Some(Piece::Bytes(bytes)) => *bytes += len,
+                            _ => self.pieces.push_back(Piece::Bytes(len)),
+                        }
+                    }
+                    Segment::Data { source, range } => self.push_data(source, range),
+                    Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
+                }
+            }
+            self.segments = segments;
+        }
+    }
+
+    fn push_data(&mut self, source: Buffer, range: Range<u64>) {
+        let len = range.end - range.start;
+        self.queued += len;
+        let (at, end) = (range.start as usize, range.end as usize);
+        match (source.as_bytes(), self.pieces.back_mut()) {
+            (Some(bytes), Some(Piece::Bytes(piece))) if len <= COPY_UP_TO => {
+                self.frames.extend_from_slice(&bytes[at..end]);
+                *piece += len as usize;
+            }
+            _ => self.pieces.push_back(Piece::Data { source, at, end }),
+        }
+    }
+
+    /// For the head of a message that finds nothing before it; `None` where it has to wait its turn.
+    pub(in crate::pipe) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
+        let clear = self.pieces.is_empty() && self.failed.is_none() && self.connection.is_some();
+        (clear && !stop::is_any_armed()).then_some(&mut self.frames)
+    }
+
+    /// Sends message `number`, whose head is among the frames, with its parts. Returns whether all of it is with the
+    /// connection; the rest leaves like what was queued, and `Written` tells when.
+    pub(in crate::pipe) fn send_through(
+        &mut self,
+        core: &Arc<Core>,
+        number: u64,
+        parts: impl IntoIterator<Item = (Buffer, u64)>,
+    ) -> bool {
+        self.queued = self.frames.len() as u64;
+        self.pieces.push_back(Piece::Bytes(self.frames.len()));
+        for (source, len) in parts {
+            self.push_data(source, 0..len);
+        }
+        self.adopt_heat(core);
+        match self.write(core).and_then(|_| self.flush(core)) {
+            Ok(()) if self.pieces.is_empty() => return true,
+            Ok(()) => {}
+            Err(error) => self.failed = Some(error),
+        }
+        self.pieces.push_back(Piece::Mark(Mark::Message(number)));
+        false
+    }
+
+    /// One write. Returns `false` if the connection wants to wait.
+    fn write(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+        let Some(connection) = &mut self.connection else {
+            return Ok(false);
+        };
+        let mut cx = Context::from_waker(&self.waker);
+        let mut slices = SmallVec::<[IoSlice<'_>; 4]>::new();
+        let mut frames = &self.frames[self.frames_sent..];
+        let has_message = stop::is_armed(stop::MESSAGE_HALF_SENT)
+            && self
+                .pieces
+                .iter()
+                .any(|piece| matches!(piece, Piece::Mark(Mark::Message(_))));
+        let halved = has_message && stop::is_next(stop::MESSAGE_HALF_SENT);
+        let mut half = self.queued.div_ceil(2) as usize;
+        for piece in &self.pieces {
+            let bytes = match piece {
+                Piece::Bytes(len) => {
+                    let (bytes, rest) = frames.split_at(*len);
+                    frames = rest;
+                    bytes
+                }
+                Piece::Data { source, at, end } => {
+                    &source.as_bytes().unwrap_or_default()[*at..*end]
+                }
+                Piece::Mark(_) => continue,
+            };
+            let mut bytes = bytes;
+            if halved {
+                bytes = &bytes[..bytes.len().min(half)];
+                half -= bytes.len();
+            }
+            slices.push(IoSlice::new(bytes));
+            if slices.len() == SLICES {
+                break;
+            }
+        }
+        if slices.is_empty() {
+            drop(slices);
+            self.advance(0);
+            return Ok(true);
+        }
+        let connection = Pin::new(&mut **connection);
+        let written = match &*slices {
+            // A plain write is the cheaper call.
+            [one] => connection.poll_write(&mut cx, one),
+            many => connection.poll_write_vectored(&mut cx, many),
+        };
+        drop(slices);
+        match written {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(core.lost("it takes no more bytes")),
+            Poll::Ready(Ok(len)) => {
+                core.counters.wrote(len);
+                self.advance(len);
+                self.unflushed = true;
+                if has_message {
+                    stop::at(stop::MESSAGE_HALF_SENT);
+                }
+                if stop::is_armed(stop::TENSOR_HALF_SENT)
+                    && core.counters.snapshot().bytes_out > stop::SOME
+                {
+                    stop::at(stop::TENSOR_HALF_SENT);
+                }
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
+        }
+    }
+
+    /// Takes `len` written bytes off the queue, and the marks that are now at its front.
+    fn advance(&mut self, mut len: usize) {
+        self.queued -= len as u64;
+        while let Some(piece) = self.pieces.front_mut() {
+            let left = match piece {
+                Piece::Bytes(bytes) => {
+                    let taken = len.min(*bytes);
+                    *bytes -= taken;
+                    self.frames_sent += taken;
+                    len -= taken;
+                    *bytes
+                }
+                Piece::Data { at, end, .. } => {
+                    let taken = len.min(*end - *at);
+                    *at += taken;
+                    len -= taken;
+                    *end - *at
+                }
+                Piece::Mark(mark) => {
+                    self.marks.push(*mark);
+                    0
+                }
+            };
+            if left > 0 {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+        if self.frames_sent == self.frames.len() {
+            self.frames.clear();
+            self.frames_sent = 0;
+            // One large head does not stay.
+            self.frames.shrink_to(RECEIVE_BUFFER);
+        }
+    }
+
+    fn stop_at_marks(&self) {
+        for mark in &self.marks {
+            match mark {
+                Mark::Message(_) => stop::at(stop::MESSAGE_SENT),
+                Mark::Fin => stop::at(stop::FIN_SENT),
+                Mark::Stream(_) => {}
+            }
+        }
+    }
+
+    fn flush(&mut self, core: &Arc<Core>) -> Result<(), Error> {
+        if let (true, Some(connection)) = (self.unflushed, &mut self.connection) {
+            match Pin::new(&mut **connection).poll_flush(&mut Context::from_waker(&self.waker)) {
+                Poll::Ready(Ok(())) => self.unflushed = false,
+                Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+                Poll::Pending => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! Messages that come in: memory for what comes with their frame or ahead of the reader, and who is told.
+
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::Shared;
+use crate::channels::Want;
+use crate::descriptor::Descriptor;
+use crate::device::Device;
+use crate::error::{Error, ResetCode};
+use crate::pipe::core::Core;
+use crate::pipe::handler::Delivery;
+use crate::pipe::incoming::Arrival;
+use crate::pipe::lane::allocate;
+use crate::pipe::reading::{Eager, Reading};
+use crate::pipe::waiter::Interest;
+use crate::proto::OpId;
+
+impl Shared {
+    /// Memory for the eager parts of an arriving message.
+    pub(in crate::pipe) fn allocate_eager(
+        &mut self,
+        core: &Core,
+        message: u64,
+    ) -> Result<(), Error> {
+        let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
+        for (part, len) in parts {
+            let dest = allocate(&core.pool, len)?;
+            self.state.set_dest(
+                OpId {
+                    message,
+                    part,
+                    outgoing: false,
+                },
+                dest,
+            );
+        }
+        self.state.start_eager(message);
+        Ok(())
+    }
+
+    /// `bytes` of `op` are about to come. Where the budget does not allow it, its message is given up.
+    pub(in crate::pipe) fn account(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
+        let Some(reading) = self.reads.get_mut(&op.message) else {
+            return;
+        };
+        let Err(error) = reading.account(op.part, bytes) else {
+            return;
+        };
+        // A handler answers in its own way.
+        let code = if reading.is_pushed() {
+            ResetCode::Skipped
+        } else {
+            ResetCode::Failed
+        };
+        self.state.refuse(op.message, code, &error.to_string());
+        self.end_read(op.message, Err(error), wakes);
+    }
+
+    /// Whether a part of an incoming message that is on `from` at its writer can be received on `to` here, or why not.
+    pub(in crate::pipe) fn reaches(
+        &self,
+        message: u64,
+        part: u16,
+        from: Device,
+        to: Device,
+    ) -> Result<(), String> {
+        match self.state.bulk_channel(message, part) {
+            None | Some((_, true)) => Err(
+                "it is here already; the writer can name the device with `MessageTensor::to_device`"
+                    .to_owned(),
+            ),
+            Some((channel, false)) => match self.lanes.get(usize::from(channel)) {
+                Some(slot) if slot.pairs.contains(&(to, from)) => Ok(()),
+                Some(slot) => Err(format!(
+                    "channel {}, which its writer chose, does not reach it from {from}; `Pipe::route` says what it reaches",
+                    slot.channel.name()
+                )),
+                None => Err("the pipe has ended".to_owned()),
+            },
+        }
+    }
+
+    /// What lanes have allocated counts until this message is complete.
+    pub(in crate::pipe) fn announce(&mut self, message: u64) {
+        let announced = self.announced.drain(..);
+        if let Some(reading) = self.reads.get_mut(&message) {
+            reading.announce(announced);
+        }
+    }
+
+    pub(in crate::pipe) fn arrive(&mut self, message: u64, wakes: &mut Vec<Waker>) {
+        let Some(descriptor) = self.state.take_descriptor(message) else {
+            return;
+        };
+        let eager = self
+            .state
+            .take_parts(message)
+            .into_iter()
+            .map(|(part, dest)| (part, dest.freeze()));
+        let arrival = Arrival::new(message, descriptor, eager.collect());
+        self.offer(arrival, wakes);
+    }
+
+    /// A message is here whole; the bytes of its parts are the first ones of `bytes`. Returns how many they are.
+    pub(in crate::pipe) fn arrive_whole(
+        &mut self,
+        core: &Core,
+        message: u64,
+        descriptor: Descriptor,
+        bytes: &[u8],
+        wakes: &mut Vec<Waker>,
+    ) -> Result<usize, Error> {
+        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let (mut used, mut eager) = (0, Eager::new());
+        for (part, len) in lens.enumerate().filter(|(_, len)| *len > 0) {
+            let end = used + len as usize;
+            let mut memory = allocate(&core.pool, len)?;
+            if let Some(dest) = memory.as_bytes_mut() {
+                dest.copy_from_slice(&bytes[used..end]);
+                core.counters.copied(dest.len());
+            }
+            eager.push((part as u16, memory.freeze()));
+            used = end;
+        }
+        self.offer(Arrival::new(message, descriptor, eager), wakes);
+        Ok(used)
+    }
+
+    pub(in crate::pipe) fn offer(&mut self, arrival: Arrival, wakes: &mut Vec<Waker>) {
+        if self.handler.is_some() {
+            self.deliver(Delivery::Incoming(arrival));
+        } else {
+            self.arrived.push_back(arrival);
+            self.wake(Interest::Descriptor, wakes);
+        }
+    }
+
+    /// Bulk parts come without a go-ahead: pooled memory takes them until the application says where it wants them.
+    pub(in crate::pipe) fn start_ahead(&mut self, message: u64) {
+        for part in 0..u16::MAX {
+            let op = OpId {
+                message,
+                part,
+                outgoing: false,
+            };
+            match self.state.part_len(op) {
+                None => break,
+                Some(len) if len > 0 => {
+                    if let Some((channel, true)) = self.state.bulk_channel(message, part) {
+                        let device = self.state.target(op);
+                        let want = Want::Adopt { len, device };
+                        self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        self.reads.insert(message, Reading::ahead());
+        self.announce(message);
+    }
+}

@@ -1,0 +1,263 @@
+//! What the protocol and the lanes have to say, and what follows from it.
+
+use std::task::Waker;
+
+use super::Shared;
+use crate::channels::{ChannelFault, Lane};
+use crate::device::{Buffer, BufferMut};
+use crate::error::{Error, PeerFault, ResetCode};
+use crate::pipe::core::Core;
+use crate::pipe::handler::Delivery;
+use crate::pipe::lane::{LaneIo, LaneResult};
+use crate::pipe::reading::Reading;
+use crate::pipe::waiter::Interest;
+use crate::proto::{Event, OpId};
+use crate::sync::Arc;
+
+impl Shared {
+    /// Acts on everything that the protocol and the lanes have to say.
+    pub(in crate::pipe) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
+        loop {
+            if let Some(event) = self.state.poll_event() {
+                if let Err((channel, fault)) = self.event(event, core, wakes) {
+                    self.channel_fault(channel, fault, core, wakes);
+                }
+            } else if !self.lane_results.is_empty() {
+                for result in std::mem::take(&mut self.lane_results) {
+                    self.lane_result(result, core, wakes);
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    pub(in crate::pipe) fn channel_fault(
+        &mut self,
+        channel: &'static str,
+        ChannelFault(what): ChannelFault,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let fault = PeerFault::Channel { channel, what };
+        let pipe = core.name.clone();
+        self.end(Error::Peer { pipe, fault }, wakes);
+    }
+
+    /// Number and name of the channel that carries a part.
+    pub(in crate::pipe) fn channel_of(&mut self, op: OpId) -> Option<(u8, &'static str)> {
+        let channel = if op.outgoing {
+            self.state.outgoing_channel(op)
+        } else {
+            let carriage = self.state.bulk_channel(op.message, op.part);
+            carriage.map(|(channel, _)| channel)
+        }?;
+        let slot = self.lanes.get(usize::from(channel))?;
+        Some((channel, slot.channel.name()))
+    }
+
+    /// A lane has what it waited for.
+    pub(in crate::pipe) fn resume(&mut self, op: OpId, core: &Core, wakes: &mut Vec<Waker>) {
+        let Some((channel, name)) = self.channel_of(op) else {
+            return;
+        };
+        let mut result = Ok(());
+        self.with_lane(op, channel, |lane, io| result = lane.resume(op, io));
+        self.announce(op.message);
+        if let Err(fault) = result {
+            self.channel_fault(name, fault, core, wakes);
+        }
+    }
+
+    pub(in crate::pipe) fn event(
+        &mut self,
+        event: Event<Buffer, BufferMut>,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<(), (&'static str, ChannelFault)> {
+        match event {
+            Event::Ready { message } => self.arrive(message, wakes),
+            Event::Ahead { message } => self.start_ahead(message),
+            // Abandoned right after the go-ahead.
+            Event::Start { op, .. } if !self.state.is_writing(op.message) => {}
+            Event::Start {
+                op,
+                channel,
+                source,
+            } => {
+                if let Some(slot) = self.lanes.get(usize::from(channel)) {
+                    slot.carried.count(source.len() as u64);
+                }
+                self.with_lane(op, channel, |lane, io| lane.send(op, source, io));
+            }
+            Event::StreamSent { op } => {
+                if let Some(channel) = self.state.outgoing_channel(op) {
+                    self.with_lane(op, channel, |lane, io| lane.streamed(op, None, io));
+                }
+            }
+            Event::StreamReceived { op, dest } => {
+                if let (Some((channel, _)), Some(dest)) =
+                    (self.state.bulk_channel(op.message, op.part), dest)
+                {
+                    self.with_lane(op, channel, |lane, io| lane.streamed(op, Some(dest), io));
+                }
+            }
+            Event::Cancel { op, channel } => {
+                self.with_lane(op, channel, |lane, io| lane.cancel(op, io))
+            }
+            Event::Channel { op, channel, body } => {
+                let Some(slot) = self.lanes.get(usize::from(channel)) else {
+                    return Ok(());
+                };
+                let name = slot.channel.name();
+                let mut result = Ok(());
+                self.with_lane(op, channel, |lane, io| result = lane.control(op, &body, io));
+                self.announce(op.message);
+                result.map_err(|fault| (name, fault))?;
+            }
+            Event::Written { message } => self.end_write(message, Ok(()), wakes),
+            Event::Refused {
+                message,
+                code,
+                text,
+            } => {
+                let result = if code == ResetCode::Skipped {
+                    Ok(())
+                } else {
+                    Err(Error::Refused {
+                        code,
+                        reason: text.as_str().into(),
+                    })
+                };
+                if code == ResetCode::Closing {
+                    self.ignore_from(message, wakes);
+                }
+                self.end_write(message, result, wakes);
+                self.deliver(Delivery::Refused(message, code, text));
+            }
+            Event::Reset {
+                message,
+                code,
+                text,
+            } => self.peer_reset(message, code, text, wakes),
+            Event::Flushed { message } => {
+                self.flushed_to = self.flushed_to.max(message + 1);
+                self.wake(Interest::Flush, wakes);
+            }
+            Event::GoAway { next, text } => self.peer_goes(next, text, core, wakes),
+            Event::Fin => self.wake(Interest::Descriptor, wakes),
+            Event::FinAck => core.poller.wake_background(),
+        }
+        Ok(())
+    }
+
+    pub(in crate::pipe) fn with_lane(
+        &mut self,
+        op: OpId,
+        channel: u8,
+        act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>),
+    ) {
+        let Some(slot) = self.lanes.get_mut(usize::from(channel)) else {
+            return;
+        };
+        let mut io = LaneIo {
+            state: &mut self.state,
+            results: &mut self.lane_results,
+            stats: &mut self.lane_stats,
+            pool: &self.pool,
+            // What this side sends was announced by nobody.
+            announcements: (!op.outgoing).then_some(&self.announcements),
+            announced: &mut self.announced,
+            runtime: &self.runtime,
+        };
+        act(&mut *slot.lane, &mut io);
+    }
+
+    pub(in crate::pipe) fn lane_result(
+        &mut self,
+        result: LaneResult,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+    ) {
+        match result {
+            LaneResult::Sent(op) => self.state.part_sent(op),
+            LaneResult::Received(op, memory) => {
+                self.state.part_received(op);
+                if let Some(reading) = self.reads.get_mut(&op.message) {
+                    reading.received(op.part, memory);
+                    self.check_read(op.message, wakes);
+                }
+            }
+            LaneResult::Fault(op, fault) => {
+                if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
+                    self.channel_fault(name, fault, core, wakes);
+                }
+            }
+            LaneResult::Failed(op, error) if op.outgoing => {
+                self.state
+                    .reset(op.message, ResetCode::Failed, &error.to_string());
+                self.end_write(op.message, Err(error), wakes);
+            }
+            LaneResult::Failed(op, error) => {
+                self.state
+                    .refuse(op.message, ResetCode::Failed, &error.to_string());
+                self.end_read(op.message, Err(error), wakes);
+            }
+        }
+    }
+
+    pub(in crate::pipe) fn peer_reset(
+        &mut self,
+        message: u64,
+        code: ResetCode,
+        text: String,
+        wakes: &mut Vec<Waker>,
+    ) {
+        // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
+        if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
+            self.arrived.remove(at);
+        }
+        let error = Error::Reset {
+            code,
+            reason: text.as_str().into(),
+        };
+        if self.reads.get(&message).is_some_and(Reading::is_waited_for) {
+            self.end_read(message, Err(error), wakes);
+        } else {
+            self.reads.remove(&message);
+        }
+        self.deliver(Delivery::Reset(message, code, text));
+    }
+
+    pub(in crate::pipe) fn peer_goes(
+        &mut self,
+        next: u64,
+        text: String,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let reason: Arc<str> = text.as_str().into();
+        self.peer_goes_because = reason.clone();
+        let unseen: Vec<u64> = self
+            .writes
+            .keys()
+            .copied()
+            .filter(|id| *id >= next)
+            .collect();
+        for message in unseen {
+            let error = Error::GoingAway {
+                pipe: core.name.clone(),
+                reason: reason.clone(),
+            };
+            self.end_write(message, Err(error), wakes);
+        }
+        self.ignore_from(next, wakes);
+        self.deliver(Delivery::GoingAway(next, text));
+    }
+
+    /// Message `number` was not looked at: a flush of it fails.
+    pub(in crate::pipe) fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
+        self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
+        self.wake(Interest::Flush, wakes);
+    }
+}

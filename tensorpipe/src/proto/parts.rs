@@ -1,0 +1,144 @@
+//! Bytes of parts that come on the pipe's own connection: eager ones behind their head, chunks of streams.
+
+use super::input::State;
+use super::pipe::{Event, OpId, PipeState};
+use super::read::Disposition;
+use super::wire::descriptor::Carriage;
+
+impl<S: Clone, D> PipeState<S, D> {
+    /// Memory for an eager part.
+    pub(crate) fn set_dest(&mut self, op: OpId, dest: D) {
+        if let Some(message) = self.incoming.get_mut(op.message) {
+            message.parts[usize::from(op.part)].dest = Some(dest);
+        }
+    }
+
+    /// The memory of a part, to write received bytes into, and how many it has. `None`: throw them away.
+    pub(crate) fn take_dest(&mut self, op: OpId) -> Option<(D, u64)> {
+        let part = self
+            .incoming
+            .get_mut(op.message)?
+            .parts
+            .get_mut(usize::from(op.part))?;
+        Some((part.dest.take()?, part.got))
+    }
+
+    /// `len` bytes of what [`Input::Bulk`] announced are there; the memory comes back with them.
+    pub(crate) fn bulk_received(&mut self, len: u64, dest: Option<D>) {
+        match &mut self.parser.state {
+            State::Header => debug_assert_eq!(len, 0),
+            State::Skip { left } => {
+                *left -= len;
+                if *left == 0 {
+                    self.parser.state = State::Header;
+                }
+            }
+            State::Data { op, left } => {
+                let op = *op;
+                *left -= len;
+                if *left == 0 {
+                    self.parser.state = State::Header;
+                }
+                self.part_bytes(op, len, dest);
+            }
+            State::Eager {
+                message,
+                part,
+                left,
+            } => {
+                let op = OpId {
+                    message: *message,
+                    part: *part,
+                    outgoing: false,
+                };
+                *left -= len;
+                let complete = *left == 0;
+                self.part_bytes(op, len, dest);
+                if complete {
+                    self.next_eager(op.message, op.part + 1);
+                }
+            }
+        }
+    }
+
+    /// The eager parts of a message that arrived, with their memory.
+    pub(crate) fn take_parts(&mut self, message: u64) -> Vec<(u16, D)> {
+        let Some(message) = self.incoming.get_mut(message) else {
+            return Vec::new();
+        };
+        let eager = message
+            .parts
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, part)| part.carriage == Carriage::Eager);
+        eager
+            .filter_map(|(i, part)| Some((i as u16, part.dest.take()?)))
+            .collect()
+    }
+
+    /// The driver has given an arriving head's parts their memory: their bytes may come.
+    pub(crate) fn start_eager(&mut self, message: u64) {
+        self.next_eager(message, 0);
+    }
+
+    /// The lengths of the eager parts of an arriving message.
+    pub(crate) fn eager_parts(&self, message: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let parts = self
+            .incoming
+            .get(message)
+            .map(|message| message.parts.as_slice())
+            .unwrap_or_default();
+        let eager = parts
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| part.carriage == Carriage::Eager && part.len > 0);
+        eager.map(|(i, part)| (i as u16, part.len))
+    }
+
+    pub(super) fn part_bytes(&mut self, op: OpId, len: u64, dest: Option<D>) {
+        let Some(message) = self.incoming.get_mut(op.message) else {
+            return;
+        };
+        let refused = message.disposition == Disposition::Refused;
+        let part = &mut message.parts[usize::from(op.part)];
+        part.got += len;
+        if !refused {
+            part.dest = dest;
+        }
+        if part.got == part.len && part.carriage != Carriage::Eager && !refused {
+            let dest = part.dest.take();
+            // Thrown away as it came: nobody waits for it.
+            part.done |= dest.is_none();
+            self.events.push_back(Event::StreamReceived { op, dest });
+        }
+    }
+
+    /// Goes on with the first non-empty eager part from `part`, or with the next frame.
+    pub(super) fn next_eager(&mut self, number: u64, part: u16) {
+        let Some(message) = self.incoming.get_mut(number) else {
+            self.parser.state = State::Header;
+            return;
+        };
+        let mut rest = message.parts.iter_mut().enumerate().skip(usize::from(part));
+        if let Some((i, part)) =
+            rest.find(|(_, part)| part.carriage == Carriage::Eager && part.len > 0)
+        {
+            self.parser.state = State::Eager {
+                message: number,
+                part: i as u16,
+                left: part.len,
+            };
+            return;
+        }
+        for part in &mut message.parts {
+            part.done |= part.carriage == Carriage::Eager;
+        }
+        self.parser.state = State::Header;
+        message.disposition = Disposition::Undecided;
+        if message.credit.ahead > 0 {
+            self.events.push_back(Event::Ahead { message: number });
+            self.parser.pause = true;
+        }
+        self.events.push_back(Event::Ready { message: number });
+    }
+}
