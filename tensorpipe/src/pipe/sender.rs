@@ -67,12 +67,13 @@ pub(super) fn dissect(shared: &Shared, message: Message) -> Result<(Descriptor, 
 struct Sender<'a> {
     lanes: &'a [LaneSlot],
     choice: &'a ChannelChoice,
-    /// Bytes of the parts so far that may ride in the frame.
+    /// Bytes of the parts so far that ride in the frame.
     riding: u64,
 }
 
 impl Sender<'_> {
-    /// The channel for a part, up to which size it rides in the frame, and the device where it goes.
+    /// The channel for a part, up to which size it rides in the frame, and the device where it goes. What rides has no channel: the
+    /// protocol counts the frame's room as it is counted here.
     fn choose(
         &mut self,
         memory: &Buffer,
@@ -86,32 +87,26 @@ impl Sender<'_> {
             let slot = lanes.get(usize::from(channel));
             slot.is_some_and(|slot| slot.lane.carries(memory))
         };
-        let (channel, rides) = match self.choice.choose(place, wanted, len, carries) {
-            Some(Way::Channel(channel)) => (Some(channel), false),
-            // What the CPU cannot read does not ride, whatever its device is called.
-            Some(Way::Frame { otherwise }) => (otherwise, memory.as_bytes().is_some()),
-            None => (None, false),
+        // What the CPU cannot read does not ride, whatever its device is called.
+        let riding = match memory.as_bytes() {
+            Some(_) => self.riding,
+            None => u64::MAX,
         };
-        if rides {
-            self.riding += len;
-        }
-        // What rides in the frame for certain needs nobody to carry it.
-        let alone = rides && self.riding <= self.choice.frame().message;
-        if let Some(channel) = channel.or_else(|| alone.then_some(0)) {
-            return Ok((channel, if rides { u64::MAX } else { 0 }, target));
+        match self.choice.choose(place, wanted, len, riding, carries) {
+            Some(Way::Frame) => {
+                self.riding += len;
+                return Ok((0, u64::MAX, target));
+            }
+            Some(Way::Channel(channel)) => return Ok((channel, 0, target)),
+            None => {}
         }
         // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
         let anywhere = || self.choice.elsewhere(place, len, carries);
         match target.is_none().then(anywhere).flatten() {
-            Some((
-                Way::Channel(channel)
-                | Way::Frame {
-                    otherwise: Some(channel),
-                },
-                theirs,
-            )) => Ok((channel, 0, Some(theirs))),
-            _ if len == 0 => Ok((0, u64::MAX, target)),
-            _ => Err(Misuse::Other(format!(
+            Some((Way::Channel(channel), theirs)) => Ok((channel, 0, Some(theirs))),
+            Some((Way::Frame, theirs)) => Ok((0, 0, Some(theirs))),
+            None if len == 0 => Ok((0, 0, target)),
+            None => Err(Misuse::Other(format!(
                 "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
             ))),
         }

@@ -75,6 +75,13 @@ pub(crate) struct FrameRoom {
     pub(crate) message: u64,
 }
 
+impl FrameRoom {
+    /// Of a part that is its message's only one.
+    fn alone(self) -> u64 {
+        self.part.min(self.message)
+    }
+}
+
 /// The choice over one transport.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Table {
@@ -88,8 +95,12 @@ struct Row {
     source: Device,
     memory: MemoryKind,
     target: Device,
+    /// From main memory to main memory.
+    rides: bool,
     /// By priority.
     candidates: Vec<Candidate>,
+    /// The least size for which any of them is better than the frame.
+    pays_from: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -107,10 +118,9 @@ type Bands = Vec<(u64, Carrier)>;
 /// How a part goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// In the frame; where that is full, by this channel.
-    Frame {
-        otherwise: Option<u8>,
-    },
+    /// In the message's frame.
+    Frame,
+    /// By the channel of this number.
     Channel(u8),
 }
 
@@ -122,12 +132,7 @@ impl Table {
         transport: &str,
         frame: FrameRoom,
     ) -> Self {
-        let main = MemoryKind::MAIN.map(|memory| Row {
-            source: Device::CPU,
-            memory,
-            target: Device::CPU,
-            candidates: Vec::new(),
-        });
+        let main = MemoryKind::MAIN.map(|memory| Row::new(Device::CPU, memory, Device::CPU));
         let mut rows = Vec::from(main);
         for (channel, served) in served.iter().enumerate() {
             for (source, target) in served.pairs {
@@ -147,15 +152,10 @@ impl Table {
                         .iter()
                         .position(|row| row.is(*source, *memory, *target));
                     let at = at.unwrap_or_else(|| {
-                        rows.push(Row {
-                            source: *source,
-                            memory: *memory,
-                            target: *target,
-                            candidates: Vec::new(),
-                        });
+                        rows.push(Row::new(*source, *memory, *target));
                         rows.len() - 1
                     });
-                    rows[at].candidates.push(Candidate {
+                    rows[at].add(Candidate {
                         channel: channel as u8,
                         name: served.name,
                         pays,
@@ -174,15 +174,36 @@ impl Table {
 }
 
 impl Row {
+    fn new(source: Device, memory: MemoryKind, target: Device) -> Self {
+        Self {
+            source,
+            memory,
+            target,
+            rides: source.is_cpu() && target.is_cpu(),
+            candidates: Vec::new(),
+            pays_from: u64::MAX,
+        }
+    }
+
+    fn add(&mut self, candidate: Candidate) {
+        if let Pays::From(bytes) = candidate.pays {
+            self.pays_from = self.pays_from.min(bytes);
+        }
+        self.candidates.push(candidate);
+    }
+
     fn is(&self, source: Device, memory: MemoryKind, target: Device) -> bool {
         self.memory == memory && self.target == target && self.source == source
     }
 
-    fn choose(&self, frame: FrameRoom, len: u64, carries: impl Fn(u8) -> bool) -> Option<Way> {
-        let main = self.source.is_cpu() && self.target.is_cpu();
-        let rides = len == 0 || main && len <= frame.part.min(frame.message);
-        // Where the frame has no room: by how much a part misses what it pays for, and which.
-        let mut otherwise: Option<(u64, u8)> = None;
+    /// `room`: what a frame takes of a part.
+    fn choose(&self, room: u64, len: u64, carries: impl Fn(u8) -> bool) -> Option<Way> {
+        let rides = len == 0 || self.rides && len <= room;
+        // As most parts do: there is nothing more to be looked at.
+        if rides && len < self.pays_from {
+            return Some(Way::Frame);
+        }
+        let mut soonest: Option<(u64, u8)> = None;
         for candidate in &self.candidates {
             let (channel, pays) = (candidate.channel, candidate.pays());
             if !carries(channel) {
@@ -192,14 +213,13 @@ impl Row {
             if len > 0 && pays.beats_frame(len) || !rides && misses_by == 0 {
                 return Some(Way::Channel(channel));
             }
-            if otherwise.is_none_or(|(least, _)| misses_by < least) {
-                otherwise = Some((misses_by, channel));
+            if soonest.is_none_or(|(least, _)| misses_by < least) {
+                soonest = Some((misses_by, channel));
             }
         }
-        let otherwise = otherwise.map(|(_, channel)| channel);
         match rides {
-            true => Some(Way::Frame { otherwise }),
-            false => otherwise.map(Way::Channel),
+            true => Some(Way::Frame),
+            false => soonest.map(|(_, channel)| Way::Channel(channel)),
         }
     }
 
@@ -211,14 +231,14 @@ impl Row {
             };
             Some(bytes)
         });
-        let of_frame = frame.part.min(frame.message).checked_add(1);
+        let of_frame = frame.alone().checked_add(1);
         of_channels.chain(of_frame).collect()
     }
 
     fn carrier(&self, frame: FrameRoom, len: u64) -> Carrier {
-        match self.choose(frame, len, |_| true) {
+        match self.choose(frame.alone(), len, |_| true) {
             None => Carrier::Nothing,
-            Some(Way::Frame { .. }) => Carrier::Frame,
+            Some(Way::Frame) => Carrier::Frame,
             Some(Way::Channel(channel)) => {
                 let mut candidates = self.candidates.iter();
                 let chosen = candidates.find(|candidate| candidate.channel == channel);
@@ -266,35 +286,32 @@ impl ChannelChoice {
         }
     }
 
-    /// How a part goes; `carries` tells of a channel whether it can carry just this one.
+    /// How a part goes, after others of its message that take up `riding` bytes of the frame. `carries` tells of a channel whether
+    /// it can carry just this one.
     pub(crate) fn choose(
         &self,
         (source, memory): (Device, MemoryKind),
         target: Device,
         len: u64,
+        riding: u64,
         carries: impl Fn(u8) -> bool,
     ) -> Option<Way> {
         let table = self.table();
         let row = table.row(source, memory, target)?;
-        row.choose(table.frame, len, carries)
+        let left = table.frame.message.saturating_sub(riding);
+        row.choose(table.frame.part.min(left), len, carries)
     }
 
-    /// Another device than main memory where such a part can go, and how.
+    /// Another device than main memory where such a part can go, and by which channel.
     pub(crate) fn elsewhere(
         &self,
         (source, memory): (Device, MemoryKind),
         len: u64,
         carries: impl Fn(u8) -> bool,
     ) -> Option<(Way, Device)> {
-        let table = self.table();
-        let rows = table.rows.iter();
+        let rows = self.table().rows.iter();
         let mut rows = rows.filter(|row| row.source == source && row.memory == memory);
-        rows.find_map(|row| Some((row.choose(table.frame, len, &carries)?, row.target)))
-    }
-
-    /// What a frame takes.
-    pub(crate) fn frame(&self) -> FrameRoom {
-        self.table().frame
+        rows.find_map(|row| Some((row.choose(0, len, &carries)?, row.target)))
     }
 
     /// What carries a part that is its message's only one. `Nothing` also where no channel serves these devices.

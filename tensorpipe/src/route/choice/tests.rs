@@ -161,15 +161,30 @@ fn what_cannot_be_carried_goes_to_the_next() {
     let place = (CPU, MemoryKind::Borrowed);
     let but_the_first = |channel| channel != 0;
     for (len, way) in [
-        (KIB, Way::Frame { otherwise: Some(2) }),
+        (KIB, Way::Frame),
         (MIB, Way::Channel(2)),
         (4 * MIB, Way::Channel(1)),
     ] {
-        assert_eq!(choice.choose(place, CPU, len, but_the_first), Some(way));
+        let found = choice.choose(place, CPU, len, 0, but_the_first);
+        assert_eq!(found, Some(way));
     }
-    assert_eq!(choice.choose(place, CPU, MIB, |_| false), None);
-    let frame = Way::Frame { otherwise: None };
-    assert_eq!(choice.choose(place, CPU, KIB, |_| false), Some(frame));
+    assert_eq!(choice.choose(place, CPU, MIB, 0, |_| false), None);
+    let found = choice.choose(place, CPU, KIB, 0, |_| false);
+    assert_eq!(found, Some(Way::Frame));
+}
+
+#[test]
+fn a_full_frame_is_none() {
+    let choice = over("socket", &[lends(), reads(), streams()], &[]);
+    let chosen = |memory, len, riding| choice.choose((CPU, memory), CPU, len, riding, |_| true);
+    let full = FRAME.message - KIB;
+    for (memory, channel) in [(MemoryKind::Heap, 2), (MemoryKind::Pool, 0)] {
+        assert_eq!(chosen(memory, KIB, full), Some(Way::Frame));
+        for (len, riding) in [(KIB + 1, full), (1, FRAME.message), (1, u64::MAX)] {
+            assert_eq!(chosen(memory, len, riding), Some(Way::Channel(channel)));
+        }
+        assert_eq!(chosen(memory, 0, u64::MAX), Some(Way::Frame), "no bytes");
+    }
 }
 
 #[test]
@@ -236,7 +251,7 @@ fn devices_have_places_of_their_own() {
          cpu:0 -> cuda:0: wire"
     );
     let gpu = (GPU, MemoryKind::Device(GPU.kind));
-    assert_eq!(choice.choose(gpu, CPU, 1, |_| true), None);
+    assert_eq!(choice.choose(gpu, CPU, 1, 0, |_| true), None);
     let (way, target) = choice.elsewhere(gpu, 2 * MIB, |_| true).unwrap();
     assert_eq!((way, target), (Way::Channel(0), GPU));
     assert_eq!(choice.carrier(GPU, gpu.1, CPU, 1), Carrier::Nothing);
