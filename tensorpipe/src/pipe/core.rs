@@ -102,6 +102,14 @@ impl Core {
             .drive(&self.poller, |io| io.round(self), || self.deliver());
     }
 
+    /// Sends what there is to be said, and leaves what may have come in to whoever waits for it.
+    pub(super) fn send_out(self: &Arc<Self>) {
+        let sent = self.hold_io().is_some_and(|mut io| io.send_out(self));
+        if !sent || self.io.is_kicked() {
+            self.drive();
+        }
+    }
+
     /// The connection, for a message that leaves at once: unless the handler writes it, and more of its calls follow, whose
     /// answers leave together.
     pub(super) fn hold_io(&self) -> Option<MutexGuard<'_, Io>> {

@@ -119,7 +119,7 @@ impl Incoming {
                 ReadInto::ended(core, whole, loans)
             }
             Ok(Some(id)) => {
-                core.drive();
+                core.send_out();
                 stop::at(stop::GRANT_SENT);
                 ReadInto::of(core, id, loans)
             }
@@ -243,7 +243,7 @@ impl Incoming {
         let arrival = self.arrival.take()?;
         let answers = arrival.finish(&mut lock(&self.core.shared));
         if answers {
-            self.core.drive();
+            self.core.send_out();
         }
         Some(Ok(arrival.into_message()))
     }

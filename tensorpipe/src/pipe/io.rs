@@ -42,6 +42,8 @@ pub(super) struct Io {
     marks: Vec<Mark>,
     /// The peer has shut down its direction.
     eof: bool,
+    /// Messages have come that somebody may wait for.
+    found: bool,
     /// A write outside of a round has found out why there is no going on.
     failed: Option<Error>,
     /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
@@ -72,6 +74,7 @@ impl Io {
             bulky: false,
             marks: Vec::new(),
             eof: false,
+            found: false,
             failed: None,
             read_at: Instant::now(),
             reads: 0,
@@ -83,9 +86,7 @@ impl Io {
         let mut wakes = Vec::new();
         self.adopt_heat(core);
         let outcome = self.send_and_receive(core, &mut wakes);
-        if let Some(connection) = &self.connection {
-            core.counters.woke(connection.wakes());
-        }
+        self.count_wakes(core);
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
@@ -99,6 +100,12 @@ impl Io {
         };
         wake_all(wakes);
         round
+    }
+
+    fn count_wakes(&self, core: &Core) {
+        if let Some(connection) = &self.connection {
+            core.counters.woke(connection.wakes());
+        }
     }
 
     /// Tells the connection whether somebody looks.

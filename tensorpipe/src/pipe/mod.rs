@@ -158,7 +158,7 @@ impl Pipe {
     pub fn send_noting(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
         let when = When::Now { watched: false };
         let queued = write::enqueue(self.core(), message, when, note)?;
-        if !queued.sent {
+        if queued.drive {
             self.core().drive();
         }
         Ok(queued.id)
@@ -257,7 +257,7 @@ impl Pipe {
             }
             Some(answers) => {
                 if answers {
-                    self.core().drive();
+                    self.core().send_out();
                 }
                 Ok(arrival.into_message())
             }

@@ -1,5 +1,7 @@
 //! Where the parts of a message go: an allocation, checked against the descriptor that it answers.
 
+use smallvec::SmallVec;
+
 use crate::descriptor::Descriptor;
 use crate::device::Device;
 use crate::error::Misuse;
@@ -7,7 +9,7 @@ use crate::message::{Allocation, Place};
 
 /// See the module's documentation.
 pub(super) struct Plan {
-    pub(super) places: Vec<(u16, Place)>,
+    pub(super) places: SmallVec<[(u16, Place); 2]>,
     pub(super) skipped: Vec<u16>,
     /// Parts that go elsewhere than their writer says: which, from where, to where.
     pub(super) elsewhere: Vec<(u16, Device, Device)>,
@@ -25,7 +27,7 @@ impl Plan {
             )));
         }
         let mut plan = Self {
-            places: Vec::with_capacity(payloads + tensors),
+            places: SmallVec::with_capacity(payloads + tensors),
             skipped: Vec::new(),
             elsewhere: Vec::new(),
             default: true,

@@ -12,8 +12,10 @@ use crate::tensor::{Shape, Tensor};
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// `None` while parts come ahead of the application's read.
+    /// `None` while parts come ahead of the application's read, and once it is complete.
     descriptor: Option<Descriptor>,
+    /// The application has called read.
+    waited_for: bool,
     /// How many parts have bytes, and are wanted: counted once, since there may be thousands.
     wanted: usize,
     /// Parts that are there, by number.
@@ -60,6 +62,7 @@ impl Reading {
             .filter(|(part, len)| *len > 0 && !skipped.contains(&(*part as u16)));
         self.wanted = wanted.count();
         self.descriptor = Some(descriptor);
+        self.waited_for = true;
         self.parts.extend(eager);
         self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;
@@ -105,17 +108,17 @@ impl Reading {
 
     /// Whether the application has called read.
     pub(super) fn is_waited_for(&self) -> bool {
-        self.descriptor.is_some()
+        self.waited_for
     }
 
     /// The message, if its last part is there.
     pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
-        if self.descriptor.is_none() || self.parts.len() < self.wanted {
+        if self.parts.len() < self.wanted {
             return None;
         }
+        let descriptor = self.descriptor.take()?;
         let parts = std::mem::take(&mut self.parts);
         let places = std::mem::take(&mut self.places);
-        let descriptor = self.descriptor.clone()?;
         Some(build(descriptor, parts, places, &self.elsewhere))
     }
 

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::waiter::{Interest, Waiter, wake_all};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
-use crate::proto::Written;
+use crate::proto::{Through, Written};
 use crate::sync::lock;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).
@@ -40,9 +40,11 @@ impl std::fmt::Debug for Write {
 impl Write {
     pub(super) fn start(core: Arc<Core>, message: Message) -> Self {
         let stage = match enqueue(&core, message, When::Now { watched: true }, |_| ()) {
-            Ok(Queued { id, sent: true }) => Stage::Sent(id),
-            Ok(Queued { id, sent: false }) => {
-                core.drive();
+            Ok(Queued { id, over: true, .. }) => Stage::Sent(id),
+            Ok(Queued { id, drive, .. }) => {
+                if drive {
+                    core.drive();
+                }
                 Stage::Queued(id)
             }
             Err(error) => Stage::Refused(error),
@@ -118,12 +120,28 @@ pub(super) enum When {
 /// What became of a message.
 pub(super) struct Queued {
     pub(super) id: u64,
-    /// Every byte is with the connection. Else the caller drives.
-    pub(super) sent: bool,
+    /// Every byte is handed over.
+    pub(super) over: bool,
+    /// It waits for the caller, or somebody else, to drive.
+    pub(super) drive: bool,
 }
 
 /// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
 pub(super) fn enqueue(
+    core: &Arc<Core>,
+    message: Message,
+    when: When,
+    note: impl FnOnce(u64),
+) -> Result<Queued, Error> {
+    let queued = send_or_queue(core, message, when, note);
+    // Whoever came while this one had the connection relies on it.
+    if core.io.is_kicked() {
+        core.drive();
+    }
+    queued
+}
+
+fn send_or_queue(
     core: &Arc<Core>,
     message: Message,
     when: When,
@@ -160,26 +178,44 @@ pub(super) fn enqueue(
     };
     let watched = matches!(when, When::Now { watched: true });
     match (written, io) {
-        (Written::Through(id, parts), Some(mut io)) => {
+        (Written::Through(through), Some(mut io)) => {
+            let id = through.number;
             note(id);
+            let whole = through.starts.is_empty();
+            io.push_through(through.eager);
+            if !whole {
+                if watched {
+                    shared.writes.insert(id, None);
+                }
+                for (op, channel, source) in through.starts {
+                    shared.start(op, channel, source);
+                }
+                // What the channels say leaves with it.
+                io.take_frames(shared);
+            }
+            let idle = shared.is_idle();
             // The connection may take a system call.
             drop(guard);
-            let sent = io.send_through(core, id, parts);
-            if !sent && watched {
+            let sent = io.send_through(core, id);
+            if !sent && whole && watched {
                 watch(core, id);
             }
-            drop(io);
-            if sent && core.io.is_kicked() {
-                core.drive();
-            }
-            Ok(Queued { id, sent })
+            Ok(Queued {
+                id,
+                over: sent && whole,
+                drive: !sent || !idle,
+            })
         }
-        (Written::Queued(id) | Written::Through(id, _), _) => {
+        (Written::Queued(id) | Written::Through(Through { number: id, .. }), _) => {
             if watched {
                 shared.writes.insert(id, None);
             }
             note(id);
-            Ok(Queued { id, sent: false })
+            Ok(Queued {
+                id,
+                over: false,
+                drive: true,
+            })
         }
     }
 }

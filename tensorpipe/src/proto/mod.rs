@@ -30,7 +30,7 @@ pub(crate) use flow::AtOnce;
 pub(crate) use input::Input;
 pub(crate) use keep_alive::KeepAlive;
 
-pub(crate) use outgoing::Written;
+pub(crate) use outgoing::{Through, Written};
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};

@@ -6,7 +6,7 @@ use super::output::Stream;
 use super::pipe::{Event, OpId, PipeState};
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::Control;
-use super::write::{self, OutParts, OutgoingPart, Stage};
+use super::write::{self, OutPart, OutParts, OutgoingPart, Stage};
 use crate::descriptor::Descriptor;
 use crate::error::{Misuse, PeerFault, ResetCode};
 
@@ -15,8 +15,19 @@ use crate::error::{Misuse, PeerFault, ResetCode};
 pub(crate) enum Written<S> {
     /// It waits for its turn.
     Queued(u64),
-    /// It is out, but for the bytes of these parts, which follow in this order, each of so many.
-    Through(u64, SmallVec<[(S, u64); 2]>),
+    /// It is out.
+    Through(Through<S>),
+}
+
+/// A message whose head is out.
+#[derive(Debug)]
+pub(crate) struct Through<S> {
+    pub(crate) number: u64,
+    /// The parts whose bytes follow, in this order, each of so many.
+    pub(crate) eager: SmallVec<[(S, u64); 2]>,
+    /// The parts that are to be given to their channels, as by [`Event::Start`]. The message is handed over when those are;
+    /// where there is none, with its last byte.
+    pub(crate) starts: SmallVec<[(OpId, u8, S); 1]>,
 }
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -30,8 +41,8 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok(self.outgoing.push(head, parts))
     }
 
-    /// The same for a message that may leave at once: if nothing is to be sent before it and all of its parts ride, its
-    /// frame is appended to `out`, up to the bytes of the parts, which follow.
+    /// The same for a message that may leave at once: if nothing is to be sent before it and no part of its waits for a
+    /// go-ahead, its frame is appended to `out`, up to the bytes of the parts that ride, which follow.
     pub(crate) fn write_through(
         &mut self,
         descriptor: Descriptor,
@@ -39,19 +50,43 @@ impl<S: Clone, D> PipeState<S, D> {
         out: &mut Vec<u8>,
     ) -> Result<Written<S>, Misuse> {
         let (head, parts) = self.load(descriptor, parts)?;
-        let rides = parts.iter().all(|part| part.carriage == Carriage::Eager);
-        if !rides || !self.is_next() || !self.send_window.take(write::body_len_bound(&head)) {
+        let waits = |part: &OutPart<S>| match part.carriage {
+            Carriage::Eager => false,
+            Carriage::Bulk { channel, .. } => !self.at_once.contains(channel),
+        };
+        if parts.iter().any(waits)
+            || !self.is_next()
+            || !self.send_window.take(write::body_len_bound(&head))
+        {
             return Ok(Written::Queued(self.outgoing.push(head, parts)));
         }
         let number = self.outgoing.pass();
         head.put(out);
-        let mut sources = SmallVec::new();
-        for part in parts {
-            if let Some(source) = part.source.filter(|_| part.len > 0) {
-                sources.push((source, part.len));
+        let (mut eager, mut starts) = (SmallVec::new(), SmallVec::new());
+        let mut left = OutParts::new();
+        for (i, mut part) in parts.into_iter().enumerate() {
+            match (part.source.take(), part.carriage) {
+                (Some(source), Carriage::Eager) if part.len > 0 => eager.push((source, part.len)),
+                (Some(source), Carriage::Bulk { channel, .. }) => {
+                    let op = OpId {
+                        message: number,
+                        part: i as u16,
+                        outgoing: true,
+                    };
+                    starts.push((op, channel, source));
+                }
+                _ => {}
             }
+            left.push(part);
         }
-        Ok(Written::Through(number, sources))
+        if !starts.is_empty() {
+            self.outgoing.keep(number, left);
+        }
+        Ok(Written::Through(Through {
+            number,
+            eager,
+            starts,
+        }))
     }
 
     /// Whether nothing is to be sent before the next message.

@@ -202,6 +202,10 @@ impl<S: Clone, D> PipeState<S, D> {
         });
     }
 
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub(crate) fn poll_event(&mut self) -> Option<Event<S, D>> {
         self.events.pop_front()
     }

@@ -109,6 +109,18 @@ impl<S> Outgoing<S> {
         number
     }
 
+    /// Keeps a message that [passed](Self::pass), the last one, until its channels have handed over what they carry.
+    pub(super) fn keep(&mut self, number: u64, parts: OutParts<S>) {
+        self.messages.push(
+            number,
+            OutMessage {
+                stage: Stage::Granted,
+                parts,
+                written: true,
+            },
+        );
+    }
+
     /// The number that the next message will get.
     pub(super) fn next_number(&self) -> u64 {
         self.next

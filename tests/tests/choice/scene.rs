@@ -1,6 +1,7 @@
 //! Two ends over a transport, and what each channel was given to carry.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthChannel};
 use tensorpipe::conformance::pattern;
@@ -13,12 +14,23 @@ pub(crate) use tensorpipe_tests::{check, soon};
 /// The longest tensor that is sent.
 pub(crate) const LONGEST: u64 = 17 << 20;
 
-/// A transport, and the URL to listen at.
-pub(crate) fn transport(name: &str) -> (Arc<dyn Transport>, &'static str) {
+fn transport(name: &str) -> Arc<dyn Transport> {
     match name {
-        "memory" => (Arc::new(MemoryTransport::new()), "memory://choice"),
-        "shm" => (Arc::new(ShmTransport::new()), "shm://choice"),
-        _ => (Arc::new(TcpTransport::new()), "tcp://127.0.0.1:0"),
+        "memory" => Arc::new(MemoryTransport::new()),
+        "shm" => Arc::new(ShmTransport::new()),
+        _ => Arc::new(TcpTransport::new()),
+    }
+}
+
+/// Where to listen: nobody else of this machine does.
+fn url(transport: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    match transport {
+        "tcp" => "tcp://127.0.0.1:0".to_owned(),
+        other => {
+            let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            format!("{other}://choice-{process}-{next}")
+        }
     }
 }
 
@@ -60,13 +72,12 @@ impl Scene {
         wishes: impl FnOnce(ContextBuilder) -> ContextBuilder,
     ) -> Self {
         let builder = || {
-            let builder = Context::builder().transports([transport(name).0]);
+            let builder = Context::builder().transports([transport(name)]);
             builder.channels(channels())
         };
         let context = wishes(builder()).build().unwrap();
         let reader = builder().limits(limits).build().unwrap();
-        let url = transport(name).1;
-        let listener = soon("listen", reader.listen([url])).await.unwrap();
+        let listener = soon("listen", reader.listen([url(name)])).await.unwrap();
         let url = listener.url().to_string();
         let pipes = async { tokio::join!(context.connect(&url), listener.accept()) };
         let (client, server) = soon("a pipe", pipes).await;

@@ -78,6 +78,10 @@ impl Io {
             if core.pauses_for() > 0 {
                 return Ok(true);
             }
+            if self.hot && std::mem::take(&mut self.found) {
+                // Somebody looks again: what is there now is acted on first.
+                return Ok(false);
+            }
             if !self.fill(core)? {
                 return Ok(false);
             }
@@ -146,6 +150,7 @@ impl Io {
         }
         shared.process(core, wakes);
         self.gather(core, shared, wakes);
+        self.found = !shared.arrived.is_empty();
         Ok(core.pauses_for())
     }
 

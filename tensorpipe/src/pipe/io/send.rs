@@ -15,7 +15,7 @@ use crate::pipe::core::Core;
 use crate::pipe::shared::Shared;
 use crate::proto::{Mark, Segment};
 use crate::stop;
-use crate::sync::Arc;
+use crate::sync::{Arc, lock};
 
 /// Bytes gathered for one write. What is gathered cannot be overtaken by a control frame.
 const GATHER: u64 = 512 << 10;
@@ -70,7 +70,7 @@ impl Io {
         }
     }
 
-    fn take_frames(&mut self, shared: &mut Shared) {
+    pub(in crate::pipe) fn take_frames(&mut self, shared: &mut Shared) {
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -108,27 +108,57 @@ impl Io {
         }
     }
 
-    /// For the head of a message that finds nothing before it; `None` where it has to wait its turn.
-    pub(in crate::pipe) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
-        let clear = self.pieces.is_empty() && self.failed.is_none() && self.connection.is_some();
-        (clear && !stop::is_any_armed()).then_some(&mut self.frames)
+    /// Sends what the protocol has to say, outside of a round. Returns whether that was all there is to be done.
+    pub(in crate::pipe) fn send_out(&mut self, core: &Arc<Core>) -> bool {
+        if !self.is_clear() {
+            return false;
+        }
+        {
+            let mut shared = lock(&core.shared);
+            self.take_frames(&mut shared);
+            if shared.is_over() || !shared.is_idle() {
+                return false;
+            }
+        }
+        if self.pieces.is_empty() {
+            return true;
+        }
+        self.adopt_heat(core);
+        let written = self.write(core).and_then(|_| self.flush(core));
+        self.count_wakes(core);
+        if let Err(error) = written {
+            self.failed = Some(error);
+        }
+        self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none()
     }
 
-    /// Sends message `number`, whose head is among the frames, with its parts. Returns whether all of it is with the
-    /// connection; the rest leaves like what was queued, and `Written` tells when.
-    pub(in crate::pipe) fn send_through(
-        &mut self,
-        core: &Arc<Core>,
-        number: u64,
-        parts: impl IntoIterator<Item = (Buffer, u64)>,
-    ) -> bool {
+    fn is_clear(&self) -> bool {
+        let clear = self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none();
+        clear && self.connection.is_some() && !stop::is_any_armed()
+    }
+
+    /// For the head of a message that finds nothing before it, and leaves with [`Io::push_through`] and
+    /// [`Io::send_through`]; `None` where it has to wait its turn.
+    pub(in crate::pipe) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
+        self.is_clear().then_some(&mut self.frames)
+    }
+
+    /// Queues a message, whose head is among the frames, with its parts: nothing else is.
+    pub(in crate::pipe) fn push_through(&mut self, parts: SmallVec<[(Buffer, u64); 2]>) {
         self.queued = self.frames.len() as u64;
         self.pieces.push_back(Piece::Bytes(self.frames.len()));
         for (source, len) in parts {
             self.push_data(source, 0..len);
         }
+    }
+
+    /// Sends message `number`, which was pushed. Returns whether all of it is with the connection; the rest leaves like what
+    /// was queued, and `Written` tells when.
+    pub(in crate::pipe) fn send_through(&mut self, core: &Arc<Core>, number: u64) -> bool {
         self.adopt_heat(core);
-        match self.write(core).and_then(|_| self.flush(core)) {
+        let written = self.write(core).and_then(|_| self.flush(core));
+        self.count_wakes(core);
+        match written {
             Ok(()) if self.pieces.is_empty() => return true,
             Ok(()) => {}
             Err(error) => self.failed = Some(error),

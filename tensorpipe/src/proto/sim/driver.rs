@@ -245,7 +245,7 @@ impl End {
         }
     }
 
-    fn event(&mut self, event: Event<Source, Vec<u8>>) {
+    pub(super) fn event(&mut self, event: Event<Source, Vec<u8>>) {
         if let Event::Start { op, .. }
         | Event::StreamSent { op }
         | Event::StreamReceived { op, .. }

@@ -9,7 +9,7 @@ use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
 use crate::proto::wire::hello::{Brochure, Purpose, WireLimits};
-use crate::proto::{KeepAlive, Mark, OpId, PipeState, Written};
+use crate::proto::{Event, KeepAlive, Mark, OpId, PipeState, Written};
 
 pub(in crate::proto) type Source = Arc<[u8]>;
 pub(in crate::proto) type Pipe = PipeState<Source, Vec<u8>>;
@@ -172,12 +172,21 @@ impl End {
         let mut frame = Vec::new();
         match self.pipe.write_through(descriptor, parts, &mut frame) {
             Ok(Written::Queued(number)) => number,
-            Ok(Written::Through(number, parts)) => {
-                for (source, len) in parts {
+            Ok(Written::Through(through)) => {
+                for (source, len) in through.eager {
                     frame.extend_from_slice(&source[..len as usize]);
                 }
                 self.push_frame(frame);
+                let number = through.number;
                 self.backlog.push_back(Out::Mark(Mark::Message(number)));
+                for (op, channel, source) in through.starts {
+                    self.event(Event::Start {
+                        op,
+                        channel,
+                        source,
+                    });
+                }
+                self.events();
                 number
             }
             Err(misuse) => panic!("{misuse}"),
