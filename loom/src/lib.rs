@@ -1,4 +1,4 @@
-//! The hand-overs between tensorpipe's threads, checked in every order of their steps.
+//! The hand-overs between tensorpipe's threads and processes, checked in every order of their steps.
 //!
 //! The sources are the real ones, included by their path: they name locks and atomics only through `crate::sync`, which is
 //! [ours](sync) here, made of loom's. A model is a function that runs a few threads again and again, in another order each
@@ -13,9 +13,13 @@
 #![cfg(not(test))]
 
 mod death;
+mod device;
+mod error;
+pub mod lease;
 pub mod pipe;
 pub mod ring;
 pub mod sync;
+mod sys;
 
 /// Runs `model` in every order of its threads' steps, with at most so many preemptions.
 fn check(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {

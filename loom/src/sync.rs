@@ -7,12 +7,12 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU8;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{LockResult, PoisonError, TryLockError};
 
 use crate::death;
 
-pub use std::sync::Arc;
 pub use std::sync::atomic::Ordering;
+pub use std::sync::{Arc, Weak};
 
 macro_rules! atomics {
     ($($name:ident: $type:ty;)+) => {
@@ -101,6 +101,14 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
+    /// Without locking: nobody else can have it.
+    ///
+    /// # Errors
+    /// As the standard library's.
+    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+        self.data.get_mut()
+    }
+
     fn guard<'a>(&'a self, usage: u8, held: Held<'a>) -> MutexGuard<'a, T> {
         let before = self.usage.fetch_or(usage, Ordering::Relaxed);
         assert!(

@@ -19,8 +19,10 @@ pub trait Service: Send + Sync + 'static {
     fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture;
 }
 
-/// The reply to a call whose arguments make no sense.
-pub fn bad_arguments(error: DecodeError) -> HandlerFuture {
+/// The reply to a call whose arguments make no sense; those that do are dropped first. Not by the caller when it returns: if
+/// that panics, rustc forgets what was about to be returned (rust-lang/rust#47949).
+pub fn bad_arguments<T>(error: DecodeError, taken: T) -> HandlerFuture {
+    drop(taken);
     Box::pin(ready(Reply::bad_arguments(error)))
 }
 

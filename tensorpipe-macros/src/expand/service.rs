@@ -40,9 +40,9 @@ impl<'a> Adapter<'a> {
     //                 0 => {
     //                     let text = match arguments.take::<String>("text") {
     //                         Ok(value) => value,
-    //                         Err(error) => return bad_arguments(error),
+    //                         Err(error) => return bad_arguments(error, ()),
     //                     };
-    //                     if let Err(error) = arguments.finish() { return bad_arguments(error); }
+    //                     if let Err(error) = arguments.finish() { return bad_arguments(error, (text,)); }
     //                     let service = Arc::clone(&self.service);
     //                     Box::pin(async move {
     //                         Reply::result::<Tensor, Refused>(S::embed(&*service, text, &context).await)
@@ -153,16 +153,24 @@ impl<'a> Adapter<'a> {
         let cfgs = method.cfgs();
         let trait_ident = &self.service.syntax.ident;
         let ident = method.ident();
-        let takes = method.arguments().map(|Argument { ident, ty }| {
-            let name = ident.unraw().to_string();
-            let ty = travelling(ty, private);
-            quote! {
-                let #ident = match #arguments.take::<#ty>(#name) {
-                    ::core::result::Result::Ok(#value) => #value,
-                    ::core::result::Result::Err(#error) => return #private::bad_arguments(#error),
-                };
-            }
-        });
+        let mut taken = Vec::new();
+        let takes: Vec<_> = method
+            .arguments()
+            .map(|Argument { ident, ty }| {
+                let name = ident.unraw().to_string();
+                let ty = travelling(ty, private);
+                let before = taken.clone();
+                taken.push(ident);
+                quote! {
+                    let #ident = match #arguments.take::<#ty>(#name) {
+                        ::core::result::Result::Ok(#value) => #value,
+                        ::core::result::Result::Err(#error) => {
+                            return #private::bad_arguments(#error, (#(#before,)*));
+                        }
+                    };
+                }
+            })
+            .collect();
         let inputs = method.inputs.iter().map(|input| match input {
             Input::Argument(Argument { ident, .. }) => quote!(#ident),
             Input::Context {
@@ -189,7 +197,7 @@ impl<'a> Adapter<'a> {
             #pattern => {
                 #(#takes)*
                 if let ::core::result::Result::Err(#error) = #arguments.finish() {
-                    return #private::bad_arguments(#error);
+                    return #private::bad_arguments(#error, (#(#taken,)*));
                 }
                 let #service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {

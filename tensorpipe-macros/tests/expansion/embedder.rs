@@ -316,11 +316,11 @@ for EmbedderService<__Service> {
                 {
                     ::core::result::Result::Ok(value) => value,
                     ::core::result::Result::Err(error) => {
-                        return ::tensorpipe_rpc::__private::bad_arguments(error);
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
                     }
                 };
                 if let ::core::result::Result::Err(error) = arguments.finish() {
-                    return ::tensorpipe_rpc::__private::bad_arguments(error);
+                    return ::tensorpipe_rpc::__private::bad_arguments(error, (text,));
                 }
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
@@ -333,7 +333,7 @@ for EmbedderService<__Service> {
             #[cfg(feature = "gpu")]
             1usize => {
                 if let ::core::result::Result::Err(error) = arguments.finish() {
-                    return ::tensorpipe_rpc::__private::bad_arguments(error);
+                    return ::tensorpipe_rpc::__private::bad_arguments(error, ());
                 }
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
@@ -352,11 +352,11 @@ for EmbedderService<__Service> {
                 {
                     ::core::result::Result::Ok(value) => value,
                     ::core::result::Result::Err(error) => {
-                        return ::tensorpipe_rpc::__private::bad_arguments(error);
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
                     }
                 };
                 if let ::core::result::Result::Err(error) = arguments.finish() {
-                    return ::tensorpipe_rpc::__private::bad_arguments(error);
+                    return ::tensorpipe_rpc::__private::bad_arguments(error, (r#type,));
                 }
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {

@@ -86,15 +86,15 @@ async fn time_is_up_while_a_handler_runs_and_it_is_dropped() {
 async fn time_is_up_for_a_call_that_nobody_polls() {
     over_each(async |both| {
         let hurried = both.client.with_deadline(Duration::from_millis(50));
-        std::mem::forget(hurried.sleep(60_000));
+        let never = hurried.sleep(60_000);
         let mut once = Box::pin(hurried.sleep(60_000));
         let waker = std::task::Waker::noop();
         let polled = once
             .as_mut()
             .poll(&mut std::task::Context::from_waker(waker));
         assert!(polled.is_pending());
-        std::mem::forget(once);
         both.is_clean().await;
+        drop((never, once));
     })
     .await;
 }

@@ -374,5 +374,7 @@ impl fmt::Debug for BufferMut {
     }
 }
 
+// By its path, since `tensorpipe-loom` includes this file by its own.
 #[cfg(test)]
+#[path = "region/tests.rs"]
 mod tests;

@@ -121,7 +121,7 @@ impl Segment {
     ///
     /// # Safety
     /// The range lies within the segment, and its piece writes nothing there while the result lives.
-    pub(super) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+    pub(in crate::sys) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
         // SAFETY: inside the mapping, by this function's contract.
         let start = unsafe { self.mapping.start().as_ptr().add(range.start) };
         // SAFETY: as above; the mapping lives as long as self and was zeroed at birth, and nobody writes.

@@ -11,7 +11,7 @@ use super::scene::{CARRIED, SOON, Way, alone, context};
 #[tensor_service]
 pub(crate) trait Sleeper {
     async fn sleep(&self, millis: u64) -> u64;
-    async fn blob(&self, len: u64) -> Vec<u8>;
+    async fn blob(&self, len: u64) -> String;
 }
 
 #[tensor_service]
@@ -28,8 +28,9 @@ impl Sleeper for Bed {
         millis
     }
 
-    async fn blob(&self, len: u64) -> Vec<u8> {
-        vec![3; len as usize]
+    /// Text, which is encoded as a whole, and not byte by byte.
+    async fn blob(&self, len: u64) -> String {
+        "3".repeat(len as usize)
     }
 }
 

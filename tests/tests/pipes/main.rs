@@ -6,6 +6,7 @@ mod devices;
 mod dropped_futures;
 mod ending;
 mod handlers;
+mod leaving;
 mod limits;
 mod pressure;
 mod processes;

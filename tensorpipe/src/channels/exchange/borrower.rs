@@ -1,7 +1,9 @@
 //! A process that this one lends to.
 //!
 //! Invariant: while a borrower can have something, somebody holds its [`Borrower`]: a lane of a pipe to it, or the clerk, who
-//! has a connection of its, or watches whether it ends. So when the last of them lets go, everything is back.
+//! has a connection of its, or watches whether it ends. Where that cannot be (its connection was lost to an error in the moment
+//! in which it took something, or there is no clerk any more), nobody hears of its end: what it has is back when it gives it
+//! back, or never.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -155,8 +157,24 @@ impl Memory for Returned {
     }
 }
 
-impl Drop for Borrower {
-    fn drop(&mut self) {
-        self.ended();
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Pool, PoolOptions};
+    use crate::sys::ledger::Debts;
+
+    #[test]
+    fn what_nobody_watches_is_not_used_again_before_it_is_back() {
+        let pool = Pool::new(PoolOptions::default());
+        let mut buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        let borrower = Exchange::here().borrower([9; 16]);
+        let offer = borrower.lend(&buffer).unwrap();
+        let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
+        assert!(debts.take(offer.entry));
+        // Its connection was lost, and its last pipe is closed; it still reads.
+        drop(borrower);
+        assert!(buffer.as_bytes_mut().is_none(), "another process has it");
+        debts.give_back(offer.entry);
+        assert!(buffer.as_bytes_mut().is_some());
     }
 }

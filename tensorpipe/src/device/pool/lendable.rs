@@ -7,6 +7,8 @@
 //! Invariant: a piece is in one `LendableBlock`, in one free list or among the lent ones; `mapped_bytes <= limit`; what is
 //! handed out or free has no loan.
 
+// By their paths, since `tensorpipe-loom` includes this file by its own.
+#[path = "lendable/block.rs"]
 mod block;
 
 pub(crate) use block::LendableBlock;
@@ -345,4 +347,5 @@ fn layout(len: usize) -> Option<(usize, usize)> {
 }
 
 #[cfg(test)]
+#[path = "lendable/tests.rs"]
 mod tests;

@@ -1,6 +1,12 @@
 //! Stories of loans: who wins, what comes back, and what an old word can do.
 
+use std::os::fd::AsFd;
+
 use super::*;
+use crate::sys::ledger::{Debts, Ledger, Loan};
+use crate::sys::memfd::{self, FIXED};
+
+const SLOTS: u32 = 4096;
 
 /// Offers some memory.
 fn offer(ledger: &Arc<Ledger>) -> Option<Loan> {
@@ -88,7 +94,7 @@ fn what_is_sent_back_is_pinned_until_its_lender_has_read_it() {
     drop(two);
     assert!(loan.is_back());
     // A borrower that claims to have it still.
-    debts.0.store(entry.slot, entry.as_word(TAKEN));
+    store(&debts.0, entry.slot, entry.as_word(TAKEN));
     assert!(ledger.pin(entry, 4096..5000).is_none() && loan.lent.end());
     let old = Entry {
         generation: 0,

@@ -1,71 +1,41 @@
-//! Who has what of whom: one word for each loan, on a page that two processes share.
+//! Loans and their words, apart from where the words lie.
 //!
-//! The lender writes OFFERED; the borrower takes the offer by making it TAKEN, and gives it back by making it IDLE. An offer
-//! that is not taken can be withdrawn. Offer, take and withdrawal are compare-and-swap on the same word, so that exactly one of
-//! the two wins, whatever became of the messages between them; and giving back is one store, without a system call.
-//!
-//! Invariant: a slot is lent anew only when its word is IDLE, with the next generation: a late word about an earlier loan
-//! changes nothing. A borrower that breaks this harms its own loans; the lender's memory stays what it is.
-//!
-//! What a borrower sends back to its lender is the lender's own memory: it is pinned there, and its loan is not back before
-//! the pins are gone, whatever its word says.
-
-#![allow(
-    unsafe_code,
-    reason = "words of a mapping are seen as atomics by both processes"
-)]
+//! Invariant: an entry is in one `Loan`, free, or parked; and once `Loan::is_back` has said so of memory, nobody pins it any more.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 
-use super::memfd::{self, FIXED, Mapping};
-use super::segment::Segment;
-use crate::error::SystemError;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
-
-/// Loans that one process can have of another at once.
-pub(crate) const SLOTS: u32 = 4096;
-
-const LEN: usize = SLOTS as usize * size_of::<AtomicU32>();
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, Weak, lock};
+use crate::sys::segment::Segment;
 
 const STATE: u32 = 0b11;
 const IDLE: u32 = 0;
 const OFFERED: u32 = 1;
 const TAKEN: u32 = 2;
 
-/// The words, mapped by either side.
-#[derive(Debug)]
-struct Words(Mapping);
+/// Where the words of a ledger lie, at either side.
+pub(crate) trait Place {
+    /// How many: loans that one process can have of another at once.
+    const SLOTS: u32;
 
-impl Words {
-    /// `None` in a forked child: nothing is mapped there, and nothing of this is the child's.
-    fn word(&self, slot: u32) -> Option<&AtomicU32> {
-        assert!(slot < SLOTS, "slot {slot}");
-        if !self.0.is_here() {
-            return None;
-        }
-        // SAFETY: the mapping is LEN bytes long, its size is sealed, and the slot is below SLOTS.
-        let word = unsafe { self.0.start().cast::<AtomicU32>().add(slot as usize) };
-        // SAFETY: aligned as mappings are, initialised, only ever seen as atomics, and living as long as self.
-        Some(unsafe { word.as_ref() })
-    }
+    /// The word of a slot below `SLOTS`, zero at birth. `None` in a forked child: nothing is mapped there, and nothing of this
+    /// is the child's.
+    fn word(&self, slot: u32) -> Option<&AtomicU32>;
+}
 
-    fn load(&self, slot: u32) -> Option<u32> {
-        self.word(slot).map(|word| word.load(Ordering::Acquire))
-    }
+fn load(place: &impl Place, slot: u32) -> Option<u32> {
+    place.word(slot).map(|word| word.load(Ordering::Acquire))
+}
 
-    fn store(&self, slot: u32, value: u32) {
-        if let Some(word) = self.word(slot) {
-            word.store(value, Ordering::Release);
-        }
+fn store(place: &impl Place, slot: u32, value: u32) {
+    if let Some(word) = place.word(slot) {
+        word.store(value, Ordering::Release);
     }
+}
 
-    fn swap(&self, slot: u32, from: u32, to: u32) -> bool {
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        let word = self.word(slot);
-        word.is_some_and(|word| word.compare_exchange(from, to, set, fetch).is_ok())
-    }
+fn swap(place: &impl Place, slot: u32, from: u32, to: u32) -> bool {
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+    let word = place.word(slot);
+    word.is_some_and(|word| word.compare_exchange(from, to, set, fetch).is_ok())
 }
 
 /// A loan's place in a ledger, as it travels.
@@ -84,9 +54,8 @@ impl Entry {
 
 /// The lender's side, for one borrower.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    words: Words,
-    fd: OwnedFd,
+pub(crate) struct Ledger<P> {
+    place: P,
     /// The borrower's process has ended: everything is back.
     gone: AtomicBool,
     slots: Mutex<Slots>,
@@ -142,10 +111,9 @@ impl Pinned {
         self.range.len()
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies within what is lent, which is written again only when the loan is back (the contract of
-        // `Loan::is_back`), and that is not before this pin is gone.
-        unsafe { self.lent.segment.bytes(self.range.clone()) }
+    /// Where it lies: it may be read there.
+    pub(super) fn place(&self) -> (&Arc<Segment>, Range<usize>) {
+        (&self.lent.segment, self.range.clone())
     }
 }
 
@@ -155,22 +123,18 @@ impl Drop for Pinned {
     }
 }
 
-impl Ledger {
-    pub(crate) fn new() -> Result<Arc<Self>, SystemError> {
-        let fd = memfd::create(c"tensorpipe-ledger", LEN, false)?;
-        let words = Words(Mapping::new(fd.as_fd(), LEN, true)?);
-        memfd::seal(&fd, FIXED)?;
-        Ok(Arc::new(Self {
-            words,
-            fd,
+impl<P: Place> Ledger<P> {
+    /// Over words that nobody has used.
+    pub(super) fn of(place: P) -> Arc<Self> {
+        Arc::new(Self {
+            place,
             gone: AtomicBool::new(false),
             slots: Mutex::default(),
-        }))
+        })
     }
 
-    /// To be passed to the borrower.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    pub(super) fn place(&self) -> &P {
+        &self.place
     }
 
     /// Offers a range of a segment; `None` while too much is out.
@@ -178,14 +142,14 @@ impl Ledger {
         self: &Arc<Self>,
         segment: &Arc<Segment>,
         range: Range<usize>,
-    ) -> Option<Loan> {
+    ) -> Option<Loan<P>> {
         let lent = Arc::new(Lent {
             segment: segment.clone(),
             range,
             pins: AtomicU32::new(0),
         });
-        let entry = lock(&self.slots).next(&self.words, &lent)?;
-        self.words.store(entry.slot, entry.as_word(OFFERED));
+        let entry = lock(&self.slots).next(&self.place, &lent)?;
+        store(&self.place, entry.slot, entry.as_word(OFFERED));
         Some(Loan {
             ledger: self.clone(),
             entry,
@@ -204,19 +168,19 @@ impl Ledger {
         }
         let pinned = Pinned { lent, range };
         // After the pin, so that nobody finds it back in between.
-        let taken = self.words.load(entry.slot) == Some(entry.as_word(TAKEN));
+        let taken = load(&self.place, entry.slot) == Some(entry.as_word(TAKEN));
         taken.then_some(pinned)
     }
 
     /// Withdraws an offer. `false`: it was taken before.
     pub(crate) fn withdraw(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(OFFERED), entry.as_word(IDLE));
-        self.words.swap(entry.slot, from, to)
+        swap(&self.place, entry.slot, from, to)
     }
 
     /// Whether an offer is neither taken nor withdrawn.
     pub(crate) fn is_open(&self, entry: Entry) -> bool {
-        self.words.load(entry.slot) == Some(entry.as_word(OFFERED))
+        load(&self.place, entry.slot) == Some(entry.as_word(OFFERED))
     }
 
     /// The borrower's process has ended.
@@ -231,20 +195,20 @@ impl Ledger {
         }
         let used = lock(&self.slots).used;
         let is_taken = |word: u32| word & STATE == TAKEN;
-        (0..used).any(|slot| self.words.load(slot).is_some_and(is_taken))
+        (0..used).any(|slot| load(&self.place, slot).is_some_and(is_taken))
     }
 
     /// Whether the borrower has it no more.
     fn is_over(&self, entry: Entry) -> bool {
-        self.words.load(entry.slot) == Some(entry.as_word(IDLE))
+        load(&self.place, entry.slot) == Some(entry.as_word(IDLE))
             || self.gone.load(Ordering::Acquire)
     }
 }
 
 impl Slots {
     /// An entry for a new loan.
-    fn next(&mut self, words: &Words, lent: &Arc<Lent>) -> Option<Entry> {
-        let last = self.unused(words)?;
+    fn next(&mut self, place: &impl Place, lent: &Arc<Lent>) -> Option<Entry> {
+        let last = self.unused(place)?;
         let entry = Entry {
             generation: last.generation.wrapping_add(STATE + 1),
             ..last
@@ -263,11 +227,11 @@ impl Slots {
     }
 
     /// A slot with the last loan that it had.
-    fn unused(&mut self, words: &Words) -> Option<Entry> {
+    fn unused<P: Place>(&mut self, place: &P) -> Option<Entry> {
         if let Some(free) = self.free.pop() {
             return Some(free);
         }
-        if self.used < SLOTS {
+        if self.used < P::SLOTS {
             self.used += 1;
             let slot = self.used - 1;
             return Some(Entry {
@@ -275,7 +239,7 @@ impl Slots {
                 generation: 0,
             });
         }
-        let is_idle = |entry: &Entry| words.load(entry.slot) == Some(entry.as_word(IDLE));
+        let is_idle = |entry: &Entry| load(place, entry.slot) == Some(entry.as_word(IDLE));
         let found = self.parked.iter().position(is_idle)?;
         Some(self.parked.swap_remove(found))
     }
@@ -283,13 +247,13 @@ impl Slots {
 
 /// Something that is lent or offered. Dropping it forgets about it: the slot is used again when it is back.
 #[derive(Debug)]
-pub(crate) struct Loan {
-    ledger: Arc<Ledger>,
+pub(crate) struct Loan<P: Place> {
+    ledger: Arc<Ledger<P>>,
     entry: Entry,
     lent: Arc<Lent>,
 }
 
-impl Loan {
+impl<P: Place> Loan<P> {
     pub(crate) fn entry(&self) -> Entry {
         self.entry
     }
@@ -301,7 +265,7 @@ impl Loan {
     }
 }
 
-impl Drop for Loan {
+impl<P: Place> Drop for Loan<P> {
     fn drop(&mut self) {
         let back = self.is_back();
         let mut slots = lock(&self.ledger.slots);
@@ -315,36 +279,33 @@ impl Drop for Loan {
 
 /// The borrower's side.
 #[derive(Debug)]
-pub(crate) struct Debts(Words);
+pub(crate) struct Debts<P>(P);
 
-impl Debts {
-    /// Maps what the lender has passed, if its size is as it must be; else why not, in words.
-    pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
-        let len = memfd::check(fd, FIXED)?;
-        if len != LEN {
-            return Err(format!("a ledger of {len} bytes instead of {LEN}"));
-        }
-        let mapping = Mapping::new(fd, len, true).map_err(|error| error.to_string())?;
-        Ok(Self(Words(mapping)))
+impl<P: Place> Debts<P> {
+    /// Over the words of a ledger.
+    pub(super) fn of(place: P) -> Self {
+        Self(place)
     }
 
     /// Whether an entry can be one of this ledger.
     pub(crate) fn is_entry(entry: Entry) -> bool {
-        entry.slot < SLOTS && entry.generation & STATE == 0
+        entry.slot < P::SLOTS && entry.generation & STATE == 0
     }
 
     /// Takes an offer. `false`: it was withdrawn before.
     pub(crate) fn take(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(OFFERED), entry.as_word(TAKEN));
-        self.0.swap(entry.slot, from, to)
+        swap(&self.0, entry.slot, from, to)
     }
 
     /// Gives back what was taken. Everything read from it was read before. In a forked child nothing happens: the parent has
     /// taken it.
     pub(crate) fn give_back(&self, entry: Entry) {
-        self.0.store(entry.slot, entry.as_word(IDLE));
+        store(&self.0, entry.slot, entry.as_word(IDLE));
     }
 }
 
+// By its path, since `tensorpipe-loom` includes this file by its own.
 #[cfg(test)]
+#[path = "tests.rs"]
 mod tests;

@@ -1,0 +1,105 @@
+//! A borrower dies between any two of its steps: what it had is used again when the system has said so, and not before.
+
+use loom::thread;
+
+use super::{Borrower, filled};
+use crate::device::pool::Pool;
+use crate::{check, death};
+
+/// The lender writes, and asks for memory, while the borrower dies.
+pub fn a_borrower_dies() {
+    death::at_each_step(|dies| {
+        check(None, move || {
+            let (pool, borrower) = (Pool::new(2), Borrower::new());
+            let mut buffer = filled(&pool);
+            let offer = borrower.offer(&buffer).expect("a free slot");
+            let reader = live(&dies, &borrower, move || offer.borrow());
+            buffer.make_mut().expect("main memory");
+            drop(buffer);
+            drop(pool.take());
+            reader.join().unwrap();
+            pool.assert_whole();
+            borrower.assert_settled();
+        });
+    });
+}
+
+/// One of two borrowers dies: the memory stays the other one's.
+pub fn one_of_two_dies() {
+    death::at_each_step(|dies| {
+        check(3, move || {
+            let (pool, borrowers) = (Pool::new(1), [Borrower::new(), Borrower::new()]);
+            let buffer = filled(&pool);
+            let [mortal, other] = [0, 1].map(|at: usize| borrowers[at].offer(&buffer));
+            let (mortal, other) = mortal.zip(other).expect("free slots");
+            let readers = [
+                live(&dies, &borrowers[0], move || mortal.borrow()),
+                thread::spawn(move || assert!(other.borrow())),
+            ];
+            drop(buffer);
+            drop(pool.take());
+            for reader in readers {
+                reader.join().unwrap();
+            }
+            pool.assert_whole();
+            borrowers.iter().for_each(Borrower::assert_settled);
+        });
+    });
+}
+
+/// A cancelled write takes its offer back while its borrower dies.
+pub fn a_borrower_dies_while_its_offer_is_withdrawn() {
+    death::at_each_step(|dies| {
+        check(None, move || {
+            let (pool, borrower) = (Pool::new(1), Borrower::new());
+            let mut buffer = filled(&pool);
+            let offer = borrower.offer(&buffer).expect("a free slot");
+            let entry = offer.entry;
+            let reader = live(&dies, &borrower, move || offer.borrow());
+            if borrower.ledger.withdraw(entry) {
+                assert!(buffer.as_bytes_mut().is_some(), "nobody else has it");
+            }
+            drop(buffer);
+            reader.join().unwrap();
+            pool.assert_whole();
+            borrower.assert_settled();
+        });
+    });
+}
+
+/// The lender reads what was sent back to it, and its sender dies.
+pub fn a_borrower_dies_after_it_has_sent_back() {
+    death::at_each_step(|dies| {
+        check(3, move || {
+            let (pool, borrower) = (Pool::new(1), Borrower::new());
+            let buffer = filled(&pool);
+            let offer = borrower.offer(&buffer).expect("a free slot");
+            let entry = offer.entry;
+            assert!(offer.debts.take(entry));
+            let reader = live(&dies, &borrower, move || offer.finish());
+            let lane = {
+                let borrower = borrower.clone();
+                thread::spawn(move || borrower.read_back(entry))
+            };
+            drop(buffer);
+            drop(pool.take());
+            reader.join().unwrap();
+            lane.join().unwrap();
+            pool.assert_whole();
+            borrower.assert_settled();
+        });
+    });
+}
+
+/// Runs a borrower's process to its end, of which the lender hears.
+fn live<T>(
+    dies: &death::Dies,
+    borrower: &Borrower,
+    life: impl FnOnce() -> T + 'static,
+) -> thread::JoinHandle<()> {
+    let (dies, ledger) = (dies.clone(), borrower.ledger.clone());
+    thread::spawn(move || {
+        dies.live(|| drop(life()));
+        ledger.close();
+    })
+}

@@ -1,0 +1,136 @@
+//! An offer is either taken or withdrawn, and its slot is used for another one when it is back.
+
+use std::sync::Mutex;
+
+use loom::thread;
+
+use super::{Borrower, Offer, filled};
+use crate::check;
+use crate::device::pool::Pool;
+use crate::sync::Arc;
+
+/// An offer on its way; no step of a model, and so no order.
+#[derive(Clone, Default)]
+struct Frame(Arc<Mutex<Option<Offer>>>);
+
+impl Frame {
+    fn put(&self, offer: Offer) {
+        *self.0.lock().expect("nobody panics with it") = Some(offer);
+    }
+
+    fn take(&self) -> Option<Offer> {
+        self.0.lock().expect("nobody panics with it").take()
+    }
+}
+
+/// A cancelled write takes its offer back while the reader takes it: one of them wins.
+pub fn an_offer_is_taken_or_withdrawn() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(1), Borrower::new());
+        let mut buffer = filled(&pool);
+        let offer = borrower.offer(&buffer).expect("a free slot");
+        let entry = offer.entry;
+        let reader = thread::spawn(move || offer.borrow());
+        let withdrawn = borrower.ledger.withdraw(entry);
+        let written = buffer.as_bytes_mut().is_some();
+        assert!(written || !withdrawn, "nobody else has it");
+        drop(buffer);
+        assert_ne!(reader.join().unwrap(), withdrawn);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// The reader hears of an offer over something that orders nothing: that the ledger has it says what was written before.
+pub fn whoever_takes_sees_what_was_written() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(1), Borrower::new());
+        let mut buffer = filled(&pool);
+        let frame = Frame::default();
+        let reader = {
+            let frame = frame.clone();
+            thread::spawn(move || frame.take().is_some_and(|offer| offer.borrow()))
+        };
+        buffer.as_bytes_mut().expect("it is not lent");
+        frame.put(borrower.offer(&buffer).expect("a free slot"));
+        drop(buffer);
+        drop(pool.take());
+        if !reader.join().unwrap() {
+            frame
+                .take()
+                .map(|offer| borrower.ledger.withdraw(offer.entry));
+        }
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// The reader hears of an offer when it was withdrawn, and its slot has another one.
+pub fn a_late_reader_takes_nothing_else() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(2), Borrower::new());
+        let buffer = filled(&pool);
+        let first = borrower.offer(&buffer).expect("a free slot");
+        let entry = first.entry;
+        let reader = thread::spawn(move || first.borrow());
+        let withdrawn = borrower.ledger.withdraw(entry);
+        drop(buffer);
+        let other = filled(&pool);
+        let second = borrower.offer(&other);
+        assert!(second.is_some() || !withdrawn, "its slot is free");
+        assert_ne!(reader.join().unwrap(), withdrawn);
+        // Nobody but this reader knows of it.
+        assert!(second.is_none_or(|second| second.borrow()));
+        drop(other);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// The same memory is lent again and again, each time as it is then.
+pub fn it_is_lent_again() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(1), Borrower::new());
+        let buffer = filled(&pool);
+        let first = borrower.offer(&buffer).expect("a free slot");
+        let reader = {
+            let debts = first.debts.clone();
+            thread::spawn(move || {
+                assert!(first.borrow());
+                debts
+            })
+        };
+        drop(buffer);
+        let again = pool.take().map(|buffer| buffer.freeze());
+        let second = again.as_ref().and_then(|buffer| borrower.offer(buffer));
+        assert_eq!(
+            again.is_some(),
+            second.is_some(),
+            "its slot is back with it"
+        );
+        reader.join().unwrap();
+        assert!(second.is_none_or(|second| second.borrow()));
+        drop(again);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// The pool goes while something is out: its slot waits until it is back.
+pub fn a_slot_waits_for_its_borrower() {
+    check(None, || {
+        let (pool, other) = (Pool::new(1), Pool::new(1));
+        let borrower = Borrower::new();
+        let buffer = filled(&pool);
+        let first = borrower.offer(&buffer).expect("a free slot");
+        let reader = thread::spawn(move || assert!(first.borrow()));
+        drop((pool, buffer));
+        let buffer = filled(&other);
+        let second = borrower.offer(&buffer);
+        reader.join().unwrap();
+        assert!(second.is_none_or(|second| second.borrow()));
+        drop(buffer);
+        other.assert_whole();
+        borrower.assert_settled();
+    });
+}

@@ -1,0 +1,80 @@
+//! Memory that is lent is not written: whoever wants to write gets it when it is back, and else other memory.
+
+use loom::thread;
+
+use super::{Borrower, filled};
+use crate::check;
+use crate::device::pool::Pool;
+use crate::sync::Arc;
+
+/// The lender writes to what it has lent: in its place if it is back, else in a copy.
+pub fn the_lender_writes() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(2), Borrower::new());
+        let mut buffer = filled(&pool);
+        let offer = borrower.offer(&buffer).expect("a free slot");
+        let reader = thread::spawn(move || assert!(offer.borrow()));
+        buffer.make_mut().expect("main memory");
+        drop(buffer);
+        reader.join().unwrap();
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// The lender lets go of it, and asks the pool for memory, which has no other.
+pub fn the_pool_hands_it_out_again() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(1), Borrower::new());
+        let buffer = filled(&pool);
+        let offer = borrower.offer(&buffer).expect("a free slot");
+        let reader = thread::spawn(move || assert!(offer.borrow()));
+        drop(buffer);
+        let again = pool.take();
+        reader.join().unwrap();
+        drop(again);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// Two processes read the same tensor; it is back when both are done.
+pub fn two_read_the_same() {
+    check(3, || {
+        let (pool, borrowers) = (Pool::new(2), [Borrower::new(), Borrower::new()]);
+        let mut buffer = filled(&pool);
+        let readers = [0, 1].map(|at: usize| {
+            let offer = borrowers[at].offer(&buffer).expect("a free slot");
+            thread::spawn(move || assert!(offer.borrow()))
+        });
+        if buffer.as_bytes_mut().is_none() {
+            buffer.make_mut().expect("main memory");
+        }
+        drop(buffer);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        pool.assert_whole();
+        borrowers.iter().for_each(Borrower::assert_settled);
+    });
+}
+
+/// Two threads of the lender want memory while a third process reads: nobody gets what another one has.
+pub fn two_want_memory() {
+    check(3, || {
+        let (pool, borrower) = (Arc::new(Pool::new(2)), Borrower::new());
+        let buffer = filled(&pool);
+        let offer = borrower.offer(&buffer).expect("a free slot");
+        let reader = thread::spawn(move || assert!(offer.borrow()));
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || drop(pool.take()))
+        };
+        drop(buffer);
+        drop(pool.take());
+        reader.join().unwrap();
+        other.join().unwrap();
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}

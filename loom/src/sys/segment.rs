@@ -1,0 +1,146 @@
+//! Memory that is lent: each segment is one piece, which notices when somebody writes while others may read.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::AtomicU32;
+
+use loom::cell::UnsafeCell;
+
+use crate::death;
+use crate::error::SystemError;
+use crate::sync::{Arc, Ordering};
+
+pub(crate) type SegmentId = u32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    Small,
+    #[expect(dead_code, reason = "the pool counts them")]
+    Reserved,
+    #[expect(dead_code, reason = "the pool counts them")]
+    Huge,
+}
+
+thread_local! {
+    /// Who reads and writes which segment, as loom sees it. Apart from these, which go from thread to thread; loom runs all
+    /// threads of a model on this one.
+    static ACCESS: RefCell<BTreeMap<SegmentId, Rc<UnsafeCell<()>>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Shared memory.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    id: SegmentId,
+    len: usize,
+    /// How often it was handed out for writing, and so what it holds. No step of a model.
+    content: AtomicU32,
+}
+
+impl Segment {
+    /// With one piece, however long it is.
+    pub(crate) fn cut(len: usize, piece: usize) -> Result<Vec<Piece>, SystemError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        ACCESS.with_borrow_mut(|all| all.insert(id, Rc::default()));
+        let segment = Arc::new(Self {
+            id,
+            len,
+            content: AtomicU32::new(0),
+        });
+        Ok(vec![Piece {
+            segment,
+            len: piece,
+            bytes: [0],
+        }])
+    }
+
+    pub(crate) fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn pages(&self) -> Pages {
+        Pages::Small
+    }
+
+    /// What it holds now.
+    fn content(&self) -> u32 {
+        self.access().with(|_| self.content.load(Ordering::Relaxed))
+    }
+
+    fn access(&self) -> Rc<UnsafeCell<()>> {
+        ACCESS.with_borrow(|all| all[&self.id].clone())
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // Not with the borrow: loom looks at what is dropped.
+        let access = ACCESS.with_borrow_mut(|all| all.remove(&self.id));
+        drop(access);
+    }
+}
+
+/// What its holder may write to, when it is not lent.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    segment: Arc<Segment>,
+    len: usize,
+    /// To be handed out; what counts is in the segment.
+    bytes: [u8; 1],
+}
+
+impl Piece {
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    pub(crate) fn offset(&self) -> usize {
+        0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.segment.content();
+        &self.bytes
+    }
+
+    /// Writes.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let content = &self.segment.content;
+        let access = self.segment.access();
+        access.with_mut(|_| content.fetch_add(1, Ordering::Relaxed));
+        &mut self.bytes
+    }
+}
+
+/// A segment as its readers see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Foreign {
+    segment: Arc<Segment>,
+    /// What it held when it was lent.
+    lent: u32,
+}
+
+impl Foreign {
+    /// To be made by its holder.
+    pub(crate) fn of(segment: &Arc<Segment>) -> Self {
+        Self {
+            segment: segment.clone(),
+            lent: segment.content(),
+        }
+    }
+
+    /// Looks whether it holds what was lent.
+    pub(crate) fn read(&self) {
+        death::step();
+        assert_eq!(self.segment.content(), self.lent, "lent memory was written");
+    }
+}

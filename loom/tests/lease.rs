@@ -1,0 +1,28 @@
+//! Runs the models of leases: a test each.
+
+use tensorpipe_loom::lease::{deaths, offers, returns, writes};
+
+macro_rules! models {
+    ($($module:ident: $($model:ident),+;)+) => {
+        $($(
+            #[test]
+            fn $model() {
+                $module::$model();
+            }
+        )+)+
+    };
+}
+
+models! {
+    writes: the_lender_writes, the_pool_hands_it_out_again, two_read_the_same, two_want_memory;
+    offers: an_offer_is_taken_or_withdrawn,
+        whoever_takes_sees_what_was_written,
+        a_late_reader_takes_nothing_else,
+        it_is_lent_again,
+        a_slot_waits_for_its_borrower;
+    deaths: a_borrower_dies,
+        one_of_two_dies,
+        a_borrower_dies_while_its_offer_is_withdrawn,
+        a_borrower_dies_after_it_has_sent_back;
+    returns: it_is_read_by_its_lender, a_look_harms_nobody, it_is_read_twice_by_its_lender, what_is_back_is_not_read;
+}

@@ -1,0 +1,84 @@
+//! A ledger's words in a mapping that both processes have, and the bytes of what is lent.
+
+#![allow(
+    unsafe_code,
+    reason = "words of a mapping are seen as atomics by both processes"
+)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::loans::{Debts, Ledger, Pinned, Place};
+use crate::error::SystemError;
+use crate::sync::{Arc, AtomicU32};
+use crate::sys::memfd::{self, FIXED, Mapping};
+
+const LEN: usize = Words::SLOTS as usize * size_of::<AtomicU32>();
+
+/// The words, mapped by either side.
+#[derive(Debug)]
+pub(crate) struct Words(Mapping);
+
+impl Place for Words {
+    const SLOTS: u32 = 4096;
+
+    fn word(&self, slot: u32) -> Option<&AtomicU32> {
+        assert!(slot < Self::SLOTS, "slot {slot}");
+        if !self.0.is_here() {
+            return None;
+        }
+        // SAFETY: the mapping is LEN bytes long, its size is sealed, and the slot is below SLOTS.
+        let word = unsafe { self.0.start().cast::<AtomicU32>().add(slot as usize) };
+        // SAFETY: aligned as mappings are, initialised, only ever seen as atomics, and living as long as self.
+        Some(unsafe { word.as_ref() })
+    }
+}
+
+/// Words of this process's making.
+#[derive(Debug)]
+pub(crate) struct Made {
+    words: Words,
+    fd: OwnedFd,
+}
+
+impl Place for Made {
+    const SLOTS: u32 = Words::SLOTS;
+
+    fn word(&self, slot: u32) -> Option<&AtomicU32> {
+        self.words.word(slot)
+    }
+}
+
+impl Ledger<Made> {
+    pub(crate) fn new() -> Result<Arc<Self>, SystemError> {
+        let fd = memfd::create(c"tensorpipe-ledger", LEN, false)?;
+        let words = Words(Mapping::new(fd.as_fd(), LEN, true)?);
+        memfd::seal(&fd, FIXED)?;
+        Ok(Self::of(Made { words, fd }))
+    }
+
+    /// To be passed to the borrower.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.place().fd.as_fd()
+    }
+}
+
+impl Debts<Words> {
+    /// Maps what the lender has passed, if its size is as it must be; else why not, in words.
+    pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
+        let len = memfd::check(fd, FIXED)?;
+        if len != LEN {
+            return Err(format!("a ledger of {len} bytes instead of {LEN}"));
+        }
+        let mapping = Mapping::new(fd, len, true).map_err(|error| error.to_string())?;
+        Ok(Self::of(Words(mapping)))
+    }
+}
+
+impl Pinned {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let (segment, range) = self.place();
+        // SAFETY: the range lies within what is lent, which is written again only when the loan is back (the contract of
+        // `Loan::is_back`), and that is not before this pin is gone.
+        unsafe { segment.bytes(range) }
+    }
+}

@@ -1,0 +1,88 @@
+//! A message that finds nothing before it leaves within the call that writes it; everything else takes its turn, and comes
+//! in order all the same.
+
+use tensorpipe::{Error, Payload};
+
+use super::*;
+
+/// Nobody polls: neither the write nor anything else of the writer's.
+#[tokio::test]
+async fn a_write_that_nobody_polls_has_left() {
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        client.write(Message::new("settled")).await.unwrap();
+        within("the first", server.read()).await.unwrap();
+        let before = client.stats().writes;
+        let forgotten = client.write(Message::new("gone").payload(Payload::new(vec![7; 100])));
+        assert_eq!(
+            (client.stats().writes - before, client.unwritten()),
+            (1, 0),
+            "one write, and nothing is left"
+        );
+        let message = within("the message", server.read()).await.unwrap();
+        assert_eq!(
+            (&*message.metadata, message.payloads[0].as_bytes()[99]),
+            (&b"gone"[..], 7)
+        );
+        drop(forgotten);
+    }
+}
+
+/// Until the connection takes no more one of them leaves in part, and those behind it wait for their turn.
+#[tokio::test]
+async fn one_that_left_halfway_and_those_behind_it_come_whole_and_in_order() {
+    const MESSAGES: u64 = 400;
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let body = |number: u64| pattern(10_000 + number as usize * 7 % 6000, number);
+        let writes: Vec<_> = (0..MESSAGES)
+            .map(|number| {
+                let message = Message::new(number.to_le_bytes().to_vec());
+                client.write(message.payload(Payload::new(body(number))))
+            })
+            .collect();
+        assert!(client.unwritten() > 0, "nothing was in the way");
+        let read = async {
+            for number in 0..MESSAGES {
+                let message = server.read().await.unwrap();
+                assert_eq!(*message.metadata, number.to_le_bytes());
+                assert_same(message.payloads[0].as_bytes(), &body(number), "payload");
+            }
+        };
+        let written = async {
+            for write in writes {
+                write.await.unwrap();
+            }
+        };
+        within("all of them", async { tokio::join!(read, written) }).await;
+        assert_eq!(client.unwritten(), 0);
+    }
+}
+
+/// A peer that is gone is found out by the message that would leave at once, and both the write and the pipe say so.
+#[tokio::test]
+async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        client.write(Message::new("hello")).await.unwrap();
+        within("the first", server.read()).await.unwrap();
+        server.close().await.unwrap();
+        drop(server);
+        let error = within("the end", async {
+            loop {
+                if let Err(error) = client.write(Message::new("anybody there?")).await {
+                    return error;
+                }
+            }
+        })
+        .await;
+        assert!(
+            error.ends_pipe() || matches!(error, Error::GoingAway { .. }),
+            "{error}"
+        );
+        within("the pipe's own end", client.ended()).await;
+    }
+}
