@@ -41,7 +41,7 @@ pub trait Handler: Send + Sync + 'static {
 
 /// One call of the handler.
 pub(super) enum Delivery {
-    Incoming(Arrival),
+    Incoming(Box<Arrival>),
     Message(u64, Result<Message, Error>),
     Reset(u64, ResetCode, String),
     Refused(u64, ResetCode, String),

@@ -18,7 +18,7 @@ use crate::proto::OpId;
 use crate::stop;
 use crate::sync::lock;
 
-/// A message that is there but for its bulk parts.
+/// A message that is there but for its bulk parts. Boxed: it is handed on several times.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) id: u64,
@@ -27,12 +27,12 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
-        Self {
+    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Box<Self> {
+        Box::new(Self {
             id,
             descriptor,
             eager,
-        }
+        })
     }
 
     /// Whether all its bytes are here.
@@ -50,7 +50,7 @@ impl Arrival {
     }
 
     /// It is whole.
-    pub(super) fn into_message(self) -> Message {
+    pub(super) fn into_message(self: Box<Self>) -> Message {
         build_whole(self.descriptor, self.eager)
     }
 }
@@ -59,7 +59,7 @@ impl Arrival {
 pub struct Incoming {
     core: Arc<Core>,
     /// `None` once it is decided.
-    arrival: Option<Arrival>,
+    arrival: Option<Box<Arrival>>,
 }
 
 impl std::fmt::Debug for Incoming {
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(core: Arc<Core>, arrival: Arrival) -> Self {
+    pub(super) fn new(core: Arc<Core>, arrival: Box<Arrival>) -> Self {
         Self {
             core,
             arrival: Some(arrival),
@@ -85,7 +85,9 @@ impl Incoming {
 
     /// Whether all of its bytes are here: then [`Incoming::accept`] returns the message, and reading it takes no wait.
     pub fn is_whole(&self) -> bool {
-        self.arrival.as_ref().is_some_and(Arrival::is_whole)
+        self.arrival
+            .as_ref()
+            .is_some_and(|arrival| arrival.is_whole())
     }
 
     /// Lengths, types, devices and metadata.

@@ -229,7 +229,7 @@ impl Pipe {
     async fn next_arrival<T>(
         &self,
         take: impl Fn(&Arrival, &mut Shared) -> T,
-    ) -> Result<(Arrival, T), Error> {
+    ) -> Result<(Box<Arrival>, T), Error> {
         let core = self.core();
         let mut waiter = Waiter::new(core.clone());
         std::future::poll_fn(|cx| {
@@ -330,7 +330,7 @@ fn take_arrival<T>(
     core: &Core,
     shared: &mut Shared,
     take: impl Fn(&Arrival, &mut Shared) -> T,
-) -> Option<Result<(Arrival, T), Error>> {
+) -> Option<Result<(Box<Arrival>, T), Error>> {
     if let Some(arrival) = shared.arrived.pop_front() {
         let taken = take(&arrival, shared);
         return Some(Ok((arrival, taken)));

@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     announced: Vec<Announced>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
-    pub(super) arrived: VecDeque<Arrival>,
+    pub(super) arrived: VecDeque<Box<Arrival>>,
     /// Operations being awaited, by their registration.
     pub(super) waiting: Vec<(u64, Interest, Waker)>,
     pub(super) reads: FxHashMap<u64, Reading>,
@@ -229,7 +229,7 @@ impl Shared {
         self.ended = Some(error.clone());
         self.permit = None;
         // Messages that are here whole can still be read; what was on its way cannot.
-        self.arrived.retain(Arrival::is_whole);
+        self.arrived.retain(|arrival| arrival.is_whole());
         self.state.abandon();
         self.retired_lanes.append(&mut self.lanes);
         self.lane_results.clear();

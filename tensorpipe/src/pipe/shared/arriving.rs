@@ -129,7 +129,7 @@ impl Shared {
         Ok(used)
     }
 
-    pub(in crate::pipe) fn offer(&mut self, arrival: Arrival, wakes: &mut Vec<Waker>) {
+    pub(in crate::pipe) fn offer(&mut self, arrival: Box<Arrival>, wakes: &mut Vec<Waker>) {
         if self.handler.is_some() {
             self.deliver(Delivery::Incoming(arrival));
         } else {
