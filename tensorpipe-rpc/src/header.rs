@@ -263,6 +263,10 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|bytes| u32::from_le_bytes(*bytes))
 }
 
+/// What reads the examples of WIRE.md.
+#[cfg(test)]
+#[path = "../../tensorpipe/src/wire_md.rs"]
+mod examples;
 #[cfg(test)]
 mod wire_md;
 

@@ -97,6 +97,8 @@ mod route;
 mod stop;
 mod sync;
 mod sys;
+#[cfg(test)]
+mod wire_md;
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -115,7 +117,8 @@ pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 pub use device::{
-    Buffer, BufferMut, Device, DeviceKind, LendableStats, Memory, Pool, PoolOptions, PoolStats,
+    Buffer, BufferMut, Device, DeviceKind, LendableStats, Memory, MemoryKind, Pool, PoolOptions,
+    PoolStats,
 };
 pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
@@ -124,5 +127,7 @@ pub use pipe::{
     Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto,
     Write,
 };
-pub use route::{ChannelRoute, Refusal, Route, Setback};
+pub use route::{
+    Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,
+};
 pub use tensor::{DType, Element, Shape, Tensor};

@@ -1,5 +1,16 @@
 //! The outcome of a negotiation, in words.
 
+mod carried;
+mod choice;
+mod setback;
+mod threshold;
+
+pub use carried::Carried;
+pub use choice::{Band, Carrier, ChannelChoice};
+pub(crate) use choice::{FrameRoom, Served, Table, Way};
+pub use setback::Setback;
+pub use threshold::{Pays, Threshold};
+
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -17,6 +28,8 @@ pub struct Route {
     pub moved_from: Option<String>,
     /// The channels that may carry tensors, most preferred first.
     pub channels: Vec<ChannelRoute>,
+    /// Which of them carries what.
+    pub choice: ChannelChoice,
     /// Every other candidate.
     pub refused: Vec<Refusal>,
 }
@@ -31,56 +44,8 @@ pub struct ChannelRoute {
     pub pairs: Vec<(Device, Device)>,
     /// What turned out since: why tensors go another way all the same.
     pub setback: Setback,
-}
-
-/// Why a channel that was chosen moves nothing in one direction or both: some things only show when they are tried. Clones
-/// are handles on the same words.
-#[derive(Clone, Default)]
-pub struct Setback(Arc<Words>);
-
-#[derive(Default)]
-struct Words {
-    sending: OnceLock<String>,
-    receiving: OnceLock<String>,
-}
-
-impl Setback {
-    /// Why it sends nothing from this side, if it does not.
-    pub fn sending(&self) -> Option<&str> {
-        self.0.sending.get().map(String::as_str)
-    }
-
-    /// Why nothing comes to this side over it, if nothing does.
-    pub fn receiving(&self) -> Option<&str> {
-        self.0.receiving.get().map(String::as_str)
-    }
-
-    /// Says why it sends nothing. The first reason stays.
-    pub fn cannot_send(&self, reason: impl Into<String>) {
-        let _ = self.0.sending.set(reason.into());
-    }
-
-    /// Says why nothing comes. The first reason stays.
-    pub fn cannot_receive(&self, reason: impl Into<String>) {
-        let _ = self.0.receiving.set(reason.into());
-    }
-}
-
-impl PartialEq for Setback {
-    fn eq(&self, other: &Self) -> bool {
-        self.sending() == other.sending() && self.receiving() == other.receiving()
-    }
-}
-
-impl Eq for Setback {}
-
-impl fmt::Debug for Setback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Setback")
-            .field("sending", &self.sending())
-            .field("receiving", &self.receiving())
-            .finish()
-    }
+    /// What it was given to carry from this side.
+    pub carried: Carried,
 }
 
 /// A candidate that was not chosen.
@@ -164,6 +129,9 @@ impl fmt::Display for Route {
             if let Some(reason) = channel.setback.receiving() {
                 write!(f, "; receives nothing: {reason}")?;
             }
+        }
+        for line in self.choice.to_string().lines() {
+            write!(f, "\n  {line}")?;
         }
         for refusal in &self.refused {
             write!(f, "\n  not {}: {}", refusal.candidate, refusal.reason)?;

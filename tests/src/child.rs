@@ -119,9 +119,25 @@ impl Child {
         let _ = kill(self.pid(), Signal::SIGSTOP);
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Lets it go on (SIGCONT), once it has stopped: one that says that it stops has not yet, and would stop for ever.
+    ///
+    /// # Panics
+    /// When it does not stop.
     pub fn resume(&self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.is_stopped() {
+            assert!(Instant::now() < until, "the child does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let _ = kill(self.pid(), Signal::SIGCONT);
+    }
+
+    /// Whether all of it stands still: the letter behind its name in parentheses.
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()));
+        let stat = stat.unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+        state.starts_with('T')
     }
 
     /// Whether it still runs.

@@ -2,6 +2,10 @@
 
 mod child;
 mod cost;
+mod peer;
+mod waiting;
 
 pub use child::{Child, role, say};
 pub use cost::{descriptors, resident};
+pub use peer::{Peer, check};
+pub use waiting::{alone, eventually, runtime, soon};

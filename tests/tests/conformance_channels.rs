@@ -22,7 +22,7 @@ tensorpipe::channel_conformance!(
     )
 );
 // Whatever the size.
-tensorpipe::channel_conformance!(mpt, || Arc::new(MptChannel::new().from_len(0)));
+tensorpipe::channel_conformance!(mpt, || Arc::new(MptChannel::new()));
 tensorpipe::channel_conformance!(xth, || Arc::new(XthChannel::new()));
 
 /// Only what lies in lendable memory can be lent.

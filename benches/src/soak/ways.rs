@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, Listener};
+use tensorpipe::{ConnectPolicy, Context, Listener, Pays, Threshold};
 
 use crate::system::ours;
 
@@ -67,7 +67,11 @@ impl Way {
         if wanted != basic.name() {
             channels.push(basic);
         }
-        let builder = builder.transports([transport]).channels(channels);
+        let mut builder = builder.transports([transport]).channels(channels);
+        if wanted == "mpt" {
+            // So that each of its pipes opens its connections, and not only those with long tensors.
+            builder = builder.threshold("mpt", Threshold::new(Pays::BeyondFrame));
+        }
         Ok(builder.build()?)
     }
 
@@ -84,13 +88,10 @@ impl Way {
     }
 }
 
-/// Every channel there is; `mpt` takes all that does not ride in a message's frame.
+/// Every channel there is.
 fn channels() -> Vec<Arc<dyn Channel>> {
-    ours::channels(MptChannel::new().from_len(MPT_FROM))
+    ours::channels(MptChannel::new())
 }
-
-/// Less than the first tensors have, so that each of its pipes opens its connections.
-const MPT_FROM: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {

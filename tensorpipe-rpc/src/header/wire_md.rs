@@ -1,29 +1,7 @@
 //! WIRE.md shows the call headers that the code writes and reads: each kind has its section and its example.
 
-use std::collections::BTreeMap;
-
+use super::examples::{WIRE_MD, examples};
 use super::{FailureCode, Header, Kind, Tarpc, TraceContext};
-
-const WIRE_MD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../WIRE.md"));
-
-/// The examples: blocks that begin with ```` ```call NAME ````; `#` begins a comment.
-fn examples() -> BTreeMap<String, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut lines = WIRE_MD.lines();
-    while let Some(line) = lines.next() {
-        let Some(name) = line.strip_prefix("```call ") else {
-            continue;
-        };
-        let mut bytes = Vec::new();
-        for line in lines.by_ref().take_while(|line| !line.starts_with("```")) {
-            let code = line.split('#').next().unwrap_or_default();
-            let words = code.split_whitespace();
-            bytes.extend(words.map(|word| u8::from_str_radix(word, 16).unwrap()));
-        }
-        assert!(all.insert(name.to_owned(), bytes).is_none(), "{name} twice");
-    }
-    all
-}
 
 fn headers() -> [(&'static str, Header); 9] {
     let traced = TraceContext {
@@ -50,7 +28,7 @@ fn headers() -> [(&'static str, Header); 9] {
 
 #[test]
 fn the_code_writes_and_reads_what_the_examples_show() {
-    let examples = examples();
+    let examples = examples("call");
     for (name, header) in headers() {
         let shown = examples.get(name);
         assert_eq!(shown, Some(&header.to_vec()), "{name}");

@@ -8,6 +8,9 @@
 //!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`;
 //! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves: its control
 //!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`;
+//! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says
+//!   of itself ([`Channel::thresholds`]). A lane that finds out that it moves nothing says so in its [`Setback`], and
+//!   is chosen no more; what it was given before it still delivers, or fails;
 //! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
 //! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
 //!   that the destination is complete and not written any more;
@@ -19,6 +22,8 @@
 
 mod basic;
 mod cma;
+mod costs;
+mod exchange;
 mod further;
 mod lease;
 mod mpt;
@@ -37,7 +42,7 @@ use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo};
 pub use crate::proto::OpId;
-pub use crate::route::Setback;
+pub use crate::route::{Pays, Setback, Threshold};
 use crate::transports::Connection;
 
 /// Moves tensor memory between devices of two contexts. Having one means that it works here.
@@ -62,9 +67,11 @@ pub trait Channel: Send + Sync + 'static {
         0
     }
 
-    /// Main-memory parts up to this size, in bytes, are better off in the message's own frame.
-    fn rides_up_to(&self) -> u64 {
-        u64::MAX
+    /// From which size on it pays, over which transport, for which memory: the first entry that fits counts, and memory that none
+    /// fits is not carried. Contexts may say otherwise. By default it carries whatever lies on its devices, and pays for
+    /// what does not ride in the message's own frame.
+    fn thresholds(&self) -> Vec<Threshold> {
+        costs::BASIC.to_vec()
     }
 
     /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's:
@@ -80,8 +87,6 @@ pub trait Channel: Send + Sync + 'static {
 /// What a channel gets for a pipe on which it was negotiated.
 #[non_exhaustive]
 pub struct Link {
-    /// The transport that the pipe goes over, for a channel that pays over some and not over others.
-    pub transport: String,
     /// The connections that it asked for, in the same order at both ends.
     pub connections: Vec<Box<dyn Connection>>,
     /// How to get more of them later.
@@ -94,7 +99,7 @@ pub struct Link {
     pub peer_devices: Vec<(Device, Vec<u8>)>,
     /// Memory for what comes in.
     pub pool: Pool,
-    /// Where to say, for people, that it turned out not to work.
+    /// Where to say that it turned out not to work: the sender then chooses other channels, and the route says why.
     pub setback: Setback,
 }
 
@@ -126,16 +131,10 @@ pub struct ChannelFault(pub String);
 
 /// One end of a channel on one pipe. See the module's documentation for the contract.
 pub trait Lane: Send {
-    /// Whether it can carry this memory, which is on one of its channel's devices. Where it cannot, the next channel is asked.
+    /// Whether it can carry just this memory, which is of a kind that its channel carries. Where it cannot, the next channel is
+    /// asked.
     fn carries(&self, source: &Buffer) -> bool {
         let _ = source;
-        true
-    }
-
-    /// Whether this much memory is worth sending over it as things are. Where it is not, the next channel is asked, and this
-    /// one sends it only if it is the last.
-    fn pays(&self, len: u64) -> bool {
-        let _ = len;
         true
     }
 

@@ -7,14 +7,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::process::{Token, process_id, random_token};
 use crate::sync::lock;
-
-/// What is worth handing over instead of copying it through the pipe, in bytes.
-const WORTH: u64 = 4 << 10;
 
 /// Up to this size a copy is made on the spot.
 const COPY_AT_ONCE: u64 = 256 << 10;
@@ -54,8 +51,8 @@ impl Channel for XthChannel {
         }
     }
 
-    fn rides_up_to(&self) -> u64 {
-        WORTH
+    fn thresholds(&self) -> Vec<Threshold> {
+        costs::XTH.to_vec()
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {

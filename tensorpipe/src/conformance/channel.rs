@@ -3,6 +3,8 @@
 
 mod dying;
 mod giving_up;
+mod handlers;
+mod moving;
 
 pub use dying::{
     a_reader_that_dies_leaves_nothing, a_writer_that_dies_leaves_nothing,
@@ -12,8 +14,13 @@ pub use giving_up::{
     cancel_of_the_writer_leaves_the_pipe_going, dropped_reads_leave_the_pipe_going,
     refusing_leaves_the_pipe_going, skipped_tensors_are_not_sent,
 };
+pub use handlers::callbacks_are_deferred;
+pub use moving::{
+    client_to_server, empty_and_nonempty_tensors, empty_tensor, into_memory_of_the_readers,
+    many_messages_under_way, null_pointer, send_multiple_tensors, send_tensors_both_ways,
+    server_to_client,
+};
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,10 +29,10 @@ use crate::channels::Channel;
 use crate::config::{Limits, Timeouts};
 use crate::context::Context;
 use crate::device::{Buffer, BufferMut, Device};
-use crate::error::{Error, ResetCode};
+use crate::error::Error;
 use crate::listener::Listener;
-use crate::message::{Allocation, Message, MessageTensor, Place};
-use crate::pipe::{Handler, Incoming, Pipe};
+use crate::message::{Message, MessageTensor};
+use crate::pipe::Pipe;
 use crate::tensor::{DType, Tensor};
 use crate::transports::{TcpTransport, Transport};
 
@@ -222,221 +229,4 @@ pub async fn device_descriptors(subject: Subject) {
     assert_eq!(verdict, Ok(()));
     let verdict = two.reaches((theirs.0, &theirs.1), (ours.0, &ours.1));
     assert_eq!(verdict, Ok(()));
-}
-
-/// Sizes around every border that a channel may have.
-const SIZES: [usize; 9] = [
-    1,
-    7,
-    4096,
-    4097,
-    65_536,
-    65_537,
-    (1 << 20) - 1,
-    3 << 20,
-    (9 << 20) + 5,
-];
-
-/// Tensors of many sizes from the end that connected.
-pub async fn client_to_server(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    for (i, len) in SIZES.into_iter().enumerate() {
-        subject
-            .move_parts(&client, &server, &[(len, i as u64)])
-            .await;
-    }
-}
-
-/// Tensors of many sizes from the end that accepted.
-pub async fn server_to_client(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    for (i, len) in SIZES.into_iter().enumerate() {
-        subject
-            .move_parts(&server, &client, &[(len, i as u64)])
-            .await;
-    }
-}
-
-/// Many tensors in one message, of different sizes.
-pub async fn send_multiple_tensors(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    let parts: Vec<_> = (0..40).map(|i| (1 + i * 4099, i as u64)).collect();
-    subject.move_parts(&client, &server, &parts).await;
-}
-
-/// Both ends send at once.
-pub async fn send_tensors_both_ways(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    for round in 0..4 {
-        let there = [(2 << 20, round), (100, round + 10)];
-        let back = [(3 << 20, round + 20), (5000, round + 30)];
-        tokio::join!(
-            subject.move_parts(&client, &server, &there),
-            subject.move_parts(&server, &client, &back),
-        );
-    }
-}
-
-/// A tensor without bytes arrives with its type and shape.
-pub async fn empty_tensor(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    subject.move_parts(&client, &server, &[(0, 0)]).await;
-    subject
-        .move_parts(&server, &client, &[(0, 0), (0, 0)])
-        .await;
-}
-
-/// Tensors with and without bytes in one message.
-pub async fn empty_and_nonempty_tensors(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    let parts = [(0, 0), (5000, 1), (0, 0), (0, 0), (1 << 20, 2), (0, 0)];
-    subject.move_parts(&client, &server, &parts).await;
-}
-
-/// Memory of no bytes at both ends, brought by the reader.
-pub async fn null_pointer(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    let message = Message::new("m").tensor(subject.tensor(0, 0));
-    let read = async {
-        let incoming = server.read_descriptor().await?;
-        let allocation = Allocation {
-            tensors: vec![Place::Into((subject.room)(0))],
-            ..Allocation::default()
-        };
-        incoming.read_into(allocation).await
-    };
-    let (written, read) = within("a message", async {
-        tokio::join!(client.write(message), read)
-    })
-    .await;
-    written.unwrap_or_else(|error| panic!("write: {error}"));
-    subject.check(
-        &read.unwrap_or_else(|error| panic!("read: {error}")),
-        &[(0, 0)],
-    );
-}
-
-/// Answers each message from inside the handler, and sees whether it is called while it is being called.
-struct Echo {
-    subject: Subject,
-    pipe: Mutex<Option<Pipe>>,
-    inside: AtomicBool,
-    seen: AtomicUsize,
-}
-
-impl Echo {
-    fn call(&self, act: impl FnOnce(&Pipe)) {
-        let nested = self.inside.swap(true, Ordering::SeqCst);
-        assert!(!nested, "the handler was called from inside the handler");
-        let pipe = crate::sync::lock(&self.pipe).clone();
-        if let Some(pipe) = pipe {
-            act(&pipe);
-        }
-        self.inside.store(false, Ordering::SeqCst);
-    }
-}
-
-impl Handler for Echo {
-    fn incoming(&self, incoming: Incoming) {
-        self.call(|pipe| {
-            drop(pipe.send(self.subject.message(&[(300_000, 5)])));
-            if let Some(whole) = incoming.accept() {
-                drop(whole);
-                self.seen.fetch_add(1, Ordering::SeqCst);
-            }
-            drop(pipe.send(self.subject.message(&[(200_000, 6)])));
-        });
-    }
-
-    fn message(&self, _: u64, message: Result<Message, Error>) {
-        self.call(|_| {
-            let message = message.unwrap_or_else(|error| panic!("{error}"));
-            self.subject.check(&message, &[(100_000, 4)]);
-            self.seen.fetch_add(1, Ordering::SeqCst);
-        });
-    }
-
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-
-    fn going_away(&self, _: u64, _: &str) {}
-
-    fn closed(&self, _: &Error) {}
-}
-
-/// No result is reported from inside the call that asked for it: a handler that writes and accepts is not called anew
-/// before it returns.
-pub async fn callbacks_are_deferred(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    let echo = Arc::new(Echo {
-        subject: subject.clone(),
-        pipe: Mutex::new(Some(server.clone())),
-        inside: AtomicBool::new(false),
-        seen: AtomicUsize::new(0),
-    });
-    server.set_handler(echo.clone());
-    for _ in 0..5 {
-        let written = client.write(subject.message(&[(100_000, 4)]));
-        for parts in [(300_000, 5), (200_000, 6)] {
-            let read = within("an answer", client.read()).await;
-            subject.check(&read.unwrap_or_else(|error| panic!("{error}")), &[parts]);
-        }
-        let written = within("a write", written).await;
-        written.unwrap_or_else(|error| panic!("{error}"));
-    }
-    eventually("all messages", || echo.seen.load(Ordering::SeqCst) == 5).await;
-    *crate::sync::lock(&echo.pipe) = None;
-}
-
-/// Memory that the reader brings is filled and comes back; the rest is the channel's or the pool's.
-pub async fn into_memory_of_the_readers(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    for len in [1, 70_000, 5 << 20] {
-        let parts = [(len, 1), (len / 2 + 1, 2), (len, 3)];
-        let read = async {
-            let incoming = server.read_descriptor().await?;
-            let allocation = Allocation {
-                tensors: vec![
-                    Place::Into((subject.room)(parts[0].0)),
-                    Place::Pool,
-                    Place::Into((subject.room)(parts[2].0)),
-                ],
-                ..Allocation::default()
-            };
-            incoming.read_into(allocation).await
-        };
-        let (written, read) = within("a message", async {
-            tokio::join!(client.write(subject.message(&parts)), read)
-        })
-        .await;
-        written.unwrap_or_else(|error| panic!("write: {error}"));
-        subject.check(
-            &read.unwrap_or_else(|error| panic!("read: {error}")),
-            &parts,
-        );
-    }
-}
-
-/// Many messages are written before one is read; reads are started together and end in any order.
-pub async fn many_messages_under_way(subject: Subject) {
-    let (client, server) = subject.pair().await;
-    let parts = |i: u64| [((i as usize % 7) * 60_000 + 1, i), (10, i + 100)];
-    let writes: Vec<_> = (0..20)
-        .map(|i| client.write(subject.message(&parts(i))))
-        .collect();
-    let mut reads = Vec::new();
-    for _ in 0..20 {
-        let incoming = within("a descriptor", server.read_descriptor()).await;
-        reads.push(incoming.unwrap_or_else(|error| panic!("{error}")).read());
-    }
-    for (i, read) in reads.into_iter().enumerate().rev() {
-        let message = within("a read", read).await;
-        let message = message.unwrap_or_else(|error| panic!("read: {error}"));
-        subject.check(&message, &parts(i as u64));
-    }
-    for write in writes {
-        let written = within("a write", write).await;
-        written.unwrap_or_else(|error| panic!("write: {error}"));
-    }
 }

@@ -2,9 +2,11 @@
 //!
 //! A [`Device`] is a kind and an index. Kinds are names, not an enum: a backend outside this crate brings its own.
 
+mod memory_kind;
 mod pool;
 mod region;
 
+pub use memory_kind::MemoryKind;
 pub(crate) use pool::LendableBlock;
 pub use pool::{LendableStats, Pool, PoolOptions, PoolStats};
 pub use region::{Buffer, BufferMut, Memory};

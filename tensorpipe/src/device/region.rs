@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Device;
+use super::{Device, MemoryKind};
 use crate::error::SystemError;
 use crate::sys::block::Block;
 
@@ -22,6 +22,14 @@ pub trait Memory: Send + Sync + 'static {
     /// Where it lives.
     fn device(&self) -> Device {
         Device::CPU
+    }
+    /// What sort it is, for the choice of a channel.
+    fn kind(&self) -> MemoryKind {
+        let device = self.device();
+        match device.is_cpu() {
+            true => MemoryKind::Heap,
+            false => MemoryKind::Device(device.kind),
+        }
     }
     /// Its size in bytes.
     fn len(&self) -> usize;

@@ -7,7 +7,6 @@ use tokio::task::JoinSet;
 use super::establish::{Established, OpenChannel, Stays, establish};
 use super::further;
 use super::joining::{First, Joining};
-use super::prefixed::Prefixed;
 use super::{Guest, purpose};
 use crate::address::Url;
 use crate::context::{Inner, within_handshake};
@@ -90,7 +89,7 @@ async fn handshake(
                     input,
                     name,
                 } = guest;
-                let first = First::new(Prefixed::over(input, first), because);
+                let first = First::new(Joining::joined(input, first), because);
                 let joining = Joining::new(connection, name.clone(), Some(first));
                 guest = Guest::new(Box::new(joining), name);
             }

@@ -15,7 +15,9 @@ use crate::pipe::{
 use crate::proto::wire::hello::WireLimits;
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
-use crate::route::{ChannelRoute, Refusal, Route, Routes, Setback};
+use crate::route::{
+    Carried, ChannelChoice, ChannelRoute, FrameRoom, Refusal, Route, Routes, Served, Setback, Table,
+};
 use crate::sync::lock;
 use crate::transports::Connection;
 
@@ -48,6 +50,27 @@ pub(super) struct Established {
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
+impl OpenChannel {
+    fn route(&self) -> ChannelRoute {
+        ChannelRoute {
+            name: self.channel.name().to_owned(),
+            pairs: self.pairs.clone(),
+            setback: Setback::default(),
+            carried: Carried::default(),
+        }
+    }
+
+    /// As the choice sees it, with the setback that the route shows.
+    fn served(&self, route: &ChannelRoute) -> Served<'_> {
+        Served {
+            name: self.channel.name(),
+            pairs: &self.pairs,
+            thresholds: self.channel.thresholds(),
+            setback: route.setback.clone(),
+        }
+    }
+}
+
 pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Result<Pipe, Error> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| Misuse::NoRuntime)?;
     let Established {
@@ -57,26 +80,28 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         peer_limits,
         ..
     } = established;
+    let frame = FrameRoom {
+        part: u64::from(peer_limits.eager_part),
+        message: u64::from(peer_limits.eager_message),
+    };
+    let channel_routes: Vec<ChannelRoute> = channels.iter().map(OpenChannel::route).collect();
+    let served = channels.iter().zip(&channel_routes);
+    let served: Vec<Served<'_>> = served.map(|(open, route)| open.served(route)).collect();
+    let over = |transport: &str| Table::new(&served, &context.thresholds, transport, frame);
+    let stayed = established.stays.as_ref();
+    let stayed = stayed.map(|stays| (stays.because.clone(), over(&stays.transport)));
+    let choice = ChannelChoice::new(over(&established.transport), stayed);
     let route = Route {
         transport: established.transport,
         address: established.ends,
         moved_from: established.moved_from,
-        channels: channels
-            .iter()
-            .map(|open| ChannelRoute {
-                name: open.channel.name().to_owned(),
-                pairs: open.pairs.clone(),
-                setback: Setback::default(),
-            })
-            .collect(),
+        channels: channel_routes.clone(),
+        choice: choice.clone(),
         refused: refusals
             .into_iter()
             .map(|(candidate, reason)| Refusal { candidate, reason })
             .collect(),
     };
-    let setbacks: Vec<Setback> = (route.channels.iter())
-        .map(|channel| channel.setback.clone())
-        .collect();
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
     tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
@@ -101,29 +126,30 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             Announcements::new(&context.budget),
             runtime.clone(),
             permit,
+            choice,
         ),
         runtime,
         connection: established.connection,
         leftover: established.leftover,
     }));
     let mut lanes = Vec::with_capacity(channels.len());
-    for (open, setback) in channels.into_iter().zip(setbacks) {
+    for (open, route) in channels.into_iter().zip(channel_routes) {
         let handle = LaneHandle::new(&core);
         let link = Link {
-            transport: core.route.now().transport.clone(),
             connections: open.connections,
             further: established.further.clone(),
             handle,
             connector: established.connector,
             peer_devices: open.peer_devices,
             pool: context.pool.clone(),
-            setback,
+            setback: route.setback,
         };
         let lane = open.channel.open(link)?;
         lanes.push(LaneSlot {
             channel: open.channel,
             pairs: open.pairs,
             lane,
+            carried: route.carried,
         });
     }
     lock(&core.shared).set_lanes(lanes);

@@ -1,5 +1,5 @@
 //! A connection that has asked to join a pipe and is used at once, before the listener has said yes: so joining costs no
-//! round trip.
+//! round trip. And one that has joined, of which some bytes were read already.
 //!
 //! The listener's JOINED is what comes first; from then on bytes pass. Until then what is written is remembered, up to
 //! [`SAID_MAX`]. Where the listener rejects the connection, or it breaks, nothing of that was looked at: the pipe stays on
@@ -26,12 +26,9 @@ pub(super) const SAID_MAX: usize = 256 << 10;
 pub(super) struct Joining {
     /// The one that asks, or the first once the pipe stays there.
     connection: Box<dyn Connection>,
-    handshake: ClientHandshake,
     /// Read behind JOINED and not given.
     input: Vec<u8>,
     given: usize,
-    /// Who it is, for errors.
-    peer: Arc<str>,
     stage: Stage,
     /// A writer that waits for the listener's word.
     blocked: Option<Waker>,
@@ -40,10 +37,18 @@ pub(super) struct Joining {
 }
 
 enum Stage {
-    Asking(Option<First>),
+    Asking(Asking),
     Joined,
     Stayed(Stayed),
     Failed(Error),
+}
+
+struct Asking {
+    handshake: ClientHandshake,
+    /// Who it is, for errors.
+    peer: Arc<str>,
+    /// Where the pipe can stay.
+    first: Option<First>,
 }
 
 /// The connection that the pipe began on.
@@ -75,13 +80,28 @@ impl First {
 impl Joining {
     /// `joined` has sent its HELLO. Without a first connection to stay on a rejection is its end.
     pub(super) fn new(joined: Box<dyn Connection>, peer: Arc<str>, first: Option<First>) -> Self {
-        Self {
-            connection: joined,
+        let asking = Asking {
             handshake: ClientHandshake::joining(),
-            input: Vec::new(),
-            given: 0,
             peer,
-            stage: Stage::Asking(first),
+            first,
+        };
+        Self::at(Stage::Asking(asking), joined, Vec::new())
+    }
+
+    /// One that asks for nothing any more, of which `read` is given first. The connection itself where that is nothing.
+    pub(super) fn joined(read: Vec<u8>, connection: Box<dyn Connection>) -> Box<dyn Connection> {
+        if read.is_empty() {
+            return connection;
+        }
+        Box::new(Self::at(Stage::Joined, connection, read))
+    }
+
+    fn at(stage: Stage, connection: Box<dyn Connection>, input: Vec<u8>) -> Self {
+        Self {
+            connection,
+            input,
+            given: 0,
+            stage,
             blocked: None,
             hot: false,
         }
@@ -89,36 +109,35 @@ impl Joining {
 
     /// Reads until the listener has said yes or no.
     fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while let Stage::Asking(_) = self.stage {
+        while let Stage::Asking(asking) = &self.stage {
             let mut piece = [0; 1024];
             let mut buf = ReadBuf::new(&mut piece);
             let read = ready!(Pin::new(&mut *self.connection).poll_read(cx, &mut buf));
-            let lost = |reason: &str| Error::Lost {
-                pipe: self.peer.clone(),
-                reason: reason.into(),
-            };
-            match read {
-                Err(error) => self.turned_away(lost(&error.to_string())),
+            let reason = match read {
+                Err(error) => error.to_string().into(),
                 Ok(()) if buf.filled().is_empty() => {
-                    self.turned_away(lost("it was closed before the listener let it join"));
+                    "it was closed before the listener let it join".into()
                 }
                 Ok(()) => {
                     self.input.extend_from_slice(buf.filled());
                     self.answer();
+                    continue;
                 }
-            }
+            };
+            let pipe = asking.peer.clone();
+            self.turned_away(Error::Lost { pipe, reason });
         }
         Poll::Ready(())
     }
 
     /// Looks at what the listener has said so far.
     fn answer(&mut self) {
-        let peer = || self.peer.clone();
-        let refusal = match self.handshake.handle(&self.input) {
-            Err(fault) => Error::Peer {
-                pipe: peer(),
-                fault,
-            },
+        let Stage::Asking(asking) = &mut self.stage else {
+            return;
+        };
+        let peer = asking.peer.clone();
+        let refusal = match asking.handshake.handle(&self.input) {
+            Err(fault) => Error::Peer { pipe: peer, fault },
             Ok((used, reply)) => {
                 self.input.drain(..used);
                 match reply {
@@ -126,7 +145,7 @@ impl Joining {
                     None | Some(Reply::Answer(_)) => return,
                     Some(Reply::Joined) => return self.decide(Stage::Joined),
                     Some(Reply::Reject(reject)) => Error::Rejected {
-                        peer: peer(),
+                        peer,
                         reason: reject.reason.into(),
                         transient: reject.transient,
                     },
@@ -137,14 +156,14 @@ impl Joining {
     }
 
     fn turned_away(&mut self, error: Error) {
-        let Stage::Asking(first) = &mut self.stage else {
+        let Stage::Asking(asking) = &mut self.stage else {
             return;
         };
-        let stage = match first.take() {
+        let stage = match asking.first.take() {
             None => Stage::Failed(error),
             Some(first) => {
                 let reason = error.to_string();
-                tracing::warn!(peer = %self.peer, %error, "could not move, staying");
+                tracing::warn!(peer = %asking.peer, %error, "could not move, staying");
                 let mut again = Vec::new();
                 put_stay(&mut again, &reason);
                 again.extend_from_slice(&first.said);
@@ -171,7 +190,10 @@ impl Joining {
 
     /// While it is not decided: writes and remembers.
     fn poll_say(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Stage::Asking(Some(first)) = &mut self.stage else {
+        let Stage::Asking(Asking {
+            first: Some(first), ..
+        }) = &mut self.stage
+        else {
             return Pin::new(&mut *self.connection).poll_write(cx, bytes);
         };
         let room = bytes.len().min(SAID_MAX - first.said.len());
@@ -257,6 +279,8 @@ impl Stayed {
     }
 }
 
+// What the connection can do, this one can: also what a later version of the traits lets it do.
+#[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Connection for Joining {
     fn ends(&self) -> String {
         self.connection.ends()
@@ -310,6 +334,7 @@ impl AsyncRead for Joining {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "as above")]
 impl AsyncWrite for Joining {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -330,7 +355,7 @@ impl AsyncWrite for Joining {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_ready(cx))?;
         match self.stage {
-            Stage::Asking(Some(_)) => {
+            Stage::Asking(Asking { first: Some(_), .. }) => {
                 let bytes = slices.iter().find(|slice| !slice.is_empty());
                 self.poll_say(cx, bytes.map_or(&[], |slice| slice))
             }
@@ -347,7 +372,7 @@ impl AsyncWrite for Joining {
         let flushed = Pin::new(&mut *self.connection).poll_flush(cx);
         match (&self.stage, flushed) {
             // As for writing: the reader finds out why.
-            (Stage::Asking(Some(_)), Poll::Ready(Err(_))) => {
+            (Stage::Asking(Asking { first: Some(_), .. }), Poll::Ready(Err(_))) => {
                 self.blocked = Some(cx.waker().clone());
                 Poll::Pending
             }

@@ -4,7 +4,6 @@ mod connect;
 mod establish;
 mod further;
 mod joining;
-mod prefixed;
 mod receive;
 mod ticket;
 

@@ -11,8 +11,7 @@ use super::Guest;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
 use super::further;
-use super::joining::SAID_MAX;
-use super::prefixed::Prefixed;
+use super::joining::{Joining, SAID_MAX};
 use super::ticket::Ticket;
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
@@ -381,6 +380,6 @@ impl Guest {
     /// The connection alone, for a channel. What its peer sent already would be lost: a connector sends nothing on a
     /// channel's connection before the pipe is open at both ends.
     pub(super) fn into_connection(self) -> Box<dyn Connection> {
-        Prefixed::over(self.input, self.connection)
+        Joining::joined(self.input, self.connection)
     }
 }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::task::{Context, Poll, Waker};
 
 use super::waiter::wake;
-use crate::device::{Buffer, BufferMut, Device, Memory};
+use crate::device::{Buffer, BufferMut, Device, Memory, MemoryKind};
 use crate::message::{Allocation, Message, Place};
 use crate::sync::{Arc, Mutex, lock};
 use crate::tensor::Tensor;
@@ -195,14 +195,25 @@ impl Drop for WakeAtLast {
 }
 
 /// What it holds, in every respect.
+#[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Memory for Lent {
     fn device(&self) -> Device {
         self.memory
             .as_ref()
             .map_or(Device::CPU, |memory| memory.device())
     }
+    fn kind(&self) -> MemoryKind {
+        let memory = self.memory.as_ref();
+        memory.map_or(MemoryKind::Heap, |memory| memory.kind())
+    }
     fn len(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.len())
+    }
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        self.memory.as_ref()?.another(len)
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         self.memory.as_ref()?.as_bytes()

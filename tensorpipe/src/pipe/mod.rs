@@ -16,6 +16,7 @@ mod plan;
 mod poller;
 mod read;
 mod reading;
+mod sender;
 mod shared;
 mod spin;
 mod stats;

@@ -20,6 +20,7 @@ use crate::channels::{Channel, Lane};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, ResetCode};
 use crate::proto::{AtOnce, PipeState};
+use crate::route::{Carried, ChannelChoice};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A channel in use on this pipe.
@@ -28,11 +29,15 @@ pub(crate) struct LaneSlot {
     /// (this side's device, the peer's).
     pub(crate) pairs: Vec<(Device, Device)>,
     pub(crate) lane: Box<dyn Lane>,
+    /// Counts what it is given to carry.
+    pub(crate) carried: Carried,
 }
 
 pub(crate) struct Shared {
     pub(super) state: PipeState<Buffer, BufferMut>,
     pub(super) lanes: Vec<LaneSlot>,
+    /// Which of them carries what.
+    pub(super) choice: ChannelChoice,
     /// Lanes of a pipe that has ended, to be dropped without the lock.
     retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
@@ -76,9 +81,11 @@ impl Shared {
         announcements: Announcements,
         runtime: tokio::runtime::Handle,
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
+        choice: ChannelChoice,
     ) -> Self {
         Self {
             state,
+            choice,
             permit,
             lanes: Vec::new(),
             retired_lanes: Vec::new(),

@@ -1,23 +1,19 @@
-//! Writing: a message becomes a descriptor and parts, each assigned to a channel.
+//! Writing: a message leaves at once where nothing is before it, else it is queued.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use smallvec::SmallVec;
-
 use super::core::Core;
 use super::io::Io;
-use super::shared::{LaneSlot, Shared};
+use super::sender::dissect;
+use super::shared::Shared;
 use super::waiter::{Interest, Waiter, wake_all};
-use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
-use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
-use crate::proto::{OutgoingPart, Through, Written};
+use crate::proto::{Through, Written};
 use crate::sync::lock;
-use crate::tensor::Shape;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).
 pub struct Write {
@@ -172,7 +168,7 @@ fn send_or_queue(
     if shared.state.unwritten() >= core.queued_writes {
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
-    let (descriptor, parts) = dissect(&shared.lanes, message)?;
+    let (descriptor, parts) = dissect(shared, message)?;
     let now = matches!(when, When::Now { .. }) && shared.state.is_next();
     let mut io = now.then(|| core.hold_io()).flatten();
     let frames = io.as_deref_mut().and_then(Io::frames_if_clear);
@@ -192,7 +188,7 @@ fn send_or_queue(
                     shared.writes.insert(id, None);
                 }
                 for (op, channel, source) in through.starts {
-                    shared.with_lane(op, channel, |lane, io| lane.send(op, source, io));
+                    shared.start(op, channel, source);
                 }
                 // What the channels say leaves with it.
                 io.take_frames(shared);
@@ -248,106 +244,6 @@ pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
     }
     wake_all(wakes);
     core.drive();
-}
-
-type Parts = SmallVec<[OutgoingPart<Buffer>; 2]>;
-
-fn dissect(lanes: &[LaneSlot], message: Message) -> Result<(Descriptor, Parts), Misuse> {
-    let mut parts = SmallVec::with_capacity(message.payloads.len() + message.tensors.len());
-    let mut payloads = Vec::with_capacity(message.payloads.len());
-    let mut tensors = Vec::with_capacity(message.tensors.len());
-    for payload in message.payloads {
-        if payload.data.as_bytes().is_none() {
-            return Err(Misuse::NotOnCpu(payload.data.device()));
-        }
-        let (channel, ride_up_to, _) = choose(lanes, &payload.data, Some(Device::CPU))?;
-        payloads.push(PayloadDescriptor {
-            len: payload.data.len() as u64,
-            metadata: payload.metadata,
-        });
-        parts.push(OutgoingPart {
-            source: payload.data,
-            channel,
-            ride_up_to,
-        });
-    }
-    for part in message.tensors {
-        let tensor = part.tensor;
-        let (channel, ride_up_to, target) = choose(lanes, tensor.buffer(), part.target)?;
-        let rides = tensor.buffer().as_bytes().is_some();
-        tensors.push(TensorDescriptor {
-            dtype: tensor.dtype(),
-            shape: Shape::from(tensor.shape()),
-            source: tensor.device(),
-            target,
-            metadata: part.metadata,
-        });
-        parts.push(OutgoingPart {
-            source: tensor.into_buffer(),
-            channel,
-            ride_up_to: if rides { ride_up_to } else { 0 },
-        });
-    }
-    Ok((
-        Descriptor {
-            metadata: message.metadata,
-            payloads,
-            tensors,
-        },
-        parts,
-    ))
-}
-
-/// The channel for a part, up to which size it rides in the frame, and the device where it goes.
-fn choose(
-    lanes: &[LaneSlot],
-    memory: &Buffer,
-    target: Option<Device>,
-) -> Result<(u8, u64, Option<Device>), Misuse> {
-    let (source, len) = (memory.device(), memory.len());
-    let wanted = target.unwrap_or(Device::CPU);
-    let serves =
-        |slot: &LaneSlot| slot.pairs.contains(&(source, wanted)) && slot.lane.carries(memory);
-    let mut able = lanes.iter().enumerate().filter(|(_, slot)| serves(slot));
-    let best = able
-        .clone()
-        .find(|(_, slot)| slot.lane.pays(len as u64))
-        .or_else(|| able.next());
-    if let Some((channel, slot)) = best {
-        let ride_up_to = if wanted.is_cpu() {
-            slot.channel.rides_up_to()
-        } else {
-            0
-        };
-        return Ok((channel as u8, ride_up_to, target));
-    }
-    // What rides in the frame needs nobody to carry it.
-    let rides = |slot: &LaneSlot| {
-        wanted.is_cpu()
-            && slot.pairs.contains(&(source, wanted))
-            && len as u64 <= slot.channel.rides_up_to()
-    };
-    if let Some((channel, slot)) = lanes.iter().enumerate().find(|(_, slot)| rides(slot)) {
-        return Ok((channel as u8, slot.channel.rides_up_to(), target));
-    }
-    // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
-    let anywhere = |slot: &LaneSlot| {
-        slot.pairs
-            .iter()
-            .find(|(ours, _)| *ours == source && slot.lane.carries(memory))
-            .map(|(_, theirs)| *theirs)
-    };
-    match lanes
-        .iter()
-        .enumerate()
-        .find_map(|(i, slot)| Some((i, anywhere(slot)?)))
-    {
-        Some((channel, theirs)) if target.is_none() => Ok((channel as u8, 0, Some(theirs))),
-        _ if len == 0 => Ok((0, u64::MAX, target)),
-        _ => Err(Misuse::Other(format!(
-            "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
-        ))),
-    }
 }
 
 /// Waits until the peer's application has read. See [`Pipe::flush`](super::Pipe::flush).

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorpipe::Setback;
 use tensorpipe::channels::CmaChannel;
 
-use super::scene::{Peer, alone, context, setback, with_channels};
+use super::scene::{Peer, Takes, alone, context, setback, with_channels};
 
 const LEN: usize = 3 << 20;
 

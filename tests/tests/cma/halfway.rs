@@ -4,7 +4,7 @@
 use tensorpipe::{Context, Error, Message};
 use tensorpipe_tests::{Child, say};
 
-use super::scene::{Peer, alone, check, context, eventually, runtime, soon, zeros};
+use super::scene::{Peer, Takes, alone, check, context, eventually, runtime, soon, zeros};
 
 /// Many pieces.
 const LEN: usize = 32 << 20;

@@ -1,6 +1,6 @@
 //! What is moved, and by whom.
 
-use super::scene::{Peer, alone, check, context, eventually, made, setback, soon};
+use super::scene::{Peer, Takes, alone, check, context, eventually, made, setback, soon};
 
 use tensorpipe::{Allocation, BufferMut, Message, Place, Setback};
 

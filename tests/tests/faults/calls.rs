@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorpipe::Error;
 use tensorpipe_rpc::{CallError, ConnectError, Server, tensor_service};
-use tensorpipe_tests::{Child, say};
+use tensorpipe_tests::{Child, runtime, say};
 
 use super::scene::{CARRIED, SOON, Way, alone, context};
 
@@ -35,12 +35,7 @@ impl Sleeper for Bed {
 }
 
 pub(crate) fn play() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let way = Way::named(&std::env::var("TEST_WAY").unwrap());
         let server = Server::builder()
             .context(&context(way))

@@ -10,7 +10,7 @@ use tensorpipe::transports::{
     Acceptor, BoxFuture, Connection, ShmTransport, TcpTransport, Transport,
 };
 use tensorpipe::{Context, Error, Listener, Message, Payload, Pipe, Tensor, Timeouts};
-use tensorpipe_tests::{descriptors, say};
+use tensorpipe_tests::{descriptors, runtime, say};
 
 /// Within this the survivor knows: a killed process closes its sockets, so nothing has to time out.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
@@ -136,14 +136,10 @@ pub(crate) fn big() -> Message {
 pub(crate) fn alone(test: impl AsyncFnOnce()) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let make = || {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(2).enable_all().build().unwrap()
-    };
     // The first runtime of a process opens what tokio keeps for signals.
-    drop(make());
+    drop(runtime());
     let before = descriptors();
-    let runtime = make();
+    let runtime = runtime();
     runtime.block_on(async {
         tokio::time::timeout(Duration::from_secs(120), test())
             .await
@@ -265,12 +261,7 @@ pub(crate) fn is_typed(error: &Error) -> bool {
 /// The child: makes a pipe one way or the other, does what it is told, and waits to be killed.
 pub(crate) fn play() {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let way = Way::named(&variable("TEST_WAY"));
         let context = context(way);
         let url = variable("TEST_URL");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
-use tensorpipe_tests::{Child, resident, say};
+use tensorpipe_tests::{Child, resident, runtime, say};
 
 use super::raw::SOON;
 use super::stream::Way;
@@ -54,12 +54,7 @@ pub(crate) fn play() {
     let handshake = millis
         .and_then(|millis| millis.parse().ok())
         .map_or(HANDSHAKE, Duration::from_millis);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut timeouts = Timeouts::default();
         timeouts.handshake = handshake;
         let way = std::env::var("TEST_WAY").unwrap_or_default();

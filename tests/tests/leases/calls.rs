@@ -4,7 +4,7 @@ use tensorpipe::{Context, DType, Tensor};
 use tensorpipe_rpc::{CallContext, Server, tensor_service};
 use tensorpipe_tests::{Child, say};
 
-use super::scene::{alone, check, context, eventually, lendable, made, soon};
+use super::scene::{alone, check, context, eventually, lendable, made, runtime, soon};
 
 #[tensor_service]
 pub(crate) trait Store {
@@ -39,12 +39,7 @@ impl Store for Shelf {
 }
 
 pub(crate) fn play() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let server = Server::builder()
             .context(&Context::new())
             .service(StoreService::new(Shelf::default()))

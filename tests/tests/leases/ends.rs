@@ -6,7 +6,7 @@ use tensorpipe::{Error, Message, MessageTensor};
 use tensorpipe_tests::descriptors;
 
 use super::scene::{
-    Peer, alone, check, context, eventually, lendable, made, mappings, seed_of, soon,
+    Keeps, Peer, alone, check, context, eventually, lendable, made, mappings, seed_of, soon,
 };
 
 const LEN: usize = 3 << 20;
@@ -15,7 +15,7 @@ const LEN: usize = 3 << 20;
 fn a_lease_outlives_its_senders_process() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let mut peer = Peer::start(&context).await;
+        let mut peer = Peer::start(&context, &[]).await;
         let given = peer.gives(LEN, 11).await;
         assert_eq!(peer.pipe.stats().bytes_borrowed, LEN as u64);
         peer.child.kill();
@@ -36,7 +36,7 @@ fn a_lease_outlives_its_senders_process() {
 fn a_lease_outlives_its_pipe_while_the_pool_is_hammered() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         let (one, two) = (peer.gives(LEN, 21).await, peer.gives(LEN, 22).await);
         peer.pipe.send(Message::new("leave")).unwrap();
         let error = soon("the end", peer.pipe.ended()).await;
@@ -62,7 +62,7 @@ fn a_killed_reader_gives_everything_back_and_leaves_no_mapping_and_no_descriptor
         let mut before = None;
         // The first round opens what stays for the life of a process.
         for round in 0..3 {
-            let mut peer = Peer::start(&context).await;
+            let mut peer = Peer::start(&context, &[]).await;
             let given = peer.gives(LEN, 1).await;
             for seed in 0..4 {
                 peer.keeps(&made(context.pool(), LEN, seed), seed).await;
@@ -96,7 +96,7 @@ fn pipes_that_end_in_good_order_leave_nothing_mapped() {
     alone(async || {
         let context = context("parent", 64 << 20);
         for _ in 0..2 {
-            let peer = Peer::start(&context).await;
+            let peer = Peer::start(&context, &[]).await;
             check(&peer.gives(LEN, 1).await, 1);
             let kept = peer.gives(300_000, 2).await;
             let _ = soon("the end", peer.pipe.close()).await;
@@ -117,7 +117,7 @@ fn a_segment_that_its_owner_frees_is_unmapped_by_its_readers() {
     alone(async || {
         let context = context("parent", 64 << 20);
         let small = [("TEST_LENDABLE", "16777216")];
-        let peer = Peer::start_with(&context, &small).await;
+        let peer = Peer::start(&context, &small).await;
         let held = mappings();
         // 4, 6 and 8 MiB are more than the child's 16: the oldest has to go.
         for (seed, len) in [(1, 4 << 20), (2, 6 << 20), (3, 8 << 20)] {
@@ -132,7 +132,7 @@ fn a_segment_that_its_owner_frees_is_unmapped_by_its_readers() {
 fn a_stopped_process_keeps_what_it_has_and_gives_it_back_later() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         peer.keeps(&made(context.pool(), LEN, 1), 1).await;
         peer.child.suspend();
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -151,7 +151,7 @@ fn killed_at_any_moment_a_process_leaves_no_memory_out_and_nothing_mapped() {
     alone(async || {
         let context = context("parent", 64 << 20);
         for millis in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55] {
-            let mut peer = Peer::start(&context).await;
+            let mut peer = Peer::start(&context, &[]).await;
             let pipe = peer.pipe.clone();
             let pool = context.pool().clone();
             // Both lend and give back as fast as they can, with some loans always out.

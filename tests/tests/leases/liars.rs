@@ -15,7 +15,9 @@ use nix::sys::socket::{
 };
 use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, LeaseChannel, Link, OpId, Want};
 use tensorpipe::conformance::pattern;
-use tensorpipe::{Buffer, BufferMut, Context, Device, Error, Message, PeerFault, Pipe, Tensor};
+use tensorpipe::{
+    Buffer, BufferMut, Context, Device, Error, Message, Pays, PeerFault, Pipe, Tensor, Threshold,
+};
 
 use super::scene::{alone, check, soon};
 
@@ -84,8 +86,8 @@ impl Channel for Liar {
         Ok(())
     }
 
-    fn rides_up_to(&self) -> u64 {
-        0
+    fn thresholds(&self) -> Vec<Threshold> {
+        vec![Threshold::new(Pays::From(1))]
     }
 
     fn sends_at_once(&self) -> bool {

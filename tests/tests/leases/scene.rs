@@ -1,48 +1,16 @@
 //! What every test here has: a parent that listens, and a child that connects and does what messages tell it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
     Context, ContextBuilder, DType, LendableStats, Message, MessageTensor, Pipe, Pool, PoolOptions,
     Tensor,
 };
-use tensorpipe_tests::{Child, say};
-
-/// A bound on each step, on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-
-/// Runs a test while no other one of this binary runs: mappings and descriptors are counted by process.
-pub(crate) fn alone(test: impl AsyncFnOnce()) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(100), test())
-            .await
-            .expect("a test of leases hangs");
-    });
-}
-
-pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    let result = tokio::time::timeout(SOON, work).await;
-    result.unwrap_or_else(|_| panic!("{what}: nothing for {SOON:?}"))
-}
-
-pub(crate) async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
-    let wait = async {
-        while !reached() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(what, wait).await;
-}
+use tensorpipe_tests::say;
+pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
 /// A context whose pool lends at most `lendable` bytes.
 pub(crate) fn context(name: &str, lendable: u64) -> Context {
@@ -76,76 +44,37 @@ pub(crate) fn seed_of(seed: u64) -> Vec<u8> {
     seed.to_le_bytes().to_vec()
 }
 
-#[track_caller]
-pub(crate) fn check(tensor: &Tensor, seed: u64) {
-    let bytes = tensor.as_bytes().unwrap();
-    assert_same(bytes, &pattern(bytes.len(), seed), "a tensor");
-}
-
 pub(crate) fn lendable(pool: &Pool) -> LendableStats {
     pool.stats().lendable
 }
 
-/// A child process, and the pipe to it.
-pub(crate) struct Peer {
-    pub(crate) child: Child,
-    pub(crate) pipe: Pipe,
+/// What only these children do.
+pub(crate) trait Keeps {
+    /// Has it keep a tensor.
+    async fn keeps(&self, tensor: &Tensor, seed: u64);
+
+    /// Has it send back what it gets, without a copy or a handle of its own.
+    async fn echoes(&self, tensor: &Tensor) -> Tensor;
 }
 
-impl Peer {
-    pub(crate) async fn start(context: &Context) -> Self {
-        Self::start_with(context, &[]).await
-    }
-
-    pub(crate) async fn start_with(context: &Context, variables: &[(&str, &str)]) -> Self {
-        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let url = listener.url().to_string();
-        let variables = [variables, &[("TEST_URL", &url)]].concat();
-        let child = Child::start("peer", &variables);
-        let pipe = soon("a child", listener.accept()).await.unwrap();
-        Self { child, pipe }
-    }
-
-    /// Has it do something; what it answers.
-    pub(crate) async fn told(&self, what: &str) -> String {
-        self.pipe.send(Message::new(what.to_owned())).unwrap();
-        let answer = soon(what, self.pipe.read()).await.unwrap();
-        String::from_utf8(answer.metadata.to_vec()).unwrap()
-    }
-
-    /// Has it keep a tensor.
-    pub(crate) async fn keeps(&self, tensor: &Tensor, seed: u64) {
+impl Keeps for Peer {
+    async fn keeps(&self, tensor: &Tensor, seed: u64) {
         let tensor = MessageTensor::from(tensor.clone()).with_metadata(seed_of(seed));
         let message = Message::new("keep").tensor(tensor);
         soon("a write", self.pipe.write(message)).await.unwrap();
     }
 
-    /// Has it send back what it gets, without a copy or a handle of its own.
-    pub(crate) async fn echoes(&self, tensor: &Tensor) -> Tensor {
+    async fn echoes(&self, tensor: &Tensor) -> Tensor {
         let message = Message::new("echo").tensor(tensor.clone());
         self.pipe.send(message).unwrap();
         let mut message = soon("an echo", self.pipe.read()).await.unwrap();
-        message.tensors.remove(0).tensor
-    }
-
-    /// Has it make a tensor in its pool and send it.
-    pub(crate) async fn gives(&self, len: usize, seed: u64) -> Tensor {
-        let ask = Message::new(format!("give {len} {seed}"));
-        self.pipe.send(ask).unwrap();
-        let mut message = soon("a tensor", self.pipe.read()).await.unwrap();
-        assert_eq!(&message.metadata[..], b"given");
         message.tensors.remove(0).tensor
     }
 }
 
 /// The child: connects, and does what it is told.
 pub(crate) fn play() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let lendable = std::env::var("TEST_LENDABLE").ok();
         let lendable = lendable.map_or(64 << 20, |bytes| bytes.parse().unwrap());
         let context = context("child", lendable);

@@ -2,7 +2,9 @@
 
 use tensorpipe::{Allocation, BufferMut, Context, Message, Place, Tensor};
 
-use super::scene::{Peer, alone, check, context, eventually, lendable, made, over_tcp, soon};
+use super::scene::{
+    Keeps, Peer, alone, check, context, eventually, lendable, made, over_tcp, soon,
+};
 
 /// Bytes of a tensor that nobody would copy by accident.
 const LEN: usize = 5 << 20;
@@ -15,7 +17,7 @@ fn nothing_is_copied_either_way_whatever_carries_the_pipe() {
 
 fn nothing_is_copied(context: Context, transport: &str) {
     alone(async || {
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         let route = peer.pipe.route().to_string();
         println!("{route}");
         assert!(route.starts_with(transport), "{route}");
@@ -41,7 +43,7 @@ fn nothing_is_copied(context: Context, transport: &str) {
 fn a_leased_tensor_is_some_hundred_bytes_whatever_its_size() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         for (round, len) in [5000, 500_000, 50 << 20].into_iter().enumerate() {
             let tensor = made(context.pool(), len, 1);
             peer.keeps(&tensor, 1).await;
@@ -60,7 +62,7 @@ fn a_leased_tensor_is_some_hundred_bytes_whatever_its_size() {
 fn memory_comes_back_and_is_used_again() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         peer.keeps(&made(context.pool(), LEN, 1), 1).await;
         let stats = lendable(context.pool());
         assert_eq!((stats.outstanding_bytes, stats.lent_bytes), (0, 6 << 20));
@@ -79,7 +81,7 @@ fn memory_comes_back_and_is_used_again() {
 fn ordinary_memory_and_small_tensors_go_another_way() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         // Less than what `cma` is for.
         let heap = Tensor::from_vec(vec![7u8; 500_000], [500_000]).unwrap();
         let small = made(context.pool(), 4096, 3);
@@ -101,7 +103,7 @@ fn ordinary_memory_and_small_tensors_go_another_way() {
 fn into_memory_of_the_readers_is_one_copy() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         for len in [100_000, LEN] {
             let ask = Message::new(format!("give {len} 9"));
             peer.pipe.send(ask).unwrap();
@@ -123,7 +125,7 @@ fn into_memory_of_the_readers_is_one_copy() {
 fn writing_to_a_lent_tensor_leaves_its_reader_what_it_has() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         let mut tensor = made(context.pool(), LEN, 1);
         let first = tensor.as_bytes().unwrap().as_ptr();
         peer.keeps(&tensor, 1).await;
@@ -151,7 +153,10 @@ fn writing_to_a_lent_tensor_leaves_its_reader_what_it_has() {
 fn two_readers_of_one_tensor_give_it_back_one_after_the_other() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let (one, two) = (Peer::start(&context).await, Peer::start(&context).await);
+        let (one, two) = (
+            Peer::start(&context, &[]).await,
+            Peer::start(&context, &[]).await,
+        );
         let tensor = made(context.pool(), LEN, 5);
         one.keeps(&tensor, 5).await;
         two.keeps(&tensor, 5).await;
@@ -172,7 +177,7 @@ fn two_readers_of_one_tensor_give_it_back_one_after_the_other() {
 fn a_part_of_a_tensor_is_lent_and_sent_back_as_a_part() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         let whole = made(context.pool(), LEN, 5);
         let part = Tensor::from_bytes(whole.buffer().slice(1 << 20..3 << 20));
         let echo = peer.echoes(&part).await;
@@ -187,7 +192,7 @@ fn a_part_of_a_tensor_is_lent_and_sent_back_as_a_part() {
 fn what_comes_back_is_the_memory_that_was_sent_and_is_kept_while_it_is_read() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let mut peer = Peer::start(&context).await;
+        let mut peer = Peer::start(&context, &[]).await;
         let mut tensor = made(context.pool(), LEN, 5);
         let at = tensor.as_bytes().unwrap().as_ptr();
         for _ in 0..3 {
@@ -218,7 +223,10 @@ fn what_comes_back_is_the_memory_that_was_sent_and_is_kept_while_it_is_read() {
 fn to_others_what_was_borrowed_is_copied() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let (one, two) = (Peer::start(&context).await, Peer::start(&context).await);
+        let (one, two) = (
+            Peer::start(&context, &[]).await,
+            Peer::start(&context, &[]).await,
+        );
         let given = one.gives(LEN, 3).await;
         two.keeps(&given, 3).await;
         assert_eq!(two.told("check").await, "1 are the same");
@@ -238,7 +246,7 @@ fn to_others_what_was_borrowed_is_copied() {
 fn who_hoards_makes_the_pool_fall_back_to_copies() {
     alone(async || {
         let context = context("parent", 12 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         for seed in 0..6 {
             peer.keeps(&made(context.pool(), 4 << 20, seed), seed).await;
         }
@@ -257,7 +265,7 @@ fn who_hoards_makes_the_pool_fall_back_to_copies() {
 fn without_descriptors_a_tensor_is_copied_and_not_lost() {
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start(&context).await;
+        let peer = Peer::start(&context, &[]).await;
         assert_eq!(peer.told("eat descriptors").await, "eaten");
         peer.keeps(&made(context.pool(), LEN, 3), 3).await;
         assert_eq!(peer.told("check").await, "1 are the same");

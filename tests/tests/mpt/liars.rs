@@ -6,10 +6,10 @@ use tensorpipe::channels::{
     Channel, ChannelFault, Further, Lane, LaneIo, Link, MptChannel, OpId, Want,
 };
 use tensorpipe::transports::TcpTransport;
-use tensorpipe::{Buffer, BufferMut, Device, Error, Message, PeerFault, Tensor};
+use tensorpipe::{Buffer, BufferMut, Device, Error, Message, Pays, PeerFault, Tensor, Threshold};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{context, within};
+use crate::scene::{builder, context, within};
 
 const CHUNK: u64 = 512 << 10;
 /// Two chunks and a bit.
@@ -98,8 +98,11 @@ impl Lane for LiarLane {
 /// What the honest end, which connected, makes of a liar's tensor, or of what it says about one of its own.
 async fn verdict(lie: Lie, liar_writes: bool) -> String {
     let server = context("liar", Arc::new(Liar(lie)), TcpTransport::new());
-    let honest = Arc::new(MptChannel::new().from_len(1));
-    let client = context("client", honest, TcpTransport::new());
+    let honest = Arc::new(MptChannel::new());
+    let client = builder("client", honest, TcpTransport::new())
+        .threshold("mpt", Threshold::new(Pays::From(LEN)))
+        .build()
+        .unwrap();
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let (client, server) = tokio::join!(client.connect(listener.url()), listener.accept());
     let (client, server) = (client.unwrap(), server.unwrap());

@@ -4,20 +4,12 @@ use std::time::Duration;
 
 use tensorpipe::transports::TcpTransport;
 use tensorpipe::{Error, Message, Tensor};
+use tensorpipe_tests::eventually;
 
 use crate::proxy::Proxy;
 use crate::scene::{carry, numbers, pair, within};
 
 const MIB: usize = 1 << 20;
-
-async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    within(what, async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-}
 
 #[tokio::test]
 async fn a_pipe_of_small_tensors_has_one_connection_and_the_first_large_one_brings_the_others() {
@@ -55,6 +47,12 @@ async fn without_its_listener_a_pipe_goes_on_with_one_connection() {
             }
         }
         assert_eq!(pair.sent(), [0; 4]);
+        // Both ends have found out, choose otherwise, and say why.
+        for pipe in [&pair.client, &pair.server] {
+            let route = pipe.route().to_string();
+            assert!(route.contains("; sends nothing: "), "{route}");
+            assert!(route.contains("64 KiB, basic above"), "{route}");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, Listener, Message, Pipe, Tensor};
+use tensorpipe::{Context, ContextBuilder, Listener, Message, Pipe, Tensor};
 
 /// More than any of these takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -16,10 +16,18 @@ pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
 }
 
 pub(crate) fn context(name: &str, channel: Arc<dyn Channel>, transport: TcpTransport) -> Context {
+    builder(name, channel, transport).build().unwrap()
+}
+
+pub(crate) fn builder(
+    name: &str,
+    channel: Arc<dyn Channel>,
+    transport: TcpTransport,
+) -> ContextBuilder {
     let transport: Arc<dyn Transport> = Arc::new(transport);
     let builder = Context::builder().name(name).transports([transport]);
     let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    builder.channels([channel, basic]).build().unwrap()
+    builder.channels([channel, basic])
 }
 
 /// What both ends have, and the pipe between them.

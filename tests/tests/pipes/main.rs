@@ -21,6 +21,7 @@ use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
+use tensorpipe_tests::eventually;
 
 /// A context as between two machines: bytes go through the kernel.
 fn over_tcp() -> ContextBuilder {
@@ -98,15 +99,6 @@ async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
         Ok(result) => result,
         Err(_) => panic!("{what} takes more than 30 s"),
     }
-}
-
-async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
-    let wait = async {
-        while !reached() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    within(what, wait).await;
 }
 
 async fn pause(millis: u64) {

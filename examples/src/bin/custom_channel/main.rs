@@ -35,7 +35,10 @@ async fn pair(channel: Make) -> anyhow::Result<(Pipe, Pipe)> {
             .channels([channel(), basic])
             .build()
     };
-    let (client, server) = (context("client")?, context("server")?);
+    pair_of(context("client")?, context("server")?).await
+}
+
+async fn pair_of(client: Context, server: Context) -> anyhow::Result<(Pipe, Pipe)> {
     let listener = server.listen(["tcp://127.0.0.1:0"]).await?;
     let url = listener.url().to_string();
     let (client, server) = tokio::try_join!(client.connect(&url), listener.accept())?;
@@ -93,6 +96,28 @@ mod tests {
 
     tensorpipe::channel_conformance!(staged_channel, subject = subject(CHANNELS[0]));
     tensorpipe::channel_conformance!(own_connection_channel, subject = subject(CHANNELS[1]));
+
+    #[tokio::test]
+    async fn both_together_share_the_sizes() {
+        let channels = || CHANNELS.map(|make| make()).into_iter().rev();
+        let context = || Context::builder().channels(channels()).build().unwrap();
+        let (client, server) = pair_of(context(), context()).await.unwrap();
+        let route = client.route().to_string();
+        let line =
+            "fake:0 -> fake:0, cpu:0 -> fake:0, fake:0 -> cpu:0: staged < 1 MiB, fakewire above";
+        assert!(route.contains(line), "{route}");
+        for (len, carried) in [((1 << 20) - 1, [0, 1]), (1 << 20, [1, 1])] {
+            let tensor = Tensor::from_buffer(upload(&vec![7; len]), DType::U8, [len as u64]);
+            let tensor = MessageTensor::from(tensor.unwrap()).to_device(FAKE);
+            let message = Message::new("m").tensor(tensor);
+            let (written, read) = tokio::join!(client.write(message), server.read());
+            written.unwrap();
+            assert_eq!(read.unwrap().tensors[0].tensor.byte_len(), len);
+            let channels = client.route().channels.iter();
+            let found: Vec<u64> = channels.map(|channel| channel.carried.parts()).collect();
+            assert_eq!(found, carried, "{len} bytes");
+        }
+    }
 
     #[tokio::test]
     async fn tensors_go_every_way() {

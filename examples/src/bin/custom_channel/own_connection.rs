@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use tensorpipe::transports::Connection;
-use tensorpipe::{Buffer, BufferMut, Device, Error};
+use tensorpipe::{Buffer, BufferMut, Device, Error, Pays, Threshold};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -41,6 +41,11 @@ impl Channel for FakeWireChannel {
 
     fn connections(&self) -> u8 {
         1
+    }
+
+    /// Where there are other channels it is for what is large.
+    fn thresholds(&self) -> Vec<Threshold> {
+        vec![Threshold::new(Pays::From(1 << 20))]
     }
 
     fn open(&self, mut link: Link) -> Result<Box<dyn Lane>, Error> {

@@ -15,7 +15,6 @@ use crate::sync::Arc;
 
 pub(super) struct CmaLane {
     neighbour: Arc<Neighbour>,
-    worth: u64,
     handle: LaneHandle,
     setback: Setback,
     shown: HashMap<OpId, Outgoing>,
@@ -30,10 +29,9 @@ enum Outgoing {
 }
 
 impl CmaLane {
-    pub(super) fn new(neighbour: Arc<Neighbour>, worth: u64, link: Link) -> Self {
+    pub(super) fn new(neighbour: Arc<Neighbour>, link: Link) -> Self {
         Self {
             neighbour,
-            worth,
             handle: link.handle,
             setback: link.setback,
             shown: HashMap::new(),
@@ -185,10 +183,6 @@ impl Lane for CmaLane {
             Some(Outcome::Ended) | None => {}
         }
         Ok(())
-    }
-
-    fn pays(&self, len: u64) -> bool {
-        len >= self.worth && self.setback.sending().is_none()
     }
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {

@@ -3,7 +3,7 @@
 //! ```text
 //!   lane ── notice, "done" ── lane            on the pipe, between two lanes              lane.rs, frame.rs
 //!   board <── process_vm_readv ── neighbour   what there is to read; who reads it         board.rs, neighbour.rs, copy.rs
-//!   exchange ── "where is your board?" ──     of channel `lease`: the kernel says who it is
+//!   exchange ── "where is your board?" ──     the kernel says who it is      channels/exchange/
 //! ```
 //!
 //! The writer keeps the memory of an operation, puts a *notice* with its address on a board of its own process, and tells the
@@ -20,31 +20,22 @@ mod copy;
 mod frame;
 mod lane;
 mod neighbour;
-mod place;
 
 use self::lane::CmaLane;
 use self::neighbour::Neighbour;
-use self::place::Place;
-use super::lease::exchange::Exchange;
-use super::{Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
+use super::costs;
+use super::exchange::{Access, Exchange};
+use super::{
+    Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Threshold, Want,
+};
 use crate::device::Device;
-use crate::error::{Error, Misuse};
+use crate::error::Error;
 use crate::sys::process_memory;
 
-/// What rides in the message's frame at most, as far as the peer's limits allow.
-const RIDES: u64 = 1 << 20;
-
-/// What is worth reading this way where the pipe is a socket, in bytes. Measured there and back, p50, two processes of one
-/// machine over tcp: 1 MiB 318 µs by `basic`, 368 by `cma`; 16 MiB 5.6 ms and 3.5; 64 MiB 18.8 and 13.1.
-const WORTH: u64 = 4 << 20;
-
-/// From which size on it is used beside other channels. Over rings of shared memory never: there `basic` took 53 µs for
-/// 1 MiB where `cma` took 347, 1.9 ms for 16 MiB against 3.0, 7.8 ms for 64 MiB against 14.1.
-fn worth(transport: &str) -> u64 {
-    if transport == "shm" { u64::MAX } else { WORTH }
-}
-
 /// Channel `cma` (cross-memory attach): the reader copies tensors out of the writer's memory with `process_vm_readv`.
+///
+/// Where there are other channels it is used from 4 MiB on, and not at all where the pipe itself goes through shared memory, which
+/// was measured to be faster at every size. [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
 ///
 /// # Trust
 ///
@@ -53,8 +44,6 @@ fn worth(transport: &str) -> u64 {
 /// peer claims is not read.
 #[derive(Debug, Default)]
 pub struct CmaChannel {
-    /// As it was asked for.
-    worth: Option<u64>,
     within_process: bool,
 }
 
@@ -72,20 +61,11 @@ impl CmaChannel {
         Self::new()
     }
 
-    /// Where there are other channels, it carries tensors and payloads from this size on, in bytes. By default from 4 MiB on,
-    /// and none where the pipe itself goes through shared memory, which was measured to be faster at every size.
-    #[must_use]
-    pub fn pays_from(mut self, bytes: u64) -> Self {
-        self.worth = Some(bytes);
-        self
-    }
-
     /// Also where both ends are in one process, for which `xth` is better: for tests.
     #[doc(hidden)]
     pub fn also_within_process() -> Self {
         Self {
             within_process: true,
-            ..Self::default()
         }
     }
 }
@@ -97,29 +77,21 @@ impl Channel for CmaChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        let place = Place::here(exchange.process(), exchange.name());
-        let place = place.as_ref().map_err(String::as_str);
-        vec![(Device::CPU, Place::describe(place))]
+        Access::Read.devices((exchange.process(), exchange.name()))
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        let ours = Place::parse(ours.1).map_err(|reason| format!("this end: {reason}"))?;
-        let theirs = Place::parse(theirs.1).map_err(|reason| format!("the peer: {reason}"))?;
-        ours.reaches(&theirs, self.within_process)
+        Access::Read.reaches(ours.1, theirs.1, self.within_process)
     }
 
-    fn rides_up_to(&self) -> u64 {
-        self.worth.unwrap_or(RIDES)
+    fn thresholds(&self) -> Vec<Threshold> {
+        costs::CMA.to_vec()
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        let descriptor = link.peer_devices.iter().find(|(device, _)| device.is_cpu());
-        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
-        let peer = Place::parse(descriptor)
-            .map_err(|reason| Misuse::Other(format!("channel cma: the peer: {reason}")))?;
+        let peer = Access::Read.peer(self.name(), &link)?;
         let neighbour = Neighbour::of(peer.process, &peer.exchange);
-        let worth = self.worth.unwrap_or_else(|| worth(&link.transport));
-        Ok(Box::new(CmaLane::new(neighbour, worth, link)))
+        Ok(Box::new(CmaLane::new(neighbour, link)))
     }
 }
 

@@ -9,13 +9,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::board::SLOT;
 use super::frame::{Refusal, Ticket};
-use crate::channels::lease::clerk::PATIENCE;
-use crate::channels::lease::packet::{self, Packet};
+use crate::channels::exchange::{self, PACKET_MAX, PATIENCE, Packet, Unmet};
 use crate::process::Token;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::process_memory::{self, Process, Unread};
 use crate::sys::unix_fds::PacketSocket;
-use crate::sys::{machine, peer};
 
 /// See the module's documentation. Lanes hold it.
 #[derive(Debug)]
@@ -76,21 +74,17 @@ impl Neighbour {
             reason: format!("the writer's exchange: {errno}"),
             lasting: false,
         };
-        let socket = PacketSocket::connect(&self.exchange).map_err(now)?;
-        let who = peer::of_socket(&socket).map_err(|error| lasting(error.to_string()))?;
-        if who.user != machine::user() {
-            return Err(lasting(format!(
-                "the writer's exchange is one of user {}",
-                who.user
-            )));
-        }
+        let socket = exchange::meet(&self.exchange).map_err(|unmet| Refusal {
+            reason: unmet.to_string(),
+            lasting: matches!(unmet, Unmet::Stranger(_)),
+        })?;
         let process = Process::behind(&socket).map_err(|error| Refusal {
             reason: error.to_string(),
             lasting: false,
         })?;
         let ask = Packet::Where { to: self.process };
         socket.send(&ask.encode(), None).map_err(now)?;
-        let mut bytes = [0; packet::MAX];
+        let mut bytes = [0; PACKET_MAX];
         let Some(len) = answer(&socket, &mut bytes).map_err(now)? else {
             return Err(lasting(format!(
                 "the writer's exchange says nothing for {PATIENCE:?}"

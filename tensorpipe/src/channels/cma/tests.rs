@@ -7,10 +7,11 @@ use super::copy::{Outcome, fetch};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::neighbour::Neighbour;
 use super::*;
-use crate::channels::lease::packet::{self, Packet};
+use crate::channels::exchange::{PACKET_MAX, Packet};
 use crate::device::{Buffer, BufferMut};
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::unix_fds::PacketSocket;
+use crate::wire_md::examples;
 
 /// This process, as a neighbour of itself.
 fn myself() -> Arc<Neighbour> {
@@ -137,7 +138,7 @@ fn met_with(answer: Option<Vec<u8>>) -> Refusal {
                 Err(errno) => panic!("{errno}"),
             }
         };
-        let mut bytes = [0; packet::MAX];
+        let mut bytes = [0; PACKET_MAX];
         while socket.recv(&mut bytes).is_err() {
             std::thread::yield_now();
         }
@@ -170,37 +171,22 @@ fn an_exchange_that_lies_is_not_believed() {
     assert!(other.meet().is_err());
 }
 
-const WIRE_MD: &str = include_str!("../../../../WIRE.md");
-
-/// The bytes of an example.
-fn example(name: &str) -> Vec<u8> {
-    let start = format!("```cma {name}\n");
-    let (_, rest) = WIRE_MD.split_once(&start).expect(name);
-    let (block, _) = rest.split_once("```").expect(name);
-    let words = block.lines().flat_map(|line| {
-        let bytes = line.split('#').next().unwrap_or_default();
-        bytes.split_whitespace()
-    });
-    words
-        .map(|word| u8::from_str_radix(word, 16).expect(word))
-        .collect()
-}
-
 #[test]
 fn the_examples_are_what_the_code_writes_and_reads() {
+    let examples = examples("cma");
     let notice = FromWriter::Notice(Ticket {
         slot: 7,
         number: 0x8877_6655_4433_2211,
         len: 16 << 20,
     });
-    assert_eq!(example("NOTICE"), notice.encode());
+    assert_eq!(examples["NOTICE"], notice.encode());
     let answer = FromReader::Bytes(Refusal {
         reason: "why".to_owned(),
         lasting: true,
     });
-    assert_eq!(example("BYTES"), answer.encode());
+    assert_eq!(examples["BYTES"], answer.encode());
     let ask = Packet::Where { to: [0x33; 16] };
-    assert_eq!(example("WHERE"), ask.encode());
-    assert_eq!(WIRE_MD.matches("```cma ").count(), 3);
+    assert_eq!(examples["WHERE"], ask.encode());
+    assert_eq!(examples.len(), 3);
     assert_eq!(SLOTS, 1024, "as WIRE.md says");
 }

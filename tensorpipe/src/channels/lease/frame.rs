@@ -1,8 +1,6 @@
 //! What the two lanes of a pipe say to each other about a tensor.
 
-use super::Fault;
-use crate::sys::ledger::{Debts, Entry};
-use crate::sys::segment::SegmentId;
+use super::{Fault, OFFER_LEN, Offer};
 
 /// From the writer's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,17 +11,6 @@ pub(super) enum FromWriter {
     Cannot,
     /// It lies in what the reader has lent to the writer, as this entry of its ledger.
     Yours(Offer),
-}
-
-/// Where a tensor lies, and which loan it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
-    pub(super) segment: SegmentId,
-    /// In its segment, in bytes.
-    pub(super) offset: u64,
-    /// In bytes.
-    pub(super) len: u64,
-    pub(super) entry: Entry,
 }
 
 /// From the reader's lane.
@@ -48,13 +35,9 @@ impl FromWriter {
             Self::Offer(offer) => (OFFER, offer),
             Self::Yours(offer) => (YOURS, offer),
         };
-        let mut out = Vec::with_capacity(41);
+        let mut out = Vec::with_capacity(1 + OFFER_LEN);
         out.push(kind);
-        out.extend_from_slice(&offer.segment);
-        out.extend_from_slice(&offer.offset.to_le_bytes());
-        out.extend_from_slice(&offer.len.to_le_bytes());
-        out.extend_from_slice(&offer.entry.slot.to_le_bytes());
-        out.extend_from_slice(&offer.entry.generation.to_le_bytes());
+        offer.put(&mut out);
         out
     }
 
@@ -64,25 +47,12 @@ impl FromWriter {
         }
         let nonsense = || Fault("an offer that makes no sense".to_owned());
         let (kind, rest) = body.split_first().ok_or_else(nonsense)?;
-        let offer = Self::offer(rest).ok_or_else(nonsense)?;
+        let offer = Offer::decode(rest).ok_or_else(nonsense)?;
         match *kind {
             OFFER => Ok(Self::Offer(offer)),
             YOURS => Ok(Self::Yours(offer)),
             _ => Err(nonsense()),
         }
-    }
-
-    fn offer(mut rest: &[u8]) -> Option<Offer> {
-        let offer = Offer {
-            segment: take(&mut rest)?,
-            offset: u64::from_le_bytes(take(&mut rest)?),
-            len: u64::from_le_bytes(take(&mut rest)?),
-            entry: Entry {
-                slot: u32::from_le_bytes(take(&mut rest)?),
-                generation: u32::from_le_bytes(take(&mut rest)?),
-            },
-        };
-        (rest.is_empty() && Debts::is_entry(offer.entry)).then_some(offer)
     }
 }
 
@@ -103,15 +73,10 @@ impl FromReader {
     }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, left) = rest.split_first_chunk()?;
-    *rest = left;
-    Some(*first)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::ledger::Entry;
 
     #[test]
     fn frames_come_back_and_what_is_none_is_a_fault() {

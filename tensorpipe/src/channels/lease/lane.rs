@@ -6,13 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::borrower::Borrower;
-use super::exchange::Exchange;
-use super::frame::{FromReader, FromWriter, Offer};
-use super::lender::{Borrowed, Lender, Taking};
-use super::place::Place;
+use super::frame::{FromReader, FromWriter};
+use super::{Borrowed, Borrower, Exchange, Lender, Offer, Place, Taking};
 use super::{Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
-use crate::device::{Buffer, BufferMut, LendableBlock, Memory};
+use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
 use crate::sync::Arc;
 
 /// Up to this size a copy is made on the spot.
@@ -184,7 +181,7 @@ impl LeaseLane {
 
 impl Lane for LeaseLane {
     fn carries(&self, source: &Buffer) -> bool {
-        source.memory().as_any().is::<LendableBlock>() || self.borrowed(source).is_some()
+        source.memory().kind() != MemoryKind::Borrowed || self.borrowed(source).is_some()
     }
 
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {

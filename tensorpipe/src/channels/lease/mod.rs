@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   lane ── offer, "taken" ── lane          on the pipe, between two lanes            lane.rs, frame.rs
-//!   Borrower ── ledger ── Lender            one for each pair of processes            borrower.rs, lender.rs
-//!   exchange ── descriptors ── exchange     one for each process; a thread            exchange.rs, clerk.rs, packet.rs
+//!   Borrower ── ledger ── Lender            one for each pair of processes            channels/exchange/
+//!   exchange ── descriptors ── exchange     one for each process; a thread
 //! ```
 //!
 //! What was borrowed can be sent back to its lender, for whom it is memory of its own. To others it is copied.
@@ -19,25 +19,18 @@
 //! Where something is missing (no descriptors left, a ledger that is full, an exchange that does not answer), the tensor is sent as
 //! bytes on the pipe's connection, like over `basic`.
 
-mod borrower;
-mod call;
-pub(super) mod clerk;
-pub(super) mod exchange;
 mod frame;
 mod lane;
-mod lender;
-pub(super) mod packet;
-mod place;
 
-use self::exchange::Exchange;
 use self::lane::LeaseLane;
-use self::place::Place;
-use super::{Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use super::exchange::{
+    Access, Borrowed, Borrower, Exchange, Lender, OFFER_LEN, Offer, Place, Taking,
+};
+use super::{
+    Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs,
+};
 use crate::device::Device;
-use crate::error::{Error, Misuse};
-
-/// What is worth lending, in bytes: less is copied into the message's frame sooner than it is lent.
-const WORTH: u64 = 4 << 10;
+use crate::error::Error;
 
 /// Channel `lease`.
 ///
@@ -74,19 +67,15 @@ impl Channel for LeaseChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        let place = Place::here(exchange.process(), exchange.name());
-        let place = place.as_ref().map_err(String::as_str);
-        vec![(Device::CPU, Place::describe(place))]
+        Access::Lend.devices((exchange.process(), exchange.name()))
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        let ours = Place::parse(ours.1).map_err(|reason| format!("this end: {reason}"))?;
-        let theirs = Place::parse(theirs.1).map_err(|reason| format!("the peer: {reason}"))?;
-        ours.reaches(&theirs, self.within_process)
+        Access::Lend.reaches(ours.1, theirs.1, self.within_process)
     }
 
-    fn rides_up_to(&self) -> u64 {
-        WORTH
+    fn thresholds(&self) -> Vec<Threshold> {
+        costs::LEASE.to_vec()
     }
 
     fn sends_at_once(&self) -> bool {
@@ -94,10 +83,7 @@ impl Channel for LeaseChannel {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        let descriptor = link.peer_devices.iter().find(|(device, _)| device.is_cpu());
-        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
-        let peer = Place::parse(descriptor)
-            .map_err(|reason| Misuse::Other(format!("channel lease: the peer: {reason}")))?;
+        let peer = Access::Lend.peer(self.name(), &link)?;
         Ok(Box::new(LeaseLane::new(&Exchange::here(), &peer, link)))
     }
 }

@@ -9,9 +9,7 @@ use super::arriving::Arriving;
 use super::connection::run;
 use super::frame::Say;
 use super::stripes::{Road, Stripes};
-use super::{
-    Buffer, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, OpId, Want,
-};
+use super::{Buffer, ChannelFault, Expected, Further, JoinToken, Lane, LaneIo, Link, OpId, Want};
 use crate::device::BufferMut;
 use crate::error::Misuse;
 use crate::sync::AtomicU64;
@@ -23,7 +21,6 @@ pub(super) struct MptLane {
     stripes: Arc<Stripes>,
     further: Further,
     connections: u8,
-    from_len: u64,
     /// What this end has given out.
     tokens: Option<Vec<JoinToken>>,
     /// Whether this end has begun to join.
@@ -33,18 +30,11 @@ pub(super) struct MptLane {
 }
 
 impl MptLane {
-    pub(super) fn new(
-        handle: LaneHandle,
-        further: Further,
-        connections: u8,
-        from_len: u64,
-        sent: Arc<Vec<AtomicU64>>,
-    ) -> Self {
+    pub(super) fn new(link: Link, connections: u8, sent: Arc<Vec<AtomicU64>>) -> Self {
         Self {
-            stripes: Arc::new(Stripes::new(handle, sent)),
-            further,
+            stripes: Arc::new(Stripes::new(link.handle, link.setback, sent)),
+            further: link.further,
             connections,
-            from_len,
             tokens: None,
             has_joined: false,
             over: watch::Sender::new(()),
@@ -149,7 +139,7 @@ impl MptLane {
             }
             // The peer cannot take part, either.
             Road::Unused | Road::Closed => {
-                let says = state.close_road();
+                let says = state.close_road("the peer has no connections to go over");
                 drop(state);
                 say(says, io);
             }
@@ -172,10 +162,6 @@ fn say(says: Vec<(OpId, Say)>, io: &mut LaneIo<'_>) {
 }
 
 impl Lane for MptLane {
-    fn pays(&self, len: u64) -> bool {
-        len >= self.from_len && self.stripes.state().road != Road::Closed
-    }
-
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         self.stripes.state().sending.hold(op, source);
         let tokens = self.offer(io);
@@ -218,7 +204,8 @@ impl Lane for MptLane {
                 }
             }
             Say::Alone => {
-                let says = self.stripes.state().close_road();
+                let reason = "the peer could make no connections";
+                let says = self.stripes.state().close_road(reason);
                 say(says, io);
             }
             Say::Whole => {

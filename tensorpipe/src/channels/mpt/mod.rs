@@ -36,7 +36,7 @@ mod stripes;
 use std::sync::Arc;
 
 use super::{Channel, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, Link};
-use super::{OpId, Want};
+use super::{OpId, Setback, Threshold, Want, costs};
 use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse};
 use crate::sync::{AtomicU64, Ordering};
@@ -47,9 +47,6 @@ const CONNECTIONS: u8 = 4;
 
 /// More are of no use, and a peer cannot ask for them.
 const CONNECTIONS_MAX: u8 = 16;
-
-/// What smaller tensors gain does not pay for the turn-taking, in bytes.
-const FROM_LEN: u64 = 4 << 20;
 
 /// What is spoken on the further connections.
 const DESCRIPTOR: &[u8] = b"1";
@@ -73,7 +70,6 @@ const DESCRIPTOR: &[u8] = b"1";
 #[derive(Debug)]
 pub struct MptChannel {
     connections: u8,
-    from_len: u64,
     /// Chunks sent, by connection.
     sent: Arc<Vec<AtomicU64>>,
 }
@@ -89,7 +85,6 @@ impl MptChannel {
     pub fn new() -> Self {
         Self {
             connections: CONNECTIONS,
-            from_len: FROM_LEN,
             sent: Arc::new((0..CONNECTIONS_MAX).map(|_| AtomicU64::new(0)).collect()),
         }
     }
@@ -106,12 +101,6 @@ impl MptChannel {
         }
         self.connections = connections;
         Ok(self)
-    }
-
-    /// For tensors from `bytes` on; smaller ones are left to the next channel, if there is one.
-    pub fn from_len(mut self, bytes: u64) -> Self {
-        self.from_len = bytes;
-        self
     }
 
     /// How many chunks this context has sent by each of the connections, over all pipes.
@@ -138,12 +127,14 @@ impl Channel for MptChannel {
         }
     }
 
+    fn thresholds(&self) -> Vec<Threshold> {
+        costs::MPT.to_vec()
+    }
+
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
         Ok(Box::new(lane::MptLane::new(
-            link.handle,
-            link.further,
+            link,
             self.connections,
-            self.from_len,
             self.sent.clone(),
         )))
     }

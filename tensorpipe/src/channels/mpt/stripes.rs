@@ -12,7 +12,7 @@ use super::arriving::Arriving;
 use super::frame::Say;
 use super::line::Line;
 use super::sending::{Chunk, Sending};
-use super::{LaneHandle, OpId};
+use super::{LaneHandle, OpId, Setback};
 use crate::device::BufferMut;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
@@ -26,6 +26,8 @@ pub(super) struct Stripes {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// Hears when there are no connections any more.
+    setback: Setback,
     pub(super) sending: Sending,
     pub(super) arriving: HashMap<OpId, Arc<Arriving>>,
     pub(super) road: Road,
@@ -48,10 +50,14 @@ pub(super) enum Road {
 }
 
 impl Stripes {
-    pub(super) fn new(handle: LaneHandle, sent: Arc<Vec<AtomicU64>>) -> Self {
+    pub(super) fn new(handle: LaneHandle, setback: Setback, sent: Arc<Vec<AtomicU64>>) -> Self {
+        let state = State {
+            setback,
+            ..State::default()
+        };
         Self {
             handle,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             work: Notify::new(),
             sent,
         }
@@ -102,7 +108,7 @@ impl Stripes {
             state.connections -= 1;
             let mut lost = unconfirmed.into_iter().any(|op| state.sending.is_live(op));
             lost |= reading.is_some_and(|op| state.arriving.contains_key(&op));
-            let says = state.close_road();
+            let says = state.close_road("its connections have ended");
             lost |= state.road == Road::Closed && state.sending.is_torn();
             (lost, says)
         };
@@ -116,7 +122,7 @@ impl Stripes {
             let mut state = self.state();
             state.joins -= 1;
             if state.joins == 0 {
-                state.close_road()
+                state.close_road("its connections could not be made")
             } else {
                 Vec::new()
             }
@@ -129,7 +135,7 @@ impl Stripes {
         let says = {
             let mut state = self.state();
             match state.road {
-                Road::Opening => state.close_road(),
+                Road::Opening => state.close_road("no connection came in time"),
                 _ => Vec::new(),
             }
         };
@@ -144,12 +150,13 @@ impl Stripes {
 }
 
 impl State {
-    /// Unless there are connections: tensors go on the pipe's own from now on. What the peer has to hear.
-    pub(super) fn close_road(&mut self) -> Vec<(OpId, Say)> {
+    /// Unless there are connections: tensors go on the pipe's own from now on, for this reason. What the peer has to hear.
+    pub(super) fn close_road(&mut self, reason: &str) -> Vec<(OpId, Say)> {
         if self.connections > 0 {
             return Vec::new();
         }
         self.road = Road::Closed;
+        self.setback.cannot_send(reason);
         let whole = self.sending.ask().into_iter().map(|op| (op, Say::Whole));
         let alone = self.arriving.keys().map(|op| (*op, Say::Alone));
         whole.chain(alone).collect()

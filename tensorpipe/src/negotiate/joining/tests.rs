@@ -98,3 +98,19 @@ async fn without_a_first_connection_a_rejection_is_its_error() {
     }
     assert!(joining.write_all(b"hello").await.is_err());
 }
+
+#[tokio::test]
+async fn what_was_read_is_given_before_what_comes() {
+    let (connection, mut there) = duplex(1 << 10);
+    let mut joined = Joining::joined(b"read".to_vec(), Box::new(connection));
+    assert!(joined.look(), "there is something to be read");
+    there.write_all(b" before").await.unwrap();
+    let mut came = [0; 11];
+    joined.read_exact(&mut came).await.unwrap();
+    assert_eq!(&came, b"read before");
+    joined.write_all(b"back").await.unwrap();
+    there.read_exact(&mut came[..4]).await.unwrap();
+    assert_eq!(&came[..4], b"back");
+    drop(there);
+    assert_eq!(joined.read(&mut came).await.unwrap(), 0);
+}

@@ -89,7 +89,7 @@ impl Shared {
                 op,
                 channel,
                 source,
-            } => self.with_lane(op, channel, |lane, io| lane.send(op, source, io)),
+            } => self.start(op, channel, source),
             Event::StreamSent { op } => {
                 if let Some(channel) = self.state.outgoing_channel(op) {
                     self.with_lane(op, channel, |lane, io| lane.streamed(op, None, io));
@@ -149,6 +149,14 @@ impl Shared {
             Event::FinAck => core.poller.wake_background(),
         }
         Ok(())
+    }
+
+    /// Has a channel send a part.
+    pub(in crate::pipe) fn start(&mut self, op: OpId, channel: u8, source: Buffer) {
+        if let Some(slot) = self.lanes.get(usize::from(channel)) {
+            slot.carried.count(source.len() as u64);
+        }
+        self.with_lane(op, channel, |lane, io| lane.send(op, source, io));
     }
 
     pub(in crate::pipe) fn with_lane(

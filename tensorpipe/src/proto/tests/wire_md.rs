@@ -15,27 +15,7 @@ use crate::proto::wire::hello::{
 };
 use crate::proto::wire::preface;
 use crate::tensor::DType;
-
-const WIRE_MD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../WIRE.md"));
-
-/// The examples: blocks that begin with ```` ```hex NAME ````; `#` begins a comment.
-fn examples() -> BTreeMap<String, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    let mut lines = WIRE_MD.lines();
-    while let Some(line) = lines.next() {
-        let Some(name) = line.strip_prefix("```hex ") else {
-            continue;
-        };
-        let mut bytes = Vec::new();
-        for line in lines.by_ref().take_while(|line| !line.starts_with("```")) {
-            let code = line.split('#').next().unwrap_or_default();
-            let words = code.split_whitespace();
-            bytes.extend(words.map(|word| u8::from_str_radix(word, 16).unwrap()));
-        }
-        assert!(all.insert(name.to_owned(), bytes).is_none(), "{name} twice");
-    }
-    all
-}
+use crate::wire_md::{WIRE_MD, examples};
 
 fn body(bytes: &[u8]) -> (Header, &[u8]) {
     let (head, body) = bytes.split_first_chunk::<HEADER_LEN>().unwrap();
@@ -235,7 +215,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn the_code_writes_what_the_examples_show() {
-    let examples = examples();
+    let examples = examples("hex");
     for (name, bytes) in written() {
         let shown = examples.get(&name).map(|bytes| hex(bytes));
         assert_eq!(shown, Some(hex(&bytes)), "{name}");
@@ -245,7 +225,7 @@ fn the_code_writes_what_the_examples_show() {
 
 #[test]
 fn the_code_reads_what_the_examples_show() {
-    let examples = examples();
+    let examples = examples("hex");
     let decoded = |name: &str| body(&examples[name]).1.to_vec();
     for (name, control) in controls() {
         let (header, body) = body(&examples[name]);
@@ -273,7 +253,7 @@ fn every_kind_has_its_section_with_its_code() {
             let heading = format!("### {} ({code})", kind.name());
             assert!(WIRE_MD.contains(&heading), "{heading}");
             assert!(
-                examples().contains_key(kind.name()),
+                examples("hex").contains_key(kind.name()),
                 "{} has no example",
                 kind.name()
             );

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::PoisonError;
 
 use super::{Lendables, Loans};
-use crate::device::{BufferMut, Memory};
+use crate::device::{BufferMut, Memory, MemoryKind};
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::ledger::{Entry, Ledger};
 use crate::sys::segment::{Piece, Segment};
@@ -49,6 +49,9 @@ impl LendableBlock {
 }
 
 impl Memory for LendableBlock {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Pool
+    }
     fn len(&self) -> usize {
         self.piece.as_ref().map_or(0, Piece::len)
     }

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::clerk::PATIENCE;
-use super::exchange::{Command, Exchange};
-use super::frame::Offer;
-use crate::device::Memory;
+use super::offer::Offer;
+use super::{Command, Exchange};
+use crate::device::{Memory, MemoryKind};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
@@ -20,7 +20,7 @@ const SEGMENTS: usize = 1024;
 /// A process that lends to this one. While it is there, the connection to its exchange is kept and its segments stay mapped;
 /// lanes and what was borrowed hold it.
 #[derive(Debug)]
-pub(super) struct Lender {
+pub(in crate::channels) struct Lender {
     /// Tells it from an earlier one of the same process.
     id: u64,
     process: Token,
@@ -41,7 +41,7 @@ struct Has {
 
 /// What became of an offer.
 #[derive(Debug)]
-pub(super) enum Taking {
+pub(in crate::channels) enum Taking {
     Taken(Borrowed),
     /// Its segment or the ledger is not mapped here.
     Unknown,
@@ -76,7 +76,7 @@ impl Lender {
     }
 
     /// Takes an offer, without a system call.
-    pub(super) fn take(self: &Arc<Self>, offer: &Offer) -> Taking {
+    pub(in crate::channels) fn take(self: &Arc<Self>, offer: &Offer) -> Taking {
         let (segment, debts) = {
             let has = lock(&self.has);
             match (has.segments.get(&offer.segment), &has.debts) {
@@ -102,7 +102,10 @@ impl Lender {
     }
 
     /// Gets a segment mapped. Bounded: the exchange gives up after a while.
-    pub(super) async fn fetch(self: &Arc<Self>, segment: SegmentId) -> Result<(), String> {
+    pub(in crate::channels) async fn fetch(
+        self: &Arc<Self>,
+        segment: SegmentId,
+    ) -> Result<(), String> {
         self.exchange.open().map_err(|error| error.to_string())?;
         let (tell, told) = tokio::sync::oneshot::channel();
         self.exchange.ask(Command::Fetch {
@@ -153,7 +156,7 @@ impl Lender {
         lock(&self.has).unreliable_until = Some(Instant::now() + PATIENCE);
     }
 
-    pub(super) fn is_unreliable(&self) -> bool {
+    pub(in crate::channels) fn is_unreliable(&self) -> bool {
         let until = lock(&self.has).unreliable_until;
         until.is_some_and(|until| Instant::now() < until)
     }
@@ -167,7 +170,7 @@ impl Drop for Lender {
 
 /// Memory of another process, lent to this one. Dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Borrowed {
+pub(in crate::channels) struct Borrowed {
     range: Range<usize>,
     segment: Arc<Foreign>,
     debts: Arc<Debts>,
@@ -178,12 +181,12 @@ pub(super) struct Borrowed {
 }
 
 impl Borrowed {
-    pub(super) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+    pub(in crate::channels) fn is_of(&self, lender: &Arc<Lender>) -> bool {
         Arc::ptr_eq(&self.lender, lender)
     }
 
     /// As its lender knows a part of it.
-    pub(super) fn as_offer(&self, offset: usize, len: usize) -> Offer {
+    pub(in crate::channels) fn as_offer(&self, offset: usize, len: usize) -> Offer {
         Offer {
             segment: self.id,
             offset: (self.range.start + offset) as u64,
@@ -194,6 +197,9 @@ impl Borrowed {
 }
 
 impl Memory for Borrowed {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Borrowed
+    }
     fn len(&self) -> usize {
         self.range.len()
     }

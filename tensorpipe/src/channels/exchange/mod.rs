@@ -1,8 +1,32 @@
-//! This process's exchange: who lends to it, who borrows from it, and the thread that passes descriptors.
+//! This process's exchange: what it has with other processes of this machine, beside its pipes to them.
 //!
-//! There is one for each process (a forked child makes its own). It costs nothing until something is lent or borrowed; then a
-//! thread, a listening socket under a random name, and one connection for each process on either side, for as long as the process
-//! runs.
+//! Channel `lease` meets there those who lend and borrow, and has descriptors passed; channel `cma` asks there whose memory it
+//! reads. There is one exchange for each process (a forked child makes its own). It costs nothing until one of them needs it; then
+//! a thread, a listening socket under a random name, and one connection for each process on either side, for as long as the
+//! process runs.
+//!
+//! ```text
+//!   Place ── told in device descriptors ──   who can meet, and under which name       place.rs
+//!   Exchange, its thread ── packets ──       descriptors passed, questions answered   clerk.rs, call.rs, packet.rs
+//!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, lender.rs, offer.rs
+//! ```
+//!
+//! Invariant: who the other is, is what the kernel says about the socket; what the other says of itself only tells whom it wants.
+
+mod borrower;
+mod call;
+mod clerk;
+mod lender;
+mod offer;
+mod packet;
+mod place;
+
+pub(super) use self::borrower::Borrower;
+pub(super) use self::clerk::PATIENCE;
+pub(super) use self::lender::{Borrowed, Lender, Taking};
+pub(super) use self::offer::{OFFER_LEN, Offer};
+pub(super) use self::packet::{PACKET_MAX, Packet};
+pub(super) use self::place::{Access, Place};
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,14 +36,16 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
 
-use super::borrower::Borrower;
-use super::clerk::Clerk;
-use super::lender::Lender;
+use self::clerk::Clerk;
 use crate::error::SystemError;
 use crate::process::{Token, process_id, random_name};
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
+use crate::sys::{machine, peer};
+
+/// The name of its thread: the system shows 15 bytes of it.
+const THREAD: &str = "tp-exchange";
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -39,7 +65,7 @@ pub(in crate::channels) struct Exchange {
 
 /// What the clerk is asked to do.
 #[derive(Debug)]
-pub(super) enum Command {
+enum Command {
     /// Get a segment mapped; tell how it went.
     Fetch {
         lender: Arc<Lender>,
@@ -109,15 +135,15 @@ impl Exchange {
         let bell = EventFd::from_value_and_flags(0, flags);
         let bell = Arc::new(bell.map_err(|errno| refused("eventfd", errno))?);
         let clerk = Clerk::new(self.clone(), listener, bell.clone());
-        let thread = std::thread::Builder::new().name("tensorpipe-lease".to_owned());
+        let thread = std::thread::Builder::new().name(THREAD.to_owned());
         let started = thread.spawn(move || clerk.work());
-        started.map_err(|error| SystemError::new("clone", "the lease thread", error))?;
+        started.map_err(|error| SystemError::new("clone", "the thread of the exchange", error))?;
         let _ = self.bell.set(bell);
         Ok(())
     }
 
     /// Asks the clerk, who must run or has nothing to do with it.
-    pub(super) fn ask(&self, command: Command) {
+    fn ask(&self, command: Command) {
         let Some(bell) = self.bell.get() else {
             return;
         };
@@ -126,7 +152,7 @@ impl Exchange {
         let _ = bell.write(1);
     }
 
-    pub(super) fn take_commands(&self) -> Vec<Command> {
+    fn take_commands(&self) -> Vec<Command> {
         std::mem::take(&mut lock(&self.commands))
     }
 
@@ -135,25 +161,56 @@ impl Exchange {
         let _ = self.board.set(address);
     }
 
-    pub(super) fn board(&self) -> Option<u64> {
+    fn board(&self) -> Option<u64> {
         self.board.get().copied()
     }
 
     /// A process to lend to.
-    pub(super) fn borrower(self: &Arc<Self>, process: Token) -> Arc<Borrower> {
+    pub(in crate::channels) fn borrower(self: &Arc<Self>, process: Token) -> Arc<Borrower> {
         let make = || Borrower::new(self);
         entry(&mut lock(&self.borrowers), process, make)
     }
 
     /// The same, if it is one already.
-    pub(super) fn known_borrower(&self, process: Token) -> Option<Arc<Borrower>> {
+    fn known_borrower(&self, process: Token) -> Option<Arc<Borrower>> {
         lock(&self.borrowers).get(&process)?.upgrade()
     }
 
     /// A process that lends, whose exchange has this name.
-    pub(super) fn lender(self: &Arc<Self>, process: Token, name: &str) -> Arc<Lender> {
+    pub(in crate::channels) fn lender(self: &Arc<Self>, process: Token, name: &str) -> Arc<Lender> {
         let make = || Lender::new(process, name, self);
         entry(&mut lock(&self.lenders), (process, name.to_owned()), make)
+    }
+}
+
+/// Why another process's exchange is not to be had.
+#[derive(Debug)]
+pub(in crate::channels) enum Unmet {
+    /// It is not there, or this machine has no more to give: later it may be better.
+    Absent(Errno),
+    /// Whoever has its name is somebody else.
+    Stranger(String),
+}
+
+/// Connects to the exchange of another process of this user.
+pub(in crate::channels) fn meet(name: &str) -> Result<PacketSocket, Unmet> {
+    let socket = PacketSocket::connect(name).map_err(Unmet::Absent)?;
+    let who = peer::of_socket(&socket).map_err(|error| Unmet::Stranger(error.to_string()))?;
+    if who.user != machine::user() {
+        let user = who.user;
+        return Err(Unmet::Stranger(format!(
+            "the peer's exchange is one of user {user}"
+        )));
+    }
+    Ok(socket)
+}
+
+impl std::fmt::Display for Unmet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Absent(errno) => write!(f, "the peer's exchange: {errno}"),
+            Self::Stranger(reason) => f.write_str(reason),
+        }
     }
 }
 

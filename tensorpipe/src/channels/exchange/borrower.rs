@@ -9,8 +9,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use super::exchange::{Command, Exchange};
-use super::frame::Offer;
+use super::offer::Offer;
+use super::{Command, Exchange};
 use crate::device::{Buffer, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
@@ -19,7 +19,7 @@ use crate::sys::segment::{Segment, SegmentId};
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Borrower {
+pub(in crate::channels) struct Borrower {
     exchange: Weak<Exchange>,
     /// Made for the first loan.
     ledger: OnceLock<Arc<Ledger>>,
@@ -45,7 +45,7 @@ impl Borrower {
     }
 
     /// Offers memory to it; why not, in words.
-    pub(super) fn lend(self: &Arc<Self>, source: &Buffer) -> Result<Offer, String> {
+    pub(in crate::channels) fn lend(self: &Arc<Self>, source: &Buffer) -> Result<Offer, String> {
         let block = source.memory().as_any().downcast_ref::<LendableBlock>();
         let place = block.and_then(|block| Some((block, block.place()?)));
         let (block, (segment, start)) =
@@ -65,14 +65,14 @@ impl Borrower {
     }
 
     /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
-    pub(super) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
+    pub(in crate::channels) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
         let start = usize::try_from(offer.offset).ok()?;
         let end = start.checked_add(usize::try_from(offer.len).ok()?)?;
         self.ledger()?.pin(offer.entry, start..end).map(Returned)
     }
 
     /// The ledger, if anything was ever lent.
-    pub(super) fn ledger(&self) -> Option<&Arc<Ledger>> {
+    pub(in crate::channels) fn ledger(&self) -> Option<&Arc<Ledger>> {
         self.ledger.get()
     }
 
@@ -140,7 +140,7 @@ impl Borrower {
 
 /// Memory of this process's that was lent and is sent back. Its pool does not use it again while this is there.
 #[derive(Debug)]
-pub(super) struct Returned(Pinned);
+pub(in crate::channels) struct Returned(Pinned);
 
 impl Memory for Returned {
     fn len(&self) -> usize {

@@ -13,8 +13,8 @@ use nix::sys::eventfd::EventFd;
 
 use super::borrower::Borrower;
 use super::call::Call;
-use super::exchange::{Command, Exchange};
-use super::packet::{self, Packet};
+use super::packet::{PACKET_MAX, Packet};
+use super::{Command, Exchange};
 use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
@@ -255,7 +255,7 @@ impl Guest {
 
     /// Answers what it asks; an error when it is over.
     fn listen(&mut self, exchange: &Exchange) -> Result<(), Errno> {
-        let mut bytes = [0; packet::MAX];
+        let mut bytes = [0; PACKET_MAX];
         for _ in 0..BURST {
             let received = match self.socket.recv(&mut bytes) {
                 Err(Errno::EAGAIN) => return Ok(()),

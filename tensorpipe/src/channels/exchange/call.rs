@@ -6,15 +6,14 @@ use std::time::Instant;
 use nix::errno::Errno;
 use tokio::sync::oneshot;
 
+use super::Exchange;
 use super::clerk::{BURST, PATIENCE};
-use super::exchange::Exchange;
 use super::lender::Lender;
-use super::packet::{self, Packet};
+use super::packet::{PACKET_MAX, Packet};
 use crate::sync::{Arc, Weak};
 use crate::sys::ledger::Debts;
 use crate::sys::segment::{Foreign, SegmentId};
 use crate::sys::unix_fds::{self, PacketSocket};
-use crate::sys::{machine, peer};
 
 /// See the module's documentation.
 pub(super) struct Call {
@@ -34,17 +33,13 @@ struct Asked {
 impl Call {
     /// Connects, and says who is here.
     pub(super) fn begin(exchange: &Exchange, lender: &Arc<Lender>) -> Result<Self, String> {
-        let words = |errno: Errno| format!("the peer's exchange: {errno}");
-        let socket = PacketSocket::connect(lender.name()).map_err(words)?;
-        let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
-        if who.user != machine::user() {
-            return Err(format!("the peer's exchange is one of user {}", who.user));
-        }
+        let socket = super::meet(lender.name()).map_err(|unmet| unmet.to_string())?;
         let hello = Packet::Hello {
             from: exchange.process(),
             to: lender.process(),
         };
-        socket.send(&hello.encode(), None).map_err(words)?;
+        let sent = socket.send(&hello.encode(), None);
+        sent.map_err(|errno| format!("the peer's exchange: {errno}"))?;
         Ok(Self {
             lender: Arc::downgrade(lender),
             id: lender.id(),
@@ -125,7 +120,7 @@ impl Call {
         let Some(lender) = self.lender.upgrade() else {
             return Err("nothing of it is borrowed any more".to_owned());
         };
-        let mut bytes = [0; packet::MAX];
+        let mut bytes = [0; PACKET_MAX];
         for _ in 0..BURST {
             let received = match self.socket.recv(&mut bytes) {
                 Err(Errno::EAGAIN) => return Ok(()),

@@ -1,10 +1,10 @@
-//! What two processes say to each other over an exchange: packets of at most [`MAX`] bytes.
+//! What two processes say to each other over an exchange: packets of at most [`PACKET_MAX`] bytes.
 
 use crate::process::Token;
 use crate::sys::segment::SegmentId;
 
 /// The longest packet, in bytes.
-pub(in crate::channels) const MAX: usize = 256;
+pub(in crate::channels) const PACKET_MAX: usize = 256;
 
 const MAGIC: [u8; 5] = *b"tple\x01";
 
@@ -94,7 +94,7 @@ mod tests {
         ];
         for packet in all {
             let bytes = packet.encode();
-            assert!(bytes.len() <= MAX);
+            assert!(bytes.len() <= PACKET_MAX);
             assert_eq!(Packet::decode(&bytes), Some(packet));
             for len in 0..bytes.len() {
                 assert_eq!(Packet::decode(&bytes[..len]), None);

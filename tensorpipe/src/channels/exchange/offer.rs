@@ -1,0 +1,49 @@
+//! An offer: memory that one process has for another, and which loan it would be.
+
+use crate::sys::ledger::{Debts, Entry};
+use crate::sys::segment::SegmentId;
+
+/// Of an offer on the wire, in bytes.
+pub(in crate::channels) const OFFER_LEN: usize = 40;
+
+/// Where a tensor lies, and which loan it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::channels) struct Offer {
+    pub(in crate::channels) segment: SegmentId,
+    /// In its segment, in bytes.
+    pub(in crate::channels) offset: u64,
+    /// In bytes.
+    pub(in crate::channels) len: u64,
+    pub(in crate::channels) entry: Entry,
+}
+
+impl Offer {
+    /// Appends [`OFFER_LEN`] bytes.
+    pub(in crate::channels) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.segment);
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&self.entry.slot.to_le_bytes());
+        out.extend_from_slice(&self.entry.generation.to_le_bytes());
+    }
+
+    /// `None` for what is none, or names an entry that no ledger has.
+    pub(in crate::channels) fn decode(mut rest: &[u8]) -> Option<Self> {
+        let offer = Self {
+            segment: take(&mut rest)?,
+            offset: u64::from_le_bytes(take(&mut rest)?),
+            len: u64::from_le_bytes(take(&mut rest)?),
+            entry: Entry {
+                slot: u32::from_le_bytes(take(&mut rest)?),
+                generation: u32::from_le_bytes(take(&mut rest)?),
+            },
+        };
+        (rest.is_empty() && Debts::is_entry(offer.entry)).then_some(offer)
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(*first)
+}

@@ -1,0 +1,238 @@
+//! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
+//!
+//! A device descriptor is a byte 1, the [`machine::Place`], for [`Access::Read`] the namespace of process numbers, the process's
+//! random id, and the name of its exchange. A process that cannot do it says 0 and why.
+
+use crate::channels::Link;
+use crate::device::Device;
+use crate::error::{Error, Misuse};
+use crate::process::Token;
+use crate::sys::{fork, machine, process_memory};
+
+const CANNOT: u8 = 0;
+const CAN: u8 = 1;
+
+/// What two processes of one machine have with each other's memory, and so what a descriptor tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::channels) enum Access {
+    /// It is lent, and mapped.
+    Lend,
+    /// It is read out of the other process.
+    Read,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::channels) struct Place {
+    machine: machine::Place,
+    /// Device and inode of the namespace that the process's number belongs to, where that matters.
+    numbers: Option<(u64, u64)>,
+    pub(in crate::channels) process: Token,
+    pub(in crate::channels) exchange: String,
+}
+
+impl Access {
+    /// The device descriptors of this process, whose exchange is at `exchange` (process, name).
+    pub(in crate::channels) fn devices(self, exchange: (Token, &str)) -> Vec<(Device, Vec<u8>)> {
+        let place = Place::here(self, exchange.0, exchange.1);
+        let place = place.as_ref().map_err(String::as_str);
+        vec![(Device::CPU, Place::describe(place))]
+    }
+
+    /// Whether two descriptors say that it works between them, or why not.
+    pub(in crate::channels) fn reaches(
+        self,
+        ours: &[u8],
+        theirs: &[u8],
+        within_process: bool,
+    ) -> Result<(), String> {
+        let ours = Place::parse(self, ours).map_err(|reason| format!("this end: {reason}"))?;
+        let theirs = Place::parse(self, theirs).map_err(|reason| format!("the peer: {reason}"))?;
+        ours.reaches(&theirs, within_process)
+    }
+
+    /// Where the peer of a pipe is, for the channel of this name.
+    pub(in crate::channels) fn peer(self, channel: &str, link: &Link) -> Result<Place, Error> {
+        let descriptor = link.peer_devices.iter().find(|(device, _)| device.is_cpu());
+        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
+        Place::parse(self, descriptor).map_err(|reason| {
+            Misuse::Other(format!("channel {channel}: the peer: {reason}")).into()
+        })
+    }
+
+    fn cannot(self) -> &'static str {
+        match self {
+            Self::Lend => "it cannot lend memory",
+            Self::Read => "it cannot read memory of other processes",
+        }
+    }
+}
+
+impl Place {
+    /// Of this process, whose exchange has this name; or why it cannot do that.
+    fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
+        let numbers = match access {
+            Access::Lend => {
+                fork::Origin::here().map_err(|error| error.to_string())?;
+                None
+            }
+            Access::Read => {
+                process_memory::probe().map_err(process_memory::why)?;
+                Some(machine::pid_namespace()?)
+            }
+        };
+        Ok(Self {
+            machine: machine::Place::here()?,
+            numbers,
+            process,
+            exchange: exchange.to_owned(),
+        })
+    }
+
+    /// As a device descriptor.
+    fn describe(place: Result<&Self, &str>) -> Vec<u8> {
+        match place {
+            Ok(place) => {
+                let mut bytes = vec![CAN];
+                bytes.extend(place.machine.encode());
+                if let Some((device, inode)) = place.numbers {
+                    bytes.extend(device.to_le_bytes());
+                    bytes.extend(inode.to_le_bytes());
+                }
+                bytes.extend(place.process);
+                bytes.extend(place.exchange.as_bytes());
+                bytes
+            }
+            Err(reason) => {
+                let end = reason.floor_char_boundary(500);
+                [&[CANNOT], &reason.as_bytes()[..end]].concat()
+            }
+        }
+    }
+
+    /// From a device descriptor; why there is none, in words.
+    fn parse(access: Access, descriptor: &[u8]) -> Result<Self, String> {
+        match descriptor.split_first() {
+            Some((&CAN, rest)) => Self::decode(access, rest),
+            Some((&CANNOT, reason)) => {
+                let reason = String::from_utf8_lossy(reason);
+                return Err(format!("{}: {reason}", access.cannot()));
+            }
+            _ => None,
+        }
+        .ok_or_else(|| "its description of where it is makes no sense here".to_owned())
+    }
+
+    fn decode(access: Access, rest: &[u8]) -> Option<Self> {
+        let (machine, mut rest) = rest.split_at_checked(machine::Place::LEN)?;
+        let mut numbers = None;
+        if access == Access::Read {
+            let (device, inode);
+            (device, rest) = rest.split_first_chunk()?;
+            (inode, rest) = rest.split_first_chunk()?;
+            numbers = Some((u64::from_le_bytes(*device), u64::from_le_bytes(*inode)));
+        }
+        let (process, exchange) = rest.split_first_chunk()?;
+        Some(Self {
+            machine: machine::Place::decode(machine)?,
+            numbers,
+            process: *process,
+            exchange: String::from_utf8(exchange.to_vec()).ok()?,
+        })
+    }
+
+    /// Whether memory of one can be had at the other, or why not.
+    fn reaches(&self, other: &Self, within_process: bool) -> Result<(), String> {
+        self.machine.meets(&other.machine, false)?;
+        if self.numbers != other.numbers {
+            return Err(
+                "the peer is in another pid namespace (another container) of this machine; share it to read its memory"
+                    .to_owned(),
+            );
+        }
+        if self.process == other.process && !within_process {
+            return Err("the peer is in this process, where xth hands memory over".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: [Access; 2] = [Access::Lend, Access::Read];
+
+    fn place(access: Access) -> Place {
+        Place::here(access, [0xa5; 16], "an exchange").unwrap()
+    }
+
+    #[test]
+    fn a_place_is_told_and_understood() {
+        for access in BOTH {
+            let here = place(access);
+            let told = Place::describe(Ok(&here));
+            assert!(told.len() < 1024);
+            assert_eq!(Place::parse(access, &told), Ok(here));
+            let cannot = Place::describe(Err("a filter"));
+            let reason = Place::parse(access, &cannot).unwrap_err();
+            assert_eq!(reason, format!("{}: a filter", access.cannot()));
+            assert!(Place::describe(Err(&"ü".repeat(2000))).len() < 1024);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_in_words() {
+        for access in BOTH {
+            let told = Place::describe(Ok(&place(access)));
+            for bad in [
+                &[][..],
+                &[2],
+                &[0xff; 40],
+                &[1; 20],
+                &told[..told.len() / 2],
+                &[&told, &[0xff][..]].concat(),
+            ] {
+                let reason = Place::parse(access, bad).unwrap_err();
+                assert!(reason.contains("no sense"), "{reason}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_difference_has_its_reason() {
+        for access in BOTH {
+            let here = place(access);
+            let there = Place {
+                process: [1; 16],
+                ..place(access)
+            };
+            assert_eq!(here.reaches(&there, false), Ok(()));
+            let other_user = Place {
+                machine: machine::Place {
+                    user: there.machine.user + 1,
+                    ..there.machine
+                },
+                ..there
+            };
+            for (other, word) in [(&other_user, "user"), (&here, "xth")] {
+                let reason = here.reaches(other, false).unwrap_err();
+                assert!(reason.contains(word), "{reason}");
+            }
+            assert_eq!(here.reaches(&here, true), Ok(()));
+        }
+    }
+
+    #[test]
+    fn numbers_of_processes_matter_to_who_reads() {
+        let here = place(Access::Read);
+        let elsewhere = Place {
+            numbers: Some((0, 0)),
+            process: [1; 16],
+            ..place(Access::Read)
+        };
+        let reason = here.reaches(&elsewhere, false).unwrap_err();
+        assert!(reason.contains("pid namespace"), "{reason}");
+        assert_eq!(place(Access::Lend).numbers, None);
+    }
+}

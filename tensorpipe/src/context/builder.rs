@@ -1,0 +1,240 @@
+//! The settings of a context: every one has a default that works, and what makes no sense is named before there is one.
+
+use std::sync::Arc;
+
+use super::{Context, Inner};
+use crate::channels::{self, Channel};
+use crate::config::{ConnectPolicy, Limits, Timeouts};
+use crate::device::{Pool, PoolOptions};
+use crate::error::Misuse;
+use crate::pipe::Budget;
+use crate::route::Threshold;
+use crate::sync::{AtomicBool, Mutex};
+use crate::transports::{self, Transport};
+
+/// Makes a [`Context`]. Every setting has a default that works.
+#[derive(Default)]
+pub struct ContextBuilder {
+    name: Option<String>,
+    transports: Option<Vec<Arc<dyn Transport>>>,
+    channels: Option<Vec<Arc<dyn Channel>>>,
+    thresholds: Vec<(String, Threshold)>,
+    limits: Limits,
+    timeouts: Timeouts,
+    connect: ConnectPolicy,
+    pool: Option<Pool>,
+}
+
+impl std::fmt::Debug for ContextBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContextBuilder")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ContextBuilder {
+    /// The name under which peers see this context, in errors and logs; at most 256 bytes. Default `PROGRAM:PID`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The transports, most preferred first. Default: `memory`, `shm`, `tcp`.
+    pub fn transports(mut self, transports: impl IntoIterator<Item = Arc<dyn Transport>>) -> Self {
+        self.transports = Some(transports.into_iter().collect());
+        self
+    }
+
+    /// Puts a transport before the others.
+    pub fn prefer_transport(mut self, transport: impl Transport) -> Self {
+        self.transports
+            .get_or_insert_with(transports::builtin)
+            .insert(0, Arc::new(transport));
+        self
+    }
+
+    /// The channels, most preferred first. Default: `xth`, `lease`, `cma`, `basic`.
+    pub fn channels(mut self, channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
+        self.channels = Some(channels.into_iter().collect());
+        self
+    }
+
+    /// Puts a channel before the others.
+    pub fn prefer_channel(mut self, channel: impl Channel) -> Self {
+        self.channels
+            .get_or_insert_with(channels::builtin)
+            .insert(0, Arc::new(channel));
+        self
+    }
+
+    /// From which size on `channel` [pays](crate::Pays), otherwise than it says of itself: the sender's choice, of which the reader knows
+    /// nothing. Of several entries that fit, the last one counts. What comes of it is in a pipe's
+    /// [`Route`](crate::Route).
+    pub fn threshold(mut self, channel: impl Into<String>, threshold: Threshold) -> Self {
+        self.thresholds.push((channel.into(), threshold));
+        self
+    }
+
+    /// What is received, and how much of it at once.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Bounds on waiting.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// How `connect` waits for a listener that is not there yet.
+    pub fn connect_policy(mut self, policy: ConnectPolicy) -> Self {
+        self.connect = policy;
+        self
+    }
+
+    /// The pool of memory for received tensors. Default: one of the context's own.
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// The context.
+    ///
+    /// # Errors
+    /// [`Misuse::Config`] for settings that make no sense.
+    pub fn build(self) -> Result<Context, Misuse> {
+        self.limits.check()?;
+        let name = self.name.unwrap_or_else(default_name);
+        let config = |what, wanted: &str, found: String| Misuse::Config {
+            what,
+            wanted: wanted.to_owned(),
+            found,
+        };
+        if name.len() > 256 {
+            return Err(config(
+                "the context's name",
+                "at most 256 bytes long",
+                format!("{} bytes", name.len()),
+            ));
+        }
+        let transports = self.transports.unwrap_or_else(transports::builtin);
+        let channels = self.channels.unwrap_or_else(channels::builtin);
+        unique(
+            "transport names",
+            transports.iter().map(|transport| transport.name()),
+        )?;
+        unique(
+            "channel names",
+            channels.iter().map(|channel| channel.name()),
+        )?;
+        if transports.is_empty() || transports.len() > 32 || channels.len() > 32 {
+            let found = format!("{} and {}", transports.len(), channels.len());
+            return Err(config(
+                "the number of transports and channels",
+                "1 to 32 and 0 to 32",
+                found,
+            ));
+        }
+        for (channel, threshold) in &self.thresholds {
+            let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
+            known("the channel of a threshold", channel, &names)?;
+            let names: Vec<_> = transports.iter().map(|known| known.name()).collect();
+            if let Some(transport) = &threshold.transport {
+                known("the transport of a threshold", transport, &names)?;
+            }
+        }
+        let inner = Inner {
+            name: name.into(),
+            transports,
+            channels,
+            thresholds: self.thresholds,
+            budget: Budget::new(self.limits.receive_budget),
+            limits: self.limits,
+            timeouts: self.timeouts,
+            connect: self.connect,
+            pool: self
+                .pool
+                .unwrap_or_else(|| Pool::new(PoolOptions::default())),
+            pipes: Mutex::new(Vec::new()),
+            listeners: Mutex::new(Vec::new()),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Context {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+fn default_name() -> String {
+    let program = std::env::current_exe()
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let mut program = program.unwrap_or_else(|| "process".to_owned());
+    program.truncate(program.floor_char_boundary(200));
+    format!("{program}:{}", std::process::id())
+}
+
+fn known(what: &'static str, name: &str, names: &[&str]) -> Result<(), Misuse> {
+    if names.contains(&name) {
+        return Ok(());
+    }
+    Err(Misuse::Config {
+        what,
+        wanted: format!("one of the context's: {}", names.join(", ")),
+        found: format!("`{name}`"),
+    })
+}
+
+fn unique(what: &'static str, names: impl Iterator<Item = &'static str>) -> Result<(), Misuse> {
+    let mut seen = std::collections::HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Misuse::Config {
+                what,
+                wanted: "different from each other".to_owned(),
+                found: format!("`{name}` twice"),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Pays;
+
+    #[test]
+    fn the_defaults_are_valid_and_bad_settings_are_named() {
+        assert!(Context::new().name().contains(':'));
+        let tiny = Limits {
+            window_bytes: 5,
+            ..Limits::default()
+        };
+        let error = Context::builder().limits(tiny).build().unwrap_err();
+        assert!(error.to_string().contains("window_bytes"), "{error}");
+        let twice = Context::builder()
+            .prefer_channel(channels::BasicChannel::new())
+            .build()
+            .unwrap_err();
+        assert!(twice.to_string().contains("`basic` twice"), "{twice}");
+        for (channel, transport, words) in [
+            (
+                "cmma",
+                "tcp",
+                "the channel of a threshold must be one of the context's: xth, lease, cma, basic, got `cmma`",
+            ),
+            (
+                "cma",
+                "tpc",
+                "the transport of a threshold must be one of the context's: memory, shm, tcp, got `tpc`",
+            ),
+        ] {
+            let threshold = Threshold::new(Pays::LastResort).over(transport);
+            let unknown = Context::builder().threshold(channel, threshold).build();
+            assert_eq!(unknown.unwrap_err().to_string(), words);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the caller did wrong. Nothing was sent or changed, and each says what to do instead.
+
+use crate::device::Device;
+use crate::tensor::DType;
+
+/// The caller asked for something that cannot be done; nothing was sent or changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// The URL is not of the form `transport://address`.
+    #[error("`{url}` is not an address: {reason}; write for example `tcp://127.0.0.1:5000`")]
+    Address {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An allocation does not fit the descriptor it answers.
+    #[error(
+        "the allocation does not fit the message: {reason}; build it with `Allocation::for_descriptor`"
+    )]
+    Allocation {
+        /// Which part and how.
+        reason: String,
+    },
+    /// Memory is not aligned for the wanted element type.
+    #[error(
+        "{dtype} needs an alignment of {wanted} bytes, this memory has {found}; call `to_aligned()` first"
+    )]
+    Alignment {
+        /// The element type of the view.
+        dtype: DType,
+        /// The alignment it needs, in bytes.
+        wanted: usize,
+        /// The alignment found, in bytes.
+        found: usize,
+    },
+    /// A configuration value is out of range.
+    #[error("{what} must be {wanted}, got {found}")]
+    Config {
+        /// The setting.
+        what: &'static str,
+        /// The accepted values.
+        wanted: String,
+        /// The value given.
+        found: String,
+    },
+    /// A device name is not a lower-case word of at most 15 characters, or its index is missing.
+    #[error(
+        "`{0}` is not a device: write a lower-case kind of at most 15 characters and an index, as in `cuda:0`"
+    )]
+    Device(String),
+    /// The view asked for another element type than the tensor has.
+    #[error("this tensor holds {found}, not {wanted}")]
+    DType {
+        /// The type asked for.
+        wanted: DType,
+        /// The type held.
+        found: DType,
+    },
+    /// No tokio runtime is running on this thread.
+    #[error(
+        "no tokio runtime on this thread; call it from inside one, or use `tensorpipe::blocking`"
+    )]
+    NoRuntime,
+    /// The bytes of a tensor live on a device that the CPU cannot read.
+    #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]
+    NotOnCpu(Device),
+    /// A reader wants a part of a message on a device where it cannot be put.
+    #[error("{what} cannot be read to {device}: {reason}")]
+    OutOfReach {
+        /// Which payload or tensor.
+        what: String,
+        /// The device asked for.
+        device: Device,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// Rows that a tensor does not have.
+    #[error(
+        "rows {}..{} of a tensor that has {rows}; stay within its first dimension", .range.start, .range.end
+    )]
+    Rows {
+        /// The rows asked for.
+        range: std::ops::Range<u64>,
+        /// The rows there are.
+        rows: u64,
+    },
+    /// Shape and length disagree.
+    #[error("a {dtype} tensor of shape {shape:?} takes {wanted} bytes, got {found}")]
+    Shape {
+        /// Element type.
+        dtype: DType,
+        /// The shape given.
+        shape: Vec<u64>,
+        /// Bytes that the shape needs; `u64::MAX` when it overflows.
+        wanted: u64,
+        /// Bytes given.
+        found: u64,
+    },
+    /// A message exceeds a limit that this side or the peer has set.
+    #[error("{what} of {found} exceeds the limit of {limit}; raise `Limits::{field}` on {side}")]
+    TooLarge {
+        /// Which part of the message.
+        what: &'static str,
+        /// Its size, in bytes or items.
+        found: u64,
+        /// The limit.
+        limit: u64,
+        /// The field of [`Limits`](crate::Limits).
+        field: &'static str,
+        /// Whose limit it is: `this side` or `the peer`.
+        side: &'static str,
+    },
+    /// More writes are queued than allowed.
+    #[error(
+        "{0} writes are queued and not yet handed over; await some of them before queueing more"
+    )]
+    TooManyWrites(usize),
+    /// A transport that the context does not have.
+    #[error("this context has no transport `{name}`: {reason}")]
+    UnknownTransport {
+        /// The scheme of the URL.
+        name: String,
+        /// Why it is not there, or which there are.
+        reason: String,
+    },
+    /// An element type that the other side of a conversion does not have.
+    #[error("{library} has no {dtype} tensors; convert to {instead} first")]
+    UnsupportedDType {
+        /// Which library lacks it.
+        library: &'static str,
+        /// The element type, as the library that has it writes it.
+        dtype: String,
+        /// What both have.
+        instead: &'static str,
+    },
+    /// Anything else, said in words.
+    #[error("{0}")]
+    Other(String),
+}

@@ -1,0 +1,107 @@
+//! What the peer did wrong: never a bare string for a fault of the protocol.
+
+/// What the peer did wrong; the pipe ends with it, this process does not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerFault {
+    /// The connection does not begin with this protocol's magic bytes.
+    #[error("it does not speak this protocol: its first bytes are \"{first}\"{hint}")]
+    BadMagic {
+        /// What came instead, with escapes where it is not text.
+        first: String,
+        /// What that looks like.
+        hint: &'static str,
+    },
+    /// It needs a version that this side does not speak.
+    #[error(
+        "it speaks versions {low} to {high} of the protocol, this side {our_low} to {our_high}; upgrade the older one"
+    )]
+    Version {
+        /// The lowest it speaks.
+        low: u16,
+        /// The highest it speaks.
+        high: u16,
+        /// The lowest spoken here.
+        our_low: u16,
+        /// The highest spoken here.
+        our_high: u16,
+    },
+    /// A frame ends before its fields do.
+    #[error("a {frame} frame is cut short")]
+    Truncated {
+        /// The frame.
+        frame: &'static str,
+    },
+    /// A field has a value that means nothing.
+    #[error("a {frame} frame holds {what}")]
+    Malformed {
+        /// The frame.
+        frame: &'static str,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A frame is longer than this side allows.
+    #[error("a {frame} frame of {len} bytes exceeds the limit of {limit}")]
+    FrameTooLarge {
+        /// The frame.
+        frame: &'static str,
+        /// Its length, in bytes.
+        len: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// A part of a message is larger than this side allows.
+    #[error("{what} of {found} exceeds this side's limit of {limit}")]
+    LimitExceeded {
+        /// The part.
+        what: &'static str,
+        /// Bytes or items.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A frame kind that this version does not know, not marked as optional.
+    #[error("it sent a frame of the unknown kind {kind}")]
+    UnknownFrame {
+        /// The kind's code.
+        kind: u8,
+    },
+    /// A known frame where it has no meaning.
+    #[error("it sent a {frame} frame {when}")]
+    Unexpected {
+        /// The frame.
+        frame: &'static str,
+        /// At which point.
+        when: &'static str,
+    },
+    /// It names a message or part that is not under way.
+    #[error("a {frame} frame names message {message}, which is not under way")]
+    UnknownMessage {
+        /// The frame.
+        frame: &'static str,
+        /// The message.
+        message: u64,
+    },
+    /// It sent more than it was given credit for.
+    #[error("it sent {what} beyond its credit of {limit}")]
+    CreditExceeded {
+        /// What.
+        what: &'static str,
+        /// The cumulative limit.
+        limit: u64,
+    },
+    /// It chose something that was not offered.
+    #[error("its answer names {what}, which was not offered")]
+    NotOffered {
+        /// The choice.
+        what: String,
+    },
+    /// A channel's own bytes make no sense.
+    #[error("channel `{channel}`: {what}")]
+    Channel {
+        /// The channel.
+        channel: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+}

@@ -1,0 +1,359 @@
+//! Which channel carries a part: the sender's choice, by size and by where the part lies.
+//!
+//! It is made of the channels' thresholds once for a pipe; what is left for each part is a few compares. What a route prints
+//! is asked of the same [`choose`](ChannelChoice::choose), at every size where its answer may change: so it is what happens.
+
+mod words;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, OnceLock};
+
+use super::setback::Setback;
+use super::threshold::{Pays, Threshold, pays};
+use crate::device::{Device, MemoryKind};
+
+/// What carries the parts that this side sends over a pipe, by size and by where they lie.
+///
+/// A part rides in the message's own frame, as far as the reader's [`Limits`](crate::Limits) leave room there, unless a channel
+/// [pays](Pays) for its size; of those that do, the one of the highest priority carries it. What no channel pays for, and no
+/// frame takes, is carried by the one that would pay soonest.
+///
+/// It is printed as `heap: in the frame <= 64 KiB, basic < 4 MiB, cma above`. That is about a part that is its message's only one: the
+/// parts of one message share the frame's room, `Limits::eager_message`.
+#[derive(Clone)]
+pub struct ChannelChoice {
+    now: Arc<Table>,
+    /// Where the pipe stays on another transport, the choice there.
+    stayed: Option<(Arc<OnceLock<String>>, Arc<Table>)>,
+}
+
+/// Sizes that are carried alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Band {
+    /// Where the part lies.
+    pub source: Device,
+    /// In which memory there.
+    pub memory: MemoryKind,
+    /// Where it goes.
+    pub target: Device,
+    /// How long it is, in bytes. A part without bytes rides in the frame.
+    pub sizes: RangeInclusive<u64>,
+    /// What carries it.
+    pub carrier: Carrier,
+}
+
+/// What carries a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// The message's own frame.
+    Frame,
+    /// The channel of this name.
+    Channel(&'static str),
+    /// Nothing: a message with it is refused.
+    Nothing,
+}
+
+/// A channel of a pipe, as the choice sees it.
+pub(crate) struct Served<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) pairs: &'a [(Device, Device)],
+    /// Its own entries.
+    pub(crate) thresholds: Vec<Threshold>,
+    pub(crate) setback: Setback,
+}
+
+/// What a frame takes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameRoom {
+    /// Of one part.
+    pub(crate) part: u64,
+    /// Of all parts of a message.
+    pub(crate) message: u64,
+}
+
+impl FrameRoom {
+    /// Of a part that is its message's only one.
+    fn alone(self) -> u64 {
+        self.part.min(self.message)
+    }
+}
+
+/// The choice over one transport.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+    frame: FrameRoom,
+}
+
+/// Everything for one place.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    source: Device,
+    memory: MemoryKind,
+    target: Device,
+    /// From main memory to main memory.
+    rides: bool,
+    /// By priority.
+    candidates: Vec<Candidate>,
+    /// The least size for which any of them is better than the frame.
+    pays_from: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Candidate {
+    /// Its number on the pipe.
+    channel: u8,
+    name: &'static str,
+    pays: Pays,
+    setback: Setback,
+}
+
+/// From which size on what carries a part.
+type Bands = Vec<(u64, Carrier)>;
+
+/// How a part goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// In the message's frame.
+    Frame,
+    /// By the channel of this number.
+    Channel(u8),
+}
+
+impl Table {
+    /// `served` by priority, and what the context says otherwise of channels by their names.
+    pub(crate) fn new(
+        served: &[Served<'_>],
+        own: &[(String, Threshold)],
+        transport: &str,
+        frame: FrameRoom,
+    ) -> Self {
+        let main = MemoryKind::MAIN.map(|memory| Row::new(Device::CPU, memory, Device::CPU));
+        let mut rows = Vec::from(main);
+        for (channel, served) in served.iter().enumerate() {
+            for (source, target) in served.pairs {
+                let device = [MemoryKind::Device(source.kind)];
+                let kinds = if source.is_cpu() {
+                    &MemoryKind::MAIN[..]
+                } else {
+                    &device
+                };
+                for memory in kinds {
+                    let own = own.iter().filter(|(name, _)| name == served.name);
+                    let own = own.map(|(_, threshold)| threshold);
+                    let Some(pays) = pays(&served.thresholds, own, transport, *memory) else {
+                        continue;
+                    };
+                    let at = rows
+                        .iter()
+                        .position(|row| row.is(*source, *memory, *target));
+                    let at = at.unwrap_or_else(|| {
+                        rows.push(Row::new(*source, *memory, *target));
+                        rows.len() - 1
+                    });
+                    rows[at].add(Candidate {
+                        channel: channel as u8,
+                        name: served.name,
+                        pays,
+                        setback: served.setback.clone(),
+                    });
+                }
+            }
+        }
+        Self { rows, frame }
+    }
+
+    fn row(&self, source: Device, memory: MemoryKind, target: Device) -> Option<&Row> {
+        let mut rows = self.rows.iter();
+        rows.find(|row| row.is(source, memory, target))
+    }
+}
+
+impl Row {
+    fn new(source: Device, memory: MemoryKind, target: Device) -> Self {
+        Self {
+            source,
+            memory,
+            target,
+            rides: source.is_cpu() && target.is_cpu(),
+            candidates: Vec::new(),
+            pays_from: u64::MAX,
+        }
+    }
+
+    fn add(&mut self, candidate: Candidate) {
+        if let Pays::From(bytes) = candidate.pays {
+            self.pays_from = self.pays_from.min(bytes);
+        }
+        self.candidates.push(candidate);
+    }
+
+    fn is(&self, source: Device, memory: MemoryKind, target: Device) -> bool {
+        self.memory == memory && self.target == target && self.source == source
+    }
+
+    /// `room`: what a frame takes of a part.
+    fn choose(&self, room: u64, len: u64, carries: impl Fn(u8) -> bool) -> Option<Way> {
+        let rides = len == 0 || self.rides && len <= room;
+        // As most parts do: there is nothing more to be looked at.
+        if rides && len < self.pays_from {
+            return Some(Way::Frame);
+        }
+        let mut soonest: Option<(u64, u8)> = None;
+        for candidate in &self.candidates {
+            let (channel, pays) = (candidate.channel, candidate.pays());
+            if !carries(channel) {
+                continue;
+            }
+            let misses_by = pays.misses_by(len);
+            if len > 0 && pays.beats_frame(len) || !rides && misses_by == 0 {
+                return Some(Way::Channel(channel));
+            }
+            if soonest.is_none_or(|(least, _)| misses_by < least) {
+                soonest = Some((misses_by, channel));
+            }
+        }
+        match rides {
+            true => Some(Way::Frame),
+            false => soonest.map(|(_, channel)| Way::Channel(channel)),
+        }
+    }
+
+    /// Sizes from which on the answer may be another one, without the first.
+    fn borders(&self, frame: FrameRoom) -> BTreeSet<u64> {
+        let of_channels = self.candidates.iter().filter_map(|candidate| {
+            let Pays::From(bytes) = candidate.pays else {
+                return None;
+            };
+            Some(bytes)
+        });
+        let of_frame = frame.alone().checked_add(1);
+        of_channels.chain(of_frame).collect()
+    }
+
+    fn carrier(&self, frame: FrameRoom, len: u64) -> Carrier {
+        match self.choose(frame.alone(), len, |_| true) {
+            None => Carrier::Nothing,
+            Some(Way::Frame) => Carrier::Frame,
+            Some(Way::Channel(channel)) => {
+                let mut candidates = self.candidates.iter();
+                let chosen = candidates.find(|candidate| candidate.channel == channel);
+                chosen.map_or(Carrier::Nothing, |chosen| Carrier::Channel(chosen.name))
+            }
+        }
+    }
+
+    /// From which size on what carries it, from 1 byte on.
+    fn bands(&self, frame: FrameRoom) -> Bands {
+        let mut bands = vec![(1, self.carrier(frame, 1))];
+        for from in self.borders(frame).range(2..) {
+            let carrier = self.carrier(frame, *from);
+            if bands.last().is_none_or(|(_, last)| *last != carrier) {
+                bands.push((*from, carrier));
+            }
+        }
+        bands
+    }
+}
+
+impl Candidate {
+    /// As things are.
+    fn pays(&self) -> Pays {
+        match self.setback.sending() {
+            None => self.pays,
+            Some(_) => Pays::LastResort,
+        }
+    }
+}
+
+impl ChannelChoice {
+    /// `stayed`: the choice where the pipe stays on another transport, once its reason is there.
+    pub(crate) fn new(now: Table, stayed: Option<(Arc<OnceLock<String>>, Table)>) -> Self {
+        Self {
+            now: Arc::new(now),
+            stayed: stayed.map(|(because, table)| (because, Arc::new(table))),
+        }
+    }
+
+    fn table(&self) -> &Table {
+        match &self.stayed {
+            Some((because, table)) if because.get().is_some() => table,
+            _ => &self.now,
+        }
+    }
+
+    /// How a part goes, after others of its message that take up `riding` bytes of the frame. `carries` tells of a channel whether
+    /// it can carry just this one.
+    pub(crate) fn choose(
+        &self,
+        (source, memory): (Device, MemoryKind),
+        target: Device,
+        len: u64,
+        riding: u64,
+        carries: impl Fn(u8) -> bool,
+    ) -> Option<Way> {
+        let table = self.table();
+        let row = table.row(source, memory, target)?;
+        let left = table.frame.message.saturating_sub(riding);
+        row.choose(table.frame.part.min(left), len, carries)
+    }
+
+    /// Another device than main memory where such a part can go, and by which channel.
+    pub(crate) fn elsewhere(
+        &self,
+        (source, memory): (Device, MemoryKind),
+        len: u64,
+        carries: impl Fn(u8) -> bool,
+    ) -> Option<(Way, Device)> {
+        let rows = self.table().rows.iter();
+        let mut rows = rows.filter(|row| row.source == source && row.memory == memory);
+        rows.find_map(|row| Some((row.choose(0, len, &carries)?, row.target)))
+    }
+
+    /// What carries a part that is its message's only one. `Nothing` also where no channel serves these devices.
+    pub fn carrier(&self, source: Device, memory: MemoryKind, target: Device, len: u64) -> Carrier {
+        let table = self.table();
+        let row = table.row(source, memory, target);
+        row.map_or(Carrier::Nothing, |row| row.carrier(table.frame, len))
+    }
+
+    /// The same for every place and size, place by place, smaller sizes first.
+    pub fn bands(&self) -> Vec<Band> {
+        let table = self.table();
+        let mut all = Vec::new();
+        for row in &table.rows {
+            let bands = row.bands(table.frame);
+            let ends = bands.iter().skip(1).map(|(from, _)| from - 1);
+            let ends = ends.chain([u64::MAX]);
+            all.extend(bands.iter().zip(ends).map(|((from, carrier), end)| Band {
+                source: row.source,
+                memory: row.memory,
+                target: row.target,
+                sizes: *from..=end,
+                carrier: *carrier,
+            }));
+        }
+        all
+    }
+}
+
+impl PartialEq for ChannelChoice {
+    fn eq(&self, other: &Self) -> bool {
+        self.table() == other.table()
+    }
+}
+
+impl Eq for ChannelChoice {}
+
+impl fmt::Debug for ChannelChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChannelChoice").field(self.table()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

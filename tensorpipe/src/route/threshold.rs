@@ -1,0 +1,162 @@
+//! The entries of the table by which the sender chooses a channel: from which size on it pays, over what, for which memory.
+
+use std::borrow::Cow;
+
+use crate::device::MemoryKind;
+
+/// What a frame takes of a part where nobody says otherwise, and a byte more: what rides nowhere is at least so long, as far
+/// as the choice minds.
+const BEYOND: u64 = (64 << 10) + 1;
+
+/// From which size on a channel pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pays {
+    /// Parts of this many bytes and more are better off over it than in the message's frame, or over a channel of less priority.
+    /// Up to 64 KiB that is said of the frame alone: where that has no room it pays for smaller parts, too.
+    From(u64),
+    /// Whatever has no room in the frame is, and what has is better off there.
+    BeyondFrame,
+    /// Nothing is, but what no other channel carries.
+    LastResort,
+}
+
+/// An entry of the table by which the sender chooses: when a channel [`Pays`], over a transport, for a kind of memory.
+///
+/// A channel brings its own ([`Channel::thresholds`](crate::channels::Channel::thresholds)); a context may say otherwise
+/// ([`ContextBuilder::threshold`](crate::ContextBuilder::threshold)). What comes of them for a pipe is in its
+/// [`Route`](crate::Route).
+///
+/// ```
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tensorpipe::{Context, MemoryKind, Pays, Threshold};
+///
+/// let context = Context::builder()
+///     // Ordinary memory is read by `cma` from 16 MiB on where the pipe is a tcp connection,
+///     .threshold("cma", Threshold::new(Pays::From(16 << 20)).over("tcp"))
+///     // and what lies in the pool is lent only from 64 KiB on.
+///     .threshold("lease", Threshold::new(Pays::From(64 << 10)).of(MemoryKind::Pool))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Threshold {
+    /// When it pays.
+    pub pays: Pays,
+    /// Where the pipe goes over this transport; over any where it is `None`.
+    pub transport: Option<Cow<'static, str>>,
+    /// For this kind of memory; for all of the channel's where it is `None`.
+    pub memory: Option<MemoryKind>,
+}
+
+impl Threshold {
+    /// Over every transport, for all memory.
+    pub const fn new(pays: Pays) -> Self {
+        Self {
+            pays,
+            transport: None,
+            memory: None,
+        }
+    }
+
+    /// Only where the pipe goes over this transport.
+    #[must_use]
+    pub fn over(mut self, transport: impl Into<Cow<'static, str>>) -> Self {
+        self.transport = Some(transport.into());
+        self
+    }
+
+    /// Only for this kind of memory.
+    #[must_use]
+    pub const fn of(mut self, memory: MemoryKind) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
+    fn fits(&self, transport: &str, memory: MemoryKind) -> bool {
+        let over = self.transport.as_deref();
+        over.is_none_or(|over| over == transport) && self.memory.is_none_or(|own| own == memory)
+    }
+}
+
+/// When a channel pays whose own entries are `shipped` and about which a context says `own`, the last word first. `None`: it
+/// does not carry such memory, whatever the context says.
+pub(super) fn pays<'a>(
+    shipped: &[Threshold],
+    own: impl DoubleEndedIterator<Item = &'a Threshold>,
+    transport: &str,
+    memory: MemoryKind,
+) -> Option<Pays> {
+    let fits = |threshold: &&Threshold| threshold.fits(transport, memory);
+    let shipped = shipped.iter().find(fits)?;
+    let own = own.rev().find(fits);
+    Some(own.unwrap_or(shipped).pays)
+}
+
+impl Pays {
+    /// Whether it is better than the frame for a part of this length.
+    pub(super) fn beats_frame(self, len: u64) -> bool {
+        matches!(self, Self::From(bytes) if bytes <= len)
+    }
+
+    /// By how many bytes a part of this length is too short for it, where the frame has no room.
+    pub(super) fn misses_by(self, len: u64) -> u64 {
+        match self {
+            Self::From(bytes) => bytes.saturating_sub(len.max(BEYOND)),
+            Self::BeyondFrame => 0,
+            Self::LastResort => u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_entry_that_fits_counts_and_a_context_has_the_last_word() {
+        let shipped = [
+            Threshold::new(Pays::LastResort).over("shm"),
+            Threshold::new(Pays::From(100)).of(MemoryKind::Heap),
+            Threshold::new(Pays::From(200)).of(MemoryKind::Pool),
+        ];
+        let said =
+            |own: &[Threshold], transport, memory| pays(&shipped, own.iter(), transport, memory);
+        assert_eq!(said(&[], "shm", MemoryKind::Pool), Some(Pays::LastResort));
+        assert_eq!(said(&[], "tcp", MemoryKind::Pool), Some(Pays::From(200)));
+        assert_eq!(said(&[], "tcp", MemoryKind::Borrowed), None);
+        let own = [
+            Threshold::new(Pays::From(1)),
+            Threshold::new(Pays::From(2)).over("tcp"),
+            Threshold::new(Pays::BeyondFrame)
+                .over("tcp")
+                .of(MemoryKind::Pool),
+        ];
+        assert_eq!(said(&own, "shm", MemoryKind::Heap), Some(Pays::From(1)));
+        assert_eq!(said(&own, "tcp", MemoryKind::Heap), Some(Pays::From(2)));
+        assert_eq!(said(&own, "tcp", MemoryKind::Pool), Some(Pays::BeyondFrame));
+        let borrowed = said(&own, "tcp", MemoryKind::Borrowed);
+        assert_eq!(borrowed, None, "nobody makes it carry what it cannot");
+    }
+
+    #[test]
+    fn a_small_threshold_is_about_the_frame_and_a_large_one_about_the_channels_behind() {
+        let (small, large) = (Pays::From(4097), Pays::From(4 << 20));
+        for (pays, len, beats_frame, misses_by) in [
+            (small, 1, false, 0),
+            (small, 4096, false, 0),
+            (small, 4097, true, 0),
+            (large, 1, false, (4 << 20) - BEYOND),
+            (large, (4 << 20) - 1, false, 1),
+            (large, 4 << 20, true, 0),
+            (Pays::BeyondFrame, 1, false, 0),
+            (Pays::BeyondFrame, u64::MAX, false, 0),
+            (Pays::LastResort, u64::MAX, false, u64::MAX),
+        ] {
+            assert_eq!(pays.beats_frame(len), beats_frame, "{pays:?} {len}");
+            assert_eq!(pays.misses_by(len), misses_by, "{pays:?} {len}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! A child process at the other end of a pipe, which does what messages tell it.
+//!
+//! What it can do is its test binary's: words in a message's metadata, an answer in the next one's.
+
+use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::{Context, Message, Pipe, Tensor};
+
+use crate::{Child, soon};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Peer {
+    /// The process, in the role `peer`.
+    pub child: Child,
+    /// The pipe to it.
+    pub pipe: Pipe,
+}
+
+impl Peer {
+    /// Listens, and has a child connect to `TEST_URL`.
+    ///
+    /// # Panics
+    /// When it does not, like everything here.
+    pub async fn start(context: &Context, variables: &[(&str, &str)]) -> Self {
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let variables = [variables, &[("TEST_URL", &url)]].concat();
+        let child = Child::start("peer", &variables);
+        let pipe = soon("a child", listener.accept()).await.unwrap();
+        Self { child, pipe }
+    }
+
+    /// Has it do something; what it answers.
+    pub async fn told(&self, what: &str) -> String {
+        self.pipe.send(Message::new(what.to_owned())).unwrap();
+        self.answer(what).await
+    }
+
+    /// What it answers to what it was told.
+    pub async fn answer(&self, what: &str) -> String {
+        let answer = soon(what, self.pipe.read()).await.unwrap();
+        String::from_utf8(answer.metadata.to_vec()).unwrap()
+    }
+
+    /// Has it make a tensor of [`pattern`]`(len, seed)` and send it.
+    pub async fn gives(&self, len: usize, seed: u64) -> Tensor {
+        let ask = Message::new(format!("give {len} {seed}"));
+        self.pipe.send(ask).unwrap();
+        let mut message = soon("a tensor", self.pipe.read()).await.unwrap();
+        assert_eq!(&message.metadata[..], b"given");
+        let tensor = message.tensors.remove(0).tensor;
+        assert_eq!(tensor.shape(), [len as u64]);
+        check(&tensor, seed);
+        tensor
+    }
+}
+
+/// Compares a tensor with [`pattern`] of its length and this seed.
+///
+/// # Panics
+/// Where they differ.
+#[track_caller]
+pub fn check(tensor: &Tensor, seed: u64) {
+    let bytes = tensor.as_bytes().unwrap();
+    assert_same(bytes, &pattern(bytes.len(), seed), "a tensor");
+}

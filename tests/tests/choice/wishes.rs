@@ -1,0 +1,113 @@
+//! A context says otherwise than its channels, and brings channels of its own.
+
+use std::sync::Arc;
+
+use tensorpipe::channels::{BasicChannel, Channel, Lane, Link};
+use tensorpipe::{Carrier, Device, Error, Limits, MemoryKind, Pays, Threshold};
+
+use super::scene::{Scene, between_processes, within_process};
+
+const MIB: u64 = 1 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_context_has_the_last_word_on_its_own_sending() {
+    let lend = Threshold::new(Pays::From(2 * MIB)).of(MemoryKind::Pool);
+    let scene = Scene::with("tcp", between_processes, Limits::default(), |builder| {
+        builder
+            .threshold("cma", Threshold::new(Pays::LastResort))
+            .threshold("cma", Threshold::new(Pays::From(MIB)).over("tcp"))
+            .threshold("lease", lend)
+    })
+    .await;
+    let words = scene.client.route().to_string();
+    let ours = "\n  heap: in the frame <= 64 KiB, basic < 1 MiB, cma above\
+                \n  pool: in the frame <= 64 KiB, basic < 1 MiB, cma < 2 MiB, lease above\
+                \n  borrowed: in the frame <= 4 KiB, lease above";
+    assert!(words.contains(ours), "{words}");
+    for (memory, len, carrier) in [
+        (MemoryKind::Heap, MIB - 1, Carrier::Channel("basic")),
+        (MemoryKind::Heap, MIB, Carrier::Channel("cma")),
+        (MemoryKind::Pool, 5000, Carrier::Frame),
+        (MemoryKind::Pool, MIB - 1, Carrier::Channel("basic")),
+        (MemoryKind::Pool, MIB, Carrier::Channel("cma")),
+        (MemoryKind::Pool, 2 * MIB, Carrier::Channel("lease")),
+    ] {
+        assert_eq!(scene.sends(memory, len).await, carrier, "{len}:\n{words}");
+    }
+    // The other end has not asked for anything.
+    let theirs = scene.server.route().to_string();
+    let usual = "\n  heap: in the frame <= 64 KiB, basic < 4 MiB, cma above\
+                 \n  pool, borrowed: in the frame <= 4 KiB, lease above";
+    assert!(theirs.contains(usual), "{theirs}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_rings_cma_is_used_by_who_wants_it() {
+    let wish = Threshold::new(Pays::From(MIB)).over("shm");
+    let scene = Scene::with("shm", between_processes, Limits::default(), |builder| {
+        builder.threshold("cma", wish)
+    })
+    .await;
+    for (len, carrier) in [(MIB - 1, "basic"), (MIB, "cma")] {
+        let found = scene.sends(MemoryKind::Heap, len).await;
+        assert_eq!(found, Carrier::Channel(carrier));
+    }
+}
+
+/// Does what `basic` does, under a name of its own and where it says.
+struct Own(BasicChannel);
+
+impl Channel for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        self.0.devices()
+    }
+
+    fn thresholds(&self) -> Vec<Threshold> {
+        let heap = Threshold::new(Pays::From(100_000)).of(MemoryKind::Heap);
+        vec![heap.over("tcp")]
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        self.0.open(link)
+    }
+}
+
+fn with_own() -> Vec<Arc<dyn Channel>> {
+    let own: Arc<dyn Channel> = Arc::new(Own(BasicChannel::new()));
+    [vec![own], within_process()].concat()
+}
+
+#[tokio::test]
+async fn a_channel_of_ones_own_takes_part() {
+    let scene = Scene::over("tcp", with_own).await;
+    let words = scene.client.route().to_string();
+    let lines = "\n  heap: in the frame <= 4 KiB, xth <= 99999 B, own above\
+                 \n  pool, borrowed: in the frame <= 4 KiB, xth above";
+    assert!(words.contains(lines), "{words}");
+    for (memory, len, carrier) in [
+        (MemoryKind::Heap, 99_999, "xth"),
+        (MemoryKind::Heap, 100_000, "own"),
+        (MemoryKind::Pool, 100_000, "xth"),
+    ] {
+        let found = scene.sends(memory, len).await;
+        assert_eq!(found, Carrier::Channel(carrier), "{words}");
+    }
+    // Over another transport it says nothing of itself, and carries nothing; nor can a context make it.
+    let scene = Scene::with("memory", with_own, Limits::default(), |builder| {
+        builder.threshold("own", Threshold::new(Pays::From(1)))
+    })
+    .await;
+    let found = scene.sends(MemoryKind::Heap, MIB).await;
+    assert_eq!(found, Carrier::Channel("xth"));
+    // But over the one that it knows.
+    let scene = Scene::with("tcp", with_own, Limits::default(), |builder| {
+        builder.threshold("own", Threshold::new(Pays::From(1)))
+    })
+    .await;
+    let found = scene.sends(MemoryKind::Heap, 10).await;
+    assert_eq!(found, Carrier::Channel("own"));
+}
