@@ -30,7 +30,7 @@ impl Progress {
 
     /// Prints a line to stdout without disturbing the bar.
     pub(crate) fn print(&self, line: &str) {
-        self.0.suspend(|| println!("{line}"));
+        self.0.suspend(|| crate::report::say(line));
     }
 }
 

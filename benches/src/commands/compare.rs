@@ -70,11 +70,18 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     drop(progress);
     if !options.json {
         let what = format!("medians of {} alternating runs", arguments.runs);
-        println!("{}\n\n{}", report::head(&what, &base), table(&done));
+        report::say(format_args!(
+            "{}\n\n{}",
+            report::head(&what, &base),
+            table(&done)
+        ));
         let rows = done.iter().flatten().map(|comparison| &comparison.row);
         print!("{}", legend(rows.clone().map(|row| row.system.as_str())));
         print!("{}", Extras::of(rows).legend());
-        println!("  {}", report::spinning(before, spinning(&base)));
+        report::say(format_args!(
+            "  {}",
+            report::spinning(before, spinning(&base))
+        ));
     }
     outcome
 }

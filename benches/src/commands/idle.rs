@@ -54,9 +54,16 @@ pub(crate) fn run(arguments: &Idle) -> Result<()> {
             "idle servers with {connections} connections, after a few calls of {} each",
             Size(base.bytes)
         );
-        println!("{}\n\n{}", report::head(&what, &base), table(&rows));
+        report::say(format_args!(
+            "{}\n\n{}",
+            report::head(&what, &base),
+            table(&rows)
+        ));
         print!("{}", legend(rows.iter().map(|row| row.system.as_str())));
-        println!("{LEGEND}\n  {}", report::spinning(before, spinning(&base)));
+        report::say(format_args!(
+            "{LEGEND}\n  {}",
+            report::spinning(before, spinning(&base))
+        ));
     }
     outcome
 }

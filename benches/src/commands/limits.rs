@@ -42,13 +42,13 @@ pub(crate) fn run(arguments: &LimitsArguments) -> Result<()> {
     }
     drop(progress);
     if !arguments.json {
-        println!(
+        report::say(format_args!(
             "limits of the moment, cores {} and {}\n\n{}",
             cores.0,
             cores.1,
             table(&rows)
-        );
-        println!("{LEGEND}");
+        ));
+        report::say(format_args!("{LEGEND}"));
     }
     outcome
 }

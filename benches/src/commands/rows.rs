@@ -49,10 +49,17 @@ pub(super) fn run(what: &str, options: &Options, base: &Plan, cells: &[Cell]) ->
     }
     drop(progress);
     if !options.json {
-        println!("{}\n\n{}", report::head(what, base), table(&rows));
+        report::say(format_args!(
+            "{}\n\n{}",
+            report::head(what, base),
+            table(&rows)
+        ));
         print!("{}", legend(rows.iter().map(|row| row.system.as_str())));
         print!("{}", Extras::of(rows.iter()).legend());
-        println!("  {}", report::spinning(before, spinning(base)));
+        report::say(format_args!(
+            "  {}",
+            report::spinning(before, spinning(base))
+        ));
     }
     outcome
 }

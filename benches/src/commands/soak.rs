@@ -22,9 +22,9 @@ pub(crate) fn run(arguments: &Soak) -> Result<()> {
     let report = soak(&orders, &progress)?;
     drop(progress);
     if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
+        report::say(format_args!("{}", serde_json::to_string(&report)?));
     } else {
-        println!("{}", words(&report));
+        report::say(format_args!("{}", words(&report)));
     }
     Ok(())
 }

@@ -8,8 +8,21 @@ pub(crate) use extras::Extras;
 pub(crate) use row::{Comparison, IdleRow, LimitRow, Row, gbps};
 pub(crate) use table::{Align, Table};
 
+use std::fmt::Display;
+use std::io::{self, Write};
+
 use crate::cores;
 use crate::plan::Plan;
+
+/// Prints a line. Whoever has read enough (`| head`) may close the pipe: then there is nobody to go on for.
+pub(crate) fn say(line: impl Display) {
+    if let Err(error) = writeln!(io::stdout(), "{line}") {
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            eprintln!("tp-bench: writing to stdout: {error}");
+        }
+        std::process::exit(1);
+    }
+}
 
 /// The head of a table: what holds for all rows.
 pub(crate) fn head(what: &str, plan: &Plan) -> String {

@@ -54,8 +54,12 @@ pub(crate) fn run(arguments: &Targets) -> Result<()> {
     drop(progress);
     if !arguments.json {
         let after = turns.cores.and_then(cores::spinning_round_trip);
-        println!("{}\n\n{}", head(&turns), markdown(&lines));
-        println!("{}\n{}", legend(), report::spinning(before, after));
+        report::say(format_args!("{}\n\n{}", head(&turns), markdown(&lines)));
+        report::say(format_args!(
+            "{}\n{}",
+            legend(),
+            report::spinning(before, after)
+        ));
     }
     outcome
 }
