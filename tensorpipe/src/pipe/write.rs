@@ -193,7 +193,8 @@ fn send_or_queue(
                 // What the channels say leaves with it.
                 io.take_frames(shared);
             }
-            let idle = shared.is_idle();
+            // A long message may leave no room for all of that.
+            let idle = shared.is_idle() && shared.state.is_next();
             // The connection may take a system call.
             drop(guard);
             let sent = io.send_through(core, id);

@@ -1,7 +1,8 @@
 //! A message that finds nothing before it leaves within the call that writes it; everything else takes its turn, and comes
 //! in order all the same.
 
-use tensorpipe::{Error, Payload};
+use tensorpipe::channels::LeaseChannel;
+use tensorpipe::{DType, Error, Payload};
 
 use super::*;
 
@@ -84,5 +85,41 @@ async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
             "{error}"
         );
         within("the pipe's own end", client.ended()).await;
+    }
+}
+
+/// However many parts a message has: what its channels say of it leaves as well, though nobody waits for it.
+#[tokio::test]
+async fn what_channels_say_of_a_long_message_is_not_left_behind() {
+    for context in [over_tcp, over_shm] {
+        let channels = || -> [Arc<dyn Channel>; 2] {
+            [
+                Arc::new(LeaseChannel::also_within_process()),
+                Arc::new(BasicChannel::new()),
+            ]
+        };
+        // Nor does the peer ask whether anybody is there.
+        let quiet = timeouts(|timeouts| timeouts.silence = None);
+        let context = || context().channels(channels()).timeouts(quiet.clone());
+        let (near, far) = (context().build().unwrap(), context().build().unwrap());
+        let (client, server) = pair(&near, &far).await;
+        client.write(Message::new("settled")).await.unwrap();
+        within("the first", server.read()).await.unwrap();
+        let tensor = near.pool().tensor(DType::U8, [1 << 20]).unwrap();
+        let mut lent = 0;
+        for payloads in 60..68 {
+            let message = (0..payloads).fold(Message::new(""), |message, _| {
+                message.payload(Payload::new(vec![7; 600]))
+            });
+            client.send(message.tensor(tensor.clone())).unwrap();
+            let what = format!("a message of {payloads} payloads");
+            let message = within(&what, server.read()).await.unwrap();
+            assert_eq!(
+                (message.payloads.len(), message.tensors.len()),
+                (payloads, 1)
+            );
+            lent += 1 << 20;
+            eventually("its answer", || client.stats().bytes_lent == lent).await;
+        }
     }
 }
