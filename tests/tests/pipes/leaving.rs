@@ -62,6 +62,36 @@ async fn one_that_left_halfway_and_those_behind_it_come_whole_and_in_order() {
     }
 }
 
+/// A message of which a part is still here is not handed over.
+#[tokio::test]
+async fn one_that_left_halfway_is_unwritten_until_the_rest_has_left() {
+    const LEN: u64 = 50_000;
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let mut before = client.stats().bytes_out;
+        let half = loop {
+            let payload = Payload::new(vec![7; LEN as usize]);
+            let id = client.send(Message::new("").payload(payload)).unwrap();
+            let after = client.stats().bytes_out;
+            if after < before + LEN {
+                break id;
+            }
+            assert!(!client.is_unwritten(id));
+            before = after;
+        };
+        assert!(client.is_unwritten(half));
+        assert_eq!(client.unwritten(), 1);
+        // Taken back too late, it comes all the same; its reader hears of it.
+        client.reset(half, tensorpipe::ResetCode::Cancelled, "");
+        assert_eq!(client.unwritten(), 0);
+        client.send(Message::new("last")).unwrap();
+        let read = async { while *server.read().await.unwrap().metadata != *b"last" {} };
+        within("the rest", read).await;
+        eventually("the end", || client.unwritten() == 0).await;
+    }
+}
+
 /// A peer that is gone is found out by the message that would leave at once, and both the write and the pipe say so.
 #[tokio::test]
 async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
