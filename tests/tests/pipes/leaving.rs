@@ -153,3 +153,47 @@ async fn what_channels_say_of_a_long_message_is_not_left_behind() {
         }
     }
 }
+
+/// Threads that come while another has the connection, and go without waiting: each message leaves, and its echo comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_of_several_threads_leaves_its_message_behind() {
+    const EACH: u32 = 300;
+    const THREADS: u32 = 3;
+    for context in [over_tcp(), over_shm()] {
+        let quiet = timeouts(|timeouts| timeouts.silence = None);
+        let context = context.timeouts(quiet).build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let echo = tokio::spawn(async move {
+            for _ in 0..EACH * THREADS {
+                let message = server.read().await.unwrap();
+                server.send(message).unwrap();
+            }
+            server
+        });
+        let senders: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let client = client.clone();
+                std::thread::spawn(move || {
+                    for number in 0..EACH {
+                        let body = vec![7; (number as usize * 37) % 3000];
+                        let message = Message::new(thread.to_le_bytes().to_vec());
+                        client.send(message.payload(Payload::new(body))).unwrap();
+                        if number % 7 == 0 {
+                            std::thread::sleep(Duration::from_micros(100));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let echoes = async {
+            for _ in 0..EACH * THREADS {
+                client.read().await.unwrap();
+            }
+        };
+        within("the echoes", echoes).await;
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
+        drop(within("the echo", echo).await.unwrap());
+    }
+}
