@@ -197,3 +197,39 @@ async fn none_of_several_threads_leaves_its_message_behind() {
         drop(within("the echo", echo).await.unwrap());
     }
 }
+
+/// The goodbye does not overtake the rest of a message, and the write of that one ends well.
+#[tokio::test]
+async fn closing_waits_for_the_rest_of_one_that_left_halfway() {
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let mut sent = 0;
+        let half = loop {
+            let payload = Payload::new(pattern(50_000, sent));
+            let write = client.write(Message::new("").payload(payload));
+            sent += 1;
+            if client.unwritten() > 0 {
+                break write;
+            }
+        };
+        let read = async {
+            for number in 0..sent {
+                let message = server.read().await.unwrap();
+                assert_same(
+                    message.payloads[0].as_bytes(),
+                    &pattern(50_000, number),
+                    "payload",
+                );
+            }
+            assert!(matches!(
+                server.read().await,
+                Err(Error::Closed { by_peer: true, .. })
+            ));
+        };
+        let ends = async { tokio::join!(client.close(), half, read) };
+        let (closed, written, ()) = within("the end", ends).await;
+        closed.unwrap();
+        written.unwrap();
+    }
+}
