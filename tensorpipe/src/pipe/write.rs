@@ -193,12 +193,13 @@ fn send_or_queue(
                 // What the channels say leaves with it.
                 io.take_frames(shared);
             }
-            let idle = shared.is_idle();
+            // A long message may leave no room for all of that.
+            let idle = shared.is_idle() && shared.state.is_next();
             // The connection may take a system call.
             drop(guard);
             let sent = io.send_through(core, id);
-            if !sent && whole && watched {
-                watch(core, id);
+            if !sent {
+                left_in_part(core, id, whole && watched);
             }
             Ok(Queued {
                 id,
@@ -220,11 +221,17 @@ fn send_or_queue(
     }
 }
 
-/// Remembers how a message ends of which a part has left. Nobody else has driven since.
-fn watch(core: &Core, id: u64) {
+/// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Nobody else has
+/// driven since.
+fn left_in_part(core: &Core, id: u64, watched: bool) {
     let mut shared = lock(&core.shared);
-    let ended = shared.ended.clone().map(Err);
-    shared.writes.insert(id, ended);
+    let ended = shared.ended.clone();
+    if ended.is_none() {
+        shared.state.left_in_part(id);
+    }
+    if watched {
+        shared.writes.insert(id, ended.map(Err));
+    }
 }
 
 pub(super) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {

@@ -89,6 +89,14 @@ impl<S: Clone, D> PipeState<S, D> {
         }))
     }
 
+    /// Not all of a message that went through is with the transport: [`Mark::Message`](super::Mark) will tell when it is.
+    pub(crate) fn left_in_part(&mut self, number: u64) {
+        match self.outgoing.message(number) {
+            Some(kept) => kept.written = false,
+            None => self.outgoing.in_part = Some(number),
+        }
+    }
+
     /// Whether nothing is to be sent before the next message.
     pub(crate) fn is_next(&self) -> bool {
         self.outgoing.is_sent() && self.outbox.is_empty()
@@ -191,8 +199,9 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Forgets an outgoing message; the channels at work on it hear of it.
     pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
+        let in_part = (self.outgoing.in_part).take_if(|number| *number == message);
         let Some(dropped) = self.outgoing.remove(message) else {
-            return false;
+            return in_part.is_some();
         };
         let mut started = false;
         for (i, part) in dropped.parts.iter().enumerate() {

@@ -151,14 +151,15 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The driver has given everything before `mark` to the transport.
     pub(crate) fn written(&mut self, mark: Mark) {
         match mark {
-            Mark::Message(number) => match self.outgoing.message(number) {
-                Some(message) => {
+            Mark::Message(number) => {
+                let in_part = (self.outgoing.in_part).take_if(|in_part| *in_part == number);
+                if let Some(message) = self.outgoing.message(number) {
                     message.written = true;
                     self.check_written(number);
+                } else if in_part.is_some() {
+                    (self.events).push_back(super::Event::Written { message: number });
                 }
-                // It went through, or was abandoned since; of that everybody has been told.
-                None => (self.events).push_back(super::Event::Written { message: number }),
-            },
+            }
             Mark::Stream(op) if self.outgoing.contains(op.message) => {
                 self.events.push_back(super::Event::StreamSent { op });
             }

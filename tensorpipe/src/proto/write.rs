@@ -68,6 +68,8 @@ pub(super) struct Outgoing<S> {
     next: u64,
     /// Number of the next to be sent.
     pub(super) next_sent: u64,
+    /// One that [passed](Self::pass) and is not kept, of which a part is not with the transport yet.
+    pub(super) in_part: Option<u64>,
 }
 
 impl<S> Default for Outgoing<S> {
@@ -76,6 +78,7 @@ impl<S> Default for Outgoing<S> {
             messages: Numbered::default(),
             next: 0,
             next_sent: 0,
+            in_part: None,
         }
     }
 }
@@ -132,9 +135,9 @@ impl<S> Outgoing<S> {
 
     /// Whether this message is still to be handed over. A hole is not.
     pub(super) fn contains(&self, number: u64) -> bool {
-        self.messages
-            .get(number)
-            .is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
+        let message = self.messages.get(number);
+        message.is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
+            || self.in_part == Some(number)
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
@@ -185,17 +188,18 @@ impl<S> Outgoing<S> {
     /// Drops everything, sent or not.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
+        self.in_part = None;
         self.next_sent = self.next;
     }
 
-    /// Whether everything queued is handed over.
+    /// Whether everything is handed over but what is [in part](Self::in_part) with the transport.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
     /// Messages not yet handed over.
     pub(super) fn len(&self) -> usize {
-        self.messages.len()
+        self.messages.len() + usize::from(self.in_part.is_some())
     }
 }
 

@@ -1,7 +1,8 @@
 //! A message that finds nothing before it leaves within the call that writes it; everything else takes its turn, and comes
 //! in order all the same.
 
-use tensorpipe::{Error, Payload};
+use tensorpipe::channels::LeaseChannel;
+use tensorpipe::{DType, Error, Payload};
 
 use super::*;
 
@@ -61,6 +62,36 @@ async fn one_that_left_halfway_and_those_behind_it_come_whole_and_in_order() {
     }
 }
 
+/// A message of which a part is still here is not handed over.
+#[tokio::test]
+async fn one_that_left_halfway_is_unwritten_until_the_rest_has_left() {
+    const LEN: u64 = 50_000;
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let mut before = client.stats().bytes_out;
+        let half = loop {
+            let payload = Payload::new(vec![7; LEN as usize]);
+            let id = client.send(Message::new("").payload(payload)).unwrap();
+            let after = client.stats().bytes_out;
+            if after < before + LEN {
+                break id;
+            }
+            assert!(!client.is_unwritten(id));
+            before = after;
+        };
+        assert!(client.is_unwritten(half));
+        assert_eq!(client.unwritten(), 1);
+        // Taken back too late, it comes all the same; its reader hears of it.
+        client.reset(half, tensorpipe::ResetCode::Cancelled, "");
+        assert_eq!(client.unwritten(), 0);
+        client.send(Message::new("last")).unwrap();
+        let read = async { while *server.read().await.unwrap().metadata != *b"last" {} };
+        within("the rest", read).await;
+        eventually("the end", || client.unwritten() == 0).await;
+    }
+}
+
 /// A peer that is gone is found out by the message that would leave at once, and both the write and the pipe say so.
 #[tokio::test]
 async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
@@ -84,5 +115,121 @@ async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
             "{error}"
         );
         within("the pipe's own end", client.ended()).await;
+    }
+}
+
+/// However many parts a message has: what its channels say of it leaves as well, though nobody waits for it.
+#[tokio::test]
+async fn what_channels_say_of_a_long_message_is_not_left_behind() {
+    for context in [over_tcp, over_shm] {
+        let channels = || -> [Arc<dyn Channel>; 2] {
+            [
+                Arc::new(LeaseChannel::also_within_process()),
+                Arc::new(BasicChannel::new()),
+            ]
+        };
+        // Nor does the peer ask whether anybody is there.
+        let quiet = timeouts(|timeouts| timeouts.silence = None);
+        let context = || context().channels(channels()).timeouts(quiet.clone());
+        let (near, far) = (context().build().unwrap(), context().build().unwrap());
+        let (client, server) = pair(&near, &far).await;
+        client.write(Message::new("settled")).await.unwrap();
+        within("the first", server.read()).await.unwrap();
+        let tensor = near.pool().tensor(DType::U8, [1 << 20]).unwrap();
+        let mut lent = 0;
+        for payloads in 60..68 {
+            let message = (0..payloads).fold(Message::new(""), |message, _| {
+                message.payload(Payload::new(vec![7; 600]))
+            });
+            client.send(message.tensor(tensor.clone())).unwrap();
+            let what = format!("a message of {payloads} payloads");
+            let message = within(&what, server.read()).await.unwrap();
+            assert_eq!(
+                (message.payloads.len(), message.tensors.len()),
+                (payloads, 1)
+            );
+            lent += 1 << 20;
+            eventually("its answer", || client.stats().bytes_lent == lent).await;
+        }
+    }
+}
+
+/// Threads that come while another has the connection, and go without waiting: each message leaves, and its echo comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_of_several_threads_leaves_its_message_behind() {
+    const EACH: u32 = 300;
+    const THREADS: u32 = 3;
+    for context in [over_tcp(), over_shm()] {
+        let quiet = timeouts(|timeouts| timeouts.silence = None);
+        let context = context.timeouts(quiet).build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let echo = tokio::spawn(async move {
+            for _ in 0..EACH * THREADS {
+                let message = server.read().await.unwrap();
+                server.send(message).unwrap();
+            }
+            server
+        });
+        let senders: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let client = client.clone();
+                std::thread::spawn(move || {
+                    for number in 0..EACH {
+                        let body = vec![7; (number as usize * 37) % 3000];
+                        let message = Message::new(thread.to_le_bytes().to_vec());
+                        client.send(message.payload(Payload::new(body))).unwrap();
+                        if number % 7 == 0 {
+                            std::thread::sleep(Duration::from_micros(100));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let echoes = async {
+            for _ in 0..EACH * THREADS {
+                client.read().await.unwrap();
+            }
+        };
+        within("the echoes", echoes).await;
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
+        drop(within("the echo", echo).await.unwrap());
+    }
+}
+
+/// The goodbye does not overtake the rest of a message, and the write of that one ends well.
+#[tokio::test]
+async fn closing_waits_for_the_rest_of_one_that_left_halfway() {
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let mut sent = 0;
+        let half = loop {
+            let payload = Payload::new(pattern(50_000, sent));
+            let write = client.write(Message::new("").payload(payload));
+            sent += 1;
+            if client.unwritten() > 0 {
+                break write;
+            }
+        };
+        let read = async {
+            for number in 0..sent {
+                let message = server.read().await.unwrap();
+                assert_same(
+                    message.payloads[0].as_bytes(),
+                    &pattern(50_000, number),
+                    "payload",
+                );
+            }
+            assert!(matches!(
+                server.read().await,
+                Err(Error::Closed { by_peer: true, .. })
+            ));
+        };
+        let ends = async { tokio::join!(client.close(), half, read) };
+        let (closed, written, ()) = within("the end", ends).await;
+        closed.unwrap();
+        written.unwrap();
     }
 }

@@ -116,7 +116,8 @@ impl Io {
         {
             let mut shared = lock(&core.shared);
             self.take_frames(&mut shared);
-            if shared.is_over() || !shared.is_idle() {
+            let more = shared.state.has_control() || !shared.is_idle();
+            if shared.is_over() || more {
                 return false;
             }
         }

@@ -339,7 +339,7 @@ impl End {
 
     pub(super) fn assert_clean(&self) {
         assert_eq!(self.fault, None);
-        assert!(self.pipe.outgoing.is_empty(), "{:?}", self.pipe.outgoing);
+        assert_eq!(self.pipe.unwritten(), 0, "{:?}", self.pipe.outgoing);
         assert!(
             self.pipe.incoming.messages.is_empty(),
             "{:?}",

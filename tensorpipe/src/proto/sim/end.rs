@@ -166,7 +166,8 @@ impl End {
 
     pub(in crate::proto) fn write(&mut self, message: &Msg) -> u64 {
         let (descriptor, parts) = (message.descriptor(), message.outgoing());
-        if !self.through {
+        let waits = |out: &Out| matches!(out, Out::Mark(_));
+        if !self.through || self.backlog.iter().any(waits) {
             return self.pipe.write(descriptor, parts).unwrap();
         }
         let mut frame = Vec::new();
@@ -178,7 +179,13 @@ impl End {
                 }
                 self.push_frame(frame);
                 let number = through.number;
-                self.backlog.push_back(Out::Mark(Mark::Message(number)));
+                // The link may take all of it at once, or not.
+                if number % 2 == 0 {
+                    self.pipe.left_in_part(number);
+                    self.backlog.push_back(Out::Mark(Mark::Message(number)));
+                } else if through.starts.is_empty() {
+                    self.written.push(number);
+                }
                 for (op, channel, source) in through.starts {
                     self.event(Event::Start {
                         op,
@@ -233,7 +240,7 @@ impl End {
                     Some(bytes) => parts[i] = bytes.filter(|_| !skip.contains(&part)),
                     None => _ = missing.insert(part),
                 },
-                Some((_, false)) if skip.contains(&part) => {}
+                Some((_, false)) if skip.contains(&part) => _ = self.early.remove(&op),
                 Some((0, false)) => {
                     assert!(self.pipe.expect(op, vec![0; *len as usize]));
                     missing.insert(part);

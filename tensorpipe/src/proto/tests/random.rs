@@ -6,7 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::error::ResetCode;
+use crate::proto::AtOnce;
 use crate::proto::sim::{End, Msg, Pair, limits, message};
+use crate::proto::wire::frame::CHANNEL_MAX;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -59,7 +61,7 @@ fn act(op: &Op, ours: &mut Account, theirs: &mut Account, end: &mut End) {
                 .fold(message(&text), |message, (len, kind)| match kind {
                     0 => message.payload(*len),
                     1 => message.tensor(*len),
-                    _ => message.tensor_on(1, *len % 10_000),
+                    _ => message.tensor_on(1, *len % CHANNEL_MAX),
                 });
             assert_eq!(end.write(&sent), ours.written.len() as u64);
             ours.written.push(sent);
@@ -161,6 +163,7 @@ proptest! {
         rates in (1000usize..6000, 1000usize..6000),
         splits in (1usize..3000, prop_oneof![1usize..3000, 3000usize..40_000]),
         through in any::<(bool, bool)>(),
+        at_once in any::<bool>(),
         ahead in prop_oneof![Just(0u64), 1000u64..40_000],
     ) {
         let mut wide = limits();
@@ -169,6 +172,9 @@ proptest! {
         pair.a.split = splits.0;
         pair.b.split = splits.1;
         (pair.a.through, pair.b.through) = through;
+        for end in [&mut pair.a, &mut pair.b] {
+            end.pipe.set_at_once(AtOnce::new([false, at_once]));
+        }
         pair.a.eager_reader = false;
         pair.b.eager_reader = false;
         pair.a_to_b.latency = Duration::from_millis(latency);
