@@ -98,20 +98,26 @@ async fn a_timer_is_not_late_because_somebody_waits() {
     }
 }
 
-/// No system call: neither end has to be woken. Where the machine is busy a look can be in vain, so one quiet batch is
-/// enough.
+/// No system call: neither end has to be woken. Where the machine is busy a look can be in vain, and a pipe remembers that for
+/// a while: so one quiet batch on one of many pipes is enough.
 #[tokio::test]
 async fn a_hot_round_trip_wakes_nobody() {
+    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+        println!("skipped: instrumented code takes longer than a look lasts");
+        return;
+    }
     let context = over_shm().build().unwrap();
-    let (client, server) = pair(&context, &context).await;
-    let wakes = || client.stats().wakes + server.stats().wakes;
     let mut fewest = u64::MAX;
-    for _ in 0..200 {
-        let before = wakes();
-        round_trips(&client, &server, 20, || ()).await;
-        fewest = fewest.min(wakes() - before);
-        if fewest == 0 {
-            return;
+    for _ in 0..20 {
+        let (client, server) = pair(&context, &context).await;
+        let wakes = || client.stats().wakes + server.stats().wakes;
+        for _ in 0..20 {
+            let before = wakes();
+            round_trips(&client, &server, 20, || ()).await;
+            fewest = fewest.min(wakes() - before);
+            if fewest == 0 {
+                return;
+            }
         }
     }
     panic!("20 round trips took {fewest} wake-ups at least");
