@@ -114,6 +114,7 @@ impl Core {
         let hot = &self.hot;
         if hot.able && !hot.is_on() && !self.is_crowded() && lock(&hot.spin).pays() {
             hot.on.swap(true, Ordering::SeqCst);
+            self.poller.keep_ticking();
         }
     }
 
@@ -227,6 +228,9 @@ impl Core {
     pub(super) fn tick(self: &Arc<Self>) {
         if self.hot.is_forgotten() {
             self.cool();
+        }
+        if self.hot.is_on() {
+            self.poller.keep_ticking();
         }
         if self.poller.tick() {
             self.drive();

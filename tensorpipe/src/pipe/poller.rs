@@ -5,8 +5,9 @@
 //! one. An operation that is awaited no more leaves, and hands on a wake that it has not acted on.
 //!
 //! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). A wake
-//! given to it would be lost for everybody. So while operations are registered, the background task looks every
-//! [`TICK`] whether somebody was woken and has not driven the pipe since; then it drives, and passes the sleeper over.
+//! given to it would be lost for everybody. So after a wake, and while operations register, the background task looks every
+//! [`TICK`] whether somebody was woken and has not driven the pipe since; then it drives, and passes the sleeper over. Where
+//! nothing has happened for a [`TICK`] it sleeps, however many wait: the next wake starts it again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,18 +36,24 @@ struct Roles {
     next_id: u64,
     /// The background task looks after forgotten futures.
     ticking: bool,
-    /// Operations registered since its last look.
+    /// There may be something to look after since its last look.
     active: bool,
 }
 
 impl Roles {
+    /// There is something to look after. Returns who is to be woken for it.
+    fn start_ticking(&mut self) -> Option<Waker> {
+        self.active = true;
+        let ticks = std::mem::replace(&mut self.ticking, true);
+        (!ticks).then(|| self.background.clone()).flatten()
+    }
+
     /// Whether this operation would wake this task already.
     fn knows(&mut self, id: u64, waker: &Waker) -> bool {
         let mut waiting = self.waiting.iter();
         let known = waiting.any(|(waiting, known)| *waiting == id && known.will_wake(waker));
-        // Where nobody ticks the registration is not complete.
         self.active |= known;
-        known && self.ticking
+        known
     }
 }
 
@@ -60,32 +67,36 @@ impl Poller {
         }
         // A waker is somebody else's code, also when it is cloned or dropped: not under the lock.
         let waker = waker.clone();
-        let mut start_ticking = None;
-        let (id, old) = {
+        let (id, old, ticking) = {
             let mut roles = lock(&self.roles);
-            roles.active = true;
-            if !std::mem::replace(&mut roles.ticking, true) {
-                start_ticking = roles.background.clone();
-            }
+            let ticking = roles.start_ticking();
             let known =
                 slot.and_then(|id| roles.waiting.iter_mut().find(|(known, _)| *known == id));
             match known {
-                Some((id, known)) => (*id, Some(std::mem::replace(known, waker))),
+                Some((id, known)) => (*id, Some(std::mem::replace(known, waker)), ticking),
                 None => {
                     let id = *slot.get_or_insert_with(|| {
                         roles.next_id += 1;
                         roles.next_id
                     });
                     roles.waiting.push_back((id, waker));
-                    (id, None)
+                    (id, None, ticking)
                 }
             }
         };
         drop(old);
-        if let Some(background) = start_ticking {
+        if let Some(background) = ticking {
             wake(background);
         }
         id
+    }
+
+    /// Nobody is woken for what comes from now on, since somebody looks: the background task looks after that one, too.
+    pub(crate) fn keep_ticking(&self) {
+        let ticking = lock(&self.roles).start_ticking();
+        if let Some(background) = ticking {
+            wake(background);
+        }
     }
 
     /// The operation is awaited no more.
@@ -134,17 +145,18 @@ impl Poller {
 
     pub(crate) fn notify(&self) {
         self.notified.swap(true, Ordering::SeqCst);
-        let waker = {
-            let roles = lock(&self.roles);
-            roles
-                .waiting
-                .back()
-                .map(|(_, waker)| waker)
-                .or(roles.background.as_ref())
-                .cloned()
+        let (waker, ticking) = {
+            let mut roles = lock(&self.roles);
+            match roles.waiting.back().map(|(_, waker)| waker.clone()) {
+                Some(waker) => (Some(waker), roles.start_ticking()),
+                None => (roles.background.clone(), None),
+            }
         };
         if let Some(waker) = waker {
             wake(waker);
+        }
+        if let Some(background) = ticking {
+            wake(background);
         }
     }
 
@@ -165,7 +177,7 @@ impl Poller {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
         let passed_over = asleep.then(|| roles.waiting.pop_back());
-        roles.ticking = !roles.waiting.is_empty() || std::mem::take(&mut roles.active);
+        roles.ticking = std::mem::take(&mut roles.active);
         drop(roles);
         drop(passed_over);
         asleep
@@ -246,5 +258,22 @@ mod tests {
         poller.driving();
         assert!(!poller.tick());
         assert!(!poller.is_ticking(), "nobody is left to look after");
+    }
+
+    #[test]
+    fn a_wait_without_end_costs_nothing_and_its_wake_is_looked_after() {
+        let poller = Poller::default();
+        let ((background, b), (operation, o)) = (waker(), waker());
+        let count = |c: &Counter| c.0.load(Ordering::SeqCst);
+        poller.set_background(&b);
+        let mut slot = None;
+        poller.register(&mut slot, &o);
+        assert!(!poller.tick() && !poller.tick());
+        assert!(!poller.is_ticking(), "it looks although nothing happens");
+        let before = count(&background);
+        poller.notify();
+        assert_eq!((count(&operation), count(&background)), (1, before + 1));
+        assert!(poller.is_ticking());
+        assert!(poller.tick(), "the operation was forgotten");
     }
 }
