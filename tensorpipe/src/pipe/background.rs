@@ -47,6 +47,10 @@ impl Future for Background {
                 return Poll::Ready(());
             }
             let now = Instant::now();
+            // Its end is what this poll is for.
+            if this.wake_at.take_if(|set| *set <= now).is_some() && core.poller.is_ticking() {
+                core.tick();
+            }
             let next = core.next_timeout();
             if next.is_some_and(|next| next <= now) {
                 core.handle_timeout(now);
@@ -58,7 +62,7 @@ impl Future for Background {
                 return Poll::Pending;
             };
             // A sleep that ends early is cheaper than one that is set anew with each message.
-            if this.wake_at.is_none_or(|set| set > wake_at || set <= now) {
+            if this.wake_at.is_none_or(|set| set > wake_at) {
                 this.wake_at = Some(wake_at);
                 this.sleep.as_mut().reset(wake_at.into());
             }
@@ -99,5 +103,40 @@ impl Drop for Background {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
             core.drive();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transports::MemoryTransport;
+    use crate::{Context as Pipes, Message};
+
+    /// Both ends have worked, and one waits for what never comes: after a few looks nobody looks any more.
+    #[tokio::test]
+    async fn a_pipe_on_which_somebody_waits_for_ever_sleeps() {
+        let context = Pipes::builder()
+            .transports([std::sync::Arc::new(MemoryTransport::new()) as _])
+            .build()
+            .unwrap();
+        let listener = context.listen(["memory://sleepers"]).await.unwrap();
+        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        client.write(Message::new("one")).await.unwrap();
+        server.read().await.unwrap();
+        let waiting = tokio::spawn({
+            let server = server.clone();
+            async move { server.read().await }
+        });
+        let ticks = || server.core().poller.is_ticking() || client.core().poller.is_ticking();
+        tokio::time::timeout(Duration::from_secs(20), async {
+            while ticks() || waiting.is_finished() {
+                tokio::time::sleep(TICK).await;
+            }
+        })
+        .await
+        .expect("it looks for ever");
+        client.write(Message::new("another")).await.unwrap();
+        waiting.await.unwrap().unwrap();
     }
 }
