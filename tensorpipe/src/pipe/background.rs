@@ -116,7 +116,7 @@ mod tests {
     #[tokio::test]
     async fn a_pipe_on_which_somebody_waits_for_ever_sleeps() {
         let context = Pipes::builder()
-            .transports([std::sync::Arc::new(MemoryTransport::new()) as _])
+            .transports([Arc::new(MemoryTransport::new()) as _])
             .build()
             .unwrap();
         let listener = context.listen(["memory://sleepers"]).await.unwrap();
