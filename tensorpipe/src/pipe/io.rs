@@ -152,7 +152,8 @@ impl Io {
             }
             if !received {
                 // What receiving made us say (grants, windows, answers) goes out before we wait.
-                return self.send(core, wakes).map(|_| Round::Idle);
+                let goes_on = self.send(core, wakes)?;
+                return Ok(if goes_on { Round::More } else { Round::Idle });
             }
             self.settle(core, wakes);
         }

@@ -23,6 +23,10 @@ const GATHER: u64 = 512 << 10;
 /// Pieces in one write.
 const SLICES: usize = 64;
 
+/// Writes in a row, before what has come in is looked at: a peer that reads as fast as this side writes never fills the
+/// connection, and its answers would wait for the end of it all.
+const WRITES: usize = 2;
+
 /// Parts up to this size are copied next to their frame's header: cheaper than one more piece.
 const COPY_UP_TO: u64 = 512;
 
@@ -37,10 +41,13 @@ pub(super) enum Piece {
 }
 
 impl Io {
-    /// Writes what was gathered, and what the protocol wants to send after it. Returns whether all of it is with the
-    /// connection.
+    /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
+    /// of it at once.
     pub(super) fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
-        while !self.pieces.is_empty() {
+        for _ in 0..WRITES {
+            if self.pieces.is_empty() {
+                break;
+            }
             let wrote = self.write(core)?;
             self.stop_at_marks();
             self.settle(core, wakes);
@@ -48,7 +55,8 @@ impl Io {
                 return Ok(false);
             }
         }
-        self.flush(core).map(|()| true)
+        self.flush(core)?;
+        Ok(!self.pieces.is_empty())
     }
 
     pub(super) fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
