@@ -20,6 +20,9 @@ use crate::proto::{Mark, Segment};
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
 
+/// Turns of sending and receiving in one round, while there is always more.
+const TURNS: usize = 4;
+
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
     waker: Waker,
@@ -143,7 +146,7 @@ impl Io {
             return Err(error);
         }
         self.let_go_of_unwanted(core);
-        loop {
+        for _ in 0..TURNS {
             self.send(core, wakes)?;
             let received = self.receive(core, wakes)?;
             if core.pauses_for() > 0 {
@@ -157,6 +160,7 @@ impl Io {
             }
             self.settle(core, wakes);
         }
+        Ok(Round::More)
     }
 
     /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.

@@ -30,6 +30,10 @@ const DIRECT_FROM: u64 = 4 << 10;
 /// other work keeps the cores busy longer reads are as good.
 const READ_PIECE: usize = 64 << 10;
 
+/// Such reads in a row: a peer that writes as fast as this side reads never leaves the connection empty, and whatever else the
+/// runtime has to do would wait for the end of it all.
+const PIECES: usize = 16;
+
 /// Pieces that come in further apart than this are told to the protocol one by one.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
@@ -51,14 +55,19 @@ pub(super) struct Bulk {
 }
 
 impl Io {
-    /// Receives until the connection wants to wait, or a message is there. Returns `false` if it wants to wait.
+    /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if it wants to wait.
     pub(super) fn receive(
         &mut self,
         core: &Arc<Core>,
         wakes: &mut Vec<Waker>,
     ) -> Result<bool, Error> {
+        let mut pieces = 0;
         loop {
             if self.bulk.is_some() {
+                if pieces == PIECES {
+                    return Ok(true);
+                }
+                pieces += 1;
                 if !self.receive_bulk(core, wakes)? {
                     return Ok(false);
                 }
