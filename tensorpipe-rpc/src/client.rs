@@ -10,7 +10,7 @@ use tensorpipe::{Context, Pipe, Route};
 use crate::call::Call;
 use crate::codec::{EncodeError, Encoder, decode_reply};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{CallSlot, Engine, Outcome, Outgoing, bind_request};
+use crate::engine::{CallSlot, CallStreams, Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::{FailureCode, Header};
 use crate::schema::{Method, Schema};
@@ -143,6 +143,7 @@ impl ClientHandle {
             encoded,
             header_len,
             deadline,
+            streams: None,
         });
         let pipe = engine.pipe.name().into();
         let body = match (Binding { engine, slot }).await {
@@ -207,7 +208,7 @@ impl ClientHandle {
         Call::of_result(method, self.call(method, encode))
     }
 
-    fn call(
+    pub(crate) fn call(
         &self,
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
@@ -235,11 +236,13 @@ impl ClientHandle {
         let header_len = header.len();
         let mut encoder = Encoder::after(header);
         encode(&mut encoder).map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+        let streams = method.streams;
         let slot = engine.call(Outgoing {
             id,
             encoded: encoder.finish(),
             header_len,
             deadline,
+            streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
         });
         Ok((engine.clone(), slot))
     }

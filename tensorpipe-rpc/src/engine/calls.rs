@@ -1,6 +1,6 @@
 //! Calls made from here: the table of those that wait for an answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
 use super::slot::CallSlot;
+use super::streams::CallStreams;
 use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
@@ -36,11 +37,14 @@ pub(crate) struct Outgoing {
     pub(crate) encoded: Encoded,
     pub(crate) header_len: usize,
     pub(crate) deadline: Option<(Instant, Duration)>,
+    pub(crate) streams: Option<Arc<CallStreams>>,
 }
 
 #[derive(Default)]
 pub(crate) struct Calls {
     next_id: AtomicU64,
+    /// The peer handles no further calls.
+    draining: AtomicBool,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
@@ -86,7 +90,17 @@ impl Calls {
         self.table().reading.remove(&message)
     }
 
-    fn complete(&self, slot: &CallSlot, outcome: Outcome) {
+    /// The peer handles what it has been asked for, and nothing further.
+    pub(super) fn draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// A call that waits for its answer.
+    pub(super) fn find(&self, call: u64) -> Option<Arc<CallSlot>> {
+        self.table().slots.get(&call).cloned()
+    }
+
+    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) {
         self.table().slots.remove(&slot.id);
         slot.complete(outcome);
     }
@@ -157,10 +171,16 @@ impl Engine {
             encoded,
             header_len,
             deadline,
+            streams,
         } = outgoing;
+        if self.calls.draining.load(Ordering::Acquire) {
+            let slot = Arc::new(CallSlot::new(id, deadline, false, streams));
+            slot.complete(Outcome::Failed(CallError::ShuttingDown));
+            return slot;
+        }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
-        let slot = Arc::new(CallSlot::new(id, deadline, has_parts));
+        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams));
         let (earlier, soon) = {
             let mut table = self.calls.table();
             let soon = table.slots.len() >= TOGETHER_FROM;
@@ -206,6 +226,9 @@ impl Engine {
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
         if waited {
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
+        }
+        if let Some(streams) = &slot.streams {
+            self.close_streams(streams);
         }
     }
 
@@ -274,9 +297,15 @@ impl Engine {
                 Kind::Value => Outcome::Value(body),
                 Kind::ServiceError => Outcome::ServiceError(body),
                 Kind::Failure(code) => failure(code, &body, slot),
-                Kind::Call | Kind::Bind | Kind::Tarpc(_) => return,
+                _ => return,
             },
         };
+        let outcome = match &slot.streams {
+            Some(streams) => streams.hold(outcome),
+            None => Some(outcome),
+        };
+        // Otherwise with the last item.
+        let Some(outcome) = outcome else { return };
         self.calls.complete(slot, outcome);
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
