@@ -25,7 +25,7 @@ const BIND_DEADLINE: Duration = Duration::from_secs(10);
 /// dropped, the pipe closes in good order.
 #[derive(Clone)]
 pub struct Connection {
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
 }
 
 impl fmt::Debug for Connection {
@@ -133,6 +133,9 @@ impl ClientHandle {
         schema: &'static Schema,
     ) -> Result<Self, ConnectError> {
         let engine = &connection.engine;
+        if let Some(service) = engine.bound(schema) {
+            return Ok(Self::bound(connection, service));
+        }
         let id = engine.calls.next_id();
         let request = bind_request(id, &schema.describe());
         let (encoded, header_len) =
@@ -161,12 +164,17 @@ impl ClientHandle {
         };
         let service = decode_reply(body.metadata, body.payloads, body.tensors);
         let service = service.map_err(|error| ConnectError::Call(CallError::Decode(error)))?;
-        Ok(Self {
+        engine.set_bound(schema, service);
+        Ok(Self::bound(connection, service))
+    }
+
+    fn bound(connection: &Connection, service: u32) -> Self {
+        Self {
             connection: connection.clone(),
             service,
             deadline: DEFAULT_DEADLINE,
             trace: TraceContext::default(),
-        })
+        }
     }
 
     /// The connection that calls are made on.
