@@ -50,6 +50,17 @@ pub(super) enum Delivery {
 }
 
 impl Delivery {
+    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Incoming(arrival) => arrival.weight(),
+            Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
+                text.len()
+            }
+            Self::Message(..) | Self::Closed(_) => 0,
+        }
+    }
+
     pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
         match self {
             Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),

@@ -55,7 +55,8 @@ pub(super) struct Bulk {
 }
 
 impl Io {
-    /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if it wants to wait.
+    /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if
+    /// the connection, or the handler, is to be waited for.
     pub(super) fn receive(
         &mut self,
         core: &Arc<Core>,
@@ -63,6 +64,9 @@ impl Io {
     ) -> Result<bool, Error> {
         let mut pieces = 0;
         loop {
+            if core.has_too_many_deliveries() {
+                return Ok(false);
+            }
             if self.bulk.is_some() {
                 if pieces == PIECES {
                     return Ok(true);
