@@ -94,6 +94,23 @@ pub(crate) const IN_FLIGHT: usize = 64;
 pub(crate) const PIPELINED: u64 = 1024;
 
 impl Case {
+    /// What calls can do; pipes do less.
+    pub(crate) const ALL: &'static [Self] = &[
+        Self::Echo,
+        Self::Paced,
+        Self::Upload,
+        Self::Download,
+        Self::Pipeline,
+    ];
+
+    /// Calls of one round.
+    pub(crate) fn calls_per_round(self) -> u64 {
+        match self {
+            Self::Pipeline => PIPELINED,
+            Self::Echo | Self::Paced | Self::Upload | Self::Download => 1,
+        }
+    }
+
     /// The name in tables and in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -2,18 +2,7 @@
 
 use tensorpipe_loom::pipe::{deliveries, kicks, looks, wakes};
 
-macro_rules! models {
-    ($($module:ident: $($model:ident),+;)+) => {
-        $($(
-            #[test]
-            fn $model() {
-                $module::$model();
-            }
-        )+)+
-    };
-}
-
-models! {
+tensorpipe_loom::models! {
     kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written;
     deliveries: two_deliver_at_once,
         three_deliver_at_once,

@@ -24,13 +24,7 @@ impl System for Rpc {
     const ABOUT: &'static str =
         "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool";
     const KIND: Kind = Kind::Ours;
-    const CASES: &'static [Case] = &[
-        Case::Echo,
-        Case::Paced,
-        Case::Upload,
-        Case::Download,
-        Case::Pipeline,
-    ];
+    const CASES: &'static [Case] = Case::ALL;
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
@@ -226,11 +220,7 @@ impl Client for Caller {
     }
 
     fn calls_per_round(&self) -> u64 {
-        if self.case == Case::Pipeline {
-            PIPELINED
-        } else {
-            1
-        }
+        self.case.calls_per_round()
     }
 
     fn route(&self) -> Route {

@@ -9,8 +9,9 @@ use crate::message::Message;
 
 /// Receives everything of a pipe, on whichever task drives it, one call at a time, in order.
 ///
-/// Methods must not block: what takes longer than some microseconds belongs on a task of its own. They may write to the
-/// pipe, start reads, and close it. A panic is caught, and ends the pipe.
+/// Methods must not block: what takes longer than some microseconds belongs on a task of its own. Behind one that does, up to
+/// 4096 calls wait (16 MiB of messages), then the peer. Methods may write to the pipe, start reads, and close it. A panic
+/// is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// Whether messages are expected at any time, or only while an operation is awaited ([`Pipe::awaiting`]): then others
     /// may be seen some 50 ms late.

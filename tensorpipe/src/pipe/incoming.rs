@@ -205,11 +205,7 @@ impl Incoming {
             let mut places = Vec::new();
             let mut own = Vec::new();
             for (part, place) in plan.places {
-                let op = OpId {
-                    message: id,
-                    part,
-                    outgoing: false,
-                };
+                let op = OpId::incoming(id, part);
                 match (shared.state.bulk_channel(id, part), place) {
                     // Its bytes are here or on their way into pooled memory: copied in the end.
                     (None | Some((_, true)), Place::Into(dest)) => places.push((part, dest)),
