@@ -15,6 +15,9 @@ use super::stream::Way;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
+/// How long a peer may say nothing. Not even a ping of this side's is answered here.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// More than a peer may make this side keep.
 const FLOOD: usize = 64 * MIB;
 
@@ -67,18 +70,18 @@ struct Scene {
     raw: Raw,
     calls: Receiver<Call>,
     let_go: Sender<()>,
-    _pipe: Pipe,
+    pipe: Pipe,
     _runtime: tokio::runtime::Runtime,
 }
 
-fn busy(way: Way, what: &str) -> Scene {
+fn busy(way: Way, what: &str, timeouts: Timeouts) -> Scene {
     let runtime = tensorpipe_tests::runtime();
     let (ask, connected) = channel();
     let (let_go, go_on) = channel();
     let (tell, calls) = channel();
     let url = way.url(what);
     let pipe = runtime.spawn(async move {
-        let context = context_over(way, Timeouts::default(), Limits::default());
+        let context = context_over(way, timeouts, Limits::default());
         let listener = context.listen([url.as_str()]).await.unwrap();
         ask.send(listener.url().to_string()).unwrap();
         let pipe = listener.accept().await.unwrap();
@@ -88,16 +91,17 @@ fn busy(way: Way, what: &str) -> Scene {
     });
     let mut raw = Raw::open(&connected.recv().unwrap());
     let pipe = runtime.block_on(pipe).unwrap();
-    raw.send(&message(b"first", &[], b""));
-    assert_eq!(calls.recv_timeout(SOON), Ok(Call::Incoming(0)));
-    // Whoever waits for something drives, too.
+    // Whoever waits for something drives, calls the handler, and leaves the rest to the background task.
     let waits = pipe.clone();
     runtime.spawn(async move { waits.ended().await });
+    std::thread::sleep(Duration::from_millis(50));
+    raw.send(&message(b"first", &[], b""));
+    assert_eq!(calls.recv_timeout(SOON), Ok(Call::Incoming(0)));
     Scene {
         raw,
         calls,
         let_go,
-        _pipe: pipe,
+        pipe,
         _runtime: runtime,
     }
 }
@@ -136,7 +140,7 @@ fn goes_on(mut scene: Scene, rest: Vec<u8>, last: u64, expected: impl Iterator<I
 #[test]
 fn resets_do_not_pile_up_before_a_busy_handler() {
     for way in Way::ALL {
-        let mut scene = busy(way, "resets");
+        let mut scene = busy(way, "resets", Timeouts::default());
         let one = reason(RESET, 0, 1, &[b'x'; KIB]).repeat(10);
         let (pieces, rest) = flood(&mut scene.raw, |_| one.clone());
         let resets = (0..10 * pieces).map(|_| Call::Reset(0));
@@ -144,10 +148,24 @@ fn resets_do_not_pile_up_before_a_busy_handler() {
     }
 }
 
+/// What it says is not read: that is not its silence.
+#[test]
+fn a_peer_that_waits_for_a_busy_handler_is_not_silent() {
+    let mut timeouts = Timeouts::default();
+    timeouts.silence = Some(SILENCE);
+    let mut scene = busy(Way::Tcp, "patience", timeouts);
+    let one = reason(RESET, 0, 1, &[b'x'; KIB]).repeat(10);
+    let (pieces, rest) = flood(&mut scene.raw, |_| one.clone());
+    std::thread::sleep(2 * SILENCE);
+    assert!(!scene.pipe.has_ended());
+    let resets = (0..10 * pieces).map(|_| Call::Reset(0));
+    goes_on(scene, rest, 1, resets);
+}
+
 #[test]
 fn messages_that_are_taken_back_do_not_pile_up_before_a_busy_handler() {
     for way in Way::ALL {
-        let mut scene = busy(way, "messages");
+        let mut scene = busy(way, "messages", Timeouts::default());
         let body = vec![7; 4 * KIB];
         let (pieces, rest) = flood(&mut scene.raw, |i| {
             [message(&body, &[], b""), reason(RESET, i + 1, 1, b"")].concat()
