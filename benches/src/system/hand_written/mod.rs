@@ -24,7 +24,7 @@ impl System for Tokio {
     const ABOUT: &'static str = "hand-written frames with a length over a stream of tokio's, reused buffers on both sides, in a pipeline one \
          write for all that a read brought";
     const KIND: Kind = Kind::Baseline;
-    const CASES: &'static [Case] = Case::ALL;
+    const CASES: &'static [Case] = Case::CALLS;
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Unix];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
@@ -37,7 +37,7 @@ impl System for Tokio {
             tokio::spawn(async move {
                 let answered = match plan.case {
                     Case::Pipeline => pipelined::answer(stream, len, plan.sum).await,
-                    Case::Echo | Case::Paced | Case::Upload | Case::Download => {
+                    Case::Echo | Case::Paced | Case::Upload | Case::Download | Case::Stream => {
                         in_turns::answer(stream, len, plan.sum).await
                     }
                 };
@@ -53,7 +53,7 @@ impl System for Tokio {
         stream.enlarge()?;
         Ok(match plan.case {
             Case::Pipeline => Caller::Pipelined(Pipelined::new(stream, &plan)?),
-            Case::Echo | Case::Paced | Case::Upload | Case::Download => {
+            Case::Echo | Case::Paced | Case::Upload | Case::Download | Case::Stream => {
                 Caller::InTurns(InTurns::new(stream, &plan)?)
             }
         })
