@@ -13,7 +13,7 @@ use super::streams::CallStreams;
 use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
-use crate::header::{FailureCode, Header, Kind, REFERENCES};
+use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
 use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
@@ -191,11 +191,13 @@ impl Engine {
             return slot;
         }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let waits = message.metadata[2] & WAITS != 0;
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
         let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins));
         let (earlier, soon) = {
             let mut table = self.calls.table();
-            let soon = table.slots.len() >= TOGETHER_FROM;
+            // A call that was given the result of another one is seldom the last of its chain.
+            let soon = table.slots.len() >= TOGETHER_FROM || waits;
             table.slots.insert(id, slot.clone());
             let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
             (earlier, soon)
