@@ -20,7 +20,7 @@ use super::send::Sending;
 use super::service::{Desk, TensorRendezvousService};
 use super::table::Give;
 use super::value::Value;
-use crate::client::DEFAULT_DEADLINE;
+use crate::client::{Connection, DEFAULT_DEADLINE};
 use crate::service::Service;
 
 /// How long others have to hear of an abort.
@@ -214,6 +214,12 @@ impl Rendezvous {
             after: bound.after,
         });
         Ok(connected??.incarnation)
+    }
+
+    /// The connection to a producer, if there is one now: its route and counters, what was copied for example.
+    pub fn connection(&self, producer: &str) -> Option<Connection> {
+        let link = self.shared.peers.find(producer).ok()?.linked()?;
+        Some(link.client.connection().clone())
     }
 
     /// Keeps a value for its receiver, who may have come before or may come later, and returns at once.

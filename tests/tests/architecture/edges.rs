@@ -175,7 +175,7 @@ const RPC: &[(&str, &[&str])] = &[
         "rendezvous",
         &[
             "call::Call",
-            "client::DEFAULT_DEADLINE",
+            "client",
             "context::CallContext",
             "error",
             "service::Service",
