@@ -62,6 +62,7 @@ mod limits;
 mod local;
 mod peers;
 mod pull;
+mod receipts;
 mod recv;
 mod send;
 mod service;

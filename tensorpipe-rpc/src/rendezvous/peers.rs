@@ -1,23 +1,19 @@
 //! The processes that values come from, and the connections to them.
 //!
 //! A connection is made when it is first needed, and again when it has ended: whoever is there then is another incarnation, or
-//! the same one after a broken network. Receipts go back in the background, those together that came while the last ones were
-//! on their way.
+//! the same one after a broken network.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpipe::Context;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::RecvError;
 use super::key::Key;
+use super::receipts::Receipts;
 use super::service::{TensorRendezvousClient, words};
-use crate::error::{CallError, ConnectError};
-
-/// Receipts that go back in one call.
-const TOGETHER: usize = 1024;
+use crate::error::ConnectError;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -121,12 +117,10 @@ impl Peer {
                 found: words(&hello.name),
             });
         }
-        let (receipts, gathered) = unbounded_channel();
-        self.runtime.spawn(give_receipts(client.clone(), gathered));
         Ok(Link {
+            receipts: Receipts::new(client.clone(), &self.runtime),
             client,
             incarnation: hello.incarnation,
-            receipts,
         })
     }
 
@@ -146,29 +140,12 @@ impl Peer {
 pub(super) struct Link {
     pub(super) client: TensorRendezvousClient,
     pub(super) incarnation: u64,
-    /// As many at the most as the producer keeps values.
-    receipts: UnboundedSender<Key>,
+    receipts: Receipts,
 }
 
 impl Link {
     /// Tells the producer that the value is here.
     pub(super) fn confirm(&self, key: Key) {
-        // Without a connection the value stays with its producer, until the step is finished.
-        let _ = self.receipts.send(key);
-    }
-}
-
-/// Until the connection ends, or nobody has it.
-async fn give_receipts(client: TensorRendezvousClient, mut gathered: UnboundedReceiver<Key>) {
-    let mut keys = Vec::new();
-    while gathered.recv_many(&mut keys, TOGETHER).await > 0 {
-        let texts: Vec<_> = keys.drain(..).map(|key| key.as_str().to_owned()).collect();
-        match client.received(texts).await {
-            Ok(()) | Err(CallError::Overloaded(_) | CallError::Deadline { .. }) => {}
-            Err(error) => {
-                tracing::debug!(%error, "receipts of values are not taken any more");
-                return;
-            }
-        }
+        self.receipts.give(key);
     }
 }

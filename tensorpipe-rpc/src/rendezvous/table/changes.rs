@@ -72,12 +72,13 @@ impl<W> Table<W> {
         self.is_open(key.step())?;
         let slots = self.steps.get_mut(&key.step());
         let slot = slots.and_then(|slots| slots.get_mut(key));
-        // Only the end of its step takes a whole slot away from somebody.
-        let slot = slot.ok_or_else(|| RecvError::Finished { step: key.step() })?;
-        let place = slot.place.as_ref();
-        if place.is_none_or(|place| place.number != number) {
-            return Err(RecvError::Awaited(key.clone()));
-        }
+        let has_place = |slot: &&mut Slot<W>| {
+            let place = slot.place.as_ref();
+            place.is_some_and(|place| place.number == number)
+        };
+        // While its step is open, only another one takes a place away.
+        let slot = slot.filter(has_place);
+        let slot = slot.ok_or_else(|| RecvError::Awaited(key.clone()))?;
         let received = matches!(slot.stage, Stage::Received);
         Ok((slot, received))
     }

@@ -135,6 +135,15 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
     table.send(&key, value(3)).unwrap();
     assert_eq!(table.after().wakes, [2]);
     assert_eq!(poll(&mut table, &key, second, 2).unwrap().unwrap(), 3);
+    // Whoever took the place may be gone by the time that this is seen.
+    let other = super::key(3, 0);
+    let first = table.recv(&other, Give::Lend).unwrap();
+    let second = table.recv(&other, Give::Lend).unwrap();
+    table.withdraw(&other, second);
+    assert!(matches!(
+        poll(&mut table, &other, first, 1),
+        Some(Err(RecvError::Awaited(_)))
+    ));
     // A receiver of this process yields to nobody.
     let own = super::key(2, 0);
     table.recv(&own, Give::Take).unwrap();
