@@ -35,11 +35,16 @@ pub(crate) enum Command {
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(LimitsArguments),
+    /// Measure a rendezvous: from send to receive, within this process and to a second one.
+    Rendezvous(RendezvousArguments),
     /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
     Soak(Soak),
     /// The second process.
     #[command(hide = true)]
     Serve,
+    /// The other end of a rendezvous.
+    #[command(hide = true)]
+    RendezvousPeer,
     /// The process that is killed.
     #[command(hide = true)]
     SoakPeer,
@@ -140,6 +145,15 @@ pub(crate) struct LimitsArguments {
     /// Print one JSON object per line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RendezvousArguments {
+    /// Receives under way at any time, in the rows that count values a second.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) in_flight: u32,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
 #[derive(Debug, Args)]
