@@ -1,6 +1,6 @@
 //! The table of this process, behind its lock: what meets here is handed over, without a copy.
 //!
-//! Invariant: nobody is woken and no value dropped while the lock is held, since both run code of others.
+//! Invariant: while the lock is held nobody is woken, and no value and no waker is dropped: all of these run code of others.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ impl Local {
             (result, table.after())
         };
         after.wakes.into_iter().for_each(Waker::wake);
-        drop(after.dropped);
+        drop((after.dropped, after.stale));
         result
     }
 
@@ -90,7 +90,7 @@ impl Future for Placed {
     type Output = Result<Value, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let wake = cx.waker().clone();
+        let wake = || cx.waker().clone();
         let polled = self
             .local
             .with(|table| table.poll(&self.key, self.number, wake));

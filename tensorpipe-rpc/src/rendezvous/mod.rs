@@ -43,6 +43,10 @@
 //! - **The end**: [`Rendezvous::finish`] sweeps a step, [`Rendezvous::abort`] ends everything, and reaches those who wait in other
 //!   processes.
 //!
+//! Receives that wait for values of one other process are calls under way there: at most
+//! [`ServerLimits::calls_per_connection`](crate::ServerLimits::calls_per_connection), 4096; beyond, they end with
+//! [`CallError::Overloaded`](crate::CallError::Overloaded).
+//!
 //! # When a process is gone
 //!
 //! A value stays with its producer, and counts there, until its consumer says that it has it. So

@@ -58,7 +58,7 @@ impl Future for Sending {
         };
         let polled = this
             .local
-            .with(|table| table.poll_parked(number, cx.waker().clone()));
+            .with(|table| table.poll_parked(number, || cx.waker().clone()));
         let how = match polled {
             Poll::Ready(how) => how,
             Poll::Pending if this.bound.poll(cx).is_ready() => this.local.with(|table| {

@@ -310,6 +310,56 @@ async fn values_are_dropped_and_tasks_woken_with_no_lock_held() {
     .await;
 }
 
+#[test]
+fn a_waker_that_is_dropped_finds_no_lock_held() {
+    /// Looks at the rendezvous when the last of it is dropped, as a task does whose future has a place there.
+    struct Nosy(Rendezvous);
+    impl std::task::Wake for Nosy {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Nosy {
+        fn drop(&mut self) {
+            self.0.stats();
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (told, ended) = std::sync::mpsc::channel();
+    // On a thread of its own: what goes wrong here hangs.
+    std::thread::spawn(move || {
+        let _runtime = runtime.enter();
+        let here = bounded(1);
+        let key = |i: u64| here.key_to("here", &i.to_string(), i).unwrap();
+        let poll = |future: &mut (dyn Future<Output = bool> + Unpin)| {
+            let waker = Arc::new(Nosy(here.clone())).into();
+            future
+                .poll_unpin(&mut Context::from_waker(&waker))
+                .is_pending()
+        };
+        here.send(&key(0), bytes(1)).unwrap();
+        let mut recv = here.recv(&key(1)).map(|value| value.is_ok());
+        let mut send = here
+            .send_or_wait(&key(2), bytes(1))
+            .map(|sent| sent.is_ok());
+        // Another waker in the place of the first, and of the last nobody looks after.
+        for _ in 0..2 {
+            assert!(poll(&mut recv) && poll(&mut send));
+        }
+        drop((recv, send));
+        let mut swept = here.recv(&key(3)).map(|value| value.is_ok());
+        let mut aborted = here.recv(&key(4)).map(|value| value.is_ok());
+        assert!(poll(&mut swept) && poll(&mut aborted));
+        here.finish(3);
+        here.abort("over");
+        assert!(!poll(&mut swept) && !poll(&mut aborted));
+        told.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(20));
+    ended.expect("it ends, and does not hang");
+}
+
 fn bytes_of(owner: impl AsRef<[u8]> + Send + 'static) -> bytes::Bytes {
     bytes::Bytes::from_owner(owner)
 }

@@ -63,12 +63,8 @@ impl<W> Table<W> {
         }
     }
 
-    /// The slot at which this number has a place, and whether its value was received by somebody else meanwhile.
-    pub(super) fn place(
-        &mut self,
-        key: &Key,
-        number: u64,
-    ) -> Result<(&mut Slot<W>, bool), RecvError> {
+    /// The slot at which this number has a place.
+    pub(super) fn place(&mut self, key: &Key, number: u64) -> Result<&mut Slot<W>, RecvError> {
         self.is_open(key.step())?;
         let slots = self.steps.get_mut(&key.step());
         let slot = slots.and_then(|slots| slots.get_mut(key));
@@ -78,15 +74,26 @@ impl<W> Table<W> {
         };
         // While its step is open, only another one takes a place away.
         let slot = slot.filter(has_place);
-        let slot = slot.ok_or_else(|| RecvError::Awaited(key.clone()))?;
-        let received = matches!(slot.stage, Stage::Received);
-        Ok((slot, received))
+        slot.ok_or_else(|| RecvError::Awaited(key.clone()))
+    }
+
+    /// Nobody has a place at this key any more.
+    pub(super) fn leave(&mut self, key: &Key) {
+        let slots = self.steps.get_mut(&key.step());
+        let slot = slots.and_then(|slots| slots.get_mut(key));
+        if let Some(place) = slot.and_then(|slot| slot.place.take()) {
+            self.waiting -= 1;
+            self.after.stale.extend(place.wake);
+        }
     }
 
     /// The value of this key is its receiver's.
     pub(super) fn receive(&mut self, key: &Key) -> Option<Value> {
         let slots = self.steps.get_mut(&key.step());
         let slot = slots.and_then(|slots| slots.get_mut(key))?;
+        if matches!(slot.stage, Stage::Received) {
+            return None;
+        }
         let value = match std::mem::replace(&mut slot.stage, Stage::Received) {
             Stage::Here { value, .. } => {
                 self.bytes -= value.byte_len();

@@ -57,6 +57,8 @@ pub(super) struct After<W> {
     pub(super) wakes: Vec<W>,
     /// What is not kept any more.
     pub(super) dropped: Vec<Value>,
+    /// What wakes nobody any more: with it a task may go, and what that has.
+    pub(super) stale: Vec<W>,
 }
 
 impl<W> Default for After<W> {
@@ -64,6 +66,7 @@ impl<W> Default for After<W> {
         Self {
             wakes: Vec::new(),
             dropped: Vec::new(),
+            stale: Vec::new(),
         }
     }
 }
@@ -174,13 +177,17 @@ impl<W> Table<W> {
     }
 
     /// Whether the value of a blocked send is here.
-    pub(super) fn poll_parked(&mut self, number: u64, wake: W) -> Poll<Result<(), SendError>> {
-        self.room.poll(number, wake)
+    pub(super) fn poll_parked(
+        &mut self,
+        number: u64,
+        wake: impl FnOnce() -> W,
+    ) -> Poll<Result<(), SendError>> {
+        self.room.poll(number, wake, &mut self.after.stale)
     }
 
     /// A blocked send waits no more: its value is gone. `None` then; else how it had ended before.
     pub(super) fn unpark(&mut self, number: u64) -> Option<Result<(), SendError>> {
-        let key = match self.room.leave(number) {
+        let key = match self.room.leave(number, &mut self.after.stale) {
             Ok(key) => key,
             Err(how) => return Some(how),
         };
@@ -226,39 +233,36 @@ impl<W> Table<W> {
         &mut self,
         key: &Key,
         number: u64,
-        wake: W,
+        wake: impl FnOnce() -> W,
     ) -> Poll<Result<Value, RecvError>> {
-        let (slot, received) = match self.place(key, number) {
-            Ok(found) => found,
+        let slot = match self.place(key, number) {
+            Ok(slot) => slot,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if received {
-            slot.place = None;
-            self.waiting -= 1;
-            return Poll::Ready(Err(RecvError::Received(key.clone())));
-        }
-        let Stage::Here { value, lent } = &mut slot.stage else {
-            if let Some(place) = &mut slot.place {
-                place.wake = Some(wake);
+        let give = slot.place.as_ref().map(|place| place.give);
+        let given = match &mut slot.stage {
+            Stage::Here { value, lent } if give == Some(Give::Lend) => {
+                *lent = true;
+                Some(value.clone())
             }
-            return Poll::Pending;
+            Stage::Here { .. } | Stage::Received => None,
+            Stage::Empty | Stage::Blocked(..) => {
+                let place = slot.place.as_mut();
+                let before = place.and_then(|place| place.wake.replace(wake()));
+                self.after.stale.extend(before);
+                return Poll::Pending;
+            }
         };
-        let place = slot.place.take();
-        let given = place.filter(|place| place.give == Give::Lend).map(|_| {
-            *lent = true;
-            value.clone()
-        });
-        self.waiting -= 1;
+        self.leave(key);
         let given = given.or_else(|| self.receive(key));
-        // It is here: `None` cannot be.
+        // Somebody else has it.
         Poll::Ready(given.ok_or_else(|| RecvError::Received(key.clone())))
     }
 
     /// Whoever has this place has got the value elsewhere.
     pub(super) fn claim(&mut self, key: &Key, number: u64) -> Result<(), RecvError> {
-        let (slot, _) = self.place(key, number)?;
-        slot.place = None;
-        self.waiting -= 1;
+        self.place(key, number)?;
+        self.leave(key);
         let here = self.receive(key);
         self.after.dropped.extend(here);
         Ok(())
@@ -266,12 +270,11 @@ impl<W> Table<W> {
 
     /// Gives a place up. What is here stays.
     pub(super) fn withdraw(&mut self, key: &Key, number: u64) {
-        let Ok((slot, _)) = self.place(key, number) else {
+        let Ok(slot) = self.place(key, number) else {
             return;
         };
-        slot.place = None;
         let empty = matches!(slot.stage, Stage::Empty);
-        self.waiting -= 1;
+        self.leave(key);
         if empty {
             self.forget(key);
         }

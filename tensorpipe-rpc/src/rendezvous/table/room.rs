@@ -87,10 +87,16 @@ impl<W> Room<W> {
         number
     }
 
-    pub(super) fn poll(&mut self, number: u64, with: W) -> Poll<Result<(), SendError>> {
+    /// What woke it before goes to `stale`.
+    pub(super) fn poll(
+        &mut self,
+        number: u64,
+        with: impl FnOnce() -> W,
+        stale: &mut Vec<W>,
+    ) -> Poll<Result<(), SendError>> {
         match self.senders.get_mut(&number) {
             Some(Sender::Blocked { wake, .. }) => {
-                *wake = Some(with);
+                stale.extend(wake.replace(with()));
                 Poll::Pending
             }
             _ => match self.senders.remove(&number) {
@@ -102,9 +108,14 @@ impl<W> Room<W> {
     }
 
     /// Somebody waits no more, by its own wish. Its key, if it was still blocked; else how it had ended.
-    pub(super) fn leave(&mut self, number: u64) -> Result<Key, Result<(), SendError>> {
+    pub(super) fn leave(
+        &mut self,
+        number: u64,
+        stale: &mut Vec<W>,
+    ) -> Result<Key, Result<(), SendError>> {
         match self.senders.remove(&number) {
-            Some(Sender::Blocked { key, queued, .. }) => {
+            Some(Sender::Blocked { key, queued, wake }) => {
+                stale.extend(wake);
                 self.left(queued);
                 Ok(key)
             }

@@ -15,7 +15,7 @@ fn poll(
     place: u64,
     wake: u32,
 ) -> Option<Result<u64, RecvError>> {
-    match table.poll(key, place, wake) {
+    match table.poll(key, place, || wake) {
         Poll::Ready(given) => Some(given.map(|value| value.byte_len())),
         Poll::Pending => None,
     }
@@ -99,7 +99,7 @@ fn what_is_lent_leaves_when_that_is_confirmed() {
     for _ in 0..2 {
         // The second one in the place of a first that never said that it has it.
         let place = table.recv(&key, Give::Lend).unwrap();
-        let lent = table.poll(&key, place, 1);
+        let lent = table.poll(&key, place, || 1);
         assert!(matches!(lent, Poll::Ready(Ok(_))));
         assert_eq!(table.stats().bytes, 10, "it counts while it is on its way");
     }
@@ -174,15 +174,21 @@ fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
         Err(SendError::Full { .. })
     ));
     let small = table.park(&keys[2], value(1)).unwrap().unwrap();
-    assert!(table.poll_parked(large, 1).is_pending());
-    assert!(table.poll_parked(small, 2).is_pending());
+    assert!(table.poll_parked(large, || 1).is_pending());
+    assert!(table.poll_parked(small, || 2).is_pending());
     assert_eq!(table.stats().blocked, 2);
 
     let place = table.recv(&keys[0], Give::Take).unwrap();
     poll(&mut table, &keys[0], place, 3).unwrap().unwrap();
     assert_eq!(table.after().wakes, [1, 2]);
-    assert!(matches!(table.poll_parked(large, 1), Poll::Ready(Ok(()))));
-    assert!(matches!(table.poll_parked(small, 2), Poll::Ready(Ok(()))));
+    assert!(matches!(
+        table.poll_parked(large, || 1),
+        Poll::Ready(Ok(()))
+    ));
+    assert!(matches!(
+        table.poll_parked(small, || 2),
+        Poll::Ready(Ok(()))
+    ));
     assert_eq!((table.stats().bytes, table.stats().blocked), (6, 0));
 }
 
@@ -198,13 +204,16 @@ fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
     // And while its sender waits for room, behind another one.
     let first = table.park(&key(2, 0), value(1)).unwrap().unwrap();
     let second = table.park(&key(3, 0), value(50)).unwrap().unwrap();
-    assert!(table.poll_parked(first, 1).is_pending());
-    assert!(table.poll_parked(second, 2).is_pending());
+    assert!(table.poll_parked(first, || 1).is_pending());
+    assert!(table.poll_parked(second, || 2).is_pending());
     let place = table.recv(&key(3, 0), Give::Take).unwrap();
     assert_eq!(table.after().wakes, [2]);
-    assert!(matches!(table.poll_parked(second, 2), Poll::Ready(Ok(()))));
+    assert!(matches!(
+        table.poll_parked(second, || 2),
+        Poll::Ready(Ok(()))
+    ));
     assert_eq!(poll(&mut table, &key(3, 0), place, 3).unwrap().unwrap(), 50);
-    assert!(table.poll_parked(first, 1).is_pending());
+    assert!(table.poll_parked(first, || 1).is_pending());
 }
 
 #[test]
@@ -212,7 +221,7 @@ fn what_is_larger_than_all_the_room_holds_nobody_up() {
     let mut table = table(10, 10);
     let huge = table.park(&key(0, 0), value(11)).unwrap().unwrap();
     table.send(&key(1, 0), value(10)).unwrap();
-    assert!(table.poll_parked(huge, 1).is_pending());
+    assert!(table.poll_parked(huge, || 1).is_pending());
     let place = table.recv(&key(0, 0), Give::Take).unwrap();
     assert_eq!(poll(&mut table, &key(0, 0), place, 2).unwrap().unwrap(), 11);
 }
@@ -223,7 +232,7 @@ fn a_send_that_waits_no_more_leaves_nothing_and_lets_others_in() {
     table.send(&key(0, 0), value(5)).unwrap();
     let large = table.park(&key(1, 0), value(6)).unwrap().unwrap();
     let small = table.park(&key(2, 0), value(5)).unwrap().unwrap();
-    assert!(table.poll_parked(small, 1).is_pending());
+    assert!(table.poll_parked(small, || 1).is_pending());
     assert!(table.unpark(large).is_none(), "it was not let in");
     assert_eq!(table.after().wakes, [1]);
     assert!(matches!(table.unpark(small), Some(Ok(()))), "it was");
@@ -242,8 +251,8 @@ fn a_finished_step_is_swept() {
     assert!(poll(&mut table, &key(1, 7), waits, 1).is_none());
     let blocked = table.park(&key(2, 7), value(5)).unwrap().unwrap();
     let other = table.park(&key(2, 8), value(5)).unwrap().unwrap();
-    assert!(table.poll_parked(blocked, 2).is_pending());
-    assert!(table.poll_parked(other, 3).is_pending());
+    assert!(table.poll_parked(blocked, || 2).is_pending());
+    assert!(table.poll_parked(other, || 3).is_pending());
     table.finish(7);
     let mut wakes = table.after().wakes;
     wakes.sort_unstable();
@@ -253,10 +262,13 @@ fn a_finished_step_is_swept() {
         Some(Err(RecvError::Finished { step: 7 }))
     ));
     assert!(matches!(
-        table.poll_parked(blocked, 2),
+        table.poll_parked(blocked, || 2),
         Poll::Ready(Err(SendError::Finished { step: 7 }))
     ));
-    assert!(matches!(table.poll_parked(other, 3), Poll::Ready(Ok(()))));
+    assert!(matches!(
+        table.poll_parked(other, || 3),
+        Poll::Ready(Ok(()))
+    ));
     // Whoever is late hears it.
     assert!(matches!(
         table.send(&key(3, 7), value(1)),
@@ -276,7 +288,7 @@ fn an_abort_reaches_everybody_and_stays() {
     let waits = table.recv(&key(1, 0), Give::Take).unwrap();
     assert!(poll(&mut table, &key(1, 0), waits, 1).is_none());
     let blocked = table.park(&key(2, 3), value(5)).unwrap().unwrap();
-    assert!(table.poll_parked(blocked, 2).is_pending());
+    assert!(table.poll_parked(blocked, || 2).is_pending());
     let why = |reason: &str| Aborted {
         by: "a".into(),
         reason: reason.into(),
@@ -293,7 +305,7 @@ fn an_abort_reaches_everybody_and_stays() {
         );
     };
     said(&poll(&mut table, &key(1, 0), waits, 1).unwrap().unwrap_err());
-    let Poll::Ready(Err(error)) = table.poll_parked(blocked, 2) else {
+    let Poll::Ready(Err(error)) = table.poll_parked(blocked, || 2) else {
         panic!("it waits for ever");
     };
     said(&error);
