@@ -9,7 +9,7 @@
 //! report   rows -> table or JSON lines
 //! rendezvous  values sent and received by name     its own two ends
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, soak
+//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
+        Command::Chain(arguments) => commands::chain::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
         Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments),
         Command::RendezvousPeer => rendezvous::play(),
