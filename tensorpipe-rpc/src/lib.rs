@@ -80,6 +80,8 @@
 //!   there: [`remote`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
+//! - **Values by name.** [`rendezvous`]: tensors that one process sends and another receives, in any order, bounded; TensorFlow's
+//!   semantics.
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
 //!   a [`Server`].
 //!
@@ -115,6 +117,7 @@ pub mod codec;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod rendezvous;
 pub mod schema;
 
 mod call;
