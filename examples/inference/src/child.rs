@@ -14,8 +14,8 @@ use crate::serve::LISTENING;
 /// How long it may take to open its model.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long it may take to end.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long it may take to end; it gives up by itself a little sooner.
+const GRACE: Duration = Duration::from_secs(8);
 
 /// A running server; killed when it is dropped.
 #[derive(Debug)]

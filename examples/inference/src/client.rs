@@ -10,6 +10,9 @@ use crate::tokens::Tokens;
 /// Calls that one [`Client::embed`] has under way.
 const AHEAD: usize = 4;
 
+/// The widest row that a client makes room for; no model of this kind comes near.
+const WIDEST: u32 = 1 << 16;
+
 /// Connected to a server, with its tokenizer.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -28,6 +31,12 @@ impl Client {
         let embedder = connect(url).await?;
         let card = embedder.card().await;
         let card = card.with_context(|| format!("no answer from the server at {url}"))?;
+        ensure!(
+            (1..=WIDEST).contains(&card.width) && card.dimension > 0,
+            "the server at {url} has a model of {} tokens a sentence and {} numbers an embedding, which is none",
+            card.width,
+            card.dimension
+        );
         let (width, vocabulary) = (card.width as usize, card.vocabulary as usize);
         let tokens = Tokens::parse(card.tokenizer.as_bytes(), width, vocabulary)
             .map_err(Error::msg)

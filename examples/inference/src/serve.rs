@@ -1,6 +1,6 @@
 //! The server's process: opens a model, says where it listens, serves until it is asked to end.
 
-use std::io::{Read as _, Write as _, stdin, stdout};
+use std::io::{Read as _, Write as _, stderr, stdin, stdout};
 use std::path::Path;
 use std::process::exit;
 use std::thread;
@@ -30,7 +30,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub async fn serve(directory: &Path, listen: &str, supervised: bool) -> Result<()> {
     let place = directory.to_owned();
     let model = spawn_blocking(move || Model::open(place)).await??;
-    eprintln!(
+    // A standard error that is gone stops nothing.
+    let _ = writeln!(
+        stderr(),
         "serving {}: {} numbers an embedding, {} tokens a sentence",
         model.name(),
         model.dimension(),

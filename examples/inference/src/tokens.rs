@@ -3,13 +3,15 @@
 //! Padding and truncation that the file asks for are put aside: a row is always as wide as the model's longest sentence,
 //! and a longer one is cut there.
 
+use std::sync::Arc;
+
 use tensorpipe::{Misuse, Tensor};
 use tokenizers::{PostProcessor as _, Tokenizer, TruncationParams};
 
-/// A model's tokenizer.
+/// A model's tokenizer; clones share it.
 #[derive(Clone, Debug)]
 pub struct Tokens {
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     width: usize,
 }
 
@@ -51,7 +53,10 @@ impl Tokens {
                 ..TruncationParams::default()
             }))
             .map_err(|error| error.to_string())?;
-        Ok(Self { tokenizer, width })
+        Ok(Self {
+            tokenizer: Arc::new(tokenizer),
+            width,
+        })
     }
 
     /// Columns of a row.

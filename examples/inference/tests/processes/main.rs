@@ -1,5 +1,6 @@
 //! A server in its own process, and clients of it.
 
+mod liars;
 mod program;
 
 use std::path::Path;
