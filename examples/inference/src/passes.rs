@@ -1,18 +1,16 @@
 //! Which sentences go through the model together.
 //!
-//! The model computes a rectangle: every sentence of a pass is padded to the longest one. Sorted by length and cut where
-//! padding would cost too much, a run of mixed lengths computes little more than its own tokens, and a pass is never so
-//! large that its attention, which grows with the square of the length, fills the memory.
+//! The model computes a rectangle: every sentence of a pass is padded to the longest one. Each pass reads all weights
+//! again, each padded token is computed for nothing; sorted by length, a run is cut where the sum of both is least. No pass
+//! is so large that its attention, which grows with the square of the length, fills the memory.
+
+use std::ops::Range;
 
 /// The most tokens of a pass, padding included; one sentence alone may have more.
 const LARGEST: usize = 8192;
 
-/// Padding that a pass may always have, in tokens: another pass reads all weights again, which takes as long as
-/// computing about so many.
-const FREE: usize = 32;
-
-/// Beyond that, the part of a pass that may be padding: one in so many.
-const SHARE: usize = 5;
+/// What a pass costs beyond its tokens, in tokens. Measured for all-MiniLM-L6-v2 on one core: 4.5 ms, and 0.4 ms a token.
+const PASS: usize = 12;
 
 /// One rectangle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,36 +28,44 @@ impl Pass {
     pub fn padding(&self) -> usize {
         self.rows.len() * self.width - self.tokens
     }
-
-    fn takes(&self, length: usize) -> bool {
-        let area = (self.rows.len() + 1) * length;
-        let padding = area - self.tokens - length;
-        area <= LARGEST && padding <= FREE.max(area / SHARE)
-    }
 }
 
 /// Divides sentences of these `lengths` into passes; every row is in exactly one.
 pub fn passes(lengths: &[u32]) -> Vec<Pass> {
     let mut rows: Vec<usize> = (0..lengths.len()).collect();
     rows.sort_by_key(|row| lengths[*row]);
-    let mut passes: Vec<Pass> = Vec::new();
-    for row in rows {
-        let length = lengths[row] as usize;
-        match passes.last_mut() {
-            // No row before this one is longer.
-            Some(pass) if pass.takes(length) => {
-                pass.rows.push(row);
-                pass.width = length;
-                pass.tokens += length;
-            }
-            _ => passes.push(Pass {
-                rows: vec![row],
-                width: length,
-                tokens: length,
-            }),
-        }
+    let sorted: Vec<usize> = rows.iter().map(|row| lengths[*row] as usize).collect();
+    let pass = |cut: Range<usize>| Pass {
+        width: sorted[cut.end - 1],
+        tokens: sorted[cut.clone()].iter().sum(),
+        rows: rows[cut].to_vec(),
+    };
+    cuts(&sorted).into_iter().map(pass).collect()
+}
+
+/// Where to cut sentences that are `sorted` by length, so that the passes cost the least.
+fn cuts(sorted: &[usize]) -> Vec<Range<usize>> {
+    // For the first so many sentences: what they cost at best, and where their last pass begins.
+    let mut best = vec![(0, 0)];
+    for (last, width) in sorted.iter().enumerate() {
+        let end = last + 1;
+        let begins = (0..=last).rev();
+        let fitting = begins.take_while(|begin| {
+            let area = (end - begin) * width;
+            area <= LARGEST || *begin == last
+        });
+        let costs = fitting.map(|begin| (best[begin].0 + PASS + (end - begin) * width, begin));
+        best.extend(costs.min());
     }
-    passes
+    let mut cuts = Vec::new();
+    let mut end = sorted.len();
+    while end > 0 {
+        let begin = best[end].1;
+        cuts.push(begin..end);
+        end = begin;
+    }
+    cuts.reverse();
+    cuts
 }
 
 #[cfg(test)]
@@ -74,8 +80,12 @@ mod tests {
     fn sentences_of_like_lengths_share_a_pass() {
         assert_eq!(rows(&[9, 7, 8]), [[1, 2, 0]]);
         assert_eq!(rows(&[5; 32]), [(0..32).collect::<Vec<_>>()]);
-        // A short one beside a few others costs less than a pass of its own.
-        assert_eq!(rows(&[20, 6, 18]), [[1, 2, 0]]);
+        // One token of padding for each of eight is less than another pass, two are more.
+        let mut lengths = [8; 8].to_vec();
+        lengths.push(9);
+        assert_eq!(rows(&lengths).len(), 1);
+        lengths[8] = 10;
+        assert_eq!(rows(&lengths).len(), 2);
     }
 
     #[test]
@@ -101,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_in_one_pass_and_little_is_wasted() {
+    fn every_row_is_in_one_pass() {
         // Lengths that come in no order.
         let lengths: Vec<u32> = (0..500u32).map(|i| 2 + (i * 7919) % 255).collect();
         let passes = passes(&lengths);
@@ -112,9 +122,31 @@ mod tests {
             let lengths = pass.rows.iter().map(|row| lengths[*row] as usize);
             assert_eq!(Some(pass.width), lengths.clone().max());
             assert_eq!(pass.tokens, lengths.sum::<usize>());
-            let area = pass.rows.len() * pass.width;
-            assert!(pass.padding() <= FREE.max(area / SHARE), "{pass:?}");
         }
         assert_eq!(super::passes(&[]), []);
+    }
+
+    #[test]
+    fn no_other_way_to_cut_costs_less() {
+        let sorted = [2, 3, 3, 9, 11, 12, 12, 30, 41, 41];
+        let cost = |cuts: &[Range<usize>]| -> usize {
+            let costs = cuts
+                .iter()
+                .map(|cut| PASS + cut.len() * sorted[cut.end - 1]);
+            costs.sum()
+        };
+        // Each bit says whether there is a cut behind a sentence.
+        let all = (0u32..1 << (sorted.len() - 1)).map(|bits| {
+            let mut cuts = Vec::new();
+            let mut begin = 0;
+            for end in 1..=sorted.len() {
+                if end == sorted.len() || bits >> (end - 1) & 1 == 1 {
+                    cuts.push(begin..end);
+                    begin = end;
+                }
+            }
+            cost(&cuts)
+        });
+        assert_eq!(cost(&cuts(&sorted)), all.min().unwrap());
     }
 }
