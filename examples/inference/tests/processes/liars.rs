@@ -13,6 +13,9 @@ struct Liar {
     dtype: DType,
 }
 
+/// What it makes of an honest card.
+type Lie = fn(&mut Card);
+
 impl Embedder for Liar {
     async fn card(&self) -> Card {
         self.card.clone()
@@ -64,7 +67,7 @@ async fn a_card_that_describes_no_model_is_refused() {
         Liar::new().embed().await,
         Ok(vec![vec![0.0; tiny::DIMENSION]])
     );
-    let lies: [(fn(&mut Card), &str); 5] = [
+    let lies: [(Lie, &str); 5] = [
         (|card| card.width = 0, "0 tokens a sentence"),
         (|card| card.width = u32::MAX, "4294967295 tokens a sentence"),
         (|card| card.dimension = 0, "0 numbers an embedding"),
