@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,10 @@ use tensorpipe::{Pipe, Pool, Route};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::client::Connection;
+use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
+use crate::remote::{Encoding, encoding};
 
 tokio::task_local! {
     /// The call whose handler runs: calls that it makes inherit its deadline and trace.
@@ -28,10 +31,14 @@ pub struct CallContext {
 }
 
 pub(crate) struct Inner {
+    /// The caller's number for it.
+    call: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
     pub(crate) cancel: CancelState,
+    /// Its streams, if its method has some.
+    pub(crate) streams: Option<Arc<CallStreams>>,
 }
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
@@ -40,6 +47,7 @@ pub(crate) struct Caller {
     route: Arc<Route>,
     pool: Pool,
     runtime: Handle,
+    engine: OnceLock<Weak<Engine>>,
 }
 
 impl Caller {
@@ -49,7 +57,18 @@ impl Caller {
             route: pipe.shared_route(),
             pool: pipe.pool().clone(),
             runtime: pipe.runtime().clone(),
+            engine: OnceLock::new(),
         }
+    }
+
+    /// Says once which engine handles the calls.
+    pub(crate) fn set_engine(&self, engine: &Arc<Engine>) {
+        let _ = self.engine.set(Arc::downgrade(engine));
+    }
+
+    /// The engine that handles the calls, unless the connection is gone.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.engine.get()?.upgrade()
     }
 }
 
@@ -64,12 +83,20 @@ pub(crate) struct CancelState {
 }
 
 impl CallContext {
-    pub(crate) fn new(deadline: Option<Instant>, trace: TraceContext, caller: Arc<Caller>) -> Self {
+    pub(crate) fn new(
+        call: u64,
+        deadline: Option<Instant>,
+        trace: TraceContext,
+        caller: Arc<Caller>,
+        streams: Option<Arc<CallStreams>>,
+    ) -> Self {
         let inner = Inner {
+            call,
             deadline,
             trace,
             caller,
             cancel: CancelState::default(),
+            streams,
         };
         Self {
             inner: Arc::new(inner),
@@ -98,6 +125,13 @@ impl CallContext {
         &self.inner.caller.name
     }
 
+    /// The connection that the call came over: for calls of services that its caller serves
+    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Whoever keeps it keeps the pipe open.
+    pub fn connection(&self) -> Option<Connection> {
+        let engine = self.inner.caller.engine()?;
+        Some(Connection { engine })
+    }
+
     /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
     /// from one far away.
     pub fn route(&self) -> &Route {
@@ -122,6 +156,11 @@ impl CallContext {
                 .inner
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Whether nobody waits, whatever the time.
+    pub(crate) fn was_given_up(&self) -> bool {
+        self.inner.cancel.is_set()
     }
 
     /// Ends when the call is cancelled, and at its deadline at the latest, answered or not. For work that runs on tasks of
@@ -200,6 +239,18 @@ impl CancelState {
         } else {
             Poll::Pending
         }
+    }
+}
+
+/// Encodes what the handler that runs on this task returns.
+pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
+    let call = CURRENT.try_with(|context| {
+        let engine = context.inner.caller.engine.get()?;
+        Some((engine.as_ptr().addr(), context.inner.call))
+    });
+    match call {
+        Ok(Some((engine, call))) => encoding(engine, Some(call), encode),
+        _ => (encode(), Encoding::default()),
     }
 }
 

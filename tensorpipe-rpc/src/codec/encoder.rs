@@ -1,6 +1,7 @@
 //! Arguments to bytes: one after another into one vector.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,6 +10,7 @@ use tensorpipe::{Payload, Tensor};
 use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
 use super::serializer::Writer;
+use crate::remote::Referent;
 
 /// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
 /// their borrowed forms.
@@ -64,6 +66,8 @@ pub struct Encoded {
     pub payloads: Vec<Payload>,
     /// Tensors, in the order of their indices.
     pub tensors: Vec<Tensor>,
+    /// Values of this side's that it refers to, in the order of their indices.
+    pub(crate) references: Vec<Arc<dyn Referent>>,
 }
 
 /// Encodes the arguments of one call.
@@ -111,12 +115,8 @@ impl Encoder {
         &mut self,
         value: &S,
     ) -> Result<(), EncodeError> {
+        let mark = self.mark();
         let writer = &mut self.writer;
-        let mark = (
-            writer.bytes().len(),
-            writer.tensors.len(),
-            writer.payloads.len(),
-        );
         let (fault, one_way) = match value.serialize(&mut *writer) {
             Err(fault) => (fault, false),
             Ok(()) if !cfg!(debug_assertions) => return Ok(()),
@@ -134,6 +134,40 @@ impl Encoder {
         })
     }
 
+    /// The values are items of a stream.
+    pub(crate) fn about_items(self) -> Self {
+        self.about(Subject::Item)
+    }
+
+    /// What it holds: bytes, tensors and payloads.
+    pub(crate) fn mark(&self) -> (usize, usize, usize) {
+        let writer = &self.writer;
+        (
+            writer.bytes().len(),
+            writer.tensors.len(),
+            writer.payloads.len(),
+        )
+    }
+
+    /// Forgets what was put in since.
+    pub(crate) fn truncate(&mut self, mark: (usize, usize, usize)) {
+        self.writer.truncate(mark);
+    }
+
+    /// The size of what was put in since, parts included.
+    pub(crate) fn bytes_since(&self, (bytes, tensors, payloads): (usize, usize, usize)) -> usize {
+        let writer = &self.writer;
+        let tensors = writer.tensors[tensors..].iter().map(Tensor::byte_len);
+        let payloads = writer.payloads[payloads..].iter();
+        let payloads = payloads.map(|payload| payload.as_bytes().len());
+        writer.bytes().len() - bytes + tensors.sum::<usize>() + payloads.sum::<usize>()
+    }
+
+    /// How many parts it holds.
+    pub(crate) fn parts(&self) -> usize {
+        self.writer.tensors.len() + self.writer.payloads.len()
+    }
+
     pub(crate) fn about(mut self, subject: Subject) -> Self {
         self.subject = subject;
         self
@@ -146,6 +180,7 @@ impl Encoder {
             metadata,
             payloads,
             tensors,
+            references: Vec::new(),
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
+use crate::context::within_call;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
 pub const REPLY_HEADER: usize = 12;
@@ -24,6 +25,8 @@ pub(crate) enum Outcome {
     Error(Encoded),
     /// The method returned what cannot be sent.
     Unsendable(EncodeError),
+    /// The method returned what the caller's end does not take.
+    Refused(String),
     /// The method was not run: its arguments make no sense.
     BadArguments(DecodeError),
     /// The method was not run: the service has none at this position of its schema.
@@ -36,6 +39,11 @@ impl Reply {
         Self::encode(Subject::Reply, &value, Outcome::Value)
     }
 
+    /// A copy of a value that stays.
+    pub(crate) fn of<T: Serialize + DeserializeOwned>(value: &T) -> Self {
+        Self::encode(Subject::Reply, value, Outcome::Value)
+    }
+
     /// The reply of a method that returns a `Result`.
     pub fn result<T, E>(result: Result<T, E>) -> Self
     where
@@ -44,8 +52,25 @@ impl Reply {
     {
         match result {
             Ok(value) => Self::encode(Subject::Reply, &value, Outcome::Value),
-            Err(error) => Self::encode(Subject::Error, &error, Outcome::Error),
+            Err(error) => Self::error(&error),
         }
+    }
+
+    /// The reply of a method that returned this error.
+    pub(crate) fn error<E: Serialize + DeserializeOwned>(error: &E) -> Self {
+        Self::encode(Subject::Error, error, Outcome::Error)
+    }
+
+    /// The reply of a method whose result does not suit calls.
+    pub(crate) fn unsendable(error: EncodeError) -> Self {
+        let outcome = Outcome::Unsendable(error);
+        Self { outcome }
+    }
+
+    /// The reply of a method whose result the caller cannot have, for this reason.
+    pub(crate) fn refused(reason: String) -> Self {
+        let outcome = Outcome::Refused(reason);
+        Self { outcome }
     }
 
     /// The reply to a call whose arguments make no sense.
@@ -75,8 +100,12 @@ impl Reply {
         let mut header = Vec::with_capacity(64);
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
-        let outcome = match encoder.write::<T, T>(value) {
-            Ok(()) => outcome(encoder.finish()),
+        let (written, met) = within_call(|| encoder.write::<T, T>(value));
+        let outcome = match written {
+            Ok(()) => outcome(Encoded {
+                references: met.exports,
+                ..encoder.finish()
+            }),
             Err(error) => Outcome::Unsendable(error),
         };
         Self { outcome }

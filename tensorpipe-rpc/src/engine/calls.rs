@@ -1,6 +1,6 @@
 //! Calls made from here: the table of those that wait for an answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,12 @@ use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
 use super::slot::CallSlot;
+use super::streams::CallStreams;
 use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
+use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
@@ -30,17 +32,28 @@ pub(crate) enum Outcome {
     NotBound(FailureCode, Arc<str>),
 }
 
+impl Outcome {
+    /// Whether its body holds references.
+    pub(crate) fn has_references(&self) -> bool {
+        matches!(self, Self::Value(body) | Self::ServiceError(body) if body.references)
+    }
+}
+
 /// A call to be made.
 pub(crate) struct Outgoing {
     pub(crate) id: u64,
     pub(crate) encoded: Encoded,
     pub(crate) header_len: usize,
     pub(crate) deadline: Option<(Instant, Duration)>,
+    pub(crate) streams: Option<Arc<CallStreams>>,
+    pub(crate) pins: Vec<Arc<Handle>>,
 }
 
 #[derive(Default)]
 pub(crate) struct Calls {
     next_id: AtomicU64,
+    /// The peer handles no further calls.
+    draining: AtomicBool,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
@@ -86,7 +99,17 @@ impl Calls {
         self.table().reading.remove(&message)
     }
 
-    fn complete(&self, slot: &CallSlot, outcome: Outcome) {
+    /// The peer handles what it has been asked for, and nothing further.
+    pub(super) fn draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// A call that waits for its answer.
+    pub(super) fn find(&self, call: u64) -> Option<Arc<CallSlot>> {
+        self.table().slots.get(&call).cloned()
+    }
+
+    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) {
         self.table().slots.remove(&slot.id);
         slot.complete(outcome);
     }
@@ -145,7 +168,9 @@ impl Calls {
                 may_have_run: slot.message().is_some(),
             })
         });
-        self.table().reading.clear();
+        let reading = std::mem::take(&mut self.table().reading);
+        // Not under the lock: a call may be the last to hold a reference.
+        drop(reading);
     }
 }
 
@@ -157,13 +182,22 @@ impl Engine {
             encoded,
             header_len,
             deadline,
+            streams,
+            pins,
         } = outgoing;
+        if self.calls.draining.load(Ordering::Acquire) {
+            let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins));
+            slot.complete(Outcome::Failed(CallError::ShuttingDown));
+            return slot;
+        }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let waits = message.metadata[2] & WAITS != 0;
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
-        let slot = Arc::new(CallSlot::new(id, deadline, has_parts));
+        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins));
         let (earlier, soon) = {
             let mut table = self.calls.table();
-            let soon = table.slots.len() >= TOGETHER_FROM;
+            // A call that was given the result of another one is seldom the last of its chain.
+            let soon = table.slots.len() >= TOGETHER_FROM || waits;
             table.slots.insert(id, slot.clone());
             let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
             (earlier, soon)
@@ -207,6 +241,15 @@ impl Engine {
         if waited {
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
         }
+        if let Some(streams) = &slot.streams {
+            self.close_streams(streams);
+        }
+        // Answered, and nobody looked.
+        if let Some(Outcome::Value(body) | Outcome::ServiceError(body)) = slot.poll(None)
+            && body.references
+        {
+            self.release(slot.id, None);
+        }
     }
 
     /// Takes back the request, and what of the reply is on its way.
@@ -230,6 +273,10 @@ impl Engine {
             let mut table = self.calls.table();
             // A call that was given up meanwhile: its reply is skipped.
             let Some(slot) = table.slots.get(&header.call).cloned() else {
+                drop(table);
+                if header.flags & REFERENCES != 0 {
+                    self.release(header.call, None);
+                }
                 return;
             };
             if !slot.answered_by(id) {
@@ -264,6 +311,9 @@ impl Engine {
         slot: &CallSlot,
         message: Result<Message, Error>,
     ) {
+        if message.is_err() && header.flags & REFERENCES != 0 {
+            self.release(header.call, None);
+        }
         let outcome = match message.map(|message| to_body(message, header)) {
             Err(error) => Outcome::Failed(CallError::Connection {
                 error,
@@ -274,9 +324,15 @@ impl Engine {
                 Kind::Value => Outcome::Value(body),
                 Kind::ServiceError => Outcome::ServiceError(body),
                 Kind::Failure(code) => failure(code, &body, slot),
-                Kind::Call | Kind::Bind | Kind::Tarpc(_) => return,
+                _ => return,
             },
         };
+        let outcome = match &slot.streams {
+            Some(streams) => streams.hold(outcome),
+            None => Some(outcome),
+        };
+        // Otherwise with the last item.
+        let Some(outcome) = outcome else { return };
         self.calls.complete(slot, outcome);
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
@@ -301,6 +357,7 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::ShuttingDown => CallError::ShuttingDown,
         FailureCode::BadReply => CallError::BadReply(text),
         FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
+        FailureCode::Unresolved => CallError::Unresolved(text),
         FailureCode::Other(_) => CallError::Other(text),
     })
 }

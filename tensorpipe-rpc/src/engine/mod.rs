@@ -6,10 +6,12 @@
 mod calls;
 mod deadlines;
 mod envelope;
+mod references;
 mod replying;
 mod running;
 mod serving;
 mod slot;
+mod streams;
 
 pub(crate) use calls::{Outcome, Outgoing};
 pub(crate) use envelope::{Body, to_body, to_message};
@@ -17,15 +19,21 @@ pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
+pub use streams::Streams;
+pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
+use crate::lock::lock;
+use crate::remote::Owned;
+use crate::schema::Schema;
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -33,6 +41,12 @@ pub(crate) struct Engine {
     pub(crate) pipe: Pipe,
     pub(crate) calls: Arc<Calls>,
     pub(crate) serving: Option<Serving>,
+    /// Items of streams whose bytes are on their way.
+    reading: streams::Reading,
+    /// The peer's numbers for services that it was asked for, by the address of their schema.
+    bound: Mutex<FxHashMap<usize, u32>>,
+    /// Values that the peer refers to.
+    pub(crate) owned: Arc<Owned>,
 }
 
 impl Engine {
@@ -41,8 +55,14 @@ impl Engine {
         let engine = Arc::new(Self {
             calls: Arc::default(),
             serving,
+            reading: streams::Reading::default(),
+            bound: Mutex::default(),
+            owned: Arc::default(),
             pipe: pipe.clone(),
         });
+        if let Some(serving) = &engine.serving {
+            serving.caller.set_engine(&engine);
+        }
         pipe.set_handler(Arc::new(Receiver {
             engine: Arc::downgrade(&engine),
             serves: engine.serving.is_some(),
@@ -50,6 +70,17 @@ impl Engine {
         }));
         Calls::watch_deadlines(&engine);
         engine
+    }
+
+    /// The peer's number for a service, if it was asked before.
+    pub(crate) fn bound(&self, schema: &'static Schema) -> Option<u32> {
+        lock(&self.bound)
+            .get(&std::ptr::from_ref(schema).addr())
+            .copied()
+    }
+
+    pub(crate) fn set_bound(&self, schema: &'static Schema, service: u32) {
+        lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
     /// Sends `encoded`: see [`to_message`].
@@ -104,14 +135,22 @@ impl Handler for Receiver {
             }
         };
         match header.kind {
-            Kind::Call | Kind::Bind | Kind::Tarpc(_) if engine.is_behind() => {
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Tarpc(_) if engine.is_behind() => {
                 // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
                 // is refused, which bounds this.
                 incoming.refuse("too many replies wait to be read by their caller");
             }
-            Kind::Call | Kind::Bind => engine.call_arrives(header, incoming),
+            Kind::Call | Kind::Bind | Kind::Fetch => engine.call_arrives(header, incoming),
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
+            }
+            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
+            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
+            Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
+            Kind::Release => engine.release_arrives(header, incoming),
+            Kind::Draining => {
+                let _ = incoming.accept();
+                engine.calls.draining();
             }
             // An answer, since whoever sent a small message does not hear of its refusal.
             Kind::Tarpc(_) => engine.reply_failure(
@@ -126,9 +165,12 @@ impl Handler for Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
-        match engine.calls.take_reading(id) {
-            Some((header, slot)) => engine.reply_complete(&header, &slot, message),
-            None => engine.call_complete(id, message),
+        if let Some((header, slot)) = engine.calls.take_reading(id) {
+            engine.reply_complete(&header, &slot, message);
+        } else if let Some((header, streams)) = engine.reading.take(id) {
+            engine.items_complete(&streams, id, header, message);
+        } else {
+            engine.call_complete(id, message);
         }
     }
 
@@ -154,6 +196,8 @@ impl Handler for Receiver {
     fn closed(&self, error: &Error) {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
+            engine.reading.clear();
+            engine.owned.close();
             engine.abandon_all();
         }
     }

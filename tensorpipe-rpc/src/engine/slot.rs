@@ -1,11 +1,13 @@
 //! One call that waits for its answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::calls::Outcome;
+use super::streams::CallStreams;
+use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -15,7 +17,7 @@ const GIVEN_UP: u64 = u64::MAX - 1;
 
 /// A call that waits for its answer.
 pub(crate) struct CallSlot {
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// Whether tensors or payloads go with it, which may leave long after the rest.
     pub(super) has_parts: bool,
     /// The number of its message on the pipe.
@@ -26,6 +28,12 @@ pub(crate) struct CallSlot {
     state: Mutex<State>,
     /// Its message leaves with the pipe's next turn: the first poll need not drive.
     soon: AtomicBool,
+    /// Its streams, if its method has some.
+    pub(crate) streams: Option<Arc<CallStreams>>,
+    /// References among its arguments: their owner keeps them until it is answered.
+    _pins: Vec<Arc<Handle>>,
+    /// Nobody awaits it, but others refer to its result.
+    orphan: AtomicBool,
 }
 
 enum State {
@@ -35,7 +43,13 @@ enum State {
 }
 
 impl CallSlot {
-    pub(super) fn new(id: u64, deadline: Option<(Instant, Duration)>, has_parts: bool) -> Self {
+    pub(super) fn new(
+        id: u64,
+        deadline: Option<(Instant, Duration)>,
+        has_parts: bool,
+        streams: Option<Arc<CallStreams>>,
+        pins: Vec<Arc<Handle>>,
+    ) -> Self {
         Self {
             id,
             has_parts,
@@ -44,7 +58,19 @@ impl CallSlot {
             deadline,
             state: Mutex::new(State::Waiting(None)),
             soon: AtomicBool::new(false),
+            streams,
+            _pins: pins,
+            orphan: AtomicBool::new(false),
         }
+    }
+
+    /// Nobody awaits it any more, but others refer to its result.
+    pub(crate) fn make_orphan(&self) {
+        self.orphan.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::Acquire)
     }
 
     pub(super) fn set_leaves_soon(&self, soon: bool) {
@@ -103,6 +129,9 @@ impl CallSlot {
     }
 
     pub(super) fn complete(&self, outcome: Outcome) {
+        if let Some(streams) = &self.streams {
+            streams.no_more_sent();
+        }
         let waker = {
             let mut state = self.state();
             let State::Waiting(waker) = &mut *state else {

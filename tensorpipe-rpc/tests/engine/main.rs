@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod busy_pipe;
+mod callbacks;
 mod cancel;
 mod chaos;
 mod context;
@@ -12,9 +13,11 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
+mod remote;
 mod services;
 mod shutdown;
 mod small_peers;
+mod streams;
 mod stress;
 mod unsuitable;
 mod values;
