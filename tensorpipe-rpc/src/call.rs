@@ -18,6 +18,9 @@ use crate::schema::Method;
 /// What a stub returns: the call is on its way from the moment it is made, polled or not. Awaiting it gives the method's
 /// result; dropping it cancels the call: what of its tensors has not moved does not move, and its handler is dropped at its
 /// next await.
+///
+/// Over [`Replicas`](crate::Replicas) it is made at once if one of them is there; what comes after that, waiting for one and
+/// being made again, happens while it is awaited.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<T, E = Infallible> {
     method: &'static Method,
@@ -28,12 +31,67 @@ pub struct Call<T, E = Infallible> {
 enum State<E> {
     /// It was not made.
     Failed(Option<CallError<E>>),
-    Waiting {
-        engine: Arc<Engine>,
-        slot: Arc<CallSlot>,
-        awaiting: Option<Awaiting>,
-    },
+    Waiting(UnderWay),
+    Surviving(Surviving),
     Done,
+}
+
+/// How a call came to be under way.
+pub(crate) enum Made {
+    /// On one connection, with which it ends.
+    Sent(UnderWay),
+    /// On replicas: it ends when one of them has answered, or none can.
+    Surviving(Surviving),
+}
+
+/// Ends with the call's outcome. Dropping it cancels the call.
+pub(crate) type Surviving = Pin<Box<dyn Future<Output = Outcome> + Send + Sync>>;
+
+/// A call that waits for its answer. Whoever drops it before cancels it.
+pub(crate) struct UnderWay {
+    engine: Arc<Engine>,
+    slot: Arc<CallSlot>,
+    awaiting: Option<Awaiting>,
+}
+
+impl UnderWay {
+    pub(crate) fn new(engine: Arc<Engine>, slot: Arc<CallSlot>) -> Self {
+        Self {
+            engine,
+            slot,
+            awaiting: None,
+        }
+    }
+
+    /// Takes the outcome, driving the pipe for it.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
+        let Self {
+            engine,
+            slot,
+            awaiting,
+        } = self;
+        if let Some(outcome) = slot.poll(None) {
+            return Poll::Ready(outcome);
+        }
+        let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
+        if slot.leaves_soon() {
+            awaiting.register(cx.waker());
+        } else {
+            awaiting.drive(cx.waker());
+        }
+        match slot.poll(Some(cx.waker())) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                awaiting.look_again(cx.waker());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn cancel(&self) {
+        self.engine.cancel(&self.slot);
+    }
 }
 
 impl<T, E> fmt::Debug for Call<T, E> {
@@ -48,10 +106,7 @@ impl<T, E> Unpin for Call<T, E> {}
 
 impl<T: DeserializeOwned> Call<T> {
     /// A call of a method that returns a `T`.
-    pub(crate) fn of_value(
-        method: &'static Method,
-        made: Result<(Arc<Engine>, Arc<CallSlot>), CallError>,
-    ) -> Self {
+    pub(crate) fn of_value(method: &'static Method, made: Result<Made, CallError>) -> Self {
         Self {
             method,
             state: State::new(made),
@@ -62,10 +117,7 @@ impl<T: DeserializeOwned> Call<T> {
 
 impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
     /// A call of a method that returns a `Result<T, E>`.
-    pub(crate) fn of_result(
-        method: &'static Method,
-        made: Result<(Arc<Engine>, Arc<CallSlot>), CallError>,
-    ) -> Self {
+    pub(crate) fn of_result(method: &'static Method, made: Result<Made, CallError>) -> Self {
         Self {
             method,
             state: State::new(made.map_err(CallError::without_service)),
@@ -75,13 +127,10 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
 }
 
 impl<E> State<E> {
-    fn new(made: Result<(Arc<Engine>, Arc<CallSlot>), CallError<E>>) -> Self {
+    fn new(made: Result<Made, CallError<E>>) -> Self {
         match made {
-            Ok((engine, slot)) => Self::Waiting {
-                engine,
-                slot,
-                awaiting: None,
-            },
+            Ok(Made::Sent(call)) => Self::Waiting(call),
+            Ok(Made::Surviving(call)) => Self::Surviving(call),
             Err(error) => Self::Failed(Some(error)),
         }
     }
@@ -133,28 +182,11 @@ impl<T, E> Future for Call<T, E> {
                 None => return Poll::Ready(Err(polled_again())),
             },
             State::Done => return Poll::Ready(Err(polled_again())),
-            State::Waiting {
-                engine,
-                slot,
-                awaiting,
-            } => match slot.poll(None) {
-                Some(outcome) => outcome,
-                None => {
-                    let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
-                    if slot.leaves_soon() {
-                        awaiting.register(cx.waker());
-                    } else {
-                        awaiting.drive(cx.waker());
-                    }
-                    match slot.poll(Some(cx.waker())) {
-                        Some(outcome) => outcome,
-                        None => {
-                            awaiting.look_again(cx.waker());
-                            return Poll::Pending;
-                        }
-                    }
-                }
-            },
+            State::Waiting(call) => call.poll(cx),
+            State::Surviving(call) => call.as_mut().poll(cx),
+        };
+        let Poll::Ready(outcome) = outcome else {
+            return Poll::Pending;
         };
         this.state = State::Done;
         Poll::Ready((this.decode)(this.method, outcome))
@@ -167,8 +199,8 @@ fn polled_again<E>() -> CallError<E> {
 
 impl<T, E> Drop for Call<T, E> {
     fn drop(&mut self) {
-        if let State::Waiting { engine, slot, .. } = &self.state {
-            engine.cancel(slot);
+        if let State::Waiting(call) = &self.state {
+            call.cancel();
         }
     }
 }

@@ -130,9 +130,12 @@ pub mod tarpc;
 mod tarpc_stub;
 
 pub use call::Call;
-pub use client::{Connection, DEFAULT_DEADLINE};
+pub use client::{
+    Backoff, Balance, Connection, DEFAULT_DEADLINE, ReplicaState, ReplicaStatus, Replicas,
+    ReplicasBuilder, RetryBudget, Target,
+};
 pub use context::{CallContext, TraceContext};
-pub use error::{CallError, ConnectError};
+pub use error::{CallError, ConnectError, ReplicaError};
 pub use server::{Server, ServerBuilder, ServerLimits};
 pub use service::Service;
 /// Makes a client and a server of a trait of remote calls.
@@ -194,7 +197,7 @@ pub use tensorpipe_macros::tensor_service;
 pub mod __private {
     pub use crate::__tarpc_stub as tarpc_stub;
     pub use crate::call::Call;
-    pub use crate::client::{ClientHandle, Connection};
+    pub use crate::client::{ClientHandle, Connection, Target};
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;

@@ -44,6 +44,8 @@ pub(crate) struct Calls {
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
+    /// Tells the one that waits for it that the pipe has ended.
+    pub(crate) over: Notify,
 }
 
 #[derive(Default)]
@@ -146,6 +148,7 @@ impl Calls {
             })
         });
         self.table().reading.clear();
+        self.over.notify_one();
     }
 }
 
