@@ -3,17 +3,17 @@
 //! Invariant: a service that passes expands to code in which rustc can find fault only with the
 //! user's own types (unknown, not serializable, not `Send`).
 
-use crate::model::{Input, Method, Service, result_arguments};
+use crate::model::{Input, Method, Outcome, Service, result_arguments};
 use crate::names;
 use crate::report::Errors;
 use crate::signature;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::{
-    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeReference,
-    TypeTraitObject,
+    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeParamBound,
+    TypeReference, TypeTraitObject,
 };
 
 /// Reports every mistake and marks the methods that have one.
@@ -74,11 +74,16 @@ fn qualifiers(method: &Method<'_>, errors: &mut Errors) {
             "a call has a fixed number of arguments: use a `Vec<T>`",
         );
     }
-    if sig.asyncness.is_none() {
-        errors.at(
+    match (&method.outcome, &sig.asyncness) {
+        (Outcome::Stream { .. }, Some(asyncness)) => errors.at(
+            asyncness,
+            "a stream waits item by item: remove `async`, and await inside the stream",
+        ),
+        (Outcome::Stream { .. }, None) | (_, Some(_)) => {}
+        (_, None) => errors.at(
             sig.fn_token,
             "a call waits for another process: write `async fn`",
-        );
+        ),
     }
 }
 
@@ -126,8 +131,9 @@ fn generics(method: &Method<'_>, errors: &mut Errors) {
 }
 
 fn arguments(method: &Method<'_>, errors: &mut Errors) {
-    let mut seen = HashMap::new();
+    let mut seen = HashSet::new();
     let mut context = false;
+    let mut stream = false;
     let lifetimes_declared = !method.syntax.sig.generics.params.is_empty();
     for input in &method.inputs {
         match input {
@@ -135,19 +141,28 @@ fn arguments(method: &Method<'_>, errors: &mut Errors) {
                 errors.at(&syntax.ty, "the call has one context: remove the second");
             }
             Input::Context { .. } => {}
+            Input::Stream { ident, .. } if std::mem::replace(&mut stream, true) => {
+                errors.at(
+                    ident,
+                    "a call has one stream as an argument: make its items an enum of both",
+                );
+            }
+            Input::Stream { ident, item } => {
+                unique(ident, &mut seen, errors);
+                Owned::check("argument", item, lifetimes_declared, errors);
+            }
             Input::Argument(argument) => {
-                if seen
-                    .insert(argument.ident.unraw().to_string(), ())
-                    .is_some()
-                {
-                    errors.at(
-                        &argument.ident,
-                        format!("there is another argument `{}`: rename one", argument.ident),
-                    );
-                }
+                unique(&argument.ident, &mut seen, errors);
                 Owned::check("argument", argument.ty, lifetimes_declared, errors);
             }
         }
+    }
+}
+
+fn unique(ident: &Ident, seen: &mut HashSet<String>, errors: &mut Errors) {
+    if !seen.insert(ident.unraw().to_string()) {
+        let message = format!("there is another argument `{ident}`: rename one");
+        errors.at(ident, message);
     }
 }
 
@@ -155,6 +170,10 @@ fn output(method: &Method<'_>, errors: &mut Errors) {
     let sig = &method.syntax.sig;
     let ReturnType::Type(_, ty) = &sig.output else {
         return;
+    };
+    let ty = match &method.outcome {
+        Outcome::Stream { item, .. } => item,
+        _ => &**ty,
     };
     if result_arguments(ty).is_some_and(|arguments| arguments.len() != 2) {
         let message = "the error type is hidden in this alias: write `Result<T, E>` out";
@@ -244,10 +263,25 @@ impl<'ast> Visit<'ast> for Owned<'_> {
     }
 
     fn visit_type_impl_trait(&mut self, ty: &'ast TypeImplTrait) {
-        let message = format!(
-            "both processes must know the type of a call's {}: name it instead of `impl Trait`",
-            self.role
-        );
+        let is_stream = ty.bounds.iter().any(|bound| match bound {
+            TypeParamBound::Trait(bound) => {
+                let last = bound.path.segments.last();
+                last.is_some_and(|last| last.ident == "Stream")
+            }
+            _ => false,
+        });
+        let message = match (is_stream, self.role) {
+            (true, "argument") => {
+                "a stream is an argument of its own: write `Streaming<T>` for one of `T`s"
+                    .to_owned()
+            }
+            (true, _) => {
+                "a stream is all that a call returns: write `-> impl Stream<Item = T>`".to_owned()
+            }
+            (false, role) => format!(
+                "both processes must know the type of a call's {role}: name it instead of `impl Trait`"
+            ),
+        };
         self.errors.at(ty, message);
     }
 

@@ -3,7 +3,7 @@
 
 use crate::args::Args;
 use crate::expand::{Adapter, Client, trait_method};
-use crate::model::{Method, Service};
+use crate::model::{Input, Method, Service};
 use crate::names::is_reserved;
 use crate::report::Errors;
 use proc_macro2::TokenStream;
@@ -124,9 +124,10 @@ fn client(service: &Service<'_>, args: &Args) -> TokenStream {
             return client.method(method, &quote!(::core::unreachable!()));
         }
         let ident = method.ident();
-        let arguments = method
-            .arguments()
-            .map(|_| quote!(_: impl ::core::marker::Sized));
+        let arguments = method.inputs.iter().filter_map(|input| match input {
+            Input::Context { .. } => None,
+            _ => Some(quote!(_: impl ::core::marker::Sized)),
+        });
         let call = if method.sound_output && !generic {
             client.call_type(method)
         } else {

@@ -10,7 +10,7 @@ use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::{
     Attribute, FnArg, GenericArgument, ItemTrait, Pat, PatIdent, PatType, Path, PathArguments,
-    ReturnType, TraitItem, TraitItemFn, Type,
+    ReturnType, TraitItem, TraitItemFn, Type, TypeParamBound,
 };
 
 /// A trait of calls.
@@ -35,6 +35,11 @@ pub(crate) struct Method<'a> {
 /// What stands between the parentheses after `&self`.
 pub(crate) enum Input<'a> {
     Argument(Argument<'a>),
+    /// `Streaming<T>`: a stream of items of that type.
+    Stream {
+        ident: Ident,
+        item: &'a Type,
+    },
     /// `CallContext` or `&CallContext`: filled in by the server.
     Context {
         syntax: &'a PatType,
@@ -56,6 +61,13 @@ pub(crate) enum Outcome<'a> {
         ok: &'a Type,
         error: &'a Type,
         /// Both in what the user wrote: `anyhow::Result<T, E>`, say.
+        written: &'a Type,
+    },
+    /// `impl Stream<Item = T>`, or `impl Stream<Item = Result<T, E>>`.
+    Stream {
+        item: &'a Type,
+        /// Both, if an item is a `Result`.
+        result: Option<(&'a Type, &'a Type)>,
         written: &'a Type,
     },
 }
@@ -124,8 +136,21 @@ impl<'a> Method<'a> {
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &Argument<'a>> {
         self.inputs.iter().filter_map(|input| match input {
             Input::Argument(argument) => Some(argument),
-            Input::Context { .. } => None,
+            Input::Stream { .. } | Input::Context { .. } => None,
         })
+    }
+
+    /// The stream among its arguments.
+    pub(crate) fn stream(&self) -> Option<(&Ident, &'a Type)> {
+        self.inputs.iter().find_map(|input| match input {
+            Input::Stream { ident, item } => Some((ident, *item)),
+            Input::Argument(_) | Input::Context { .. } => None,
+        })
+    }
+
+    /// Whether an argument or the result is a stream.
+    pub(crate) fn streams(&self) -> bool {
+        self.stream().is_some() || matches!(self.outcome, Outcome::Stream { .. })
     }
 
     /// Everything but `#[rpc]`, which is ours.
@@ -174,7 +199,10 @@ impl<'a> Input<'a> {
             }
         };
         let ty = &syntax.ty;
-        Self::Argument(Argument { ident, ty })
+        match streaming(ty) {
+            Some(item) => Self::Stream { ident, item },
+            None => Self::Argument(Argument { ident, ty }),
+        }
     }
 }
 
@@ -183,6 +211,17 @@ impl<'a> Outcome<'a> {
         let ReturnType::Type(_, ty) = output else {
             return Self::Nothing;
         };
+        if let Some(item) = stream_item(ty) {
+            let result = match result_arguments(item).as_deref() {
+                Some([ok, error]) => Some((*ok, *error)),
+                _ => None,
+            };
+            return Self::Stream {
+                item,
+                result,
+                written: ty,
+            };
+        }
         match result_arguments(ty).as_deref() {
             Some([ok, error]) => Self::Result {
                 ok,
@@ -197,7 +236,9 @@ impl<'a> Outcome<'a> {
     pub(crate) fn written(&self) -> TokenStream {
         match self {
             Self::Nothing => quote!(()),
-            Self::Value(written) | Self::Result { written, .. } => written.to_token_stream(),
+            Self::Value(written) | Self::Result { written, .. } | Self::Stream { written, .. } => {
+                written.to_token_stream()
+            }
         }
     }
 }
@@ -216,6 +257,40 @@ pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
         _ => None,
     });
     Some(types.collect())
+}
+
+/// The `T` of a `Streaming<T>`.
+fn streaming(ty: &Type) -> Option<&Type> {
+    let last = as_path(ty)?.segments.last()?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    match arguments.args.iter().collect::<Vec<_>>().as_slice() {
+        [GenericArgument::Type(item)] if last.ident == "Streaming" => Some(item),
+        _ => None,
+    }
+}
+
+/// The `T` of an `impl Stream<Item = T>`, whatever other bounds it has.
+fn stream_item(ty: &Type) -> Option<&Type> {
+    let Type::ImplTrait(ty) = bare(ty) else {
+        return None;
+    };
+    ty.bounds.iter().find_map(|bound| {
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
+        let last = bound.path.segments.last()?;
+        let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+            return None;
+        };
+        arguments.args.iter().find_map(|argument| match argument {
+            GenericArgument::AssocType(item) if last.ident == "Stream" && item.ident == "Item" => {
+                Some(&item.ty)
+            }
+            _ => None,
+        })
+    })
 }
 
 /// `Some(by_reference)` when the type is `CallContext` or `&CallContext`.
@@ -305,6 +380,14 @@ mod tests {
                     Outcome::Nothing => "nothing".to_owned(),
                     Outcome::Value(ty) => format!("value {}", text(ty)),
                     Outcome::Result { ok, error, .. } => format!("{} or {}", text(ok), text(error)),
+                    Outcome::Stream { item, result, .. } => {
+                        let kind = if result.is_some() {
+                            "results"
+                        } else {
+                            "values"
+                        };
+                        format!("stream of {kind} {}", text(item))
+                    }
                 },
             )
         };
@@ -316,6 +399,14 @@ mod tests {
             "() or E"
         );
         assert_eq!(outcome(quote!(-> io::Result<u64>)), "value io::Result<u64>");
+        assert_eq!(
+            outcome(quote!(-> impl Send + Stream<Item = Result<u8, E>>)),
+            "stream of results Result<u8, E>"
+        );
+        assert_eq!(
+            outcome(quote!(-> impl futures::Stream<Item = u8>)),
+            "stream of values u8"
+        );
         assert_eq!(
             outcome(quote!(-> Vec<Result<u8, E>>)),
             "value Vec<Result<u8, E>>"
@@ -330,6 +421,7 @@ mod tests {
                 |method| {
                     let inputs = method.inputs.iter().map(|input| match input {
                         Input::Argument(argument) => argument.ident.to_string(),
+                        Input::Stream { ident, item } => format!("{ident} of {}", text(item)),
                         Input::Context { by_reference, .. } => format!("context {by_reference}"),
                     });
                     inputs.collect::<Vec<_>>().join(", ")
@@ -342,6 +434,8 @@ mod tests {
             inputs(quote!(cx: &rpc::CallContext, a: u8)),
             "context true, a"
         );
+        assert_eq!(inputs(quote!(a: rpc::Streaming<Tensor>)), "a of Tensor");
+        assert_eq!(inputs(quote!(a: Vec<Streaming<u8>>)), "a");
         assert_eq!(inputs(quote!(cx: &&CallContext)), "cx");
         assert_eq!(inputs(quote!(cx: Vec<CallContext>)), "cx");
     }

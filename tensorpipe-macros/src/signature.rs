@@ -1,7 +1,7 @@
 //! Tokens as text with one fixed spacing: what a person would write, whatever rustc's own printer
 //! does in this version. The text is part of the schema, so equal tokens must give equal text.
 
-use crate::model::{Argument, Method};
+use crate::model::{Argument, Input, Method, Outcome};
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
@@ -9,13 +9,26 @@ use syn::ext::IdentExt;
 /// `async fn push(&self, name: String) -> u64`, without the call's context.
 pub(crate) fn of(method: &Method<'_>) -> String {
     let sig = &method.syntax.sig;
-    let mut out = format!("async fn {}(&self", sig.ident.unraw());
-    for Argument { ident, ty } in method.arguments() {
-        out.push_str(&format!(", {}: {}", ident.unraw(), text(ty)));
+    let asyncness = match &method.outcome {
+        Outcome::Stream { .. } => "",
+        _ => "async ",
+    };
+    let mut out = format!("{asyncness}fn {}(&self", sig.ident.unraw());
+    for input in &method.inputs {
+        let (ident, ty) = match input {
+            Input::Argument(Argument { ident, ty }) => (ident, text(ty)),
+            Input::Stream { ident, item } => (ident, format!("Streaming<{}>", text(item))),
+            Input::Context { .. } => continue,
+        };
+        out.push_str(&format!(", {}: {ty}", ident.unraw()));
     }
     out.push(')');
-    if let syn::ReturnType::Type(_, ty) = &sig.output {
-        out.push_str(&format!(" -> {}", text(ty)));
+    match (&method.outcome, &sig.output) {
+        (Outcome::Stream { item, .. }, _) => {
+            out.push_str(&format!(" -> impl Stream<Item = {}>", text(item)));
+        }
+        (_, syn::ReturnType::Type(_, ty)) => out.push_str(&format!(" -> {}", text(ty))),
+        (_, syn::ReturnType::Default) => {}
     }
     out
 }

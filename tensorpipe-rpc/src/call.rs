@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tensorpipe::Awaiting;
 
 use crate::codec::decode_reply;
-use crate::engine::{Body, CallSlot, Engine, Outcome};
+use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::CallError;
 use crate::schema::Method;
 
@@ -126,6 +126,16 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
     }
 }
 
+impl<T, E> Call<T, E> {
+    /// Its streams, unless it was not made.
+    pub(crate) fn streams(&self) -> Option<(Arc<Engine>, Arc<CallStreams>)> {
+        match &self.state {
+            State::Waiting(call) => Some((call.engine.clone(), call.slot.streams.clone()?)),
+            _ => None,
+        }
+    }
+}
+
 impl<E> State<E> {
     fn new(made: Result<Made, CallError<E>>) -> Self {
         match made {
@@ -136,7 +146,7 @@ impl<E> State<E> {
     }
 }
 
-fn decode_value<T: DeserializeOwned>(
+pub(crate) fn decode_value<T: DeserializeOwned>(
     method: &'static Method,
     outcome: Outcome,
 ) -> Result<T, CallError> {
@@ -150,7 +160,7 @@ fn decode_value<T: DeserializeOwned>(
     }
 }
 
-fn decode_result<T: DeserializeOwned, E: DeserializeOwned>(
+pub(crate) fn decode_result<T: DeserializeOwned, E: DeserializeOwned>(
     method: &'static Method,
     outcome: Outcome,
 ) -> Result<T, CallError<E>> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use tensorpipe::{Pipe, Pool, Route};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 
 tokio::task_local! {
@@ -32,6 +33,8 @@ pub(crate) struct Inner {
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
     pub(crate) cancel: CancelState,
+    /// Its streams, if its method has some.
+    pub(crate) streams: Option<Arc<CallStreams>>,
 }
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
@@ -40,6 +43,7 @@ pub(crate) struct Caller {
     route: Arc<Route>,
     pool: Pool,
     runtime: Handle,
+    engine: OnceLock<Weak<Engine>>,
 }
 
 impl Caller {
@@ -49,7 +53,18 @@ impl Caller {
             route: pipe.shared_route(),
             pool: pipe.pool().clone(),
             runtime: pipe.runtime().clone(),
+            engine: OnceLock::new(),
         }
+    }
+
+    /// Says once which engine handles the calls.
+    pub(crate) fn set_engine(&self, engine: &Arc<Engine>) {
+        let _ = self.engine.set(Arc::downgrade(engine));
+    }
+
+    /// The engine that handles the calls, unless the connection is gone.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.engine.get()?.upgrade()
     }
 }
 
@@ -64,12 +79,18 @@ pub(crate) struct CancelState {
 }
 
 impl CallContext {
-    pub(crate) fn new(deadline: Option<Instant>, trace: TraceContext, caller: Arc<Caller>) -> Self {
+    pub(crate) fn new(
+        deadline: Option<Instant>,
+        trace: TraceContext,
+        caller: Arc<Caller>,
+        streams: Option<Arc<CallStreams>>,
+    ) -> Self {
         let inner = Inner {
             deadline,
             trace,
             caller,
             cancel: CancelState::default(),
+            streams,
         };
         Self {
             inner: Arc::new(inner),

@@ -219,6 +219,9 @@ pub enum ConnectError {
     /// The server did not say whether it has the service.
     #[error("the server did not answer the first question: {0}")]
     Call(CallError),
+    /// A replica's server shuts down: it takes no more calls.
+    #[error("the server is shutting down")]
+    ShuttingDown,
     /// None of the replicas has the service, or none was there in time.
     #[error("{}", none_of(.0))]
     Unavailable(Arc<[ReplicaError]>),

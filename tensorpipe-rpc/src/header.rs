@@ -5,7 +5,7 @@
 //!      0     1  kind
 //!      1     1  length of the header, so that a later version's fields can be skipped
 //!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows
-//!      3     1  failure code (kind failure), else 0
+//!      3     1  failure code (kind failure), items in the message (kinds of items), which stream (kind credit), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
 //!     16     4  method id: FNV-1a of the method's name       (kind call)
@@ -41,6 +41,25 @@ pub(crate) enum Kind {
     Bind,
     /// A message of tarpc's, on a pipe that carries nothing else.
     Tarpc(Tarpc),
+    /// So many items of a stream.
+    Items(Way, u8),
+    /// The stream that is an argument ends.
+    End,
+    /// How many items and bytes of a stream may be sent in all.
+    Credit(Way),
+    /// The stream that is an argument is not read any more.
+    Stop,
+    /// Calls made from now on are not handled. Those under way end first.
+    Draining,
+}
+
+/// Which of a call's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the caller.
+    Argument,
+    /// To the caller.
+    Reply,
 }
 
 /// The messages of tarpc's protocol.
@@ -132,6 +151,13 @@ impl Kind {
             Self::Tarpc(Tarpc::Request) => (6, 0),
             Self::Tarpc(Tarpc::Cancel) => (7, 0),
             Self::Tarpc(Tarpc::Response) => (8, 0),
+            Self::Items(Way::Argument, count) => (9, count),
+            Self::Items(Way::Reply, count) => (10, count),
+            Self::End => (11, 0),
+            Self::Credit(Way::Argument) => (12, 0),
+            Self::Credit(Way::Reply) => (12, 1),
+            Self::Stop => (13, 0),
+            Self::Draining => (14, 0),
         }
     }
 }
@@ -221,6 +247,13 @@ impl Header {
             6 => Kind::Tarpc(Tarpc::Request),
             7 => Kind::Tarpc(Tarpc::Cancel),
             8 => Kind::Tarpc(Tarpc::Response),
+            9 => Kind::Items(Way::Argument, *code),
+            10 => Kind::Items(Way::Reply, *code),
+            11 => Kind::End,
+            12 if *code == 0 => Kind::Credit(Way::Argument),
+            12 => Kind::Credit(Way::Reply),
+            13 => Kind::Stop,
+            14 => Kind::Draining,
             _ => return Err("a message of an unknown kind"),
         };
         let call = u64_at(header, 4).ok_or(SHORT)?;
@@ -288,6 +321,13 @@ mod tests {
             Header::plain(Kind::Tarpc(Tarpc::Request), 2),
             Header::plain(Kind::Tarpc(Tarpc::Cancel), 3),
             Header::plain(Kind::Tarpc(Tarpc::Response), 4),
+            Header::plain(Kind::Items(Way::Argument, 3), 5),
+            Header::plain(Kind::Items(Way::Reply, 255), 5),
+            Header::plain(Kind::End, 5),
+            Header::plain(Kind::Credit(Way::Argument), 5),
+            Header::plain(Kind::Credit(Way::Reply), 5),
+            Header::plain(Kind::Stop, 5),
+            Header::plain(Kind::Draining, 0),
         ] {
             let bytes = header.to_vec();
             let decoded = Header::decode(&bytes).unwrap();

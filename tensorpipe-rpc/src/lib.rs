@@ -75,6 +75,7 @@
 //! - **Errors.** [`CallError`] has the method's own error in [`CallError::Service`], one level deep, beside what else can
 //!   happen; [`CallError::may_have_run`] says whether the method may have had an effect. A panic in a handler is
 //!   that call's error.
+//! - **Streams.** A method may take one stream and answer with one: [`stream`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
@@ -94,6 +95,7 @@
 //! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
 //! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
+//! | what lies unread of a stream | 1024 items or 4 MiB | fixed |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
 //! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
@@ -120,8 +122,10 @@ mod context;
 mod engine;
 mod error;
 mod header;
+mod lock;
 mod server;
 mod service;
+pub mod stream;
 mod value;
 
 #[cfg(feature = "tarpc")]
@@ -136,8 +140,10 @@ pub use client::{
 };
 pub use context::{CallContext, TraceContext};
 pub use error::{CallError, ConnectError, ReplicaError};
+pub use futures_util::Stream;
 pub use server::{Server, ServerBuilder, ServerLimits};
 pub use service::Service;
+pub use stream::{CallStream, Streaming};
 /// Makes a client and a server of a trait of remote calls.
 ///
 /// ```
@@ -201,11 +207,13 @@ pub mod __private {
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;
-    pub use crate::schema::{Method, Schema, Tracer, method_id};
+    pub use crate::schema::{Method, Schema, Streams, Tracer, method_id};
     pub use crate::service::{HandlerFuture, Service, bad_arguments, unknown_method};
+    pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};
     #[cfg(feature = "tarpc")]
     pub use crate::tarpc::private as tarpc;
     pub use crate::value::Value;
+    pub use futures_util::Stream;
     pub use tensorpipe::Context;
 }
 

@@ -15,6 +15,8 @@ pub use compare::{Difference, Mismatch, compare};
 pub use description::{Description, MethodDescription};
 pub use tracer::Tracer;
 
+pub use crate::engine::Streams;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,6 +40,8 @@ pub struct Method {
     pub signature: &'static str,
     /// Whether a call may be made again when it is not known to have been executed.
     pub idempotent: bool,
+    /// Which of its argument and result are streams.
+    pub streams: Streams,
     /// Shows the type of each argument and result to the tracer.
     pub structure: fn(&mut Tracer),
 }

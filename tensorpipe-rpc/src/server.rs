@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::engine::{Engine, FirstPoll, Serving};
-use crate::header::FailureCode;
+use crate::header::{FailureCode, Kind};
 use crate::service::Service;
 
 /// How much a server does at once.
@@ -313,7 +313,8 @@ impl ServerShared {
             connections.values().cloned().collect()
         };
         for engine in &engines {
-            engine.pipe.go_away(GOODBYE);
+            // Not the pipe's own goodbye: what belongs to calls under way still comes.
+            engine.send_plain(Kind::Draining, 0);
         }
         engines
     }

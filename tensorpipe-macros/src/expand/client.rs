@@ -3,7 +3,7 @@
 use super::schema::{self, Index};
 use super::{allow_generated, travelling};
 use crate::args::Args;
-use crate::model::{Argument, Method, Outcome, Service};
+use crate::model::{Argument, Input, Method, Outcome, Service};
 use crate::names::local;
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
@@ -86,9 +86,15 @@ impl<'a> Client<'a> {
         let attrs = method.client_attrs();
         let docs = self.method_docs(method);
         let ident = method.ident();
-        let arguments = method
-            .arguments()
-            .map(|Argument { ident, ty }| quote!(#ident: impl #private::Argument<#ty>));
+        let arguments = method.inputs.iter().filter_map(|input| match input {
+            Input::Argument(Argument { ident, ty }) => {
+                Some(quote!(#ident: impl #private::Argument<#ty>))
+            }
+            Input::Stream { ident, item } => Some(quote! {
+                #ident: impl #private::Stream<Item = #item> + ::core::marker::Send + 'static
+            }),
+            Input::Context { .. } => None,
+        });
         let call = self.call_type(method);
         quote! {
             #docs
@@ -106,6 +112,13 @@ impl<'a> Client<'a> {
             Outcome::Nothing => quote!(#private::Call<()>),
             Outcome::Value(ty) => quote!(#private::Call<#ty>),
             Outcome::Result { ok, error, .. } => quote!(#private::Call<#ok, #error>),
+            Outcome::Stream {
+                item, result: None, ..
+            } => quote!(#private::CallStream<#item>),
+            Outcome::Stream {
+                result: Some((ok, error)),
+                ..
+            } => quote!(#private::CallStream<#ok, #error>),
         }
     }
 
@@ -133,7 +146,27 @@ impl<'a> Client<'a> {
                 );
                 quote!(call_result::<#ok, #error>)
             }
+            Outcome::Stream {
+                item, result: None, ..
+            } => {
+                let item = travelling(item, self.private);
+                quote!(stream_values::<#item>)
+            }
+            Outcome::Stream {
+                result: Some((ok, error)),
+                ..
+            } => {
+                let (ok, error) = (
+                    travelling(ok, self.private),
+                    travelling(error, self.private),
+                );
+                quote!(stream_results::<#ok, #error>)
+            }
         };
+        let sending = method.stream().map(|(ident, item)| {
+            let item = travelling(item, self.private);
+            quote!(.sending::<#item, _>(#ident))
+        });
         let parameter = match pushes.as_slice() {
             [] => quote!(_),
             _ => quote!(#encoder),
@@ -143,6 +176,7 @@ impl<'a> Client<'a> {
                 #(#pushes)*
                 ::core::result::Result::Ok(())
             })
+            #sending
         }
     }
 

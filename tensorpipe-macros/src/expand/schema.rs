@@ -22,6 +22,7 @@ use syn::ext::IdentExt;
 //             id: method_id("embed"),
 //             signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
 //             idempotent: false,
+//             streams: Streams { argument: false, reply: false },
 //             structure: |tracer| {
 //                 tracer.argument::<String>("text");
 //                 tracer.returns::<Tensor>();
@@ -95,13 +96,31 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         let ty = travelling(ty, private);
         quote!(#tracer.argument::<#ty>(#name);)
     });
+    let stream = method.stream().map(|(ident, item)| {
+        let name = ident.unraw().to_string();
+        let item = travelling(item, private);
+        quote!(#tracer.argument::<#item>(#name);)
+    });
+    let (argument, reply) = (
+        stream.is_some(),
+        matches!(method.outcome, Outcome::Stream { .. }),
+    );
     let outcome = match &method.outcome {
         Outcome::Nothing => quote!(#tracer.returns::<()>();),
-        Outcome::Value(ty) => {
+        Outcome::Value(ty)
+        | Outcome::Stream {
+            item: ty,
+            result: None,
+            ..
+        } => {
             let ty = travelling(ty, private);
             quote!(#tracer.returns::<#ty>();)
         }
-        Outcome::Result { ok, error, .. } => {
+        Outcome::Result { ok, error, .. }
+        | Outcome::Stream {
+            result: Some((ok, error)),
+            ..
+        } => {
             let (ok, error) = (travelling(ok, private), travelling(error, private));
             quote! {
                 #tracer.returns::<#ok>();
@@ -116,8 +135,10 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             id: #private::method_id(#name),
             signature: #signature,
             idempotent: #idempotent,
+            streams: #private::Streams { argument: #argument, reply: #reply },
             structure: |#tracer| {
                 #(#arguments)*
+                #stream
                 #outcome
             },
         }

@@ -173,9 +173,17 @@ impl<'a> Adapter<'a> {
             .collect();
         let inputs = method.inputs.iter().map(|input| match input {
             Input::Argument(Argument { ident, .. }) => quote!(#ident),
+            Input::Stream { item, .. } => {
+                let item = travelling(item, private);
+                quote!(#private::Streaming::<#item>::of(&#context))
+            }
             Input::Context {
                 by_reference: true, ..
             } => quote!(&#context),
+            // Others may need it, too.
+            Input::Context { .. } if method.streams() => {
+                quote!(::core::clone::Clone::clone(&#context))
+            }
             Input::Context {
                 by_reference: false,
                 ..
@@ -191,6 +199,26 @@ impl<'a> Adapter<'a> {
                 let (ok, error) = (travelling(ok, private), travelling(error, private));
                 quote!(#private::Reply::result::<#ok, #error>)
             }
+            Outcome::Stream {
+                item, result: None, ..
+            } => {
+                let item = travelling(item, private);
+                quote!(#private::reply_values::<#item, _>)
+            }
+            Outcome::Stream {
+                result: Some((ok, error)),
+                ..
+            } => {
+                let (ok, error) = (travelling(ok, private), travelling(error, private));
+                quote!(#private::reply_results::<#ok, #error, _>)
+            }
+        };
+        let handled = quote!(<#implementor as #trait_ident>::#ident(&*#service, #(#inputs),*));
+        let replied = match &method.outcome {
+            Outcome::Stream { .. } => quote! {
+                #reply(::core::clone::Clone::clone(&#context), #handled).await
+            },
+            _ => quote!(#reply(#handled.await)),
         };
         quote! {
             #(#cfgs)*
@@ -201,7 +229,7 @@ impl<'a> Adapter<'a> {
                 }
                 let #service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
-                    #reply(<#implementor as #trait_ident>::#ident(&*#service, #(#inputs),*).await)
+                    #replied
                 })
             }
         }

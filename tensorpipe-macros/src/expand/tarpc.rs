@@ -40,6 +40,8 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
         .methods
         .iter()
         .zip(names::variants(&service.methods));
+    // tarpc has no streams.
+    let methods = methods.filter(|(method, _)| !method.streams());
     let methods = methods.map(|(method, variant)| {
         let cfgs = method.cfgs();
         let ident = method.ident();
@@ -50,7 +52,7 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
         let written = method.outcome.written();
         let kind = match &method.outcome {
             Outcome::Result { .. } => quote!(result),
-            Outcome::Nothing | Outcome::Value(_) => quote!(value),
+            Outcome::Nothing | Outcome::Value(_) | Outcome::Stream { .. } => quote!(value),
         };
         quote! {
             {
@@ -65,7 +67,7 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
     });
     // A type of a method under `#[cfg]` may not be there, and a bound takes no attribute.
     let travelling = service.methods.iter();
-    let travelling = travelling.filter(|method| method.cfgs().is_empty());
+    let travelling = travelling.filter(|method| method.cfgs().is_empty() && !method.streams());
     let travelling = travelling.flat_map(|method| method.arguments().map(|argument| argument.ty));
     quote! {
         #private::tarpc_stub! {

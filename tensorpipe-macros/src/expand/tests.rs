@@ -24,6 +24,8 @@ fn expansion_is_what_was_reviewed() {
                 async fn size(&self, r#type: Vec<u8>) -> u64 {
                     0
                 }
+
+                fn sample(&self, seed: u64, prompts: Streaming<String>) -> impl Stream<Item = Result<Token, Refused>>;
             }
         },
     );

@@ -1,6 +1,6 @@
 //! The trait itself: `async fn` written as a function that returns a `Send` future.
 
-use crate::model::{Method, Service};
+use crate::model::{Method, Outcome, Service};
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
@@ -11,6 +11,7 @@ use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
 //         #[rpc(idempotent)]
 //         async fn embed(&self, text: String) -> Tensor;
 //         async fn warm(&self, size: u64) { .. }
+//         fn generate(&self, prompts: Streaming<Tensor>) -> impl Stream<Item = Token>;
 //     }
 //
 // Output:
@@ -20,6 +21,7 @@ use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
 //         fn warm(&self, size: u64) -> impl Future<Output = ()> + Send {
 //             async move { let size = size; { .. } }
 //         }
+//         fn generate(&self, prompts: Streaming<Tensor>) -> impl Stream<Item = Token> + Send;
 //     }
 pub(super) fn expand(service: &Service<'_>) -> TokenStream {
     let ItemTrait {
@@ -50,11 +52,16 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
     } = &method.syntax.sig;
     let written = method.outcome.written();
     // With the span of the user's method: lints about it then point at it, and not at the attribute.
-    let output = quote_spanned! {ident.span()=>
-        -> impl ::core::future::Future<Output = #written> + ::core::marker::Send
+    let stream = matches!(method.outcome, Outcome::Stream { .. });
+    let output = match stream {
+        true => quote_spanned!(ident.span()=> -> #written + ::core::marker::Send),
+        false => quote_spanned! {ident.span()=>
+            -> impl ::core::future::Future<Output = #written> + ::core::marker::Send
+        },
     };
     let body = match &method.syntax.default {
         None => method.syntax.semi_token.to_token_stream(),
+        Some(block) if stream => quote!(#block),
         // As rustc does for an `async fn`, the future owns every argument, also one that it never uses.
         Some(block) => {
             let names = inputs.iter().filter_map(owned_name);

@@ -20,6 +20,11 @@ pub trait Embedder: ::core::marker::Send + ::core::marker::Sync + 'static + Debu
             { 0 }
         }
     }
+    fn sample(
+        &self,
+        seed: u64,
+        prompts: Streaming<String>,
+    ) -> impl Stream<Item = Result<Token, Refused>> + ::core::marker::Send;
 }
 /// Client of [`Embedder`]: each method makes the call of the same name.
 ///
@@ -122,6 +127,10 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("embed"),
                 signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
                 idempotent: true,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: false,
+                    reply: false,
+                },
                 structure: |tracer| {
                     tracer
                         .argument::<
@@ -143,6 +152,10 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("warm"),
                 signature: "async fn warm(&self)",
                 idempotent: false,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: false,
+                    reply: false,
+                },
                 structure: |tracer| {
                     tracer.returns::<()>();
                 },
@@ -152,6 +165,10 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("size"),
                 signature: "async fn size(&self, type: Vec<u8>) -> u64",
                 idempotent: false,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: false,
+                    reply: false,
+                },
                 structure: |tracer| {
                     tracer
                         .argument::<
@@ -160,6 +177,34 @@ impl EmbedderClient {
                     tracer
                         .returns::<
                             <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >();
+                },
+            },
+            ::tensorpipe_rpc::__private::Method {
+                name: "sample",
+                id: ::tensorpipe_rpc::__private::method_id("sample"),
+                signature: "fn sample(&self, seed: u64, prompts: Streaming<String>) -> impl Stream<Item = Result<Token, Refused>>",
+                idempotent: false,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: true,
+                    reply: true,
+                },
+                structure: |tracer| {
+                    tracer
+                        .argument::<
+                            <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >("seed");
+                    tracer
+                        .argument::<
+                            <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >("prompts");
+                    tracer
+                        .returns::<
+                            <Token as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >();
+                    tracer
+                        .error::<
+                            <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
                         >();
                 },
             },
@@ -208,6 +253,32 @@ impl EmbedderClient {
                     ::core::result::Result::Ok(())
                 },
             )
+    }
+    /// Calls [`Embedder::sample`] on the server.
+    pub fn sample(
+        &self,
+        seed: impl ::tensorpipe_rpc::__private::Argument<u64>,
+        prompts: impl ::tensorpipe_rpc::__private::Stream<
+            Item = String,
+        > + ::core::marker::Send + 'static,
+    ) -> ::tensorpipe_rpc::__private::CallStream<Token, Refused> {
+        self.handle
+            .stream_results::<
+                <Token as ::tensorpipe_rpc::__private::Value>::Itself,
+                <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+            >(
+                &Self::SCHEMA
+                    .methods[2usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
+                |arguments| {
+                    arguments.push("seed", &seed)?;
+                    ::core::result::Result::Ok(())
+                },
+            )
+            .sending::<
+                <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                _,
+            >(prompts)
     }
 }
 /// Serves an implementation of [`Embedder`]: give it to a server.
@@ -360,6 +431,39 @@ for EmbedderService<__Service> {
                     ::tensorpipe_rpc::__private::Reply::value::<
                         <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
                     >(<__Service as Embedder>::size(&*service, r#type).await)
+                })
+            }
+            number if number
+                == 2usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
+                let seed = match arguments
+                    .take::<<u64 as ::tensorpipe_rpc::__private::Value>::Itself>("seed")
+                {
+                    ::core::result::Result::Ok(value) => value,
+                    ::core::result::Result::Err(error) => {
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
+                    }
+                };
+                if let ::core::result::Result::Err(error) = arguments.finish() {
+                    return ::tensorpipe_rpc::__private::bad_arguments(error, (seed,));
+                }
+                let service = ::std::sync::Arc::clone(&self.service);
+                ::std::boxed::Box::pin(async move {
+                    ::tensorpipe_rpc::__private::reply_results::<
+                        <Token as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                        _,
+                    >(
+                            ::core::clone::Clone::clone(&context),
+                            <__Service as Embedder>::sample(
+                                &*service,
+                                seed,
+                                ::tensorpipe_rpc::__private::Streaming::<
+                                    <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                                >::of(&context),
+                            ),
+                        )
+                        .await
                 })
             }
             _ => ::tensorpipe_rpc::__private::unknown_method(method),

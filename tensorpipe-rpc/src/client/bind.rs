@@ -30,6 +30,7 @@ pub(super) async fn bind(
         encoded,
         header_len,
         deadline,
+        streams: None,
     });
     let pipe = engine.pipe.name().into();
     let body = match (Binding { engine, slot }).await {

@@ -1,6 +1,7 @@
 //! What generated clients hold: a service, what its calls are made on, and what they have in common.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -10,9 +11,9 @@ use super::connection::Connection;
 use super::replicas::Joined;
 use super::target::{Bound, Target};
 use crate::call::{Call, Made, UnderWay};
-use crate::codec::{EncodeError, Encoder};
+use crate::codec::{EncodeError, Encoded, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::Outgoing;
+use crate::engine::{CallSlot, CallStreams, Engine, Kept, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
 use crate::schema::{Method, Schema};
@@ -125,7 +126,55 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Made, CallError> {
-        let engine = &self.connection.engine;
+        match &self.replicas {
+            // A stream is given away as it is sent: it cannot be sent again.
+            Some(joined) if !method.streams.any() => {
+                let (deadline, trace) = self.terms()?;
+                // Each attempt has a header of its own.
+                let header = Header::call(0, 0, method.id, 0, trace);
+                let (encoded, header_len) = encoded(header, method, encode)?;
+                let kept = Kept::new(encoded, header_len);
+                Ok(Made::Surviving(joined.call(method, trace, deadline, kept)))
+            }
+            _ => {
+                let (engine, slot) = self.call_once(method, encode)?;
+                Ok(Made::Sent(UnderWay::new(engine, slot)))
+            }
+        }
+    }
+
+    /// Makes a call on one connection, with which it ends; of replicas, on one that is there.
+    pub(crate) fn call_once(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Result<(Arc<Engine>, Arc<CallSlot>), CallError> {
+        let (deadline, trace) = self.terms()?;
+        let place;
+        let (engine, service) = match &self.replicas {
+            None => (&self.connection.engine, self.service),
+            Some(joined) => {
+                place = joined.here()?;
+                (&place.live.connection.engine, place.service)
+            }
+        };
+        let id = engine.calls.next_id();
+        let left = micros(deadline.map(|(_, after)| after));
+        let header = Header::call(id, service, method.id, left, trace);
+        let (encoded, header_len) = encoded(header, method, encode)?;
+        let streams = method.streams;
+        let slot = engine.call(Outgoing {
+            id,
+            encoded,
+            header_len,
+            deadline,
+            streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
+        });
+        Ok((engine.clone(), slot))
+    }
+
+    /// When a call that is made now ends, and where it belongs.
+    fn terms(&self) -> Result<(Deadline, TraceContext), CallError> {
         let now = Instant::now();
         let outer = CallContext::current();
         // A nested call has at most the time that its caller has left.
@@ -140,23 +189,24 @@ impl ClientHandle {
             0 => outer.unwrap_or_default(),
             _ => self.trace,
         };
-        let id = engine.calls.next_id();
-        let time_left = deadline.map(|_| after);
-        let header = Header::call(id, self.service, method.id, micros(time_left), trace).to_vec();
-        let header_len = header.len();
-        let mut encoder = Encoder::after(header);
-        encode(&mut encoder).map_err(|error| CallError::Encode(error.in_method(method.name)))?;
-        let outgoing = Outgoing {
-            id,
-            encoded: encoder.finish(),
-            header_len,
-            deadline,
-        };
-        Ok(match &self.replicas {
-            None => Made::Sent(UnderWay::new(engine.clone(), engine.call(outgoing))),
-            Some(joined) => Made::Surviving(joined.call(method, trace, outgoing)),
-        })
+        Ok((deadline, trace))
     }
+}
+
+/// When a call ends, and the time that it had; `None` far beyond any clock.
+pub(super) type Deadline = Option<(Instant, Duration)>;
+
+/// The arguments behind a header, and its length.
+fn encoded(
+    header: Header,
+    method: &'static Method,
+    encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+) -> Result<(Encoded, usize), CallError> {
+    let header = header.to_vec();
+    let header_len = header.len();
+    let mut encoder = Encoder::after(header);
+    encode(&mut encoder).map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+    Ok((encoder.finish(), header_len))
 }
 
 /// The time left as it travels: 0 is without bound.

@@ -10,6 +10,7 @@ use super::deserializer::Reader;
 use super::error::{DecodeError, Fault, Subject};
 
 /// The arguments of one call as they came, taken in order.
+#[derive(Default)]
 pub struct Arguments {
     metadata: Bytes,
     read: usize,
@@ -35,6 +36,15 @@ impl Arguments {
     #[inline]
     pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, DecodeError> {
         self.read(Subject::Argument(name))
+    }
+
+    /// Decodes the next item of a stream; `last` if the message has no further one.
+    pub(crate) fn item<T: DeserializeOwned>(&mut self, last: bool) -> Result<T, DecodeError> {
+        let item = self.read(Subject::Item)?;
+        if last {
+            std::mem::take(self).finish_about(Subject::Item)?;
+        }
+        Ok(item)
     }
 
     /// To be called after the last argument.

@@ -111,12 +111,8 @@ impl Encoder {
         &mut self,
         value: &S,
     ) -> Result<(), EncodeError> {
+        let mark = self.mark();
         let writer = &mut self.writer;
-        let mark = (
-            writer.bytes().len(),
-            writer.tensors.len(),
-            writer.payloads.len(),
-        );
         let (fault, one_way) = match value.serialize(&mut *writer) {
             Err(fault) => (fault, false),
             Ok(()) if !cfg!(debug_assertions) => return Ok(()),
@@ -132,6 +128,40 @@ impl Encoder {
             fault,
             one_way,
         })
+    }
+
+    /// The values are items of a stream.
+    pub(crate) fn about_items(self) -> Self {
+        self.about(Subject::Item)
+    }
+
+    /// What it holds: bytes, tensors and payloads.
+    pub(crate) fn mark(&self) -> (usize, usize, usize) {
+        let writer = &self.writer;
+        (
+            writer.bytes().len(),
+            writer.tensors.len(),
+            writer.payloads.len(),
+        )
+    }
+
+    /// Forgets what was put in since.
+    pub(crate) fn truncate(&mut self, mark: (usize, usize, usize)) {
+        self.writer.truncate(mark);
+    }
+
+    /// The size of what was put in since, parts included.
+    pub(crate) fn bytes_since(&self, (bytes, tensors, payloads): (usize, usize, usize)) -> usize {
+        let writer = &self.writer;
+        let tensors = writer.tensors[tensors..].iter().map(Tensor::byte_len);
+        let payloads = writer.payloads[payloads..].iter();
+        let payloads = payloads.map(|payload| payload.as_bytes().len());
+        writer.bytes().len() - bytes + tensors.sum::<usize>() + payloads.sum::<usize>()
+    }
+
+    /// How many parts it holds.
+    pub(crate) fn parts(&self) -> usize {
+        self.writer.tensors.len() + self.writer.payloads.len()
     }
 
     pub(crate) fn about(mut self, subject: Subject) -> Self {

@@ -139,6 +139,8 @@ pub enum Subject {
     Reply,
     /// The error that the method returned.
     Error,
+    /// An item of a stream.
+    Item,
 }
 
 impl fmt::Display for Subject {
@@ -149,6 +151,7 @@ impl fmt::Display for Subject {
             Self::Request => f.write_str("the request"),
             Self::Reply => f.write_str("the reply"),
             Self::Error => f.write_str("the error"),
+            Self::Item => f.write_str("an item of the stream"),
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
     Error(Encoded),
     /// The method returned what cannot be sent.
     Unsendable(EncodeError),
+    /// The method returned what the caller's end does not take.
+    Refused(String),
     /// The method was not run: its arguments make no sense.
     BadArguments(DecodeError),
     /// The method was not run: the service has none at this position of its schema.
@@ -44,8 +46,25 @@ impl Reply {
     {
         match result {
             Ok(value) => Self::encode(Subject::Reply, &value, Outcome::Value),
-            Err(error) => Self::encode(Subject::Error, &error, Outcome::Error),
+            Err(error) => Self::error(&error),
         }
+    }
+
+    /// The reply of a method that returned this error.
+    pub(crate) fn error<E: Serialize + DeserializeOwned>(error: &E) -> Self {
+        Self::encode(Subject::Error, error, Outcome::Error)
+    }
+
+    /// The reply of a method whose result does not suit calls.
+    pub(crate) fn unsendable(error: EncodeError) -> Self {
+        let outcome = Outcome::Unsendable(error);
+        Self { outcome }
+    }
+
+    /// The reply of a method whose result the caller cannot have, for this reason.
+    pub(crate) fn refused(reason: String) -> Self {
+        let outcome = Outcome::Refused(reason);
+        Self { outcome }
     }
 
     /// The reply to a call whose arguments make no sense.

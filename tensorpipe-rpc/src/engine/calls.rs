@@ -1,6 +1,6 @@
 //! Calls made from here: the table of those that wait for an answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tensorpipe::{Error, Incoming, Message, ResetCode};
 use tokio::sync::Notify;
 
 use super::slot::CallSlot;
+use super::streams::CallStreams;
 use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
@@ -36,15 +37,18 @@ pub(crate) struct Outgoing {
     pub(crate) encoded: Encoded,
     pub(crate) header_len: usize,
     pub(crate) deadline: Option<(Instant, Duration)>,
+    pub(crate) streams: Option<Arc<CallStreams>>,
 }
 
 #[derive(Default)]
 pub(crate) struct Calls {
     next_id: AtomicU64,
+    /// The peer handles no further calls.
+    draining: AtomicBool,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
-    /// Tells the one that waits for it that the pipe has ended.
+    /// Tells the one that waits for it that the pipe has ended, or that the peer handles no further calls.
     pub(crate) over: Notify,
 }
 
@@ -88,7 +92,23 @@ impl Calls {
         self.table().reading.remove(&message)
     }
 
-    fn complete(&self, slot: &CallSlot, outcome: Outcome) {
+    /// The peer handles what it has been asked for, and nothing further.
+    pub(super) fn draining(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.over.notify_one();
+    }
+
+    /// Whether the peer has said that it handles no further calls.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// A call that waits for its answer.
+    pub(super) fn find(&self, call: u64) -> Option<Arc<CallSlot>> {
+        self.table().slots.get(&call).cloned()
+    }
+
+    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) {
         self.table().slots.remove(&slot.id);
         slot.complete(outcome);
     }
@@ -160,10 +180,16 @@ impl Engine {
             encoded,
             header_len,
             deadline,
+            streams,
         } = outgoing;
+        if self.calls.is_draining() {
+            let slot = Arc::new(CallSlot::new(id, deadline, false, streams));
+            slot.complete(Outcome::Failed(CallError::ShuttingDown));
+            return slot;
+        }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
-        let slot = Arc::new(CallSlot::new(id, deadline, has_parts));
+        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams));
         let (earlier, soon) = {
             let mut table = self.calls.table();
             let soon = table.slots.len() >= TOGETHER_FROM;
@@ -209,6 +235,9 @@ impl Engine {
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
         if waited {
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
+        }
+        if let Some(streams) = &slot.streams {
+            self.close_streams(streams);
         }
     }
 
@@ -277,9 +306,15 @@ impl Engine {
                 Kind::Value => Outcome::Value(body),
                 Kind::ServiceError => Outcome::ServiceError(body),
                 Kind::Failure(code) => failure(code, &body, slot),
-                Kind::Call | Kind::Bind | Kind::Tarpc(_) => return,
+                _ => return,
             },
         };
+        let outcome = match &slot.streams {
+            Some(streams) => streams.hold(outcome),
+            None => Some(outcome),
+        };
+        // Otherwise with the last item.
+        let Some(outcome) = outcome else { return };
         self.calls.complete(slot, outcome);
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)

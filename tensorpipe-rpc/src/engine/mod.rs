@@ -10,6 +10,7 @@ mod replying;
 mod running;
 mod serving;
 mod slot;
+mod streams;
 
 pub(crate) use calls::{Outcome, Outgoing};
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
@@ -17,6 +18,8 @@ pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
+pub use streams::Streams;
+pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,6 +36,8 @@ pub(crate) struct Engine {
     pub(crate) pipe: Pipe,
     pub(crate) calls: Arc<Calls>,
     pub(crate) serving: Option<Serving>,
+    /// Items of streams whose bytes are on their way.
+    reading: streams::Reading,
 }
 
 impl Engine {
@@ -41,8 +46,12 @@ impl Engine {
         let engine = Arc::new(Self {
             calls: Arc::default(),
             serving,
+            reading: streams::Reading::default(),
             pipe: pipe.clone(),
         });
+        if let Some(serving) = &engine.serving {
+            serving.caller.set_engine(&engine);
+        }
         pipe.set_handler(Arc::new(Receiver {
             engine: Arc::downgrade(&engine),
             serves: engine.serving.is_some(),
@@ -113,6 +122,13 @@ impl Handler for Receiver {
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
             }
+            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
+            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
+            Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
+            Kind::Draining => {
+                let _ = incoming.accept();
+                engine.calls.draining();
+            }
             // An answer, since whoever sent a small message does not hear of its refusal.
             Kind::Tarpc(_) => engine.reply_failure(
                 header.call,
@@ -126,9 +142,12 @@ impl Handler for Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
-        match engine.calls.take_reading(id) {
-            Some((header, slot)) => engine.reply_complete(&header, &slot, message),
-            None => engine.call_complete(id, message),
+        if let Some((header, slot)) = engine.calls.take_reading(id) {
+            engine.reply_complete(&header, &slot, message);
+        } else if let Some((header, streams)) = engine.reading.take(id) {
+            engine.items_complete(&streams, id, header, message);
+        } else {
+            engine.call_complete(id, message);
         }
     }
 
@@ -154,6 +173,7 @@ impl Handler for Receiver {
     fn closed(&self, error: &Error) {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
+            engine.reading.clear();
             engine.abandon_all();
         }
     }

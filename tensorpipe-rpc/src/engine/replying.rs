@@ -67,6 +67,9 @@ impl Engine {
                 };
                 return self.reply_failure(call, FailureCode::BadReply, error.to_string());
             }
+            Outcome::Refused(reason) => {
+                return self.reply_failure(call, FailureCode::BadReply, reason);
+            }
             Outcome::BadArguments(error) => {
                 let error = match method() {
                     Some(method) => error.in_method(method),

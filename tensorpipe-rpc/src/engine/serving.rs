@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Incoming, Message, Pipe, ResetCode};
 
 use super::running::{Running, drop_quietly};
+use super::streams::{CallStreams, Open, StreamTable};
 use super::{Body, Engine, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
@@ -27,10 +28,11 @@ pub(crate) struct Serving {
     pub(super) server: Arc<ServerShared>,
     /// The server's number for this connection.
     id: u64,
-    caller: Arc<Caller>,
+    pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Calls admitted and not answered.
     busy: Arc<AtomicUsize>,
+    pub(super) streams: Arc<StreamTable>,
 }
 
 #[derive(Default)]
@@ -49,6 +51,7 @@ pub(super) struct Admitted {
     pub(super) target: Option<(usize, usize)>,
     pub(super) context: CallContext,
     /// Held until the call is answered.
+    _streams: Option<Open>,
     _busy: Busy,
 }
 
@@ -73,6 +76,7 @@ impl Serving {
             caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
             busy: Arc::default(),
+            streams: Arc::default(),
         }
     }
 
@@ -116,11 +120,29 @@ impl Serving {
         };
         // Far beyond any clock there is no deadline.
         let deadline = Instant::now().checked_add(Duration::from_micros(left));
-        let context = CallContext::new(deadline, header.trace, self.caller.clone());
+        let streams = target.map(|(service, method)| {
+            server.services[service].service.schema().methods[method].streams
+        });
+        let streams = streams.unwrap_or_default();
+        let ends = streams
+            .any()
+            .then(|| CallStreams::of_handler(header.call, streams));
+        let context = CallContext::new(deadline, header.trace, self.caller.clone(), ends);
+        let open = match streams.any() {
+            false => None,
+            true => match self.streams.open(header.call, &context) {
+                Some(open) => Some(open),
+                None => {
+                    let text = "another call of this number is under way".to_owned();
+                    return Err((FailureCode::BadArguments, text));
+                }
+            },
+        };
         Ok(Admitted {
             header: *header,
             target,
             context,
+            _streams: open,
             _busy: busy_guard,
         })
     }

@@ -1,11 +1,12 @@
 //! One call that waits for its answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::calls::Outcome;
+use super::streams::CallStreams;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -26,6 +27,8 @@ pub(crate) struct CallSlot {
     state: Mutex<State>,
     /// Its message leaves with the pipe's next turn: the first poll need not drive.
     soon: AtomicBool,
+    /// Its streams, if its method has some.
+    pub(crate) streams: Option<Arc<CallStreams>>,
 }
 
 enum State {
@@ -35,7 +38,12 @@ enum State {
 }
 
 impl CallSlot {
-    pub(super) fn new(id: u64, deadline: Option<(Instant, Duration)>, has_parts: bool) -> Self {
+    pub(super) fn new(
+        id: u64,
+        deadline: Option<(Instant, Duration)>,
+        has_parts: bool,
+        streams: Option<Arc<CallStreams>>,
+    ) -> Self {
         Self {
             id,
             has_parts,
@@ -44,6 +52,7 @@ impl CallSlot {
             deadline,
             state: Mutex::new(State::Waiting(None)),
             soon: AtomicBool::new(false),
+            streams,
         }
     }
 
@@ -103,6 +112,9 @@ impl CallSlot {
     }
 
     pub(super) fn complete(&self, outcome: Outcome) {
+        if let Some(streams) = &self.streams {
+            streams.no_more_sent();
+        }
         let waker = {
             let mut state = self.state();
             let State::Waiting(waker) = &mut *state else {

@@ -1,9 +1,9 @@
 //! WIRE.md shows the call headers that the code writes and reads: each kind has its section and its example.
 
 use super::examples::{WIRE_MD, examples};
-use super::{FailureCode, Header, Kind, Tarpc, TraceContext};
+use super::{FailureCode, Header, Kind, Tarpc, TraceContext, Way};
 
-fn headers() -> [(&'static str, Header); 9] {
+fn headers() -> [(&'static str, Header); 15] {
     let traced = TraceContext {
         trace_id: 7,
         span_id: 9,
@@ -23,6 +23,15 @@ fn headers() -> [(&'static str, Header); 9] {
         ("TARPC_REQUEST", tarpc(Tarpc::Request)),
         ("TARPC_CANCEL", tarpc(Tarpc::Cancel)),
         ("TARPC_RESPONSE", tarpc(Tarpc::Response)),
+        (
+            "ARGUMENT_ITEMS",
+            Header::plain(Kind::Items(Way::Argument, 3), 5),
+        ),
+        ("REPLY_ITEMS", Header::plain(Kind::Items(Way::Reply, 1), 5)),
+        ("END", Header::plain(Kind::End, 5)),
+        ("CREDIT", Header::plain(Kind::Credit(Way::Reply), 5)),
+        ("STOP", Header::plain(Kind::Stop, 5)),
+        ("DRAINING", Header::plain(Kind::Draining, 0)),
     ]
 }
 
@@ -59,5 +68,5 @@ fn every_kind_has_its_section() {
         let heading = format!("### {name}, kind {code}\n");
         assert!(WIRE_MD.contains(&heading), "{heading}");
     }
-    assert_eq!(kinds, 8);
+    assert_eq!(kinds, 14);
 }

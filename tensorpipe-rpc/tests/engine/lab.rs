@@ -174,7 +174,7 @@ pub(crate) fn tcp() -> ContextBuilder {
 }
 
 /// As between two processes of one machine.
-fn shm() -> ContextBuilder {
+pub(crate) fn shm() -> ContextBuilder {
     tcp().prefer_transport(ShmTransport::new())
 }
 

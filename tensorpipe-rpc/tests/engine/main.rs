@@ -15,6 +15,7 @@ mod limits;
 mod services;
 mod shutdown;
 mod small_peers;
+mod streams;
 mod stress;
 mod unsuitable;
 mod values;

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
     Backoff, CallContext, ReplicaState, Replicas, ReplicasBuilder, Server, ServerLimits, Service,
-    tensor_service,
+    Stream, Streaming, tensor_service,
 };
 
 use super::proxy::Proxy;
@@ -32,6 +33,10 @@ pub(crate) trait Work {
     /// The lengths of both, at the second run.
     #[rpc(idempotent)]
     async fn large(&self, id: u64, text: String, tensor: Tensor) -> (u64, u64);
+    /// Says which server this is, and then nothing more.
+    #[rpc(idempotent)]
+    fn names(&self, id: u64) -> impl Stream<Item = u64>;
+    async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64;
 }
 
 /// How often each id has run, on any server.
@@ -87,6 +92,16 @@ impl Work for Worker {
     async fn large(&self, id: u64, text: String, tensor: Tensor) -> (u64, u64) {
         self.second(id).await;
         (text.len() as u64, tensor.byte_len() as u64)
+    }
+
+    fn names(&self, id: u64) -> impl Stream<Item = u64> {
+        self.ledger.begin(id);
+        stream::iter([self.name]).chain(stream::pending())
+    }
+
+    async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64 {
+        self.ledger.begin(id);
+        numbers.fold(0, async |sum, number| sum + number).await
     }
 }
 

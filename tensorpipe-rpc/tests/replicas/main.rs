@@ -7,4 +7,5 @@ mod ends;
 mod lab;
 mod moving;
 mod proxy;
+mod streams;
 mod suitable;

@@ -10,7 +10,7 @@ use tensorpipe::{ConnectPolicy, Context, Error};
 use tokio::time::Instant;
 
 use super::backoff::chance;
-use super::table::{Live, Shared, ended};
+use super::table::{Live, Shared, gone};
 use crate::client::bind::bind;
 use crate::client::connection::Connection;
 use crate::error::ConnectError;
@@ -89,7 +89,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> ConnectError 
                     pipe: engine.pipe.name().into(),
                     by_peer: true,
                 });
-                return ended(live).unwrap_or_else(closed);
+                return gone(live).unwrap_or_else(closed);
             }
             () = news.notified() => {
                 if !shared.is_live(index, live) {

@@ -5,13 +5,13 @@
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Joined;
 use super::table::{Pick, Place};
 use super::verdict::{Verdict, verdict};
 use crate::call::{Surviving, UnderWay};
-use crate::client::handle::micros;
+use crate::client::handle::{Deadline, micros};
 use crate::context::TraceContext;
 use crate::engine::{Kept, Outcome, Outgoing};
 use crate::error::{CallError, ConnectError};
@@ -19,12 +19,13 @@ use crate::header::Header;
 use crate::schema::Method;
 
 impl Joined {
-    /// Makes a call; `outgoing` is one that was encoded for another connection.
+    /// Makes a call.
     pub(in crate::client) fn call(
         &self,
         method: &'static Method,
         trace: TraceContext,
-        outgoing: Outgoing,
+        deadline: Deadline,
+        kept: Kept,
     ) -> Surviving {
         let shared = &self.replicas.inner.shared;
         shared.budget.deposit();
@@ -32,8 +33,8 @@ impl Joined {
             joined: self.clone(),
             method,
             trace,
-            deadline: outgoing.deadline,
-            kept: Kept::new(outgoing.encoded, outgoing.header_len),
+            deadline,
+            kept,
             left: shared.options.tries,
             tried: Vec::new(),
             ran: None,
@@ -45,13 +46,25 @@ impl Joined {
         };
         Box::pin(call.finish(first))
     }
+
+    /// A replica that is there, for a call that is made once.
+    pub(in crate::client) fn here(&self) -> Result<Place, CallError> {
+        let shared = &self.replicas.inner.shared;
+        match shared.pick(self.service, &[]) {
+            Pick::Here(place) => Ok(place),
+            _ => Err(CallError::Unavailable {
+                replicas: shared.errors(self.service),
+                may_have_run: false,
+            }),
+        }
+    }
 }
 
 struct SurvivingCall {
     joined: Joined,
     method: &'static Method,
     trace: TraceContext,
-    deadline: Option<(Instant, Duration)>,
+    deadline: Deadline,
     kept: Kept,
     /// How many times it may still be sent.
     left: u32,
@@ -101,6 +114,7 @@ impl SurvivingCall {
             encoded: self.kept.behind(header, &engine.pipe.peer_limits()),
             header_len,
             deadline: self.deadline,
+            streams: None,
         });
         let call = Some(UnderWay::new(engine.clone(), slot));
         Attempt { place, call }
@@ -225,6 +239,7 @@ fn answered(attempt: &Attempt) {
 fn to_connect(error: CallError) -> ConnectError {
     match error {
         CallError::Connection { error, .. } => ConnectError::Pipe(error),
+        CallError::ShuttingDown => ConnectError::ShuttingDown,
         error => ConnectError::Call(error),
     }
 }

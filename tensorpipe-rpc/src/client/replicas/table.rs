@@ -3,12 +3,13 @@
 //! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service; whoever finds
 //! out that it is not there takes it out, once, whichever call or task that is.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpipe::Misuse;
 use tokio::sync::Notify;
 
+use super::balance::Balance;
 use super::budget::Budget;
 use super::builder::Options;
 use super::status::{ReplicaState, ReplicaStatus};
@@ -54,26 +55,18 @@ enum Phase {
 }
 
 /// A replica's pipe, as long as it can be called.
-pub(super) struct Live {
-    pub(super) connection: Connection,
-    /// Calls under way.
-    busy: AtomicUsize,
+pub(in crate::client) struct Live {
+    pub(in crate::client) connection: Connection,
     /// It has answered a call: its server works.
     pub(super) answered: AtomicBool,
 }
 
 /// A place on a replica for one call.
-pub(super) struct Place {
+pub(in crate::client) struct Place {
     pub(super) index: usize,
-    pub(super) live: Arc<Live>,
+    pub(in crate::client) live: Arc<Live>,
     /// The server's number for the service.
-    pub(super) service: u32,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.live.busy.fetch_sub(1, Ordering::Relaxed);
-    }
+    pub(in crate::client) service: u32,
 }
 
 /// Where a call can go.
@@ -91,7 +84,6 @@ impl Live {
     pub(super) fn new(connection: Connection) -> Arc<Self> {
         Arc::new(Self {
             connection,
-            busy: AtomicUsize::new(0),
             answered: AtomicBool::new(false),
         })
     }
@@ -133,7 +125,7 @@ impl Replica {
         let state = match &self.phase {
             Phase::Connecting => ReplicaState::Connecting,
             Phase::Live(live) => {
-                calls_under_way = live.busy.load(Ordering::Relaxed);
+                calls_under_way = live.connection.calls_under_way();
                 let refused = self
                     .services
                     .iter()
@@ -202,15 +194,21 @@ impl Shared {
 
     /// A replica for a call, none of those that were `tried`.
     pub(super) fn pick(&self, service: usize, tried: &[usize]) -> Pick {
+        let balance = self.options.balance;
         loop {
             let place = {
                 let mut table = self.table();
                 let replicas = table.replicas.iter().enumerate();
+                // Once: they change while they are looked at.
                 let loads = replicas.map(|(index, replica)| {
                     let (live, _) = replica.serving(service)?;
-                    (!tried.contains(&index)).then(|| live.busy.load(Ordering::Relaxed))
+                    let load = || match balance {
+                        Balance::LeastBusy => live.connection.calls_under_way(),
+                        Balance::RoundRobin => 0,
+                    };
+                    (!tried.contains(&index)).then(load)
                 });
-                let picked = self.options.balance.pick(table.turn, loads);
+                let picked = balance.pick(table.turn, &loads.collect::<Vec<_>>());
                 let picked = picked.and_then(|index| {
                     let (live, number) = table.replicas[index].serving(service)?;
                     Some((index, live.clone(), number))
@@ -219,14 +217,13 @@ impl Shared {
                     return table.without(service);
                 };
                 table.turn = table.turn.wrapping_add(1);
-                live.busy.fetch_add(1, Ordering::Relaxed);
                 Place {
                     index,
                     live,
                     service: number,
                 }
             };
-            match ended(&place.live) {
+            match gone(&place.live) {
                 None => return Pick::Here(place),
                 // Its task has not run since.
                 Some(error) => self.take_out(place.index, &place.live, error),
@@ -409,11 +406,14 @@ impl Table {
     }
 }
 
-/// How its pipe ended, if it has.
-pub(super) fn ended(live: &Live) -> Option<ConnectError> {
+/// Why it takes no calls any more, if so.
+pub(super) fn gone(live: &Live) -> Option<ConnectError> {
     use futures_util::FutureExt;
 
-    let pipe = live.connection.pipe();
-    let error = pipe.has_ended().then(|| pipe.ended().now_or_never())?;
-    error.map(ConnectError::Pipe)
+    let engine = &live.connection.engine;
+    if engine.pipe.has_ended() {
+        return engine.pipe.ended().now_or_never().map(ConnectError::Pipe);
+    }
+    let draining = engine.calls.is_draining();
+    draining.then_some(ConnectError::ShuttingDown)
 }

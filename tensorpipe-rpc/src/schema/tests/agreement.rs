@@ -49,6 +49,10 @@ const fn method(name: &'static str, signature: &'static str, structure: fn(&mut 
         id: method_id(name),
         signature,
         idempotent: false,
+        streams: Streams {
+            argument: false,
+            reply: false,
+        },
         structure,
     }
 }

@@ -1,0 +1,128 @@
+//! The sending end of a stream: how much more its reader takes.
+
+use std::sync::Mutex;
+use std::task::Waker;
+
+use super::{FIRST, Tally};
+use crate::lock::lock;
+
+/// See the module's documentation.
+pub(crate) struct Credits {
+    state: Mutex<State>,
+}
+
+struct State {
+    sent: Tally,
+    allowed: Tally,
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+/// Whether an item may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// So many.
+    Items(u64),
+    /// Not before the reader says so.
+    None,
+    /// Nobody reads them any more.
+    Closed,
+}
+
+impl Credits {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                sent: Tally::default(),
+                allowed: FIRST,
+                closed: false,
+                waker: None,
+            }),
+        }
+    }
+
+    /// How many items may be sent now. Otherwise `waker` is woken when that changes, and in any case when the stream is
+    /// closed.
+    pub(crate) fn room(&self, waker: &Waker) -> Room {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Room::Closed;
+        }
+        match &mut state.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        // The last item may be larger than what is left: else one of more than the window would never be sent.
+        if state.sent.bytes >= state.allowed.bytes || state.sent.items >= state.allowed.items {
+            return Room::None;
+        }
+        Room::Items(state.allowed.items - state.sent.items)
+    }
+
+    /// A message of so many items was sent.
+    pub(crate) fn sent(&self, items: u64, bytes: u64) {
+        let mut state = lock(&self.state);
+        state.sent.items += items;
+        state.sent.bytes = state.sent.bytes.saturating_add(bytes);
+    }
+
+    /// The reader takes so much in all. It never takes back what it said.
+    pub(super) fn allow(&self, allowed: Tally) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.allowed.items = state.allowed.items.max(allowed.items);
+            state.allowed.bytes = state.allowed.bytes.max(allowed.bytes);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Nobody reads items any more.
+    pub(crate) fn close(&self) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_may_be_larger_than_what_is_left_but_nothing_follows_it() {
+        let credits = Credits::new();
+        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items));
+        credits.sent(1, FIRST.bytes - 1);
+        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items - 1));
+        credits.sent(1, 1 << 40);
+        assert_eq!(credits.room(Waker::noop()), Room::None);
+        credits.allow(Tally {
+            items: FIRST.items,
+            bytes: FIRST.bytes + (1 << 40),
+        });
+        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items - 2));
+    }
+
+    #[test]
+    fn what_was_allowed_is_not_taken_back_and_a_closed_stream_stays_closed() {
+        let credits = Credits::new();
+        credits.allow(Tally::default());
+        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items));
+        credits.sent(FIRST.items, 0);
+        assert_eq!(credits.room(Waker::noop()), Room::None);
+        credits.close();
+        credits.allow(Tally {
+            items: u64::MAX,
+            bytes: u64::MAX,
+        });
+        assert_eq!(credits.room(Waker::noop()), Room::Closed);
+    }
+}

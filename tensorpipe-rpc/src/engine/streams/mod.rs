@@ -1,0 +1,166 @@
+//! The streams of one call: items that come in for it, and leave to send items of its own.
+//!
+//! A call has at most one stream each way. Items are messages of their own that name the call; the receiving end says how
+//! many items and bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a
+//! stalled reader keeps is bounded, and nothing of a stream stands before other calls.
+
+mod arriving;
+mod credits;
+mod inbox;
+mod table;
+
+pub(crate) use credits::{Credits, Room};
+pub(crate) use inbox::{Batch, Inbox, Received};
+pub(crate) use table::{Open, StreamTable};
+
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+use tensorpipe::{Message, ResetCode};
+
+use super::Outcome;
+use crate::header::Header;
+use crate::lock::lock;
+
+/// Items and bytes, counted from the beginning of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) items: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What may be sent of a stream before its reader has said anything.
+pub(crate) const FIRST: Tally = Tally {
+    items: 64,
+    bytes: 256 << 10,
+};
+
+/// What a reader lets lie unread, unless told otherwise.
+pub(crate) const WINDOW: Tally = Tally {
+    items: 1024,
+    bytes: 4 << 20,
+};
+
+/// Both directions of one call, at one of its ends.
+pub(crate) struct CallStreams {
+    pub(crate) call: u64,
+    /// Whether this end made the call.
+    made_here: bool,
+    /// Items that come.
+    pub(crate) inbox: Option<Inbox>,
+    /// Items that go.
+    pub(crate) credits: Option<Credits>,
+    /// What ended the call while the bytes of items were on their way.
+    held: Mutex<Option<Outcome>>,
+}
+
+/// Which streams a method has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// One of its arguments is a stream.
+    pub argument: bool,
+    /// It answers with a stream.
+    pub reply: bool,
+}
+
+impl Streams {
+    pub(crate) fn any(self) -> bool {
+        self.argument || self.reply
+    }
+}
+
+impl CallStreams {
+    /// The caller's end: it sends arguments and receives replies.
+    pub(crate) fn of_caller(call: u64, streams: Streams) -> Arc<Self> {
+        Self::new(call, true, streams.reply, streams.argument)
+    }
+
+    /// The end of whoever handles the call.
+    pub(crate) fn of_handler(call: u64, streams: Streams) -> Arc<Self> {
+        Self::new(call, false, streams.argument, streams.reply)
+    }
+
+    fn new(call: u64, made_here: bool, receives: bool, sends: bool) -> Arc<Self> {
+        Arc::new(Self {
+            call,
+            made_here,
+            inbox: receives.then(|| Inbox::new(WINDOW)),
+            credits: sends.then(Credits::new),
+            held: Mutex::default(),
+        })
+    }
+}
+
+impl CallStreams {
+    /// Keeps how the call ended until all items are here. Gives it back if they are.
+    pub(crate) fn hold(&self, outcome: Outcome) -> Option<Outcome> {
+        let waits = matches!(outcome, Outcome::Value(_) | Outcome::ServiceError(_))
+            && self.inbox.as_ref().is_some_and(Inbox::is_incomplete);
+        if !waits {
+            return Some(outcome);
+        }
+        *lock(&self.held) = Some(outcome);
+        None
+    }
+
+    /// The call has ended: nobody reads what this end sends.
+    pub(super) fn no_more_sent(&self) {
+        if let Some(credits) = &self.credits {
+            credits.close();
+        }
+    }
+
+    fn release(&self) -> Option<Outcome> {
+        lock(&self.held).take()
+    }
+}
+
+/// Items of all streams of a pipe whose bytes are on their way, by message number.
+#[derive(Default)]
+pub(crate) struct Reading {
+    table: Mutex<FxHashMap<u64, (Header, Arc<CallStreams>)>>,
+}
+
+impl Reading {
+    fn begin(&self, message: u64, header: Header, streams: &Arc<CallStreams>) {
+        lock(&self.table).insert(message, (header, streams.clone()));
+    }
+
+    pub(crate) fn take(&self, message: u64) -> Option<(Header, Arc<CallStreams>)> {
+        lock(&self.table).remove(&message)
+    }
+
+    fn has(&self, message: u64) -> bool {
+        lock(&self.table).contains_key(&message)
+    }
+
+    pub(crate) fn clear(&self) {
+        lock(&self.table).clear();
+    }
+}
+
+/// The size of a message, as both ends count it.
+pub(crate) fn size_of(message: &Message) -> u64 {
+    let payloads = message.payloads.iter().map(|part| part.as_bytes().len());
+    let tensors = message.tensors.iter().map(|part| part.tensor.byte_len());
+    (message.metadata.len() + payloads.sum::<usize>() + tensors.sum::<usize>()) as u64
+}
+
+impl super::Engine {
+    /// Nobody reads the call's items any more. What is on its way is not taken.
+    pub(crate) fn close_streams(&self, streams: &CallStreams) {
+        streams.no_more_sent();
+        self.close_inbox(streams);
+    }
+
+    /// The same of the incoming direction alone.
+    pub(crate) fn close_inbox(&self, streams: &CallStreams) {
+        let Some(inbox) = &streams.inbox else { return };
+        for message in inbox.close() {
+            if self.reading.take(message).is_some() {
+                self.pipe
+                    .stop(message, ResetCode::Cancelled, "the stream was dropped");
+            }
+        }
+    }
+}

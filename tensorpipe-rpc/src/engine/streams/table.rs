@@ -1,0 +1,68 @@
+//! The streams of the calls that one connection handles.
+
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+
+use super::CallStreams;
+use crate::context::CallContext;
+use crate::lock::lock;
+
+/// By the number that the caller gave the call.
+#[derive(Default)]
+pub(crate) struct StreamTable {
+    calls: Mutex<FxHashMap<u64, CallContext>>,
+}
+
+impl StreamTable {
+    /// A call with streams begins. `None` if another of its number is under way.
+    pub(crate) fn open(self: &Arc<Self>, call: u64, context: &CallContext) -> Option<Open> {
+        let mut calls = lock(&self.calls);
+        if calls.contains_key(&call) {
+            return None;
+        }
+        calls.insert(call, context.clone());
+        drop(calls);
+        Some(Open {
+            table: self.clone(),
+            call,
+        })
+    }
+
+    pub(super) fn find(&self, call: u64) -> Option<Arc<CallStreams>> {
+        lock(&self.calls).get(&call)?.inner.streams.clone()
+    }
+
+    /// Drops the call's handler at its next await. It is not answered.
+    pub(super) fn cancel(&self, call: u64) {
+        let context = lock(&self.calls).get(&call).cloned();
+        if let Some(context) = context {
+            context.inner.cancel.set();
+        }
+    }
+}
+
+/// The streams of a call that is under way. Dropped when it has ended.
+pub(crate) struct Open {
+    table: Arc<StreamTable>,
+    call: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let context = lock(&self.table.calls).remove(&self.call);
+        let Some(streams) = context
+            .as_ref()
+            .and_then(|context| context.inner.streams.as_ref())
+        else {
+            return;
+        };
+        match context
+            .as_ref()
+            .and_then(|context| context.inner.caller.engine())
+        {
+            Some(engine) => engine.close_streams(streams),
+            None => streams.no_more_sent(),
+        }
+    }
+}

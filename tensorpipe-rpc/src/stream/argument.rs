@@ -1,0 +1,193 @@
+//! A stream as an argument: from the caller's stream to the handler's.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::{Stream, StreamExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::send::{Ended, send_items};
+use crate::call::Call;
+use crate::caught::caught;
+use crate::codec::Argument;
+use crate::context::CallContext;
+use crate::engine::{Batch, CallStreams, Engine, Received};
+use crate::error::CallError;
+use crate::header::{FailureCode, Kind, Way};
+
+/// The stream that a caller gave as an argument: what a method of a service trait names as the type of that argument.
+///
+/// It ends where the caller's ends. When the caller goes away, or an item cannot be read, the handler is dropped at its next
+/// await, as for any call. Dropping it tells the caller that no further items are wanted; the call goes on.
+pub struct Streaming<T> {
+    context: CallContext,
+    batch: Option<Batch>,
+    finished: bool,
+    items: PhantomData<fn() -> T>,
+}
+
+impl<T> Unpin for Streaming<T> {}
+
+impl<T> fmt::Debug for Streaming<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streaming")
+            .field("finished", &self.finished)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: DeserializeOwned> Streaming<T> {
+    /// The stream of the call being handled. For generated code.
+    #[doc(hidden)]
+    pub fn of(context: &CallContext) -> Self {
+        Self {
+            context: context.clone(),
+            batch: None,
+            finished: false,
+            items: PhantomData,
+        }
+    }
+
+    /// The next item; `None` when the caller has no further ones. Cancel safe.
+    pub async fn next(&mut self) -> Option<T> {
+        poll_fn(|cx| self.poll_next_unpin(cx)).await
+    }
+
+    fn ends(&self) -> Option<(Arc<Engine>, &Arc<CallStreams>)> {
+        let inner = &self.context.inner;
+        Some((inner.caller.engine()?, inner.streams.as_ref()?))
+    }
+}
+
+impl<T: DeserializeOwned> Stream for Streaming<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let this = &mut *self;
+        if this.finished {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(batch) = &mut this.batch {
+                if batch.left > 0 {
+                    batch.left -= 1;
+                    let last = batch.left == 0;
+                    match batch.items.item(last) {
+                        Ok(item) => return Poll::Ready(Some(item)),
+                        Err(error) => {
+                            if let Some((engine, streams)) = this.ends() {
+                                let code = FailureCode::BadArguments;
+                                engine.break_streams(streams, code, error.to_string());
+                            }
+                            // Dropped soon.
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                if let Some((engine, streams)) = this.ends()
+                    && let (Some(inbox), Some(batch)) = (&streams.inbox, &this.batch)
+                    && let Some(allowed) = inbox.consumed(batch)
+                {
+                    engine.send_credit(streams, allowed);
+                }
+                this.batch = None;
+            }
+            let streams = this.context.inner.streams.as_ref();
+            let Some(inbox) = streams.and_then(|streams| streams.inbox.as_ref()) else {
+                return Poll::Ready(None);
+            };
+            match inbox.take(Some(cx.waker())) {
+                Received::Items(batch) => this.batch = Some(batch),
+                // That the call is over says nothing of whether the stream was.
+                Received::Closed => return Poll::Pending,
+                Received::Nothing => return Poll::Pending,
+                Received::Finished => {
+                    this.finished = true;
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+}
+
+impl<T> Drop for Streaming<T> {
+    fn drop(&mut self) {
+        let inner = &self.context.inner;
+        if self.finished || inner.cancel.is_set() {
+            return;
+        }
+        if let (Some(engine), Some(streams)) = (inner.caller.engine(), &inner.streams) {
+            engine.close_inbox(streams);
+            engine.send_plain(Kind::Stop, streams.call);
+        }
+    }
+}
+
+impl<T, E> Call<T, E> {
+    /// Gives the call the stream that is one of its arguments. For generated code.
+    #[doc(hidden)]
+    pub fn sending<A, S>(self, stream: S) -> Self
+    where
+        A: Serialize + DeserializeOwned,
+        S: Stream<Item = A> + Send + 'static,
+    {
+        if let Some((engine, streams)) = self.streams() {
+            send_argument(engine, streams, stream);
+        }
+        self
+    }
+}
+
+/// Sends the items of a call's argument, on a task of its own, for as long as the call lasts.
+pub(super) fn send_argument<A, S>(engine: Arc<Engine>, streams: Arc<CallStreams>, stream: S)
+where
+    A: Serialize + DeserializeOwned,
+    S: Stream<Item = A> + Send + 'static,
+{
+    let runtime = engine.pipe.runtime().clone();
+    runtime.spawn(async move {
+        let stream = pin!(stream);
+        let encode = |encoder: &mut crate::codec::Encoder, item: &A| {
+            item.encode(encoder).map_err(Ended::Unsendable)
+        };
+        let mut sending = pin!(send_items(&engine, &streams, Way::Argument, stream, encode));
+        let mut awaiting = engine.pipe.awaiting();
+        // Nobody else may be there to read what the server says of the stream.
+        let ended = poll_fn(|cx| {
+            if let Poll::Ready(ended) = caught(|| sending.as_mut().poll(cx)).transpose_poll() {
+                return Poll::Ready(ended);
+            }
+            awaiting.drive(cx.waker());
+            caught(|| sending.as_mut().poll(cx)).transpose_poll()
+        });
+        let error = match ended.await {
+            Ok(Ended::Finished) => return engine.send_plain(Kind::End, streams.call),
+            Ok(Ended::Closed | Ended::Service(_)) => return,
+            Ok(Ended::Unsendable(error)) => CallError::Encode(error),
+            Ok(Ended::Refused(text)) => CallError::Other(text.into()),
+            Err(panic) => CallError::Other(
+                format!("the stream given as an argument panicked: {panic}").into(),
+            ),
+        };
+        engine.fail_streaming(streams.call, error);
+    });
+}
+
+/// A panic ends a poll.
+trait TransposePoll<T> {
+    fn transpose_poll(self) -> Poll<Result<T, String>>;
+}
+
+impl<T> TransposePoll<T> for Result<Poll<T>, String> {
+    fn transpose_poll(self) -> Poll<Result<T, String>> {
+        match self {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Streams as arguments and results of calls.
+//!
+//! ```
+//! use futures_util::{StreamExt, stream};
+//! use tensorpipe_rpc::{CallError, Server, Stream, Streaming, tensor_service};
+//!
+//! #[tensor_service]
+//! trait Numbers {
+//!     /// A stream as the result: no `async`. An `Err` ends it.
+//!     fn count(&self, to: u32) -> impl Stream<Item = Result<u32, String>>;
+//!     /// A stream as an argument.
+//!     async fn sum(&self, numbers: Streaming<u32>) -> u32;
+//!     /// Both.
+//!     fn double(&self, numbers: Streaming<u32>) -> impl Stream<Item = u32>;
+//! }
+//!
+//! struct Here;
+//!
+//! impl Numbers for Here {
+//!     fn count(&self, to: u32) -> impl Stream<Item = Result<u32, String>> {
+//!         let last = (to > 3).then(|| Err("that is too far".to_owned()));
+//!         stream::iter((0..to.min(3)).map(Ok).chain(last))
+//!     }
+//!
+//!     async fn sum(&self, numbers: Streaming<u32>) -> u32 {
+//!         numbers.fold(0, async |sum, number| sum + number).await
+//!     }
+//!
+//!     fn double(&self, numbers: Streaming<u32>) -> impl Stream<Item = u32> {
+//!         numbers.map(|number| 2 * number)
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder().service(NumbersService::new(Here)).listen("tcp://127.0.0.1:0").await?;
+//! let client = NumbersClient::connect(server.url().to_string()).await?;
+//!
+//! let mut numbers = client.count(5);
+//! assert_eq!(numbers.next().await.unwrap()?, 0);
+//! let rest: Vec<_> = numbers.collect().await;
+//! assert_eq!(rest.len(), 3);
+//! assert!(matches!(&rest[2], Err(CallError::Service(reason)) if reason == "that is too far"));
+//!
+//! assert_eq!(client.sum(stream::iter(1..=4)).await?, 10);
+//!
+//! let mut doubled = client.double(stream::iter(1..=2));
+//! assert_eq!((doubled.next().await.unwrap()?, doubled.next().await.unwrap()?), (2, 4));
+//! assert!(doubled.next().await.is_none());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A call is under way until its stream has ended: its deadline, limits and the drain of a shutdown apply until then.
+//! Dropping a [`CallStream`] cancels the call. A reader that stalls holds up the sender of its own stream, after 1024 items or
+//! 4 MiB (one item of any size always goes), and nothing else.
+
+mod argument;
+mod reply;
+mod send;
+
+pub use argument::Streaming;
+pub use reply::{CallStream, reply_results, reply_values};

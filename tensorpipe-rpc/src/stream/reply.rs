@@ -1,0 +1,289 @@
+//! A stream as the result: from the handler's stream to the caller's.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::{Stream, StreamExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tensorpipe::Awaiting;
+
+use super::argument::send_argument;
+use super::send::{Ended, send_items};
+use crate::call::decode_result;
+use crate::client::ClientHandle;
+use crate::codec::{Argument, EncodeError, Encoder, Reply};
+use crate::context::CallContext;
+use crate::engine::{Batch, CallSlot, Engine, Outcome, Received};
+use crate::error::CallError;
+use crate::header::Way;
+use crate::schema::Method;
+
+/// What the stub of a method that answers with a stream returns: the call is on its way from the moment it is made. Each item
+/// is a value, or the error that ends the stream: [`CallError::Service`] where the method's own stream gave one. Dropping it
+/// cancels the call.
+#[must_use = "dropping a stream cancels its call"]
+pub struct CallStream<T, E = Infallible> {
+    method: &'static Method,
+    state: State<E>,
+    batch: Option<Batch>,
+    decode: Decode<T, E>,
+}
+
+struct Decode<T, E> {
+    item: fn(&mut Batch) -> Result<T, crate::codec::DecodeError>,
+    end: fn(&'static Method, Outcome) -> Result<(), CallError<E>>,
+}
+
+enum State<E> {
+    /// The call was not made.
+    Failed(Option<CallError<E>>),
+    Streaming {
+        engine: Arc<Engine>,
+        slot: Arc<CallSlot>,
+        awaiting: Option<Awaiting>,
+        /// How the call ended, once that is known. Items may still be there.
+        outcome: Option<Outcome>,
+    },
+    Done,
+}
+
+impl<T, E> fmt::Debug for CallStream<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallStream")
+            .field("method", &self.method.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T, E> Unpin for CallStream<T, E> {}
+
+impl ClientHandle {
+    /// Calls a method that answers with a stream of `T`s.
+    pub fn stream_values<T: DeserializeOwned>(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> CallStream<T> {
+        let state = State::of(self.call_once(method, encode));
+        CallStream::new(method, state, crate::call::decode_value::<()>)
+    }
+
+    /// Calls a method that answers with a stream of `Result<T, E>`s.
+    pub fn stream_results<T: DeserializeOwned, E: DeserializeOwned>(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> CallStream<T, E> {
+        let made = self.call_once(method, encode);
+        let state = State::of(made.map_err(CallError::without_service));
+        CallStream::new(method, state, decode_result::<(), E>)
+    }
+}
+
+impl<E> State<E> {
+    fn of(made: Result<(Arc<Engine>, Arc<CallSlot>), CallError<E>>) -> Self {
+        match made {
+            Ok((engine, slot)) => Self::Streaming {
+                engine,
+                slot,
+                awaiting: None,
+                outcome: None,
+            },
+            Err(error) => Self::Failed(Some(error)),
+        }
+    }
+}
+
+impl<T: DeserializeOwned, E> CallStream<T, E> {
+    fn new(
+        method: &'static Method,
+        state: State<E>,
+        end: fn(&'static Method, Outcome) -> Result<(), CallError<E>>,
+    ) -> Self {
+        let item = |batch: &mut Batch| batch.items.item(batch.left == 0);
+        Self {
+            method,
+            state,
+            batch: None,
+            decode: Decode { item, end },
+        }
+    }
+}
+
+impl<T, E> CallStream<T, E> {
+    /// The next item; `None` when there are no further ones. Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<T, CallError<E>>> {
+        poll_fn(|cx| self.poll_next_unpin(cx)).await
+    }
+
+    /// Gives the call the stream that is one of its arguments. For generated code.
+    #[doc(hidden)]
+    pub fn sending<A, S>(self, stream: S) -> Self
+    where
+        A: Serialize + DeserializeOwned,
+        S: Stream<Item = A> + Send + 'static,
+    {
+        if let State::Streaming { engine, slot, .. } = &self.state
+            && let Some(streams) = &slot.streams
+        {
+            send_argument(engine.clone(), streams.clone(), stream);
+        }
+        self
+    }
+
+    /// An item or the end, if it is here. Otherwise `waker`, if there is one, is woken when it is.
+    fn look(&mut self, waker: Option<&Waker>) -> Option<Option<Result<T, CallError<E>>>> {
+        loop {
+            let State::Streaming {
+                engine,
+                slot,
+                outcome,
+                ..
+            } = &mut self.state
+            else {
+                return Some(None);
+            };
+            let streams = slot.streams.as_ref();
+            let inbox = streams.and_then(|streams| Some((streams, streams.inbox.as_ref()?)));
+            if let Some(batch) = &mut self.batch {
+                if batch.left > 0 {
+                    batch.left -= 1;
+                    let error = match (self.decode.item)(batch) {
+                        Ok(item) => return Some(Some(Ok(item))),
+                        Err(error) => error.in_method(self.method.name),
+                    };
+                    return Some(Some(self.end(Err(CallError::Decode(error)))?));
+                }
+                if let Some((streams, inbox)) = inbox
+                    && let Some(allowed) = inbox.consumed(batch)
+                {
+                    engine.send_credit(streams, allowed);
+                }
+                self.batch = None;
+            }
+            if let Some((_, inbox)) = inbox
+                && let Received::Items(batch) = inbox.take(waker)
+            {
+                self.batch = Some(batch);
+                continue;
+            }
+            match outcome.take() {
+                Some(outcome) => {
+                    let ended = (self.decode.end)(self.method, outcome);
+                    return Some(self.end(ended));
+                }
+                // What came before it is looked for once more.
+                None => *outcome = Some(slot.poll(waker)?),
+            }
+        }
+    }
+
+    /// Nothing follows.
+    fn end(&mut self, ended: Result<(), CallError<E>>) -> Option<Result<T, CallError<E>>> {
+        self.batch = None;
+        self.cancel();
+        self.state = State::Done;
+        ended.err().map(Err)
+    }
+
+    fn cancel(&self) {
+        if let State::Streaming { engine, slot, .. } = &self.state {
+            engine.cancel(slot);
+        }
+    }
+}
+
+impl<T, E> Stream for CallStream<T, E> {
+    type Item = Result<T, CallError<E>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if let State::Failed(error) = &mut this.state {
+            return Poll::Ready(error.take().map(Err));
+        }
+        if let Some(found) = this.look(None) {
+            return Poll::Ready(found);
+        }
+        if let State::Streaming {
+            engine,
+            slot,
+            awaiting,
+            ..
+        } = &mut this.state
+        {
+            let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
+            if slot.leaves_soon() {
+                awaiting.register(cx.waker());
+            } else {
+                awaiting.drive(cx.waker());
+            }
+        }
+        if let Some(found) = this.look(Some(cx.waker())) {
+            return Poll::Ready(found);
+        }
+        if let State::Streaming {
+            awaiting: Some(awaiting),
+            ..
+        } = &mut this.state
+        {
+            awaiting.look_again(cx.waker());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T, E> Drop for CallStream<T, E> {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// Sends what a handler's stream gives, then ends the call. For generated code.
+pub async fn reply_values<T, S>(context: CallContext, stream: S) -> Reply
+where
+    T: Serialize + DeserializeOwned,
+    S: Stream<Item = T>,
+{
+    send(&context, stream, |encoder, item| {
+        item.encode(encoder).map_err(Ended::Unsendable)
+    })
+    .await
+}
+
+/// The same for a stream of results, whose first error is the last item. For generated code.
+pub async fn reply_results<T, E, S>(context: CallContext, stream: S) -> Reply
+where
+    T: Serialize + DeserializeOwned,
+    E: Serialize + DeserializeOwned,
+    S: Stream<Item = Result<T, E>>,
+{
+    send(&context, stream, |encoder, item| match item {
+        Ok(item) => item.encode(encoder).map_err(Ended::Unsendable),
+        Err(error) => Err(Ended::Service(Reply::error(error))),
+    })
+    .await
+}
+
+async fn send<S: Stream>(
+    context: &CallContext,
+    stream: S,
+    encode: impl Fn(&mut Encoder, &S::Item) -> Result<(), Ended>,
+) -> Reply {
+    let inner = &context.inner;
+    let (Some(engine), Some(streams)) = (inner.caller.engine(), &inner.streams) else {
+        // The connection is gone: nobody reads it.
+        return Reply::value(());
+    };
+    let stream = pin!(stream);
+    match send_items(&engine, streams, Way::Reply, stream, encode).await {
+        Ended::Finished | Ended::Closed => Reply::value(()),
+        Ended::Service(reply) => reply,
+        Ended::Unsendable(error) => Reply::unsendable(error),
+        Ended::Refused(text) => Reply::refused(text),
+    }
+}

@@ -1,0 +1,226 @@
+//! The sending end: items of a user's stream become messages.
+//!
+//! Small items that are ready together leave together; none waits for one that is not ready.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_util::Stream;
+use tensorpipe::{Error, Flush};
+
+use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
+use crate::engine::{CallStreams, Engine, Room, size_of, to_message};
+use crate::header::{Header, Kind, Way};
+
+/// Bytes from which on a message of items leaves.
+const BATCH: usize = 64 << 10;
+
+/// An item of so many bytes leaves alone: others do not wait for its bytes.
+const LARGE: usize = 16 << 10;
+
+/// An item waits so long for others that are made in the meantime.
+const TOGETHER: Duration = Duration::from_micros(50);
+
+/// Messages in a row, after which others have their turn.
+const TURN: u32 = 8;
+
+/// Messages of a pipe that may wait to be read by the peer before a stream adds one.
+const BACKLOG: usize = 64;
+
+/// How a stream ended.
+pub(super) enum Ended {
+    /// It had no further items.
+    Finished,
+    /// Nobody reads them.
+    Closed,
+    /// It gave an error of the service's own.
+    Service(Reply),
+    /// An item does not suit calls.
+    Unsendable(EncodeError),
+    /// An item is larger than the peer takes, or on a device that it cannot have.
+    Refused(String),
+}
+
+/// Sends all items. `encode` puts one into a message, or says how it ends the stream. Cancel safe: what has been sent is
+/// sent.
+pub(super) async fn send_items<S, F>(
+    engine: &Engine,
+    streams: &CallStreams,
+    way: Way,
+    mut stream: Pin<&mut S>,
+    encode: F,
+) -> Ended
+where
+    S: Stream,
+    F: Fn(&mut Encoder, &S::Item) -> Result<(), Ended>,
+{
+    let mut sender = Sender {
+        engine,
+        streams,
+        way,
+        batch: None,
+        room: 0,
+        flush: None,
+    };
+    poll_fn(|cx| sender.poll(cx, stream.as_mut(), &encode)).await
+}
+
+struct Sender<'a> {
+    engine: &'a Engine,
+    streams: &'a CallStreams,
+    way: Way,
+    batch: Option<Batch>,
+    /// Items that may be sent, those of `batch` included.
+    room: u64,
+    flush: Option<Flush>,
+}
+
+struct Batch {
+    encoder: Encoder,
+    items: u8,
+    begun: Instant,
+}
+
+impl Batch {
+    fn new() -> Self {
+        let mut header = Vec::with_capacity(256);
+        header.resize(REPLY_HEADER, 0);
+        Self {
+            encoder: Encoder::after(header).about_items(),
+            items: 0,
+            begun: Instant::now(),
+        }
+    }
+}
+
+impl Sender<'_> {
+    fn poll<S, F>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut stream: Pin<&mut S>,
+        encode: &F,
+    ) -> Poll<Ended>
+    where
+        S: Stream,
+        F: Fn(&mut Encoder, &S::Item) -> Result<(), Ended>,
+    {
+        let mut messages = 0;
+        loop {
+            if self.batch.is_none() {
+                if messages >= TURN {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                match self.begin(cx) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(ended)) => return Poll::Ready(ended),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            let leaves = match stream.as_mut().poll_next(cx) {
+                Poll::Pending => {
+                    return match self.leave() {
+                        Ok(()) => Poll::Pending,
+                        Err(ended) => Poll::Ready(ended),
+                    };
+                }
+                Poll::Ready(None) => Err(Ended::Finished),
+                Poll::Ready(Some(item)) => self.put(&item, encode),
+            };
+            let left = match leaves {
+                Ok(false) => continue,
+                Ok(true) => self.leave(),
+                // What came before it is still sent.
+                Err(ended) => self.leave().and(Err(ended)),
+            };
+            if let Err(ended) = left {
+                return Poll::Ready(ended);
+            }
+            messages += 1;
+        }
+    }
+
+    /// Waits until a message of items may be sent.
+    fn begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        let Some(credits) = &self.streams.credits else {
+            return Poll::Ready(Err(Ended::Closed));
+        };
+        self.room = match credits.room(cx.waker()) {
+            Room::Items(room) => room,
+            Room::None => return Poll::Pending,
+            Room::Closed => return Poll::Ready(Err(Ended::Closed)),
+        };
+        if self.flush.is_none() && self.engine.pipe.unwritten() < BACKLOG {
+            return Poll::Ready(Ok(()));
+        }
+        // A pipe that moves slowly carries other messages too: they do not stand behind all that a stream has.
+        let flush = self.flush.get_or_insert_with(|| self.engine.pipe.flush());
+        match Pin::new(flush).poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(()) | Err(Error::GoingAway { .. })) => {
+                self.flush = None;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Ended::Closed)),
+        }
+    }
+
+    /// Puts an item into the message. Returns whether that leaves now.
+    fn put<T>(
+        &mut self,
+        item: &T,
+        encode: &impl Fn(&mut Encoder, &T) -> Result<(), Ended>,
+    ) -> Result<bool, Ended> {
+        let batch = self.batch.get_or_insert_with(Batch::new);
+        let before = batch.encoder.mark();
+        encode(&mut batch.encoder, item)?;
+        let len = batch.encoder.bytes_since(before);
+        if batch.items > 0 && len >= LARGE {
+            batch.encoder.truncate(before);
+            self.leave()?;
+            let batch = self.batch.get_or_insert_with(Batch::new);
+            encode(&mut batch.encoder, item)?;
+            batch.items = 1;
+            return Ok(true);
+        }
+        batch.items += 1;
+        let limits = self.engine.pipe.peer_limits();
+        // One part is kept for the body.
+        let parts = batch.encoder.parts() + 1;
+        Ok(len >= LARGE
+            || u64::from(batch.items) >= self.room.min(u8::MAX.into())
+            || batch.encoder.bytes_since(Default::default()) >= BATCH
+            || parts + parts / usize::from(batch.items) >= usize::from(limits.parts)
+            || batch.begun.elapsed() >= TOGETHER)
+    }
+
+    /// Sends what is there.
+    fn leave(&mut self) -> Result<(), Ended> {
+        let Some(Batch { encoder, items, .. }) = self.batch.take() else {
+            return Ok(());
+        };
+        if items == 0 {
+            return Ok(());
+        }
+        let mut encoded = encoder.finish();
+        let kind = Kind::Items(self.way, items);
+        Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
+        let message = to_message(encoded, REPLY_HEADER, &self.engine.pipe.peer_limits());
+        let size = size_of(&message);
+        match self.engine.pipe.send(message) {
+            Ok(_) => {
+                if let Some(credits) = &self.streams.credits {
+                    credits.sent(items.into(), size);
+                }
+                Ok(())
+            }
+            Err(Error::Misuse(misuse)) => Err(Ended::Refused(misuse.to_string())),
+            Err(error) => {
+                tracing::debug!(pipe = self.engine.pipe.name(), %error, "a stream has no reader left");
+                Err(Ended::Closed)
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A reader that stalls holds up its own stream, and nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+
+use super::flow::{Banks, numbered, over_each};
+use crate::lab::until;
+
+/// Waits until the number has stayed as it is for a while: more than it takes to send what may be sent.
+async fn settled(number: impl Fn() -> usize) -> usize {
+    loop {
+        let before = number();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        if number() == before {
+            return before;
+        }
+    }
+}
+
+/// What a stream may be ahead of its reader, in items: what is allowed, and a message that is being put together.
+fn most(bytes: usize) -> usize {
+    (1024 + 256).min((4 << 20) / bytes + 256).max(2)
+}
+
+#[tokio::test]
+async fn a_stalled_reader_stops_its_stream_and_no_other_call() {
+    over_each(async |banks| {
+        for bytes in [64, 4096, 1 << 20] {
+            let before = banks.made();
+            let mut tensors = banks.client.forever(bytes as u64);
+            // So much that the reader has said how much it takes.
+            for seed in 0..200 {
+                let tensor = tensors.next().await.unwrap().unwrap();
+                assert!(
+                    tensor.as_slice::<u8>().unwrap()
+                        == numbered(bytes as u64, seed).as_slice::<u8>().unwrap()
+                );
+            }
+            let made = settled(|| banks.made() - before).await;
+            assert!(
+                made >= 200 && made <= 200 + most(bytes),
+                "{made} of {bytes}"
+            );
+            calls_go_on(&banks).await;
+            // It goes on where it stopped.
+            for seed in 200..400 {
+                let tensor = tensors.next().await.unwrap().unwrap();
+                assert!(
+                    tensor.as_slice::<u8>().unwrap()
+                        == numbered(bytes as u64, seed).as_slice::<u8>().unwrap()
+                );
+            }
+            drop(tensors);
+            banks.is_clean().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handler_that_stalls_stops_the_callers_stream_and_no_other_call() {
+    over_each(async |banks| {
+        for bytes in [64, 4096, 1 << 20] {
+            let made = Arc::new(AtomicUsize::new(0));
+            let counted = made.clone();
+            let tensors = stream::repeat_with(move || {
+                counted.fetch_add(1, Ordering::SeqCst);
+                numbered(bytes as u64, 0)
+            });
+            let call = banks.client.ignores_it(tensors);
+            until(|| made.load(Ordering::SeqCst) > 0).await;
+            let made = settled(|| made.load(Ordering::SeqCst)).await;
+            // It has read nothing, and said nothing.
+            let most = 64.min((256 << 10) / bytes + 64);
+            assert!(made <= most + 1, "{made} of {bytes}");
+            calls_go_on(&banks).await;
+            drop(call);
+            banks.is_clean().await;
+        }
+    })
+    .await;
+}
+
+async fn calls_go_on(banks: &Banks) {
+    for _ in 0..20 {
+        assert_eq!(banks.lab.echo("meanwhile").await.unwrap(), "meanwhile");
+    }
+    let other: Vec<_> = banks.client.count(2000).collect().await;
+    assert_eq!(other.len(), 2000);
+    let tensor = numbered(2 << 20, 7);
+    let back = banks.lab.bounce(&tensor).await.unwrap();
+    assert!(back.as_slice::<u8>().unwrap() == tensor.as_slice::<u8>().unwrap());
+}
+
+#[tokio::test]
+async fn hundreds_of_stalled_streams_leave_the_connection_free() {
+    over_each(async |banks| {
+        let mut stalled = Vec::new();
+        for _ in 0..200 {
+            let mut tensors = banks.client.forever(512);
+            tensors.next().await.unwrap().unwrap();
+            stalled.push(tensors);
+        }
+        calls_go_on(&banks).await;
+        drop(stalled);
+        banks.is_clean().await;
+    })
+    .await;
+}

@@ -1,0 +1,210 @@
+//! How streams end before their time: dropped, late, cut off, drained.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, stream};
+use tensorpipe::DType;
+use tensorpipe::Tensor;
+use tensorpipe_rpc::{CallError, ServerLimits};
+
+use super::flow::{Banks, over_each};
+use crate::lab::{AtIt, tcp, until};
+
+/// Numbers without end, and whether somebody still has them.
+fn numbers() -> (impl Stream<Item = u64> + Send, Arc<AtomicUsize>) {
+    let held = Arc::new(AtomicUsize::new(0));
+    let guard = AtIt::new(&held);
+    let numbers = stream::iter(0..).map(move |i| {
+        let _guard = &guard;
+        i
+    });
+    (numbers, held)
+}
+
+#[tokio::test]
+async fn dropping_a_stream_ends_the_one_behind_it() {
+    over_each(async |banks| {
+        for (bytes, items) in [(8, 0), (8, 1), (8, 500), (1 << 20, 1), (1 << 20, 6)] {
+            let mut tensors = banks.client.forever(bytes);
+            for _ in 0..items {
+                tensors.next().await.unwrap().unwrap();
+            }
+            drop(tensors);
+            banks.is_clean().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dropping_the_call_drops_the_stream_that_it_was_given() {
+    over_each(async |banks| {
+        let (numbers, held) = numbers();
+        let call = banks.client.sum(numbers);
+        until(|| banks.at_it() == 1).await;
+        assert_eq!(held.load(Ordering::SeqCst), 1);
+        drop(call);
+        until(|| held.load(Ordering::SeqCst) == 0).await;
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_stream_at_both_ends() {
+    over_each(async |banks| {
+        let client = banks.client.with_deadline(Duration::from_millis(150));
+        let mut items = client.slow(1_000_000, 5);
+        let mut seen = 0;
+        let error = loop {
+            match items.next().await {
+                Some(Ok(item)) => assert_eq!(item, seen),
+                Some(Err(error)) => break error,
+                None => panic!("it has a million items"),
+            }
+            seen += 1;
+        };
+        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        assert!(items.next().await.is_none());
+        // And one whose argument never ends.
+        let (numbers, held) = numbers();
+        let error = client.sum(numbers).await.unwrap_err();
+        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        until(|| held.load(Ordering::SeqCst) == 0).await;
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handler_that_has_enough_answers_and_the_rest_is_not_sent() {
+    over_each(async |banks| {
+        let tensors = stream::repeat_with(|| Tensor::zeros(DType::U8, [300_000]).unwrap());
+        assert_eq!(banks.client.first(tensors, 5).await.unwrap(), 1_500_000);
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_that_the_handler_drops_ends_while_the_call_goes_on() {
+    over_each(async |banks| {
+        let (numbers, held) = numbers();
+        let mut call = banks.client.drops_it(numbers, 60_000);
+        let dropped = until(|| held.load(Ordering::SeqCst) == 0);
+        tokio::select! {
+            ended = &mut call => panic!("{ended:?}"),
+            () = dropped => {}
+        }
+        drop(call);
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_given_as_an_argument_that_panics_is_the_callers_error() {
+    over_each(async |banks| {
+        let numbers = stream::iter(0..).inspect(|i: &u64| assert!(*i < 3, "no further"));
+        let error = banks.client.sum(numbers).await.unwrap_err();
+        assert!(error.to_string().contains("no further"), "{error}");
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_ends_streams_with_an_error() {
+    over_each(async |banks| {
+        let mut items = banks.client.slow(1_000_000, 1);
+        items.next().await.unwrap().unwrap();
+        let (numbers, held) = numbers();
+        let call = banks.client.sum(numbers);
+        for pipe in banks.server.pipes() {
+            pipe.close().await.unwrap();
+        }
+        let error = loop {
+            if let Err(error) = items.next().await.unwrap() {
+                break error;
+            }
+        };
+        assert!(error.may_have_run(), "{error}");
+        assert!(
+            matches!(
+                error,
+                CallError::Connection { .. } | CallError::ShuttingDown
+            ),
+            "{error}"
+        );
+        call.await.unwrap_err();
+        until(|| held.load(Ordering::SeqCst) == 0).await;
+        until(|| banks.at_it() == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_drain_lets_streams_end_and_takes_no_new_calls() {
+    over_each(async |banks| {
+        let Banks {
+            client,
+            server,
+            river,
+            ..
+        } = banks;
+        // More than may be sent without the reader's word: credit still gets through.
+        let mut items = client.slow(300, 1);
+        let (give, mut given) = tokio::sync::mpsc::unbounded_channel();
+
+        let sum = client.sum(stream::poll_fn(move |cx| given.poll_recv(cx)));
+        give.send(1).unwrap();
+        items.next().await.unwrap().unwrap();
+        until(|| river.at_it.load(Ordering::SeqCst) == 2).await;
+        let shutdown = tokio::spawn(server.shutdown());
+        let refused = async {
+            loop {
+                match client.count(1).next().await {
+                    Some(Err(CallError::ShuttingDown)) => break,
+                    Some(Ok(_)) => tokio::task::yield_now().await,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), refused)
+            .await
+            .unwrap();
+        // An argument goes on, too.
+        give.send(2).unwrap();
+        drop(give);
+        assert_eq!(sum.await.unwrap(), 3);
+        let mut seen = 1;
+        while let Some(item) = items.next().await {
+            assert_eq!(item.unwrap(), seen);
+            seen += 1;
+        }
+        assert_eq!(seen, 300);
+        assert_eq!(shutdown.await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_counts_as_a_call_until_it_ends() {
+    let mut limits = ServerLimits::default();
+    limits.calls_per_connection = 2;
+    let build = || tcp().build().unwrap();
+    let banks = Banks::new(build(), build(), limits).await;
+    let mut first = banks.client.forever(8);
+    let second = banks.client.forever(8);
+    first.next().await.unwrap().unwrap();
+    let refused = banks.client.count(1).next().await;
+    assert!(
+        matches!(refused, Some(Err(CallError::Overloaded(_)))),
+        "{refused:?}"
+    );
+    drop((first, second));
+    until(|| banks.server.calls_under_way() == 0).await;
+    banks.is_clean().await;
+}

@@ -1,0 +1,196 @@
+//! A service of streams, and both ends of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, stream};
+use tensorpipe::{Context, Tensor};
+use tensorpipe_rpc::{Connection, Server, ServerLimits, Streaming, tensor_service};
+
+use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, tensor, until};
+
+#[tensor_service]
+pub(crate) trait Flow {
+    fn count(&self, to: u64) -> impl Stream<Item = u64>;
+    fn tensors(&self, sizes: Vec<u64>) -> impl Stream<Item = Tensor>;
+    /// Counts until somebody is against it.
+    fn fails_at(&self, at: u64) -> impl Stream<Item = Result<u64, String>>;
+    fn panics_at(&self, at: u64) -> impl Stream<Item = u64>;
+    /// Tensors of so many bytes, without end.
+    fn forever(&self, bytes: u64) -> impl Stream<Item = Tensor>;
+    /// Items that come no faster than asked for.
+    fn slow(&self, to: u64, ms: u64) -> impl Stream<Item = u64>;
+    async fn sum(&self, numbers: Streaming<u64>) -> u64;
+    /// Bytes of the first so many.
+    async fn first(&self, tensors: Streaming<Tensor>, many: u64) -> u64;
+    /// Drops its stream, and goes on for a while.
+    async fn drops_it(&self, numbers: Streaming<u64>, ms: u64) -> ();
+    /// Never looks at its stream.
+    async fn ignores_it(&self, tensors: Streaming<Tensor>) -> ();
+    fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor>;
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct River {
+    /// Streams that exist.
+    pub(crate) at_it: Arc<AtomicUsize>,
+    /// Items that streams without end have made.
+    pub(crate) made: Arc<AtomicUsize>,
+}
+
+impl River {
+    fn guarded<S: Stream>(&self, items: S) -> impl Stream<Item = S::Item> + use<S> {
+        let guard = AtIt::new(&self.at_it);
+        items.map(move |item| {
+            let _guard = &guard;
+            item
+        })
+    }
+}
+
+/// Tensor number `seed` of a stream.
+pub(crate) fn numbered(bytes: u64, seed: usize) -> Tensor {
+    tensor(bytes as usize, seed as u8)
+}
+
+impl Flow for River {
+    fn count(&self, to: u64) -> impl Stream<Item = u64> {
+        self.guarded(stream::iter(0..to))
+    }
+
+    fn tensors(&self, sizes: Vec<u64>) -> impl Stream<Item = Tensor> {
+        let tensors = sizes.into_iter().enumerate();
+        self.guarded(stream::iter(
+            tensors.map(|(seed, bytes)| numbered(bytes, seed)),
+        ))
+    }
+
+    fn fails_at(&self, at: u64) -> impl Stream<Item = Result<u64, String>> {
+        let items = (0..).map(move |i| match i == at {
+            true => Err(format!("at {at}")),
+            false => Ok(i),
+        });
+        self.guarded(stream::iter(items))
+    }
+
+    fn panics_at(&self, at: u64) -> impl Stream<Item = u64> {
+        self.guarded(stream::iter((0..).inspect(move |i| {
+            assert!(*i < at, "at {at}");
+        })))
+    }
+
+    fn forever(&self, bytes: u64) -> impl Stream<Item = Tensor> {
+        let made = self.made.clone();
+        let items = (0..).map(move |seed| {
+            made.fetch_add(1, Ordering::SeqCst);
+            numbered(bytes, seed)
+        });
+        self.guarded(stream::iter(items))
+    }
+
+    fn slow(&self, to: u64, ms: u64) -> impl Stream<Item = u64> {
+        self.guarded(stream::iter(0..to).then(move |i| async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            i
+        }))
+    }
+
+    async fn sum(&self, mut numbers: Streaming<u64>) -> u64 {
+        let _at_it = AtIt::new(&self.at_it);
+        let mut sum = 0;
+        while let Some(number) = numbers.next().await {
+            sum += number;
+        }
+        sum
+    }
+
+    async fn first(&self, tensors: Streaming<Tensor>, many: u64) -> u64 {
+        let _at_it = AtIt::new(&self.at_it);
+        let bytes = tensors.take(many as usize);
+        bytes
+            .fold(0, async |sum, tensor| sum + tensor.byte_len() as u64)
+            .await
+    }
+
+    async fn drops_it(&self, numbers: Streaming<u64>, ms: u64) {
+        let _at_it = AtIt::new(&self.at_it);
+        drop(numbers);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    async fn ignores_it(&self, tensors: Streaming<Tensor>) {
+        let _at_it = AtIt::new(&self.at_it);
+        std::future::pending::<()>().await;
+        drop(tensors);
+    }
+
+    fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor> {
+        self.guarded(tensors)
+    }
+}
+
+pub(crate) struct Banks {
+    pub(crate) client: FlowClient,
+    pub(crate) lab: LabClient,
+    pub(crate) server: Server,
+    pub(crate) river: River,
+    pub(crate) near: Context,
+    pub(crate) far: Context,
+}
+
+impl Banks {
+    pub(crate) async fn new(near: Context, far: Context, limits: ServerLimits) -> Self {
+        let river = River::default();
+        let server = Server::builder()
+            .context(&far)
+            .limits(limits)
+            .service(FlowService::new(river.clone()))
+            .service(LabService::new(Bench::default()))
+            .listen("tcp://127.0.0.1:0")
+            .await
+            .unwrap();
+        let url = server.url().to_string();
+        let connection = Connection::connect_with(&near, url).await.unwrap();
+        Self {
+            client: FlowClient::on(&connection).await.unwrap(),
+            lab: LabClient::on(&connection).await.unwrap(),
+            server,
+            river,
+            near,
+            far,
+        }
+    }
+
+    pub(crate) fn made(&self) -> usize {
+        self.river.made.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn at_it(&self) -> usize {
+        self.river.at_it.load(Ordering::SeqCst)
+    }
+
+    /// Nothing is under way, nothing is held, and the connection goes on.
+    pub(crate) async fn is_clean(&self) {
+        until(|| self.at_it() == 0).await;
+        until(|| self.server.calls_under_way() == 0).await;
+        until(|| self.client.connection().calls_under_way() == 0).await;
+        let held = |context: &Context| context.pool().stats().outstanding_bytes;
+        until(|| held(&self.near) == 0 && held(&self.far) == 0).await;
+        assert_eq!(self.lab.echo("still here").await.unwrap(), "still here");
+        let counted: Vec<_> = self.client.count(3).map(Result::unwrap).collect().await;
+        assert_eq!(counted, [0, 1, 2]);
+    }
+}
+
+/// Tells a story over what goes through the kernel, through rings in shared memory, and inside the process.
+pub(crate) async fn over_each(test: impl AsyncFn(Banks)) {
+    for context in [tcp, shm, Context::builder] {
+        let build = |name| context().name(name).build().unwrap();
+        let banks = Banks::new(build("near"), build("far"), ServerLimits::default());
+        let told = async { test(banks.await).await };
+        tokio::time::timeout(Duration::from_secs(60), told)
+            .await
+            .expect("within a minute, on the slowest machine");
+    }
+}

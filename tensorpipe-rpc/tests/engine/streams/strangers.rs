@@ -1,0 +1,198 @@
+//! Peers that know the words of streams and not the rules.
+
+use futures_util::StreamExt;
+use tensorpipe::{Message, Pipe};
+use tensorpipe_rpc::{CallError, Connection, ServerLimits, Service};
+
+use super::flow::{Banks, FlowClient, FlowService, River};
+use crate::lab::{tcp, until};
+
+const CALL: u8 = 1;
+const VALUE: u8 = 2;
+const FAILURE: u8 = 4;
+const BIND: u8 = 5;
+const ARGUMENT_ITEMS: u8 = 9;
+const REPLY_ITEMS: u8 = 10;
+const END: u8 = 11;
+const CREDIT: u8 = 12;
+const STOP: u8 = 13;
+
+/// A message of this kind; `code` is its third byte.
+fn message(kind: u8, code: u8, call: u64, body: &[u8]) -> Message {
+    let mut metadata = vec![kind, 12, 0, code];
+    metadata.extend_from_slice(&call.to_le_bytes());
+    metadata.extend_from_slice(body);
+    Message::new(metadata)
+}
+
+fn call(method: &str, call: u64, arguments: &[u8]) -> Message {
+    let schema = Service::schema(&FlowService::new(River::default()));
+    let method = schema.methods.iter().find(|m| m.name == method).unwrap();
+    let mut metadata = vec![CALL, 28, 0, 0];
+    metadata.extend_from_slice(&call.to_le_bytes());
+    metadata.extend_from_slice(&0u32.to_le_bytes());
+    metadata.extend_from_slice(&method.id.to_le_bytes());
+    metadata.extend_from_slice(&0u64.to_le_bytes());
+    metadata.extend_from_slice(arguments);
+    Message::new(metadata)
+}
+
+/// A server, and a pipe to it on which somebody writes what they like.
+async fn served() -> (Banks, Pipe) {
+    let build = || tcp().build().unwrap();
+    let banks = Banks::new(build(), build(), ServerLimits::default()).await;
+    let pipe = banks.near.connect(banks.server.url().to_string()).await;
+    (banks, pipe.unwrap())
+}
+
+/// The next answer to a call, whatever streams say before it.
+async fn answer(pipe: &Pipe) -> Vec<u8> {
+    loop {
+        let message = pipe.read().await.unwrap();
+        if [VALUE, FAILURE].contains(&message.metadata[0]) {
+            return message.metadata.to_vec();
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_items_than_allowed_end_the_call() {
+    let (banks, pipe) = served().await;
+    pipe.send(call("ignores_it", 1, &[])).unwrap();
+    for _ in 0..2000 {
+        // The pipe may refuse them: the call is over.
+        if pipe.send(message(ARGUMENT_ITEMS, 1, 1, &[0])).is_err() {
+            break;
+        }
+    }
+    let answer = answer(&pipe).await;
+    assert_eq!(answer[0], FAILURE);
+    let words = String::from_utf8_lossy(&answer[12..]).into_owned();
+    assert!(words.contains("more items"), "{words}");
+    banks.is_clean().await;
+}
+
+#[tokio::test]
+async fn words_that_make_no_sense_end_their_call_at_most() {
+    let garbage: [&[Message]; 7] = [
+        // No items; half an item; more than one says; no such thing as this tensor.
+        &[message(ARGUMENT_ITEMS, 0, 1, &[])],
+        &[message(ARGUMENT_ITEMS, 1, 1, &[0x80])],
+        &[message(ARGUMENT_ITEMS, 1, 1, &[1, 2, 3])],
+        &[message(ARGUMENT_ITEMS, 3, 1, &[1])],
+        // After the end.
+        &[message(END, 0, 1, &[]), message(ARGUMENT_ITEMS, 1, 1, &[1])],
+        &[message(END, 0, 1, &[]), message(END, 0, 1, &[])],
+        // A second call of the same number.
+        &[call("sum", 1, &[])],
+    ];
+    let (banks, pipe) = served().await;
+    for messages in garbage {
+        pipe.send(call("sum", 1, &[])).unwrap();
+        for message in messages {
+            pipe.send(message.clone()).unwrap();
+        }
+        let answer = answer(&pipe).await;
+        assert_eq!(&answer[4..12], &1u64.to_le_bytes());
+        // Whatever is left of it.
+        pipe.send(message(END, 0, 1, &[])).unwrap();
+        until(|| banks.server.calls_under_way() == 0).await;
+    }
+    banks.is_clean().await;
+}
+
+#[tokio::test]
+async fn words_about_no_call_or_the_wrong_one_change_nothing() {
+    let (banks, pipe) = served().await;
+    for kind in [ARGUMENT_ITEMS, REPLY_ITEMS, END, CREDIT, STOP] {
+        for id in [0, 7, u64::MAX] {
+            for body in [&[][..], &[1], &[255; 16], &[255; 100]] {
+                pipe.send(message(kind, 1, id, body)).unwrap();
+            }
+        }
+    }
+    // To a call that has no such stream.
+    pipe.send(call("count", 9, &[3])).unwrap();
+    pipe.send(message(ARGUMENT_ITEMS, 1, 9, &[1])).unwrap();
+    pipe.send(message(STOP, 0, 9, &[])).unwrap();
+    assert_eq!(answer(&pipe).await[..2], [VALUE, 12]);
+    banks.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_credit_without_end_lets_a_stream_run_no_further_than_the_pipe_does() {
+    let (banks, pipe) = served().await;
+    pipe.send(call("forever", 1, &[64])).unwrap();
+    pipe.send(message(CREDIT, 1, 1, &[255; 16])).unwrap();
+    until(|| banks.made() > 0).await;
+    // This peer reads nothing: what waits for it is bounded.
+    let mut before = usize::MAX;
+    while banks.made() != before {
+        before = banks.made();
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    assert!(before < 200_000, "{before} items of 64 bytes wait");
+    assert_eq!(banks.lab.echo("meanwhile").await.unwrap(), "meanwhile");
+    drop(pipe);
+    banks.is_clean().await;
+}
+
+/// A server of streams, written by hand: it has taken the client's bind.
+async fn by_hand() -> (FlowClient, Pipe) {
+    let context = tcp().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (near, far) = tokio::join!(context.connect(url), listener.accept());
+    let (connection, pipe) = (Connection::over(near.unwrap()), far.unwrap());
+    let serve = async {
+        let bind = pipe.read().await.unwrap();
+        assert_eq!(bind.metadata[0], BIND);
+        pipe.send(message(VALUE, 0, id(&bind), &[0])).unwrap();
+    };
+    let (client, ()) = tokio::join!(FlowClient::on(&connection), serve);
+    (client.unwrap(), pipe)
+}
+
+fn id(message: &Message) -> u64 {
+    u64::from_le_bytes(message.metadata[4..12].try_into().unwrap())
+}
+
+#[tokio::test]
+async fn a_server_that_breaks_the_rules_ends_that_stream_with_an_error() {
+    type Break = fn(u64) -> Vec<Message>;
+    let breaks: [Break; 4] = [
+        |call| {
+            (0..65)
+                .map(|_| message(REPLY_ITEMS, 1, call, &[1]))
+                .collect()
+        },
+        |call| vec![message(REPLY_ITEMS, 0, call, &[])],
+        |call| vec![message(REPLY_ITEMS, 2, call, &[1])],
+        |call| vec![message(REPLY_ITEMS, 1, call, &[0x80; 20])],
+    ];
+    let (client, pipe) = by_hand().await;
+    for wrong in breaks {
+        let items = client.count(9);
+        let call = id(&pipe.read().await.unwrap());
+        for message in wrong(call) {
+            pipe.send(message).unwrap();
+        }
+        // A reader that has read nothing yet.
+        pipe.flush().await.unwrap();
+        let items: Vec<_> = items.collect().await;
+        let Some(Err(error)) = items.last() else {
+            panic!("{items:?}");
+        };
+        assert!(
+            matches!(error, CallError::Other(_) | CallError::Decode(_)),
+            "{error}"
+        );
+    }
+    // The pipe goes on.
+    let mut items = client.count(1);
+    let call = id(&pipe.read().await.unwrap());
+    pipe.send(message(REPLY_ITEMS, 1, call, &[7])).unwrap();
+    pipe.send(message(VALUE, 0, call, &[])).unwrap();
+    assert_eq!(items.next().await.unwrap().unwrap(), 7);
+    assert!(items.next().await.is_none());
+}
