@@ -22,7 +22,7 @@ pub struct ReplicaStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplicaState {
-    /// An attempt to connect is under way.
+    /// An attempt to connect is under way, or its server has not said yet whether it has the services.
     Connecting,
     /// It is there, and gets calls.
     Live,

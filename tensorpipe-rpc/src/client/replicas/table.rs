@@ -131,9 +131,12 @@ impl Replica {
                     .iter()
                     .filter(|answer| answer.is_err())
                     .count();
-                match services > 0 && refused == services {
-                    true => ReplicaState::Unsuitable,
-                    false => ReplicaState::Live,
+                if self.services.len() < services {
+                    ReplicaState::Connecting
+                } else if services > 0 && refused == services {
+                    ReplicaState::Unsuitable
+                } else {
+                    ReplicaState::Live
                 }
             }
             Phase::Waiting => ReplicaState::Waiting,
