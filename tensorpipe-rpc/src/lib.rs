@@ -116,6 +116,7 @@ pub mod fuzzing;
 pub mod schema;
 
 mod call;
+mod callbacks;
 mod caught;
 mod client;
 mod context;
@@ -134,6 +135,7 @@ pub mod tarpc;
 mod tarpc_stub;
 
 pub use call::Call;
+pub use callbacks::ConnectionBuilder;
 pub use client::{
     Backoff, Balance, Connection, DEFAULT_DEADLINE, ReplicaState, ReplicaStatus, Replicas,
     ReplicasBuilder, RetryBudget, Target,

@@ -240,7 +240,10 @@ pub(crate) struct ServerShared {
 }
 
 impl ServerShared {
-    fn new(services: Vec<Arc<dyn Service>>, limits: ServerLimits) -> Result<Self, Misuse> {
+    pub(crate) fn new(
+        services: Vec<Arc<dyn Service>>,
+        limits: ServerLimits,
+    ) -> Result<Self, Misuse> {
         let mut served: Vec<Served> = Vec::new();
         for service in services {
             let schema = service.schema();
@@ -277,6 +280,12 @@ impl ServerShared {
             draining: AtomicBool::new(false),
             ended: Notify::new(),
         })
+    }
+
+    /// Calls on `pipe`, and the services served there.
+    pub(crate) fn connect(self: &Arc<Self>, pipe: Pipe) -> Arc<Engine> {
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id, &pipe)))
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Engine>>> {

@@ -20,6 +20,9 @@ pub(super) async fn bind(
     engine: &Arc<Engine>,
     schema: &'static Schema,
 ) -> Result<u32, ConnectError> {
+    if let Some(service) = engine.bound(schema) {
+        return Ok(service);
+    }
     let id = engine.calls.next_id();
     let request = bind_request(id, &schema.describe());
     let (encoded, header_len) =
@@ -47,7 +50,9 @@ pub(super) async fn bind(
         }
     };
     let service = decode_reply(body.metadata, body.payloads, body.tensors);
-    service.map_err(|error| ConnectError::Call(CallError::Decode(error)))
+    let service = service.map_err(|error| ConnectError::Call(CallError::Decode(error)))?;
+    engine.set_bound(schema, service);
+    Ok(service)
 }
 
 /// Waits for the answer to a bind.

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 /// dropped, the pipe closes in good order.
 #[derive(Clone)]
 pub struct Connection {
-    pub(super) engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
 }
 
 impl fmt::Debug for Connection {

@@ -21,14 +21,17 @@ pub(crate) use slot::CallSlot;
 pub use streams::Streams;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
+use crate::lock::lock;
+use crate::schema::Schema;
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -38,6 +41,8 @@ pub(crate) struct Engine {
     pub(crate) serving: Option<Serving>,
     /// Items of streams whose bytes are on their way.
     reading: streams::Reading,
+    /// The peer's numbers for services that it was asked for, by the address of their schema.
+    bound: Mutex<FxHashMap<usize, u32>>,
 }
 
 impl Engine {
@@ -47,6 +52,7 @@ impl Engine {
             calls: Arc::default(),
             serving,
             reading: streams::Reading::default(),
+            bound: Mutex::default(),
             pipe: pipe.clone(),
         });
         if let Some(serving) = &engine.serving {
@@ -59,6 +65,17 @@ impl Engine {
         }));
         Calls::watch_deadlines(&engine);
         engine
+    }
+
+    /// The peer's number for a service, if it was asked before.
+    pub(crate) fn bound(&self, schema: &'static Schema) -> Option<u32> {
+        lock(&self.bound)
+            .get(&std::ptr::from_ref(schema).addr())
+            .copied()
+    }
+
+    pub(crate) fn set_bound(&self, schema: &'static Schema, service: u32) {
+        lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
     /// Sends `encoded`: see [`to_message`].

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod busy_pipe;
+mod callbacks;
 mod cancel;
 mod chaos;
 mod context;
