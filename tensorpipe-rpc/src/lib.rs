@@ -80,6 +80,7 @@
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
 //!   a [`Server`].
+//! - **Several servers.** A client on [`Replicas`] survives the death of any of them: calls move where that is safe.
 //!
 //! # Limits
 //!
@@ -91,6 +92,9 @@
 //! | calls under way on a connection | 4096 | [`ServerLimits::calls_per_connection`] |
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
+//! | time to wait for the first of several servers | 30 s | [`ReplicasBuilder::patience`] |
+//! | time without a connection until one of several servers is given up | 10 min | [`ReplicasBuilder::give_up_after`] |
+//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`] |
 //! | depth of a value | 128 levels | [`codec::MAX_DEPTH`] |
 //! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |

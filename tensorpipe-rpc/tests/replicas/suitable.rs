@@ -60,7 +60,7 @@ async fn a_server_with_another_definition_gets_no_calls_and_its_successor_does()
     // Another client, of what the stranger has.
     let strange = other::WorkClient::on(&replicas).await.unwrap();
     assert_eq!(soon(strange.who("x")).await.unwrap(), 99);
-    assert_eq!(states(&replicas), [ReplicaState::Live; 2]);
+    until(|| states(&replicas) == [ReplicaState::Live; 2]).await;
     drop(strange);
 
     soon(stranger.shutdown()).await;

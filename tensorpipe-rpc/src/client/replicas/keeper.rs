@@ -10,7 +10,8 @@ use tensorpipe::{ConnectPolicy, Context, Error};
 use tokio::time::Instant;
 
 use super::backoff::chance;
-use super::table::{Live, Shared, gone};
+use super::replica::{Live, gone};
+use super::table::Shared;
 use crate::client::bind::bind;
 use crate::client::connection::Connection;
 use crate::error::ConnectError;

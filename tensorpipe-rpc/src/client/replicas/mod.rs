@@ -9,6 +9,7 @@ mod balance;
 mod budget;
 mod builder;
 mod keeper;
+mod replica;
 mod status;
 mod surviving;
 mod table;

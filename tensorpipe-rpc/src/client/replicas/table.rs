@@ -3,7 +3,6 @@
 //! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service; whoever finds
 //! out that it is not there takes it out, once, whichever call or task that is.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpipe::Misuse;
@@ -12,7 +11,8 @@ use tokio::sync::Notify;
 use super::balance::Balance;
 use super::budget::Budget;
 use super::builder::Options;
-use super::status::{ReplicaState, ReplicaStatus};
+use super::replica::{Live, Phase, Replica, gone};
+use super::status::ReplicaStatus;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
 use crate::schema::Schema;
@@ -31,34 +31,6 @@ struct Table {
     /// The services that clients have asked for. It only grows: a service is known by its place.
     schemas: Vec<&'static Schema>,
     turn: usize,
-}
-
-struct Replica {
-    url: Arc<str>,
-    phase: Phase,
-    /// What its server said of each of the schemas, as far as it has been asked.
-    services: Vec<Result<u32, ConnectError>>,
-    last_error: Option<ConnectError>,
-    /// To be connected now, whatever the back-off.
-    hurried: bool,
-    /// Tells its task.
-    news: Arc<Notify>,
-}
-
-enum Phase {
-    Connecting,
-    Live(Arc<Live>),
-    /// Until the next attempt.
-    Waiting,
-    GivenUp,
-    Closed,
-}
-
-/// A replica's pipe, as long as it can be called.
-pub(in crate::client) struct Live {
-    pub(in crate::client) connection: Connection,
-    /// It has answered a call: its server works.
-    pub(super) answered: AtomicBool,
 }
 
 /// A place on a replica for one call.
@@ -80,88 +52,9 @@ pub(super) enum Pick {
     Never,
 }
 
-impl Live {
-    pub(super) fn new(connection: Connection) -> Arc<Self> {
-        Arc::new(Self {
-            connection,
-            answered: AtomicBool::new(false),
-        })
-    }
-}
-
-impl Replica {
-    fn is(&self, live: &Arc<Live>) -> bool {
-        matches!(&self.phase, Phase::Live(own) if Arc::ptr_eq(own, live))
-    }
-
-    /// Its pipe and its number for the service, if that can be called.
-    fn serving(&self, service: usize) -> Option<(&Arc<Live>, u32)> {
-        match (&self.phase, self.services.get(service)) {
-            (Phase::Live(live), Some(Ok(number))) => Some((live, *number)),
-            _ => None,
-        }
-    }
-
-    /// Whether it may serve it later.
-    fn may_serve(&self, service: usize) -> bool {
-        match &self.phase {
-            Phase::Connecting | Phase::Waiting => true,
-            Phase::Live(_) => self.services.get(service).is_none_or(Result::is_ok),
-            Phase::GivenUp | Phase::Closed => false,
-        }
-    }
-
-    fn error(&self, service: Option<usize>) -> ReplicaError {
-        let refusal = service.and_then(|service| self.services.get(service));
-        let refusal = refusal.and_then(|answer| answer.as_ref().err());
-        ReplicaError {
-            url: self.url.clone(),
-            error: refusal.or(self.last_error.as_ref()).cloned(),
-        }
-    }
-
-    fn status(&self, services: usize) -> ReplicaStatus {
-        let mut calls_under_way = 0;
-        let state = match &self.phase {
-            Phase::Connecting => ReplicaState::Connecting,
-            Phase::Live(live) => {
-                calls_under_way = live.connection.calls_under_way();
-                let refused = self
-                    .services
-                    .iter()
-                    .filter(|answer| answer.is_err())
-                    .count();
-                if self.services.len() < services {
-                    ReplicaState::Connecting
-                } else if services > 0 && refused == services {
-                    ReplicaState::Unsuitable
-                } else {
-                    ReplicaState::Live
-                }
-            }
-            Phase::Waiting => ReplicaState::Waiting,
-            Phase::GivenUp => ReplicaState::GivenUp,
-            Phase::Closed => ReplicaState::Closed,
-        };
-        ReplicaStatus {
-            url: self.url.clone(),
-            state,
-            calls_under_way,
-            last_error: self.last_error.clone(),
-        }
-    }
-}
-
 impl Shared {
     pub(super) fn new(urls: impl IntoIterator<Item = Arc<str>>, options: Options) -> Self {
-        let replicas = urls.into_iter().map(|url| Replica {
-            url,
-            phase: Phase::Connecting,
-            services: Vec::new(),
-            last_error: None,
-            hurried: false,
-            news: Arc::default(),
-        });
+        let replicas = urls.into_iter().map(Replica::new);
         Self {
             table: Mutex::new(Table {
                 replicas: replicas.collect(),
@@ -379,17 +272,6 @@ impl Shared {
     }
 }
 
-impl Replica {
-    /// Closed stays closed.
-    fn go_to(&mut self, phase: Phase) -> bool {
-        let open = !matches!(self.phase, Phase::Closed);
-        if open {
-            self.phase = phase;
-        }
-        open
-    }
-}
-
 impl Table {
     /// Why nobody was picked.
     fn without(&self, service: usize) -> Pick {
@@ -405,18 +287,6 @@ impl Table {
 
     fn errors(&self, service: usize) -> Arc<[ReplicaError]> {
         let replicas = self.replicas.iter();
-        replicas.map(|one| one.error(Some(service))).collect()
+        replicas.map(|one| one.error(service)).collect()
     }
-}
-
-/// Why it takes no calls any more, if so.
-pub(super) fn gone(live: &Live) -> Option<ConnectError> {
-    use futures_util::FutureExt;
-
-    let engine = &live.connection.engine;
-    if engine.pipe.has_ended() {
-        return engine.pipe.ended().now_or_never().map(ConnectError::Pipe);
-    }
-    let draining = engine.calls.is_draining();
-    draining.then_some(ConnectError::ShuttingDown)
 }
