@@ -5,7 +5,9 @@ use std::time::Duration;
 use tensorpipe::Tensor;
 use tensorpipe_rpc::{Balance, CallError, ReplicaState, RetryBudget, ServerLimits};
 
-use super::lab::{Ledger, Site, client_of, replicas_of, sites, soon, states, until};
+use super::lab::{
+    Ledger, Site, WorkClient, client_of, replicas_of, sites, soon, states, tcp, until,
+};
 
 /// Cuts the only one that is at work.
 async fn cut_the_busy(sites: &[Site]) -> usize {
@@ -206,4 +208,26 @@ async fn all_attempts_have_one_deadline() {
     cut_the_busy(&sites).await;
     let left = soon(call).await.unwrap().unwrap();
     assert!(left <= after - WAITED, "{left:?}");
+}
+
+#[tokio::test]
+async fn an_attempt_that_did_not_run_does_not_deny_one_that_may_have() {
+    let ledger = Ledger::default();
+    let mut limits = ServerLimits::default();
+    limits.calls = 1;
+    let first = Site::new(0, &ledger, ServerLimits::default()).await;
+    let full = Site::new(1, &ledger, limits).await;
+    let direct = WorkClient::connect_with(&tcp(), &full.proxy.url).await;
+    let (client, _replicas) = client_of(replicas_of([&first, &full])).await;
+    let held = direct.unwrap().once(1);
+    until(|| ledger.runs(1) == 1).await;
+    // The first call of all goes to the first of all.
+    let call = tokio::spawn(client.second(2));
+    until(|| ledger.runs(2) == 1).await;
+    first.proxy.cut();
+    // The other one does not take it, and says so.
+    let error = soon(call).await.unwrap().unwrap_err();
+    assert!(error.may_have_run(), "{error:?}");
+    assert_eq!(ledger.runs(2), 1);
+    drop(held);
 }

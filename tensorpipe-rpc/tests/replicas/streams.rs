@@ -1,7 +1,7 @@
 //! A call with a stream is made on one replica, and ends with it.
 
 use futures_util::stream;
-use tensorpipe_rpc::{CallError, ReplicaState};
+use tensorpipe_rpc::{CallError, ConnectError, ReplicaState};
 
 use super::lab::{Ledger, client_of, replicas_of, sites, soon, states, until};
 
@@ -36,7 +36,7 @@ async fn streams_keep_away_from_a_server_that_shuts_down() {
     let shutdown = tokio::spawn(sites[0].server.take().unwrap().shutdown());
     until(|| states(&replicas)[0] != ReplicaState::Live).await;
     let error = replicas.status()[0].last_error.clone().unwrap();
-    println!("{error}");
+    assert!(matches!(error, ConnectError::ShuttingDown), "{error:?}");
     for id in 10..20 {
         assert_eq!(soon(client.names(id).next()).await.unwrap().unwrap(), 1);
     }
