@@ -8,7 +8,7 @@
 //! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! commands pipe, rpc, baseline, compare, idle, limits, targets, soak
+//! commands pipe, rpc, baseline, compare, idle, limits, targets, chain, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
+        Command::Chain(arguments) => commands::chain::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::client::Connection;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
+use crate::remote::{Encoding, encoding};
 
 tokio::task_local! {
     /// The call whose handler runs: calls that it makes inherit its deadline and trace.
@@ -30,6 +31,8 @@ pub struct CallContext {
 }
 
 pub(crate) struct Inner {
+    /// The caller's number for it.
+    call: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
@@ -81,12 +84,14 @@ pub(crate) struct CancelState {
 
 impl CallContext {
     pub(crate) fn new(
+        call: u64,
         deadline: Option<Instant>,
         trace: TraceContext,
         caller: Arc<Caller>,
         streams: Option<Arc<CallStreams>>,
     ) -> Self {
         let inner = Inner {
+            call,
             deadline,
             trace,
             caller,
@@ -151,6 +156,11 @@ impl CallContext {
                 .inner
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Whether nobody waits, whatever the time.
+    pub(crate) fn was_given_up(&self) -> bool {
+        self.inner.cancel.is_set()
     }
 
     /// Ends when the call is cancelled, and at its deadline at the latest, answered or not. For work that runs on tasks of
@@ -229,6 +239,18 @@ impl CancelState {
         } else {
             Poll::Pending
         }
+    }
+}
+
+/// Encodes what the handler that runs on this task returns.
+pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
+    let call = CURRENT.try_with(|context| {
+        let engine = context.inner.caller.engine.get()?;
+        Some((engine.as_ptr().addr(), context.inner.call))
+    });
+    match call {
+        Ok(Some((engine, call))) => encoding(engine, Some(call), encode),
+        _ => (encode(), Encoding::default()),
     }
 }
 

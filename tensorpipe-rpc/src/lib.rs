@@ -76,6 +76,8 @@
 //!   happen; [`CallError::may_have_run`] says whether the method may have had an effect. A panic in a handler is
 //!   that call's error.
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
+//! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
+//!   there: [`remote`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
@@ -128,6 +130,7 @@ mod engine;
 mod error;
 mod header;
 mod lock;
+pub mod remote;
 mod server;
 mod service;
 pub mod stream;
@@ -147,6 +150,7 @@ pub use client::{
 pub use context::{CallContext, TraceContext};
 pub use error::{CallError, ConnectError, ReplicaError};
 pub use futures_util::Stream;
+pub use remote::Remote;
 pub use server::{Server, ServerBuilder, ServerLimits};
 pub use service::Service;
 pub use stream::{CallStream, Streaming};

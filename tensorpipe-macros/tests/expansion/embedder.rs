@@ -127,6 +127,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("embed"),
                 signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
                 idempotent: true,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -152,6 +153,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("warm"),
                 signature: "async fn warm(&self)",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -165,6 +167,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("size"),
                 signature: "async fn size(&self, type: Vec<u8>) -> u64",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -185,6 +188,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("sample"),
                 signature: "fn sample(&self, seed: u64, prompts: Streaming<String>) -> impl Stream<Item = Result<Token, Refused>>",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: true,
                     reply: true,

@@ -34,6 +34,7 @@ pub(super) async fn bind(
         header_len,
         deadline,
         streams: None,
+        pins: Vec::new(),
     });
     let pipe = engine.pipe.name().into();
     let body = match (Binding { engine, slot }).await {

@@ -64,6 +64,12 @@ impl Connection {
         self.engine.calls.under_way()
     }
 
+    /// Values of this side's that the other end refers to ([`Remote`](crate::Remote)): those of services that are served on this
+    /// connection ([`Connection::builder`]).
+    pub fn references(&self) -> usize {
+        self.engine.owned.count()
+    }
+
     /// Closes the pipe; calls under way fail.
     ///
     /// # Errors

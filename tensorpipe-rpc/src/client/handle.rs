@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use tensorpipe::Context;
 
+use super::arguments::Arguments;
 use super::connection::Connection;
 use super::replicas::Joined;
 use super::target::{Bound, Target};
-use crate::call::{Call, Made, UnderWay};
-use crate::codec::{EncodeError, Encoded, Encoder};
+use crate::call::{Call, Made, Sent};
+use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{CallSlot, CallStreams, Engine, Kept, Outgoing};
+use crate::engine::{CallStreams, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
+use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
 /// The time that a call has where nobody says otherwise.
@@ -126,21 +128,24 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Made, CallError> {
-        match &self.replicas {
-            // A stream is given away as it is sent: it cannot be sent again.
-            Some(joined) if !method.streams.any() => {
-                let (deadline, trace) = self.terms()?;
-                // Each attempt has a header of its own.
-                let header = Header::call(0, 0, method.id, 0, trace);
-                let (encoded, header_len) = encoded(header, method, encode)?;
-                let kept = Kept::new(encoded, header_len);
-                Ok(Made::Surviving(joined.call(method, trace, deadline, kept)))
+        let terms = self.terms()?;
+        let sent = match &self.replicas {
+            None => self.send(method, terms, encode)?,
+            Some(joined) => {
+                let arguments = Arguments::new(method, terms, encode)?;
+                // A stream is given away as it is sent, and references are to one server: these cannot be made again.
+                let once = method.streams.any() || method.promises || arguments.refers();
+                if !once {
+                    return Ok(Made::Surviving(joined.call(
+                        method,
+                        terms,
+                        arguments.keep(),
+                    )));
+                }
+                self.send_to_one(joined, arguments)?
             }
-            _ => {
-                let (engine, slot) = self.call_once(method, encode)?;
-                Ok(Made::Sent(UnderWay::new(engine, slot)))
-            }
-        }
+        };
+        Ok(Made::sent(sent))
     }
 
     /// Makes a call on one connection, with which it ends; of replicas, on one that is there.
@@ -148,20 +153,33 @@ impl ClientHandle {
         &self,
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
-    ) -> Result<(Arc<Engine>, Arc<CallSlot>), CallError> {
-        let (deadline, trace) = self.terms()?;
-        let place;
-        let (engine, service) = match &self.replicas {
-            None => (&self.connection.engine, self.service),
-            Some(joined) => {
-                place = joined.here()?;
-                (&place.live.connection.engine, place.service)
-            }
-        };
+    ) -> Result<Sent, CallError> {
+        let terms = self.terms()?;
+        match &self.replicas {
+            None => self.send(method, terms, encode),
+            Some(joined) => self.send_to_one(joined, Arguments::new(method, terms, encode)?),
+        }
+    }
+
+    fn send(
+        &self,
+        method: &'static Method,
+        (deadline, trace): Terms,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Result<Sent, CallError> {
+        let engine = &self.connection.engine;
         let id = engine.calls.next_id();
         let left = micros(deadline.map(|(_, after)| after));
-        let header = Header::call(id, service, method.id, left, trace);
-        let (encoded, header_len) = encoded(header, method, encode)?;
+        let header = Header::call(id, self.service, method.id, left, trace).to_vec();
+        let header_len = header.len();
+        let mut encoder = Encoder::after(header);
+        let here = Arc::as_ptr(engine).addr();
+        let (encoded, met) = encoding(here, None, || encode(&mut encoder));
+        encoded.map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+        let mut encoded = encoder.finish();
+        if !met.pins.is_empty() {
+            put_references(&mut encoded.metadata, &met.waits)?;
+        }
         let streams = method.streams;
         let slot = engine.call(Outgoing {
             id,
@@ -169,12 +187,29 @@ impl ClientHandle {
             header_len,
             deadline,
             streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
+            pins: met.pins,
         });
         Ok((engine.clone(), slot))
     }
 
+    /// To the one that owns what the arguments refer to, or else any.
+    fn send_to_one(&self, joined: &Joined, arguments: Arguments) -> Result<Sent, CallError> {
+        match arguments.owner() {
+            None => {
+                let place = joined.here()?;
+                arguments.send(&place.live.connection.engine, place.service)
+            }
+            Some(owner) => match owner.bound(joined.schema) {
+                Some(service) => arguments.send(&owner, service),
+                None => Err(CallError::Unresolved(
+                    "its owner is not among these replicas".into(),
+                )),
+            },
+        }
+    }
+
     /// When a call that is made now ends, and where it belongs.
-    fn terms(&self) -> Result<(Deadline, TraceContext), CallError> {
+    fn terms(&self) -> Result<Terms, CallError> {
         let now = Instant::now();
         let outer = CallContext::current();
         // A nested call has at most the time that its caller has left.
@@ -196,18 +231,8 @@ impl ClientHandle {
 /// When a call ends, and the time that it had; `None` far beyond any clock.
 pub(super) type Deadline = Option<(Instant, Duration)>;
 
-/// The arguments behind a header, and its length.
-fn encoded(
-    header: Header,
-    method: &'static Method,
-    encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
-) -> Result<(Encoded, usize), CallError> {
-    let header = header.to_vec();
-    let header_len = header.len();
-    let mut encoder = Encoder::after(header);
-    encode(&mut encoder).map_err(|error| CallError::Encode(error.in_method(method.name)))?;
-    Ok((encoder.finish(), header_len))
-}
+/// What holds for all attempts of a call.
+pub(super) type Terms = (Deadline, TraceContext);
 
 /// The time left as it travels: 0 is without bound.
 pub(super) fn micros(time_left: Option<Duration>) -> u64 {

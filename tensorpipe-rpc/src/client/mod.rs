@@ -3,6 +3,7 @@
 //! A [`ClientHandle`] makes calls on a [`Target`]: on one [`Connection`], whose calls end with it, or on [`Replicas`], whose
 //! calls move to another server where that is safe.
 
+mod arguments;
 mod bind;
 mod connection;
 mod handle;

@@ -6,8 +6,8 @@
 use bytes::{Buf, Bytes};
 use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
-use crate::codec::Encoded;
-use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY};
+use crate::codec::{Encoded, REPLY_HEADER};
+use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
 
 /// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
 pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits) -> Message {
@@ -15,6 +15,7 @@ pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits)
         mut metadata,
         payloads,
         tensors,
+        references: _,
     } = encoded;
     let mut message = Message::default();
     let beside = is_beside(metadata.len(), header_len, &payloads, tensors.len(), peer);
@@ -54,7 +55,7 @@ fn is_beside(
     }
 }
 
-/// An encoded call that can be sent several times, behind a header of its own each time. Its tensors and payloads are
+/// An encoded call, without references, that can be sent several times, behind a header of its own each time. Its tensors and payloads are
 /// handles, and a large body is shared: what it costs is a copy of a small one.
 pub(crate) struct Kept {
     body: KeptBody,
@@ -74,6 +75,7 @@ impl Kept {
             mut metadata,
             payloads,
             tensors,
+            references: _,
         } = encoded;
         let body = if metadata.len() - header_len > INLINE_BODY {
             let all = Buffer::from_vec(metadata);
@@ -112,6 +114,7 @@ impl Kept {
             metadata,
             payloads,
             tensors: self.tensors.clone(),
+            references: Vec::new(),
         }
     }
 }
@@ -121,6 +124,22 @@ pub(crate) struct Body {
     pub(crate) metadata: Bytes,
     pub(crate) payloads: Vec<Payload>,
     pub(crate) tensors: Vec<Tensor>,
+    /// Whether it holds references.
+    pub(crate) references: bool,
+}
+
+impl Body {
+    /// Of a value that never left.
+    pub(crate) fn here(encoded: Encoded) -> Self {
+        let mut metadata = Bytes::from(encoded.metadata);
+        metadata.advance(REPLY_HEADER);
+        Self {
+            metadata,
+            payloads: encoded.payloads,
+            tensors: encoded.tensors,
+            references: false,
+        }
+    }
 }
 
 /// Takes a message apart; `None` if its flags promise a payload that is not there.
@@ -143,6 +162,7 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         metadata,
         payloads,
         tensors: tensors.into_iter().map(|part| part.tensor).collect(),
+        references: header.flags & REFERENCES != 0,
     })
 }
 

@@ -6,6 +6,7 @@
 mod calls;
 mod deadlines;
 mod envelope;
+mod references;
 mod replying;
 mod running;
 mod serving;
@@ -31,6 +32,7 @@ use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
 use crate::lock::lock;
+use crate::remote::Owned;
 use crate::schema::Schema;
 use calls::Calls;
 
@@ -43,6 +45,8 @@ pub(crate) struct Engine {
     reading: streams::Reading,
     /// The peer's numbers for services that it was asked for, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
+    /// Values that the peer refers to.
+    pub(crate) owned: Arc<Owned>,
 }
 
 impl Engine {
@@ -53,6 +57,7 @@ impl Engine {
             serving,
             reading: streams::Reading::default(),
             bound: Mutex::default(),
+            owned: Arc::default(),
             pipe: pipe.clone(),
         });
         if let Some(serving) = &engine.serving {
@@ -130,18 +135,19 @@ impl Handler for Receiver {
             }
         };
         match header.kind {
-            Kind::Call | Kind::Bind | Kind::Tarpc(_) if engine.is_behind() => {
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Tarpc(_) if engine.is_behind() => {
                 // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
                 // is refused, which bounds this.
                 incoming.refuse("too many replies wait to be read by their caller");
             }
-            Kind::Call | Kind::Bind => engine.call_arrives(header, incoming),
+            Kind::Call | Kind::Bind | Kind::Fetch => engine.call_arrives(header, incoming),
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
             }
             Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
             Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
             Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
+            Kind::Release => engine.release_arrives(header, incoming),
             Kind::Draining => {
                 let _ = incoming.accept();
                 engine.calls.draining();
@@ -191,6 +197,7 @@ impl Handler for Receiver {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
             engine.reading.clear();
+            engine.owned.close();
             engine.abandon_all();
         }
     }

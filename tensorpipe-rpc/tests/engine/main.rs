@@ -13,6 +13,7 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
+mod remote;
 mod services;
 mod shutdown;
 mod small_peers;

@@ -9,8 +9,8 @@ use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
-    Backoff, CallContext, ReplicaState, Replicas, ReplicasBuilder, Server, ServerLimits, Service,
-    Stream, Streaming, tensor_service,
+    Backoff, CallContext, Remote, ReplicaState, Replicas, ReplicasBuilder, Server, ServerLimits,
+    Service, Stream, Streaming, tensor_service,
 };
 
 use super::proxy::Proxy;
@@ -37,6 +37,15 @@ pub(crate) trait Work {
     #[rpc(idempotent)]
     fn names(&self, id: u64) -> impl Stream<Item = u64>;
     async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64;
+    /// The name of this server, which stays here.
+    #[rpc(idempotent)]
+    async fn stays(&self, id: u64) -> Remote<u64>;
+    /// The same, where a signature does not show it.
+    #[rpc(idempotent)]
+    async fn several(&self, id: u64) -> Vec<Remote<u64>>;
+    /// The name of this server, and the one that stayed.
+    #[rpc(idempotent)]
+    async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64);
 }
 
 /// How often each id has run, on any server.
@@ -97,6 +106,21 @@ impl Work for Worker {
     fn names(&self, id: u64) -> impl Stream<Item = u64> {
         self.ledger.begin(id);
         stream::iter([self.name]).chain(stream::pending())
+    }
+
+    async fn stays(&self, id: u64) -> Remote<u64> {
+        self.ledger.begin(id);
+        Remote::new(self.name)
+    }
+
+    async fn several(&self, id: u64) -> Vec<Remote<u64>> {
+        self.ledger.begin(id);
+        vec![Remote::new(self.name), Remote::new(self.name)]
+    }
+
+    async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64) {
+        self.ledger.begin(id);
+        (self.name, *stayed.here().unwrap())
     }
 
     async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64 {

@@ -7,5 +7,6 @@ mod ends;
 mod lab;
 mod moving;
 mod proxy;
+mod references;
 mod streams;
 mod suitable;

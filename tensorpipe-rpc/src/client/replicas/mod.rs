@@ -79,6 +79,8 @@ use table::Shared;
 ///   down, is overloaded, or has no such method yet. What may have run is made again only if its method is
 ///   `#[rpc(idempotent)]`; else the error says so ([`CallError::may_have_run`](crate::CallError::may_have_run)).
 ///   [`ReplicasBuilder::tries`] bounds how often, [`RetryBudget`] keeps an overload from growing by it.
+/// - **Made once** is a call with a stream, one that returns a [`Remote`](crate::Remote) by its signature, and one that is given
+///   a reference, which goes to the server that owns the value. They do not wait for a replica, and end with theirs.
 /// - **A replica** whose pipe ended, or whose server is silent ([`Timeouts::silence`](tensorpipe::Timeouts::silence)) or shuts
 ///   down, gets no calls from then on, and is connected to again: after a pause that grows ([`Backoff`]), until it is given up
 ///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]).
@@ -148,7 +150,12 @@ impl Replicas {
         let service = self.inner.shared.service(schema);
         let (connection, number) = self.first(Some(service)).await?;
         let replicas = self.clone();
-        Ok((Joined { replicas, service }, connection, number))
+        let joined = Joined {
+            replicas,
+            service,
+            schema,
+        };
+        Ok((joined, connection, number))
     }
 
     /// The first replica that is there, or that has the service.
@@ -178,6 +185,7 @@ pub(super) struct Joined {
     replicas: Replicas,
     /// Its place in the table.
     service: usize,
+    pub(super) schema: &'static Schema,
 }
 
 impl fmt::Debug for Joined {

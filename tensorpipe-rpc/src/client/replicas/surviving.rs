@@ -10,8 +10,8 @@ use std::time::Instant;
 use super::Joined;
 use super::table::{Pick, Place};
 use super::verdict::{Verdict, verdict};
-use crate::call::{Surviving, UnderWay};
-use crate::client::handle::{Deadline, micros};
+use crate::call::{Sent, Surviving, UnderWay};
+use crate::client::handle::{Deadline, Terms, micros};
 use crate::context::TraceContext;
 use crate::engine::{Kept, Outcome, Outgoing};
 use crate::error::{CallError, ConnectError};
@@ -23,8 +23,7 @@ impl Joined {
     pub(in crate::client) fn call(
         &self,
         method: &'static Method,
-        trace: TraceContext,
-        deadline: Deadline,
+        (deadline, trace): Terms,
         kept: Kept,
     ) -> Surviving {
         let shared = &self.replicas.inner.shared;
@@ -90,14 +89,14 @@ impl Drop for Attempt {
 }
 
 impl Attempt {
-    async fn answer(&mut self) -> Outcome {
+    async fn answer(&mut self) -> (Outcome, Option<Sent>) {
         let outcome = std::future::poll_fn(|cx| match &mut self.call {
             Some(call) => call.poll(cx),
             None => Poll::Pending,
         });
         let outcome = outcome.await;
-        self.call = None;
-        outcome
+        let call = self.call.take().filter(|_| outcome.has_references());
+        (outcome, call.map(UnderWay::into_sent))
     }
 }
 
@@ -115,12 +114,13 @@ impl SurvivingCall {
             header_len,
             deadline: self.deadline,
             streams: None,
+            pins: Vec::new(),
         });
         let call = Some(UnderWay::new(engine.clone(), slot));
         Attempt { place, call }
     }
 
-    async fn finish(mut self, first: Option<Attempt>) -> Outcome {
+    async fn finish(mut self, first: Option<Attempt>) -> (Outcome, Option<Sent>) {
         let mut next = match first {
             Some(attempt) => Ok(attempt),
             None => self.next(None).await,
@@ -132,7 +132,7 @@ impl SurvivingCall {
             };
             self.left = self.left.saturating_sub(1);
             let error = match attempt.answer().await {
-                Outcome::Failed(error) => error,
+                (Outcome::Failed(error), _) => error,
                 answer => {
                     answered(&attempt);
                     return answer;
@@ -222,11 +222,12 @@ impl SurvivingCall {
     }
 
     /// The call has failed. If an earlier attempt may have run, so may the call.
-    fn fails(self, error: CallError) -> Outcome {
-        Outcome::Failed(match self.ran {
+    fn fails(self, error: CallError) -> (Outcome, Option<Sent>) {
+        let error = match self.ran {
             Some(ran) if !error.may_have_run() => ran,
             _ => error,
-        })
+        };
+        (Outcome::Failed(error), None)
     }
 }
 
