@@ -84,6 +84,7 @@
 //!   semantics.
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
 //!   a [`Server`].
+//! - **Several servers.** A client on [`Replicas`] survives the death of any of them: calls move where that is safe.
 //!
 //! # Limits
 //!
@@ -95,6 +96,9 @@
 //! | calls under way on a connection | 4096 | [`ServerLimits::calls_per_connection`] |
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
+//! | time to wait for the first of several servers | 30 s | [`ReplicasBuilder::patience`] |
+//! | time without a connection until one of several servers is given up | 10 min | [`ReplicasBuilder::give_up_after`] |
+//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`] |
 //! | depth of a value | 128 levels | [`codec::MAX_DEPTH`] |
 //! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
@@ -142,9 +146,12 @@ mod tarpc_stub;
 
 pub use call::Call;
 pub use callbacks::ConnectionBuilder;
-pub use client::{Connection, DEFAULT_DEADLINE};
+pub use client::{
+    Backoff, Balance, Connection, DEFAULT_DEADLINE, ReplicaState, ReplicaStatus, Replicas,
+    ReplicasBuilder, RetryBudget, Target,
+};
 pub use context::{CallContext, TraceContext};
-pub use error::{CallError, ConnectError};
+pub use error::{CallError, ConnectError, ReplicaError};
 pub use futures_util::Stream;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder, ServerLimits};
@@ -209,7 +216,7 @@ pub use tensorpipe_macros::tensor_service;
 pub mod __private {
     pub use crate::__tarpc_stub as tarpc_stub;
     pub use crate::call::Call;
-    pub use crate::client::{ClientHandle, Connection};
+    pub use crate::client::{ClientHandle, Connection, Target};
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;
