@@ -12,7 +12,6 @@ use tensorpipe::{Pipe, Pool, Route};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::client::Connection;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::remote::{Encoding, encoding};
@@ -123,13 +122,6 @@ impl CallContext {
     /// The name that the caller's context gave itself. Not authenticated.
     pub fn peer(&self) -> &str {
         &self.inner.caller.name
-    }
-
-    /// The connection that the call came over: for calls of services that its caller serves
-    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Whoever keeps it keeps the pipe open.
-    pub fn connection(&self) -> Option<Connection> {
-        let engine = self.inner.caller.engine()?;
-        Some(Connection { engine })
     }
 
     /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process

@@ -14,14 +14,11 @@ use super::target::{Bound, Target};
 use crate::call::{Call, Made, Sent};
 use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{CallStreams, Outgoing};
+use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
-
-/// The time that a call has where nobody says otherwise.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A client of one service on one connection or on replicas: what generated clients hold.
 #[derive(Clone)]

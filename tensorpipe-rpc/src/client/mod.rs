@@ -10,8 +10,9 @@ mod handle;
 mod replicas;
 mod target;
 
+pub use crate::engine::DEFAULT_DEADLINE;
 pub use connection::Connection;
-pub use handle::{ClientHandle, DEFAULT_DEADLINE};
+pub use handle::ClientHandle;
 pub use replicas::{
     Backoff, Balance, ReplicaState, ReplicaStatus, Replicas, ReplicasBuilder, RetryBudget,
 };

@@ -20,6 +20,9 @@ use crate::remote::Handle;
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
 
+/// The time that a call has where nobody says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
 /// How much of a server's words is shown, in bytes.
 const SHOWN: usize = 16 << 10;
 
