@@ -177,6 +177,29 @@ impl CallContext {
     }
 }
 
+/// Of calls that are handled as one.
+impl CallContext {
+    /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
+    pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
+        Self::new(deadline, self.inner.trace, self.inner.caller.clone(), None)
+    }
+
+    /// The runtime of its connection.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.inner.caller.runtime
+    }
+
+    /// Says that nobody waits any more.
+    pub(crate) fn cancel(&self) {
+        self.inner.cancel.set();
+    }
+
+    /// For the handler's task alone.
+    pub(crate) fn poll_cancelled(&self, cx: &Context<'_>) -> Poll<()> {
+        self.inner.cancel.poll(cx)
+    }
+}
+
 impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallContext")

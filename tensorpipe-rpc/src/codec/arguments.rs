@@ -38,6 +38,30 @@ impl Arguments {
         self.read(Subject::Argument(name))
     }
 
+    /// The same for an argument without tensors and payloads. Appends its encoding to `bytes`.
+    pub(crate) fn take_plain<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        bytes: &mut Vec<u8>,
+    ) -> Result<T, DecodeError> {
+        let (begin, parts) = (self.read, self.parts_left());
+        let value = self.take(name)?;
+        if self.parts_left() != parts {
+            drop(value);
+            return Err(DecodeError {
+                method: None,
+                subject: Subject::Argument(name),
+                fault: Fault::PartInBatchKey,
+            });
+        }
+        bytes.extend_from_slice(&self.metadata[begin..self.read]);
+        Ok(value)
+    }
+
+    fn parts_left(&self) -> usize {
+        self.tensors.iter().flatten().count() + self.payloads.iter().flatten().count()
+    }
+
     /// Decodes the next item of a stream; `last` if the message has no further one.
     pub(crate) fn item<T: DeserializeOwned>(&mut self, last: bool) -> Result<T, DecodeError> {
         let item = self.read(Subject::Item)?;
