@@ -54,8 +54,6 @@ struct State {
     gather: Gather<Arc<BatchKey>, Gathering>,
     /// The run of each seat that is in one.
     seated: FxHashMap<u64, Arc<Callers>>,
-    /// Somebody starts batches, and looks again before going.
-    starting: bool,
     stats: BatchStats,
 }
 
@@ -78,7 +76,6 @@ impl Batcher {
         let state = State {
             gather: Gather::new(rules),
             seated: FxHashMap::default(),
-            starting: false,
             stats: BatchStats::default(),
         };
         Self {
@@ -135,15 +132,13 @@ impl Batcher {
 
     /// Starts what is to run now.
     fn start(self: &Arc<Self>, now: Instant) {
-        if std::mem::replace(&mut lock(&self.state).starting, true) {
-            // Whoever is at it asks once more before going.
+        if !lock(&self.state).gather.ask(now) {
             return;
         }
         loop {
             let (batch, callers) = {
                 let mut state = lock(&self.state);
-                let Some(batch) = state.gather.next(now) else {
-                    state.starting = false;
+                let Some(batch) = state.gather.next() else {
                     return;
                 };
                 let callers = Arc::new(Callers {

@@ -36,6 +36,8 @@ pub(super) struct Gather<K, M> {
     seats: FxHashMap<u64, u64>,
     numbers: u64,
     running: usize,
+    /// Somebody asks for batches, of this moment.
+    asking: Option<Instant>,
     /// How long a run takes: a running mean.
     run: Option<Duration>,
 }
@@ -74,6 +76,7 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
             seats: FxHashMap::default(),
             numbers: 0,
             running: 0,
+            asking: None,
             run: None,
         }
     }
@@ -156,14 +159,29 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
         Some(member.call)
     }
 
-    /// The batch that is to run now, if one is; to be asked again until there is none. It counts as running until
-    /// [`Gather::ended`].
-    pub(super) fn next(&mut self, now: Instant) -> Option<Vec<(u64, M)>> {
+    /// Whether whoever calls this has to ask for batches until there is none. If not, somebody else is at it, and goes on
+    /// for this moment too.
+    pub(super) fn ask(&mut self, now: Instant) -> bool {
+        let is_first = self.asking.is_none();
+        self.asking = self.asking.max(Some(now));
+        is_first
+    }
+
+    /// A batch that is to run now; for whoever was told to ask. It counts as running until [`Gather::ended`].
+    pub(super) fn next(&mut self) -> Option<Vec<(u64, M)>> {
+        let batch = self.take_due();
+        if batch.is_none() {
+            self.asking = None;
+        }
+        batch
+    }
+
+    fn take_due(&mut self) -> Option<Vec<(u64, M)>> {
         if self.running >= self.rules.concurrency {
             return None;
         }
         let &(due, number) = self.due.first()?;
-        if due > now {
+        if due > self.asking? {
             return None;
         }
         let group = self.remove(number)?;

@@ -44,7 +44,8 @@ impl Desk {
     /// The calls of each batch that runs now.
     fn runs(&mut self) -> Vec<Vec<u32>> {
         let mut runs = Vec::new();
-        while let Some(batch) = self.gather.next(self.now) {
+        assert!(self.gather.ask(self.now));
+        while let Some(batch) = self.gather.next() {
             runs.push(batch.into_iter().map(|(_, call)| call).collect());
         }
         runs
@@ -168,6 +169,18 @@ fn a_deadline_leaves_time_for_the_run() {
 }
 
 #[test]
+fn who_asks_while_another_one_does_is_heard() {
+    let mut desk = Desk::new(9, 2 * MS, 9);
+    let seat = desk.join("k", 1, 1);
+    assert!(desk.gather.ask(desk.now));
+    assert!(!desk.gather.ask(seat.due), "its timer, on another thread");
+    assert!(!desk.gather.ask(desk.now), "which is not forgotten");
+    assert_eq!(desk.gather.next(), Some(vec![(seat.number, 1)]));
+    assert_eq!(desk.gather.next(), None);
+    assert!(desk.gather.ask(desk.now), "nobody is at it any more");
+}
+
+#[test]
 fn the_batch_that_was_due_first_runs_first() {
     let mut desk = Desk::new(2, 2 * MS, 1);
     desk.join("k", 2, 0);
@@ -246,7 +259,8 @@ proptest! {
                 }
                 Step::Leave(_) | Step::End(_) => {}
             }
-            while let Some(batch) = gather.next(now) {
+            prop_assert!(gather.ask(now));
+            while let Some(batch) = gather.next() {
                 running += 1;
                 prop_assert!(running <= concurrency);
                 let calls: Option<Vec<_>> =
