@@ -8,13 +8,15 @@
 //! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! commands pipe, rpc, baseline, compare, idle, limits, targets, soak
+//! batch    many clients of one model          with and without #[rpc(batch(..))]
+//! commands pipe, rpc, baseline, compare, batch, idle, limits, targets, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
 
 mod args;
 mod awake;
+mod batch;
 mod commands;
 mod cores;
 mod limits;
@@ -42,12 +44,14 @@ fn main() -> ExitCode {
         Command::Rpc(arguments) => commands::ours::rpc(&arguments),
         Command::Baseline(arguments) => commands::baseline::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Batch(arguments) => commands::batch::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),
+        Command::ServeBatch => batch::serve(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

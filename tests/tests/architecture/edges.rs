@@ -152,13 +152,7 @@ const RPC: &[(&str, &[&str])] = &[
     // In front of a handler, behind the engine: neither knows of the other.
     (
         "batch",
-        &[
-            "caught",
-            "codec",
-            "context::CallContext",
-            "lock",
-            "service",
-        ],
+        &["caught", "codec", "context::CallContext", "lock", "service"],
     ),
     // The engine knows the server that it serves for, and no client.
     (
