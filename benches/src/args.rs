@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(LimitsArguments),
+    /// Measure calls that are given the results of others: awaited one by one, and all made at once.
+    Chain(Chain),
     /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
     Soak(Soak),
     /// The second process.
@@ -168,6 +170,15 @@ pub(crate) struct LimitsArguments {
     /// Print one JSON object per line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Chain {
+    /// Lengths of chains.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) calls: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@
 //! report   rows -> table or JSON lines
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
 //! batch    many clients of one model          with and without #[rpc(batch(..))]
-//! commands pipe, rpc, baseline, compare, batch, idle, limits, targets, soak
+//! commands pipe, rpc, baseline, compare, idle, limits, targets, chain, batch, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
+        Command::Chain(arguments) => commands::chain::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),

@@ -66,7 +66,7 @@ impl Plan {
         match self.case {
             Case::Paced => Begin::Asleep,
             // Its first calls wake everybody for the others.
-            Case::Pipeline => Begin::AsTheyAre,
+            Case::Pipeline | Case::Stream => Begin::AsTheyAre,
             Case::Echo | Case::Upload | Case::Download => self.begin,
         }
     }
@@ -86,12 +86,22 @@ pub(crate) enum Case {
     Download,
     /// Many small calls, 64 of them under way at any time.
     Pipeline,
+    /// A call that answers with a stream: each item carries bytes that lie ready at the server.
+    Stream,
 }
 
 /// Calls under way at any time in [`Case::Pipeline`].
 pub(crate) const IN_FLIGHT: usize = 64;
 /// Calls of one round of [`Case::Pipeline`].
 pub(crate) const PIPELINED: u64 = 1024;
+/// Items of one round of [`Case::Stream`], unless they would be more bytes than [`STREAMED_BYTES`].
+const STREAMED: u64 = 16384;
+const STREAMED_BYTES: u64 = 64 << 20;
+
+/// Items of one round of [`Case::Stream`], of so many bytes each.
+pub(crate) fn streamed(bytes: u64) -> u64 {
+    (STREAMED_BYTES / bytes.max(1)).clamp(8, STREAMED)
+}
 
 impl Case {
     /// The name in tables and in JSON.
@@ -102,6 +112,7 @@ impl Case {
             Self::Upload => "upload",
             Self::Download => "download",
             Self::Pipeline => "pipeline",
+            Self::Stream => "stream",
         }
     }
 }

@@ -197,7 +197,7 @@ fn batch(method: &Method<'_>, errors: &mut Errors) {
     }
     for argument in method.arguments() {
         if !method.gathers(argument) && Parts::are_in(argument.ty) {
-            let message = "calls are batched by the value of this argument, which tensors and payloads have not: make each tensor an argument of its own";
+            let message = "calls are batched by the value of this argument, and tensors, payloads and references have none: make each tensor an argument of its own";
             errors.at(argument.ty, message);
         }
     }
@@ -238,7 +238,7 @@ fn name<'a>(method: &Method<'a>, ids: &mut HashMap<u32, &'a Ident>, errors: &mut
     }
 }
 
-/// Finds tensors and payloads that are written out in a type.
+/// Finds tensors, payloads and references that are written out in a type.
 struct Parts(bool);
 
 impl Parts {
@@ -252,7 +252,8 @@ impl Parts {
 impl<'ast> Visit<'ast> for Parts {
     fn visit_path(&mut self, path: &'ast Path) {
         let last = path.segments.last();
-        self.0 |= last.is_some_and(|last| last.ident == "Tensor" || last.ident == "Payload");
+        let parts = ["Tensor", "Payload", "Remote"];
+        self.0 |= last.is_some_and(|last| parts.iter().any(|part| last.ident == part));
         visit::visit_path(self, path);
     }
 }

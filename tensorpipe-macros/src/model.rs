@@ -238,6 +238,17 @@ impl<'a> Outcome<'a> {
         }
     }
 
+    /// Whether it is a `Remote`, which other calls can be given before it is there.
+    pub(crate) fn is_reference(&self) -> bool {
+        let ty = match self {
+            Self::Value(ty) => ty,
+            Self::Result { ok, .. } => ok,
+            Self::Nothing | Self::Stream { .. } => return false,
+        };
+        let last = as_path(ty).and_then(|path| path.segments.last());
+        last.is_some_and(|last| last.ident == "Remote")
+    }
+
     /// The whole type that the handler answers with.
     pub(crate) fn written(&self) -> TokenStream {
         match self {

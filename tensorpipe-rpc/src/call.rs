@@ -4,15 +4,17 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tensorpipe::Awaiting;
 
-use crate::codec::decode_reply;
+use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::CallError;
+use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
 /// What a stub returns: the call is on its way from the moment it is made, polled or not. Awaiting it gives the method's
@@ -23,11 +25,15 @@ pub struct Call<T, E = Infallible> {
     method: &'static Method,
     state: State<E>,
     decode: fn(&'static Method, Outcome) -> Result<T, CallError<E>>,
+    /// The reference that it returns, if other calls were given it.
+    promised: OnceLock<Arc<Handle>>,
 }
 
 enum State<E> {
     /// It was not made.
     Failed(Option<CallError<E>>),
+    /// It needed nobody else.
+    Answered(Outcome),
     Waiting {
         engine: Arc<Engine>,
         slot: Arc<CallSlot>,
@@ -56,6 +62,35 @@ impl<T: DeserializeOwned> Call<T> {
             method,
             state: State::new(made),
             decode: decode_value,
+            promised: OnceLock::new(),
+        }
+    }
+
+    /// A copy of a value that is here.
+    pub(crate) fn of_copy(value: &T) -> Self
+    where
+        T: Serialize,
+    {
+        let state = match Reply::of(value).into_outcome() {
+            ReplyOutcome::Value(encoded) => State::Answered(Outcome::Value(Body::here(encoded))),
+            ReplyOutcome::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
+            _ => State::Failed(None),
+        };
+        Self {
+            method: &FETCH,
+            state,
+            decode: decode_value,
+            promised: OnceLock::new(),
+        }
+    }
+
+    /// A call that was not made.
+    pub(crate) fn failed(error: CallError) -> Self {
+        Self {
+            method: &FETCH,
+            state: State::Failed(Some(error)),
+            decode: decode_value,
+            promised: OnceLock::new(),
         }
     }
 }
@@ -70,11 +105,29 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
             method,
             state: State::new(made.map_err(CallError::without_service)),
             decode: decode_result,
+            promised: OnceLock::new(),
         }
     }
 }
 
 impl<T, E> Call<T, E> {
+    /// The reference that it will return.
+    pub(crate) fn promise(&self) -> Result<Arc<Handle>, &'static str> {
+        match &self.state {
+            State::Waiting { engine, slot, .. } if self.method.promises => {
+                let promised = || Arc::new(Handle::promised(engine.clone(), slot.id));
+                Ok(self.promised.get_or_init(promised).clone())
+            }
+            State::Waiting { .. } => Err(
+                "the call's result is no reference by its method's signature: write its type as `Remote<T>`",
+            ),
+            State::Failed(_) => Err("the call that makes it was not made"),
+            State::Answered(_) | State::Done => {
+                Err("the call that makes it was awaited: give what it returned")
+            }
+        }
+    }
+
     /// Its streams, unless it was not made.
     pub(crate) fn streams(&self) -> Option<(Arc<Engine>, Arc<CallStreams>)> {
         match &self.state {
@@ -143,6 +196,13 @@ impl<T, E> Future for Call<T, E> {
                 None => return Poll::Ready(Err(polled_again())),
             },
             State::Done => return Poll::Ready(Err(polled_again())),
+            State::Answered(_) => {
+                let State::Answered(outcome) = std::mem::replace(&mut this.state, State::Done)
+                else {
+                    return Poll::Ready(Err(polled_again()));
+                };
+                return Poll::Ready((this.decode)(this.method, outcome));
+            }
             State::Waiting {
                 engine,
                 slot,
@@ -166,8 +226,18 @@ impl<T, E> Future for Call<T, E> {
                 }
             },
         };
-        this.state = State::Done;
-        Poll::Ready((this.decode)(this.method, outcome))
+        let state = std::mem::replace(&mut this.state, State::Done);
+        let (State::Waiting { engine, slot, .. }, true) = (state, outcome.has_references()) else {
+            return Poll::Ready((this.decode)(this.method, outcome));
+        };
+        let promised = this.promised.take();
+        let decode = || (this.decode)(this.method, outcome);
+        let (decoded, _) = decoding(engine.clone(), promised, decode);
+        if decoded.is_err() {
+            // Some of them may not have been looked at.
+            engine.release(slot.id, None);
+        }
+        Poll::Ready(decoded)
     }
 }
 
@@ -177,8 +247,10 @@ fn polled_again<E>() -> CallError<E> {
 
 impl<T, E> Drop for Call<T, E> {
     fn drop(&mut self) {
-        if let State::Waiting { engine, slot, .. } = &self.state {
-            engine.cancel(slot);
+        match &self.state {
+            State::Waiting { slot, .. } if self.promised.get().is_some() => slot.make_orphan(),
+            State::Waiting { engine, slot, .. } => engine.cancel(slot),
+            _ => {}
         }
     }
 }

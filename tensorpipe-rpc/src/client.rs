@@ -13,6 +13,7 @@ use crate::context::{CallContext, TraceContext};
 use crate::engine::{CallSlot, CallStreams, Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::{FailureCode, Header};
+use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
 /// The time that a call has where nobody says otherwise.
@@ -25,7 +26,7 @@ const BIND_DEADLINE: Duration = Duration::from_secs(10);
 /// dropped, the pipe closes in good order.
 #[derive(Clone)]
 pub struct Connection {
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
 }
 
 impl fmt::Debug for Connection {
@@ -76,6 +77,12 @@ impl Connection {
     /// Calls that wait for their answer.
     pub fn calls_under_way(&self) -> usize {
         self.engine.calls.under_way()
+    }
+
+    /// Values of this side's that the other end refers to ([`Remote`](crate::Remote)): those of services that are served on this
+    /// connection ([`Connection::builder`]).
+    pub fn references(&self) -> usize {
+        self.engine.owned.count()
     }
 
     /// Closes the pipe; calls under way fail.
@@ -133,6 +140,9 @@ impl ClientHandle {
         schema: &'static Schema,
     ) -> Result<Self, ConnectError> {
         let engine = &connection.engine;
+        if let Some(service) = engine.bound(schema) {
+            return Ok(Self::bound(connection, service));
+        }
         let id = engine.calls.next_id();
         let request = bind_request(id, &schema.describe());
         let (encoded, header_len) =
@@ -144,6 +154,7 @@ impl ClientHandle {
             header_len,
             deadline,
             streams: None,
+            pins: Vec::new(),
         });
         let pipe = engine.pipe.name().into();
         let body = match (Binding { engine, slot }).await {
@@ -161,12 +172,17 @@ impl ClientHandle {
         };
         let service = decode_reply(body.metadata, body.payloads, body.tensors);
         let service = service.map_err(|error| ConnectError::Call(CallError::Decode(error)))?;
-        Ok(Self {
+        engine.set_bound(schema, service);
+        Ok(Self::bound(connection, service))
+    }
+
+    fn bound(connection: &Connection, service: u32) -> Self {
+        Self {
             connection: connection.clone(),
             service,
             deadline: DEFAULT_DEADLINE,
             trace: TraceContext::default(),
-        })
+        }
     }
 
     /// The connection that calls are made on.
@@ -235,14 +251,21 @@ impl ClientHandle {
         let header = Header::call(id, self.service, method.id, time_left_us, trace).to_vec();
         let header_len = header.len();
         let mut encoder = Encoder::after(header);
-        encode(&mut encoder).map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+        let here = Arc::as_ptr(engine).addr();
+        let (encoded, met) = encoding(here, None, || encode(&mut encoder));
+        encoded.map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+        let mut encoded = encoder.finish();
+        if !met.pins.is_empty() {
+            put_references(&mut encoded.metadata, &met.waits)?;
+        }
         let streams = method.streams;
         let slot = engine.call(Outgoing {
             id,
-            encoded: encoder.finish(),
+            encoded,
             header_len,
             deadline,
             streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
+            pins: met.pins,
         });
         Ok((engine.clone(), slot))
     }

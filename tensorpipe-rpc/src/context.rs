@@ -12,8 +12,10 @@ use tensorpipe::{Pipe, Pool, Route};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::client::Connection;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
+use crate::remote::{Encoding, encoding};
 
 tokio::task_local! {
     /// The call whose handler runs: calls that it makes inherit its deadline and trace.
@@ -29,6 +31,8 @@ pub struct CallContext {
 }
 
 pub(crate) struct Inner {
+    /// The caller's number for it; a batch has none.
+    call: Option<u64>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
@@ -80,12 +84,14 @@ pub(crate) struct CancelState {
 
 impl CallContext {
     pub(crate) fn new(
+        call: impl Into<Option<u64>>,
         deadline: Option<Instant>,
         trace: TraceContext,
         caller: Arc<Caller>,
         streams: Option<Arc<CallStreams>>,
     ) -> Self {
         let inner = Inner {
+            call: call.into(),
             deadline,
             trace,
             caller,
@@ -119,6 +125,13 @@ impl CallContext {
         &self.inner.caller.name
     }
 
+    /// The connection that the call came over: for calls of services that its caller serves
+    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Whoever keeps it keeps the pipe open.
+    pub fn connection(&self) -> Option<Connection> {
+        let engine = self.inner.caller.engine()?;
+        Some(Connection { engine })
+    }
+
     /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
     /// from one far away.
     pub fn route(&self) -> &Route {
@@ -143,6 +156,11 @@ impl CallContext {
                 .inner
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Whether nobody waits, whatever the time.
+    pub(crate) fn was_given_up(&self) -> bool {
+        self.inner.cancel.is_set()
     }
 
     /// Ends when the call is cancelled, and at its deadline at the latest, answered or not. For work that runs on tasks of
@@ -181,7 +199,8 @@ impl CallContext {
 impl CallContext {
     /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
     pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
-        Self::new(deadline, self.inner.trace, self.inner.caller.clone(), None)
+        let Inner { trace, caller, .. } = &*self.inner;
+        Self::new(None, deadline, *trace, caller.clone(), None)
     }
 
     /// The runtime of its connection.
@@ -244,6 +263,18 @@ impl CancelState {
         } else {
             Poll::Pending
         }
+    }
+}
+
+/// Encodes what the handler that runs on this task returns.
+pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
+    let call = CURRENT.try_with(|context| {
+        let engine = context.inner.caller.engine.get()?;
+        Some((engine.as_ptr().addr(), context.inner.call?))
+    });
+    match call {
+        Ok(Some((engine, call))) => encoding(engine, Some(call), encode),
+        _ => (encode(), Encoding::default()),
     }
 }
 

@@ -41,6 +41,9 @@ pub enum CallError<E = Infallible> {
         /// Whether the method may have run.
         may_have_run: bool,
     },
+    /// An argument refers to a value that is not there: the call that was to make it failed, or its owner has let go of it. The
+    /// method did not run. In the server's words.
+    Unresolved(Arc<str>),
     /// A reason that this version does not know. In the server's words.
     Other(Arc<str>),
 }
@@ -60,7 +63,8 @@ impl<E> CallError<E> {
             | Self::Unimplemented(_)
             | Self::ShuttingDown
             | Self::Encode(_)
-            | Self::BadArguments(_) => false,
+            | Self::BadArguments(_)
+            | Self::Unresolved(_) => false,
         }
     }
 }
@@ -86,6 +90,7 @@ impl<E> CallError<E> {
                 error,
                 may_have_run,
             },
+            Self::Unresolved(reason) => CallError::Unresolved(reason),
             Self::Other(reason) => CallError::Other(reason),
         }
     }
@@ -136,6 +141,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
                 };
                 write!(f, "{error}; the method {ran}")
             }
+            Self::Unresolved(reason) => write!(f, "a reference is to nothing: {reason}"),
             Self::Other(reason) => f.write_str(reason),
         }
     }

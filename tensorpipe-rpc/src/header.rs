@@ -4,7 +4,8 @@
 //! offset  size
 //!      0     1  kind
 //!      1     1  length of the header, so that a later version's fields can be skipped
-//!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows
+//!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows, 4 the body holds
+//!               references, 8 behind the body stands which calls this one waits for
 //!      3     1  failure code (kind failure), items in the message (kinds of items), which stream (kind credit), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -19,6 +20,10 @@ use crate::codec::REPLY_HEADER;
 /// Flag: the body is the last payload.
 pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
 const TRACE: u8 = 2;
+/// Flag: the body holds references.
+pub(crate) const REFERENCES: u8 = 4;
+/// Flag: behind the body stands which calls this one waits for.
+pub(crate) const WAITS: u8 = 8;
 
 const CALL_LEN: usize = 28;
 const TRACE_LEN: usize = 24;
@@ -51,6 +56,10 @@ pub(crate) enum Kind {
     Stop,
     /// Calls made from now on are not handled. Those under way end first.
     Draining,
+    /// Asks for a copy of what a reference refers to.
+    Fetch,
+    /// Nobody refers any more to what the reply to a call gave away.
+    Release,
 }
 
 /// Which of a call's streams.
@@ -82,6 +91,7 @@ pub(crate) enum FailureCode {
     BadReply,
     Mismatch,
     NoService,
+    Unresolved,
     Other(u8),
 }
 
@@ -120,6 +130,7 @@ impl FailureCode {
             Self::BadReply => 7,
             Self::Mismatch => 8,
             Self::NoService => 9,
+            Self::Unresolved => 10,
             Self::Other(code) => code,
         }
     }
@@ -135,6 +146,7 @@ impl FailureCode {
             7 => Self::BadReply,
             8 => Self::Mismatch,
             9 => Self::NoService,
+            10 => Self::Unresolved,
             other => Self::Other(other),
         }
     }
@@ -158,6 +170,8 @@ impl Kind {
             Self::Credit(Way::Reply) => (12, 1),
             Self::Stop => (13, 0),
             Self::Draining => (14, 0),
+            Self::Fetch => (15, 0),
+            Self::Release => (16, 0),
         }
     }
 }
@@ -254,6 +268,8 @@ impl Header {
             12 => Kind::Credit(Way::Reply),
             13 => Kind::Stop,
             14 => Kind::Draining,
+            15 => Kind::Fetch,
+            16 => Kind::Release,
             _ => return Err("a message of an unknown kind"),
         };
         let call = u64_at(header, 4).ok_or(SHORT)?;
@@ -328,6 +344,8 @@ mod tests {
             Header::plain(Kind::Credit(Way::Reply), 5),
             Header::plain(Kind::Stop, 5),
             Header::plain(Kind::Draining, 0),
+            Header::plain(Kind::Fetch, 5),
+            Header::plain(Kind::Release, 5),
         ] {
             let bytes = header.to_vec();
             let decoded = Header::decode(&bytes).unwrap();

@@ -77,6 +77,8 @@
 //!   that call's error.
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
 //! - **Batches.** Calls of many clients can be handled as one: [`batch`].
+//! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
+//!   there: [`remote`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
@@ -118,6 +120,7 @@ pub mod fuzzing;
 pub mod schema;
 
 mod call;
+mod callbacks;
 mod caught;
 mod client;
 mod context;
@@ -125,6 +128,7 @@ mod engine;
 mod error;
 mod header;
 mod lock;
+pub mod remote;
 mod server;
 mod service;
 pub mod stream;
@@ -136,10 +140,12 @@ pub mod tarpc;
 mod tarpc_stub;
 
 pub use call::Call;
+pub use callbacks::ConnectionBuilder;
 pub use client::{Connection, DEFAULT_DEADLINE};
 pub use context::{CallContext, TraceContext};
 pub use error::{CallError, ConnectError};
 pub use futures_util::Stream;
+pub use remote::Remote;
 pub use server::{Server, ServerBuilder, ServerLimits};
 pub use service::Service;
 pub use stream::{CallStream, Streaming};

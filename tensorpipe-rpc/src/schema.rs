@@ -40,6 +40,8 @@ pub struct Method {
     pub signature: &'static str,
     /// Whether a call may be made again when it is not known to have been executed.
     pub idempotent: bool,
+    /// Whether it returns a [`Remote`](crate::Remote), which other calls can be given before it is there.
+    pub promises: bool,
     /// Which of its argument and result are streams.
     pub streams: Streams,
     /// Shows the type of each argument and result to the tracer.

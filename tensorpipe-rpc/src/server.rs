@@ -27,6 +27,9 @@ pub struct ServerLimits {
     /// The longest that a call may take, whatever its caller says. A caller that sends its tensors slowly, or never, holds
     /// its place for so long: lower it where strangers may connect. Default one hour.
     pub longest_call: Duration,
+    /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
+    /// is [`CallError::Overloaded`](crate::CallError::Overloaded); the method has run. Default 2^20.
+    pub references: usize,
     /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
     pub drain: Duration,
 }
@@ -37,6 +40,7 @@ impl Default for ServerLimits {
             calls: 16384,
             calls_per_connection: 4096,
             longest_call: Duration::from_secs(3600),
+            references: 1 << 20,
             drain: Duration::from_secs(30),
         }
     }
@@ -179,6 +183,15 @@ impl Server {
         self.shared.calls()
     }
 
+    /// Values that clients refer to ([`Remote`](crate::Remote)).
+    pub fn references(&self) -> usize {
+        let connections = self.shared.connections();
+        connections
+            .values()
+            .map(|engine| engine.owned.count())
+            .sum()
+    }
+
     /// Serves until the task is dropped or the listener fails.
     pub async fn wait(mut self) {
         let _ = (&mut self.accept).await;
@@ -240,7 +253,10 @@ pub(crate) struct ServerShared {
 }
 
 impl ServerShared {
-    fn new(services: Vec<Arc<dyn Service>>, limits: ServerLimits) -> Result<Self, Misuse> {
+    pub(crate) fn new(
+        services: Vec<Arc<dyn Service>>,
+        limits: ServerLimits,
+    ) -> Result<Self, Misuse> {
         let mut served: Vec<Served> = Vec::new();
         for service in services {
             let schema = service.schema();
@@ -277,6 +293,12 @@ impl ServerShared {
             draining: AtomicBool::new(false),
             ended: Notify::new(),
         })
+    }
+
+    /// Calls on `pipe`, and the services served there.
+    pub(crate) fn connect(self: &Arc<Self>, pipe: Pipe) -> Arc<Engine> {
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id, &pipe)))
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Engine>>> {

@@ -224,6 +224,8 @@ fn table(cells: &[Vec<Comparison>]) -> Table {
 fn usual_baseline(case: Case) -> &'static str {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => "tarpc",
+        // Nobody else has them.
+        Case::Stream => "rpc",
         Case::Upload | Case::Download => "tokio",
     }
 }
@@ -232,6 +234,7 @@ fn usual_baseline(case: Case) -> &'static str {
 fn usual_size(case: Case) -> Size {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => Size(0),
+        Case::Stream => Size(4 * Size::KIB),
         Case::Upload | Case::Download => Size(256 * Size::MIB),
     }
 }

@@ -42,6 +42,7 @@ fn sizes(case: Case, asked: &[Size]) -> &[Size] {
         _ if !asked.is_empty() => asked,
         Case::Echo | Case::Paced => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
         Case::Pipeline => &[Size(0), Size(4 * Size::KIB)],
+        Case::Stream => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
         Case::Upload | Case::Download => {
             &[Size(Size::MIB), Size(16 * Size::MIB), Size(256 * Size::MIB)]
         }

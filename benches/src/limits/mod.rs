@@ -45,7 +45,7 @@ pub(crate) fn floor(plan: &Plan, leased: bool, cores: Cores) -> Result<Option<f6
         Case::Upload => (bytes, 0),
         Case::Download => (0, bytes),
         // How many fit into one wake-up is the system's own merit.
-        Case::Pipeline => return Ok(None),
+        Case::Pipeline | Case::Stream => return Ok(None),
     };
     exchange(wire, cores, there, back, BRIEFLY).map(Some)
 }

@@ -20,7 +20,7 @@ use crate::plan::{Alloc, Plan, Transport};
 ///
 /// # Errors
 /// When there is no such channel, or the transport has no sockets to be paced.
-pub(super) fn context(plan: &Plan) -> Result<Context> {
+pub(crate) fn context(plan: &Plan) -> Result<Context> {
     Ok(Context::builder()
         .transports([transport(plan)?])
         .channels(wanted_channels(plan)?)
@@ -96,7 +96,7 @@ pub(super) fn url(plan: &Plan) -> String {
 }
 
 /// The tensor of a sender: `len` bytes where the plan wants them.
-pub(super) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tensor> {
+pub(crate) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tensor> {
     Ok(match plan.alloc {
         Alloc::Heap => Tensor::from_vec(vec![0u8; len], [len as u64])?,
         Alloc::Pool => context.pool().tensor(DType::U8, [len as u64])?,

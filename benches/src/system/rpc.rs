@@ -7,12 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tensorpipe::{Context, Tensor};
-use tensorpipe_rpc::{CallError, Server, tensor_service};
+use tensorpipe_rpc::{CallError, Remote, Server, Stream, tensor_service};
 
 use super::ours;
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
+use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport, streamed};
 use crate::system::{Client, Kind, Ready, Route, System, Trip};
+
+/// Items of a stream that are kept, to be checked.
+const KEPT: u64 = 8;
 
 /// The system `rpc`.
 pub(crate) struct Rpc;
@@ -30,6 +33,7 @@ impl System for Rpc {
         Case::Upload,
         Case::Download,
         Case::Pipeline,
+        Case::Stream,
     ];
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
@@ -54,7 +58,7 @@ impl System for Rpc {
         let context = ours::context(&plan)?;
         let client = BenchClient::connect_with(&context, &address).await?;
         let len = match plan.case {
-            Case::Download => 0,
+            Case::Download | Case::Stream => 0,
             Case::Echo | Case::Paced | Case::Upload | Case::Pipeline => plan.len()?,
         };
         Ok(Caller {
@@ -70,7 +74,7 @@ impl System for Rpc {
 }
 
 #[tensor_service]
-trait Bench {
+pub(crate) trait Bench {
     /// An echo whose bytes ride in the metadata.
     async fn ping(&self, text: String) -> String;
     async fn echo(&self, data: Tensor) -> Tensor;
@@ -80,6 +84,14 @@ trait Bench {
     /// Lays the tensor of `round` ready.
     async fn stage(&self, round: u64) -> Result<(), String>;
     async fn download(&self) -> Result<Tensor, String>;
+    /// The tensor stays here.
+    async fn keep(&self, data: Tensor) -> Remote<Tensor>;
+    /// A link of a chain: what it was given.
+    async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor>;
+    /// Many of what lies ready.
+    fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>>;
+    /// Items whose bytes ride in the metadata.
+    fn numbers(&self, many: u64) -> impl Stream<Item = u64>;
 }
 
 /// Keeps the last upload until it is verified, or what is to be downloaded.
@@ -141,6 +153,24 @@ impl Bench for Store {
         let staged = self.kept().clone();
         staged.ok_or_else(|| "nothing was laid ready".to_owned())
     }
+
+    async fn keep(&self, data: Tensor) -> Remote<Tensor> {
+        Remote::new(data)
+    }
+
+    async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor> {
+        data
+    }
+
+    fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>> {
+        let staged = self.kept().clone();
+        let item = staged.ok_or_else(|| "nothing was laid ready".to_owned());
+        stream::iter((0..many).map(move |_| item.clone()))
+    }
+
+    fn numbers(&self, many: u64) -> impl Stream<Item = u64> {
+        stream::iter(0..many)
+    }
 }
 
 /// The client's side of one connection.
@@ -156,6 +186,34 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// All items of a stream. The last ones are kept.
+    async fn stream(&mut self) -> Result<()> {
+        let many = streamed(self.bytes);
+        if self.bytes == 0 {
+            let mut numbers = self.client.numbers(many);
+            let mut seen = 0;
+            while let Some(number) = numbers.next().await {
+                ensure!(number? == seen, "out of order");
+                seen += 1;
+            }
+            ensure!(seen == many, "{seen} items");
+            return Ok(());
+        }
+        let mut items = self.client.items(many);
+        let mut seen = 0;
+        while let Some(item) = items.next().await {
+            seen += 1;
+            let item = item?;
+            if many - seen < KEPT {
+                self.received.push(item);
+            } else if self.sum {
+                ours::read_all(&item)?;
+            }
+        }
+        ensure!(seen == many, "{seen} items");
+        Ok(())
+    }
+
     /// One small call, whichever way the bytes go.
     async fn echo(&self) -> Result<Tensor, CallError> {
         if self.bytes > 0 {
@@ -171,7 +229,7 @@ impl Client for Caller {
     async fn prepare(&mut self, round: u64) -> Result<()> {
         self.received.clear();
         match self.case {
-            Case::Download => Ok(self.client.stage(round).await?),
+            Case::Download | Case::Stream => Ok(self.client.stage(round).await?),
             Case::Echo | Case::Paced | Case::Upload | Case::Pipeline => {
                 ours::fill(&mut self.sent, round)
             }
@@ -203,6 +261,7 @@ impl Client for Caller {
                     .await?;
                 self.received = answers;
             }
+            Case::Stream => self.stream().await?,
         }
         for answer in self.received.iter().filter(|_| self.sum) {
             ours::read_all(answer)?;
@@ -214,8 +273,13 @@ impl Client for Caller {
         if self.case == Case::Upload {
             return ours::right(self.client.verify(round).await?);
         }
+        let kept = match self.case {
+            Case::Stream if self.bytes == 0 => 0,
+            Case::Stream => KEPT.min(streamed(self.bytes)),
+            _ => self.calls_per_round(),
+        };
         ensure!(
-            self.received.len() as u64 == self.calls_per_round(),
+            self.received.len() as u64 == kept,
             "{} answers",
             self.received.len()
         );
@@ -226,10 +290,10 @@ impl Client for Caller {
     }
 
     fn calls_per_round(&self) -> u64 {
-        if self.case == Case::Pipeline {
-            PIPELINED
-        } else {
-            1
+        match self.case {
+            Case::Pipeline => PIPELINED,
+            Case::Stream => streamed(self.bytes),
+            _ => 1,
         }
     }
 

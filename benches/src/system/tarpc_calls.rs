@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tarpc::context::Context;
@@ -194,6 +194,7 @@ impl Client for Caller {
                     })
                     .await?;
             }
+            Case::Stream => bail!("tarpc has no {}", self.case.name()),
         }
         for answer in &self.received {
             read_all(self.sum, answer);

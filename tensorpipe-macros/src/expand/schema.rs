@@ -22,6 +22,7 @@ use syn::ext::IdentExt;
 //             id: method_id("embed"),
 //             signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
 //             idempotent: false,
+//             promises: false,
 //             streams: Streams { argument: false, reply: false },
 //             structure: |tracer| {
 //                 tracer.argument::<String>("text");
@@ -90,6 +91,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     let name = method.name();
     let signature = signature::of(method);
     let idempotent = method.options.idempotent;
+    let promises = method.outcome.is_reference();
     let tracer = local("tracer");
     let arguments = method.arguments().map(|Argument { ident, ty }| {
         let name = ident.unraw().to_string();
@@ -135,6 +137,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             id: #private::method_id(#name),
             signature: #signature,
             idempotent: #idempotent,
+            promises: #promises,
             streams: #private::Streams { argument: #argument, reply: #reply },
             structure: |#tracer| {
                 #(#arguments)*

@@ -138,6 +138,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("embed"),
                 signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
                 idempotent: true,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -163,6 +164,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("warm"),
                 signature: "async fn warm(&self)",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -176,6 +178,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("encode"),
                 signature: "async fn encode(&self, ids: Tensor, layer: u32) -> Result<Tensor, Refused>",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -204,6 +207,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("size"),
                 signature: "async fn size(&self, type: Vec<u8>) -> u64",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
@@ -224,6 +228,7 @@ impl EmbedderClient {
                 id: ::tensorpipe_rpc::__private::method_id("sample"),
                 signature: "fn sample(&self, seed: u64, prompts: Streaming<String>) -> impl Stream<Item = Result<Token, Refused>>",
                 idempotent: false,
+                promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: true,
                     reply: true,

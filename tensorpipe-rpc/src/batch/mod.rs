@@ -59,7 +59,7 @@
 //! of each; a batch of one call is passed on as it came. Calls whose tensors differ in element type or in another dimension, or
 //! whose other arguments differ in a bit, are gathered apart. Tensors that are not in main memory run alone. The method
 //! returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller gets its rows, which share
-//! the memory of the whole result.
+//! the memory of the whole result. References ([`Remote`](crate::Remote)) belong to one caller, and neither go in nor come out.
 //!
 //! # Who is touched by what
 //!

@@ -8,6 +8,7 @@ use tensorpipe::{Payload, Tensor};
 
 use super::deserializer::Reader;
 use super::error::{DecodeError, Fault, Subject};
+use crate::remote::references_met;
 
 /// The arguments of one call as they came, taken in order.
 #[derive(Default)]
@@ -38,15 +39,17 @@ impl Arguments {
         self.read(Subject::Argument(name))
     }
 
-    /// The same for an argument without tensors and payloads. Appends its encoding to `bytes`.
+    /// The same for an argument that its bytes tell from every other one: without tensors, payloads and references. Appends
+    /// its encoding to `bytes`.
     pub(crate) fn take_plain<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
         bytes: &mut Vec<u8>,
     ) -> Result<T, DecodeError> {
-        let (begin, parts) = (self.read, self.parts_left());
+        let begin = self.read;
+        let beside = (self.parts_left(), references_met());
         let value = self.take(name)?;
-        if self.parts_left() != parts {
+        if beside != (self.parts_left(), references_met()) {
             drop(value);
             return Err(DecodeError {
                 method: None,

@@ -1,6 +1,7 @@
 //! Arguments to bytes: one after another into one vector.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,6 +10,7 @@ use tensorpipe::{Payload, Tensor};
 use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
 use super::serializer::Writer;
+use crate::remote::Referent;
 
 /// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
 /// their borrowed forms.
@@ -64,6 +66,8 @@ pub struct Encoded {
     pub payloads: Vec<Payload>,
     /// Tensors, in the order of their indices.
     pub tensors: Vec<Tensor>,
+    /// Values of this side's that it refers to, in the order of their indices.
+    pub(crate) references: Vec<Arc<dyn Referent>>,
 }
 
 /// Encodes the arguments of one call.
@@ -176,6 +180,7 @@ impl Encoder {
             metadata,
             payloads,
             tensors,
+            references: Vec::new(),
         }
     }
 }

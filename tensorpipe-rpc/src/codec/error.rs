@@ -216,7 +216,7 @@ pub enum Fault {
     ReservedName(&'static str),
     /// A batch cannot tell its value from others.
     #[error(
-        "it holds a tensor or payload, and calls are batched by its value; make the tensor an argument of its own"
+        "it holds a tensor, payload or reference, and calls are batched by its value; make each tensor an argument of its own"
     )]
     PartInBatchKey,
     /// Fewer bytes than the type needs.

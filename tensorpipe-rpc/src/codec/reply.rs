@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
+use crate::context::within_call;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
 pub const REPLY_HEADER: usize = 12;
@@ -42,6 +43,11 @@ impl Reply {
     /// The reply of a method that returns a `T`.
     pub fn value<T: Serialize + DeserializeOwned>(value: T) -> Self {
         Self::encode(Subject::Reply, &value, Outcome::Value)
+    }
+
+    /// A copy of a value that stays.
+    pub(crate) fn of<T: Serialize + DeserializeOwned>(value: &T) -> Self {
+        Self::encode(Subject::Reply, value, Outcome::Value)
     }
 
     /// The reply of a method that returns a `Result`.
@@ -118,8 +124,12 @@ impl Reply {
         let mut header = Vec::with_capacity(64);
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
-        let outcome = match encoder.write::<T, T>(value) {
-            Ok(()) => outcome(encoder.finish()),
+        let (written, met) = within_call(|| encoder.write::<T, T>(value));
+        let outcome = match written {
+            Ok(()) => outcome(Encoded {
+                references: met.exports,
+                ..encoder.finish()
+            }),
             Err(error) => Outcome::Unsendable(error),
         };
         Self { outcome }

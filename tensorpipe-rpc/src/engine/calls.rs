@@ -13,7 +13,8 @@ use super::streams::CallStreams;
 use super::{Body, Engine, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
+use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
@@ -31,6 +32,13 @@ pub(crate) enum Outcome {
     NotBound(FailureCode, Arc<str>),
 }
 
+impl Outcome {
+    /// Whether its body holds references.
+    pub(crate) fn has_references(&self) -> bool {
+        matches!(self, Self::Value(body) | Self::ServiceError(body) if body.references)
+    }
+}
+
 /// A call to be made.
 pub(crate) struct Outgoing {
     pub(crate) id: u64,
@@ -38,6 +46,7 @@ pub(crate) struct Outgoing {
     pub(crate) header_len: usize,
     pub(crate) deadline: Option<(Instant, Duration)>,
     pub(crate) streams: Option<Arc<CallStreams>>,
+    pub(crate) pins: Vec<Arc<Handle>>,
 }
 
 #[derive(Default)]
@@ -159,7 +168,9 @@ impl Calls {
                 may_have_run: slot.message().is_some(),
             })
         });
-        self.table().reading.clear();
+        let reading = std::mem::take(&mut self.table().reading);
+        // Not under the lock: a call may be the last to hold a reference.
+        drop(reading);
     }
 }
 
@@ -172,18 +183,21 @@ impl Engine {
             header_len,
             deadline,
             streams,
+            pins,
         } = outgoing;
         if self.calls.draining.load(Ordering::Acquire) {
-            let slot = Arc::new(CallSlot::new(id, deadline, false, streams));
+            let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins));
             slot.complete(Outcome::Failed(CallError::ShuttingDown));
             return slot;
         }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let waits = message.metadata[2] & WAITS != 0;
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
-        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams));
+        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins));
         let (earlier, soon) = {
             let mut table = self.calls.table();
-            let soon = table.slots.len() >= TOGETHER_FROM;
+            // A call that was given the result of another one is seldom the last of its chain.
+            let soon = table.slots.len() >= TOGETHER_FROM || waits;
             table.slots.insert(id, slot.clone());
             let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
             (earlier, soon)
@@ -230,6 +244,12 @@ impl Engine {
         if let Some(streams) = &slot.streams {
             self.close_streams(streams);
         }
+        // Answered, and nobody looked.
+        if let Some(Outcome::Value(body) | Outcome::ServiceError(body)) = slot.poll(None)
+            && body.references
+        {
+            self.release(slot.id, None);
+        }
     }
 
     /// Takes back the request, and what of the reply is on its way.
@@ -253,6 +273,10 @@ impl Engine {
             let mut table = self.calls.table();
             // A call that was given up meanwhile: its reply is skipped.
             let Some(slot) = table.slots.get(&header.call).cloned() else {
+                drop(table);
+                if header.flags & REFERENCES != 0 {
+                    self.release(header.call, None);
+                }
                 return;
             };
             if !slot.answered_by(id) {
@@ -287,6 +311,9 @@ impl Engine {
         slot: &CallSlot,
         message: Result<Message, Error>,
     ) {
+        if message.is_err() && header.flags & REFERENCES != 0 {
+            self.release(header.call, None);
+        }
         let outcome = match message.map(|message| to_body(message, header)) {
             Err(error) => Outcome::Failed(CallError::Connection {
                 error,
@@ -330,6 +357,7 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::ShuttingDown => CallError::ShuttingDown,
         FailureCode::BadReply => CallError::BadReply(text),
         FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
+        FailureCode::Unresolved => CallError::Unresolved(text),
         FailureCode::Other(_) => CallError::Other(text),
     })
 }

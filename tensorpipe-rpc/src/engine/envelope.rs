@@ -6,8 +6,8 @@
 use bytes::{Buf, Bytes};
 use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
-use crate::codec::Encoded;
-use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY};
+use crate::codec::{Encoded, REPLY_HEADER};
+use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
 
 /// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
 pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits) -> Message {
@@ -15,6 +15,7 @@ pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits)
         mut metadata,
         payloads,
         tensors,
+        references: _,
     } = encoded;
     let mut message = Message::default();
     let beside = is_beside(metadata.len(), header_len, &payloads, tensors.len(), peer);
@@ -59,6 +60,22 @@ pub(crate) struct Body {
     pub(crate) metadata: Bytes,
     pub(crate) payloads: Vec<Payload>,
     pub(crate) tensors: Vec<Tensor>,
+    /// Whether it holds references.
+    pub(crate) references: bool,
+}
+
+impl Body {
+    /// Of a value that never left.
+    pub(crate) fn here(encoded: Encoded) -> Self {
+        let mut metadata = Bytes::from(encoded.metadata);
+        metadata.advance(REPLY_HEADER);
+        Self {
+            metadata,
+            payloads: encoded.payloads,
+            tensors: encoded.tensors,
+            references: false,
+        }
+    }
 }
 
 /// Takes a message apart; `None` if its flags promise a payload that is not there.
@@ -81,6 +98,7 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         metadata,
         payloads,
         tensors: tensors.into_iter().map(|part| part.tensor).collect(),
+        references: header.flags & REFERENCES != 0,
     })
 }
 

@@ -6,6 +6,7 @@
 mod calls;
 mod deadlines;
 mod envelope;
+mod references;
 mod replying;
 mod running;
 mod serving;
@@ -21,14 +22,18 @@ pub(crate) use slot::CallSlot;
 pub use streams::Streams;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
+use crate::lock::lock;
+use crate::remote::Owned;
+use crate::schema::Schema;
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -38,6 +43,10 @@ pub(crate) struct Engine {
     pub(crate) serving: Option<Serving>,
     /// Items of streams whose bytes are on their way.
     reading: streams::Reading,
+    /// The peer's numbers for services that it was asked for, by the address of their schema.
+    bound: Mutex<FxHashMap<usize, u32>>,
+    /// Values that the peer refers to.
+    pub(crate) owned: Arc<Owned>,
 }
 
 impl Engine {
@@ -47,6 +56,8 @@ impl Engine {
             calls: Arc::default(),
             serving,
             reading: streams::Reading::default(),
+            bound: Mutex::default(),
+            owned: Arc::default(),
             pipe: pipe.clone(),
         });
         if let Some(serving) = &engine.serving {
@@ -59,6 +70,17 @@ impl Engine {
         }));
         Calls::watch_deadlines(&engine);
         engine
+    }
+
+    /// The peer's number for a service, if it was asked before.
+    pub(crate) fn bound(&self, schema: &'static Schema) -> Option<u32> {
+        lock(&self.bound)
+            .get(&std::ptr::from_ref(schema).addr())
+            .copied()
+    }
+
+    pub(crate) fn set_bound(&self, schema: &'static Schema, service: u32) {
+        lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
     /// Sends `encoded`: see [`to_message`].
@@ -113,18 +135,19 @@ impl Handler for Receiver {
             }
         };
         match header.kind {
-            Kind::Call | Kind::Bind | Kind::Tarpc(_) if engine.is_behind() => {
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Tarpc(_) if engine.is_behind() => {
                 // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
                 // is refused, which bounds this.
                 incoming.refuse("too many replies wait to be read by their caller");
             }
-            Kind::Call | Kind::Bind => engine.call_arrives(header, incoming),
+            Kind::Call | Kind::Bind | Kind::Fetch => engine.call_arrives(header, incoming),
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
             }
             Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
             Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
             Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
+            Kind::Release => engine.release_arrives(header, incoming),
             Kind::Draining => {
                 let _ = incoming.accept();
                 engine.calls.draining();
@@ -174,6 +197,7 @@ impl Handler for Receiver {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
             engine.reading.clear();
+            engine.owned.close();
             engine.abandon_all();
         }
     }

@@ -4,7 +4,7 @@ use tensorpipe::Error;
 
 use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::schema::{self, Description};
 
 /// The longest text that goes back as the reason of a failure, in bytes.
@@ -96,16 +96,31 @@ impl Engine {
             mut metadata,
             payloads,
             tensors,
+            references,
         } = encoded;
         Header::put_reply(&mut metadata, kind, call);
+        let gives = !references.is_empty();
+        if gives {
+            metadata[2] |= REFERENCES;
+            let limit = self.serving.as_ref();
+            let limit = limit.map_or(0, |serving| serving.server.limits.references);
+            if !self.owned.give(call, references, limit) {
+                let text = format!("{limit} references of this connection's are held, the limit");
+                return self.reply_failure(call, FailureCode::Overloaded, text);
+            }
+        }
         let sent = self.send(
             Encoded {
                 metadata,
                 payloads,
                 tensors,
+                references: Vec::new(),
             },
             REPLY_HEADER,
         );
+        if gives && sent.is_err() {
+            self.owned.release(call, None);
+        }
         match sent {
             Ok(_) => {}
             // Too large for the caller's limits, or on a device that no channel serves.

@@ -14,7 +14,8 @@ use super::{Body, Engine, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, WAITS};
+use crate::remote::{Pending, UNRESOLVED, decoding, split_waits};
 use crate::server::ServerShared;
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
@@ -52,6 +53,8 @@ pub(super) struct Admitted {
     pub(super) context: CallContext,
     /// Held until the call is answered.
     _streams: Option<Open>,
+    /// Others may wait for it.
+    pending: Option<Pending>,
     _busy: Busy,
 }
 
@@ -127,7 +130,13 @@ impl Serving {
         let ends = streams
             .any()
             .then(|| CallStreams::of_handler(header.call, streams));
-        let context = CallContext::new(deadline, header.trace, self.caller.clone(), ends);
+        let context = CallContext::new(
+            header.call,
+            deadline,
+            header.trace,
+            self.caller.clone(),
+            ends,
+        );
         let open = match streams.any() {
             false => None,
             true => match self.streams.open(header.call, &context) {
@@ -143,6 +152,7 @@ impl Serving {
             target,
             context,
             _streams: open,
+            pending: None,
             _busy: busy_guard,
         })
     }
@@ -180,7 +190,12 @@ impl Engine {
                 drop(incoming);
                 self.reply_failure(header.call, code, text);
             }
-            Ok(admitted) => {
+            Ok(mut admitted) => {
+                if let Some((service, method)) = admitted.target
+                    && serving.server.services[service].service.schema().methods[method].promises
+                {
+                    admitted.pending = Some(self.owned.begin(header.call));
+                }
                 if incoming.is_whole() {
                     if let Some(message) = incoming.accept() {
                         self.handle(id, admitted, message);
@@ -233,8 +248,40 @@ impl Engine {
             Ok(Some(body)) => body,
         };
         match admitted.target {
+            None if admitted.header.kind == Kind::Fetch => self.fetch(id, admitted, &body),
             None => self.bind(call, body),
+            Some(target) if admitted.header.flags & WAITS != 0 => {
+                self.run_after(id, admitted, target, body);
+            }
             Some(target) => self.run(id, admitted, target, body),
+        }
+    }
+
+    /// Runs a call that waits for others.
+    fn run_after(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        target: (usize, usize),
+        mut body: Body,
+    ) {
+        let Some(mut calls) = split_waits(&mut body.metadata) else {
+            let text = "which calls it waits for is cut short".to_owned();
+            return self.reply_failure(admitted.header.call, FailureCode::BadArguments, text);
+        };
+        calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
+        if calls.is_empty() {
+            return self.run(id, admitted, target, body);
+        }
+        self.when_ended(id, admitted, calls, move |engine, admitted| {
+            engine.run(id, admitted, target, body);
+        });
+    }
+
+    /// A call is under way that does not run on the connection's task.
+    pub(super) fn note_running(&self, id: u64, context: &CallContext) {
+        if let Some(serving) = &self.serving {
+            serving.table().running.insert(id, context.clone());
         }
     }
 
@@ -247,6 +294,7 @@ impl Engine {
     ) {
         let Some(serving) = &self.serving else { return };
         let served = &serving.server.services[service];
+        let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let context = admitted.context.clone();
         let speed = served.speed[method].clone();
@@ -258,7 +306,24 @@ impl Engine {
                 served.service.call(method, arguments, context),
             )
         };
-        let mut handler = match caught(make) {
+        let made = match body_refers {
+            false => caught(make),
+            true => {
+                let (made, missed) = decoding(self.clone(), None, || caught(make));
+                if missed {
+                    let mut handler = made.ok();
+                    drop_quietly(&mut handler);
+                    let call = admitted.header.call;
+                    return self.reply_failure(
+                        call,
+                        FailureCode::Unresolved,
+                        UNRESOLVED.to_owned(),
+                    );
+                }
+                made
+            }
+        };
+        let mut handler = match made {
             Ok(handler) => handler,
             Err(panic) => return self.reply_panic(admitted.header.call, panic),
         };
@@ -288,7 +353,7 @@ impl Engine {
                 }
             }
         }
-        serving.table().running.insert(id, admitted.context.clone());
+        self.note_running(id, &admitted.context);
         let running = Running::new(self.clone(), id, admitted, handler, speed);
         self.pipe.runtime().spawn(running);
     }

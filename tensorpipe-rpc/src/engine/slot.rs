@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::calls::Outcome;
 use super::streams::CallStreams;
+use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -16,7 +17,7 @@ const GIVEN_UP: u64 = u64::MAX - 1;
 
 /// A call that waits for its answer.
 pub(crate) struct CallSlot {
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// Whether tensors or payloads go with it, which may leave long after the rest.
     pub(super) has_parts: bool,
     /// The number of its message on the pipe.
@@ -29,6 +30,10 @@ pub(crate) struct CallSlot {
     soon: AtomicBool,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
+    /// References among its arguments: their owner keeps them until it is answered.
+    _pins: Vec<Arc<Handle>>,
+    /// Nobody awaits it, but others refer to its result.
+    orphan: AtomicBool,
 }
 
 enum State {
@@ -43,6 +48,7 @@ impl CallSlot {
         deadline: Option<(Instant, Duration)>,
         has_parts: bool,
         streams: Option<Arc<CallStreams>>,
+        pins: Vec<Arc<Handle>>,
     ) -> Self {
         Self {
             id,
@@ -53,7 +59,18 @@ impl CallSlot {
             state: Mutex::new(State::Waiting(None)),
             soon: AtomicBool::new(false),
             streams,
+            _pins: pins,
+            orphan: AtomicBool::new(false),
         }
+    }
+
+    /// Nobody awaits it any more, but others refer to its result.
+    pub(crate) fn make_orphan(&self) {
+        self.orphan.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::Acquire)
     }
 
     pub(super) fn set_leaves_soon(&self, soon: bool) {

@@ -3,7 +3,7 @@
 use super::examples::{WIRE_MD, examples};
 use super::{FailureCode, Header, Kind, Tarpc, TraceContext, Way};
 
-fn headers() -> [(&'static str, Header); 15] {
+fn headers() -> [(&'static str, Header); 17] {
     let traced = TraceContext {
         trace_id: 7,
         span_id: 9,
@@ -32,6 +32,8 @@ fn headers() -> [(&'static str, Header); 15] {
         ("CREDIT", Header::plain(Kind::Credit(Way::Reply), 5)),
         ("STOP", Header::plain(Kind::Stop, 5)),
         ("DRAINING", Header::plain(Kind::Draining, 0)),
+        ("FETCH", Header::plain(Kind::Fetch, 6)),
+        ("RELEASE", Header::plain(Kind::Release, 5)),
     ]
 }
 
@@ -68,5 +70,5 @@ fn every_kind_has_its_section() {
         let heading = format!("### {name}, kind {code}\n");
         assert!(WIRE_MD.contains(&heading), "{heading}");
     }
-    assert_eq!(kinds, 14);
+    assert_eq!(kinds, 16);
 }

@@ -230,6 +230,7 @@ fn decode<B: DeserializeOwned>(subject: Subject, arrived: Arrived) -> Result<B, 
         metadata,
         payloads,
         tensors,
+        references: _,
     } = arrived.0;
     let decoded = caught(|| decode_whole(subject, metadata, payloads, tensors));
     decoded.unwrap_or_else(|panic| Err(DecodeError::panicked(subject, &panic)))

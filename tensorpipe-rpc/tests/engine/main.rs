@@ -3,6 +3,7 @@
 
 mod batch;
 mod busy_pipe;
+mod callbacks;
 mod cancel;
 mod chaos;
 mod context;
@@ -13,6 +14,7 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
+mod remote;
 mod services;
 mod shutdown;
 mod small_peers;

@@ -90,7 +90,7 @@ impl Client for InTurns {
                 self.ask(DOWNLOAD, 0).await?;
                 self.receive(UPLOAD).await?;
             }
-            Case::Pipeline => bail!("calls in turns have no {}", self.case.name()),
+            Case::Pipeline | Case::Stream => bail!("calls in turns have no {}", self.case.name()),
         }
         Ok(())
     }
@@ -101,7 +101,7 @@ impl Client for InTurns {
                 self.ask(VERIFY, round).await?;
                 self.stream.read_u64_le().await.context(GONE)?
             }
-            Case::Echo | Case::Paced | Case::Download | Case::Pipeline => {
+            Case::Echo | Case::Paced | Case::Download | Case::Pipeline | Case::Stream => {
                 pattern::mismatch(self.received.body(), round).unwrap_or(ALL_RIGHT)
             }
         };

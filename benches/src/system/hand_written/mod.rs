@@ -43,7 +43,7 @@ impl System for Tokio {
             tokio::spawn(async move {
                 let answered = match plan.case {
                     Case::Pipeline => pipelined::answer(stream, len, plan.sum).await,
-                    Case::Echo | Case::Paced | Case::Upload | Case::Download => {
+                    Case::Echo | Case::Paced | Case::Upload | Case::Download | Case::Stream => {
                         in_turns::answer(stream, len, plan.sum).await
                     }
                 };
@@ -59,7 +59,7 @@ impl System for Tokio {
         stream.enlarge()?;
         Ok(match plan.case {
             Case::Pipeline => Caller::Pipelined(Pipelined::new(stream, &plan)?),
-            Case::Echo | Case::Paced | Case::Upload | Case::Download => {
+            Case::Echo | Case::Paced | Case::Upload | Case::Download | Case::Stream => {
                 Caller::InTurns(InTurns::new(stream, &plan)?)
             }
         })

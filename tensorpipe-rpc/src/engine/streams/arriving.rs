@@ -172,7 +172,7 @@ impl Engine {
         self.send_note(Header::plain(kind, call).to_vec());
     }
 
-    fn send_note(&self, metadata: Vec<u8>) {
+    pub(crate) fn send_note(&self, metadata: Vec<u8>) {
         let encoded = Encoded {
             metadata,
             ..Encoded::default()

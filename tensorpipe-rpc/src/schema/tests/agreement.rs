@@ -49,6 +49,7 @@ const fn method(name: &'static str, signature: &'static str, structure: fn(&mut 
         id: method_id(name),
         signature,
         idempotent: false,
+        promises: false,
         streams: Streams {
             argument: false,
             reply: false,

@@ -126,19 +126,42 @@ async fn several_tensors_go_in_and_whatever_is_made_of_rows_comes_out() {
 }
 
 #[tokio::test]
-async fn a_tensor_that_hides_where_values_tell_calls_apart_is_refused() {
-    over_each(1, async |models| {
-        let client = &models.clients[0];
-        let x = client.hidden(rows(1, 1.0), Hidden(None)).await.unwrap();
-        assert!(are(&x, 1, 1.0));
-        let call = client.hidden(rows(1, 1.0), Hidden(Some(rows(1, 2.0))));
-        let error = call.await.unwrap_err();
-        assert!(matches!(error, CallError::BadArguments(_)), "{error}");
-        let text = error.to_string();
-        assert!(
-            text.contains("`hidden`") && text.contains("an argument of its own"),
-            "{text}"
-        );
+async fn tensors_and_references_that_hide_where_values_tell_calls_apart_are_refused() {
+    over_each(2, async |models| {
+        let [a, b] = [&models.clients[0], &models.clients[1]];
+        let plain = a.hidden(rows(1, 1.0), Hidden::default());
+        assert!(are(&plain.await.unwrap(), 1, 1.0));
+        // The same bytes at both callers, and another value for each.
+        let (x, y) = tokio::try_join!(a.keep(), b.keep()).unwrap();
+        let hide = |tensor, number| Hidden { tensor, number };
+        for call in [
+            a.hidden(rows(1, 1.0), hide(Some(rows(1, 2.0)), None)),
+            a.hidden(rows(1, 1.0), hide(None, Some(x))),
+            b.hidden(rows(1, 1.0), hide(None, Some(y))),
+        ] {
+            let error = call.await.unwrap_err();
+            assert!(matches!(error, CallError::BadArguments(_)), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("`hidden`") && text.contains("an argument of its own"),
+                "{text}"
+            );
+        }
+        assert_eq!(models.stats("hidden").runs, 1);
+        models.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reference_cannot_be_that_of_all_callers() {
+    over_each(2, async |models| {
+        let [a, b] = [&models.clients[0], &models.clients[1]];
+        let (x, y) = tokio::join!(a.reveal(rows(1, 1.0)), b.reveal(rows(1, 1.0)));
+        for answer in [x, y] {
+            let error = answer.unwrap_err();
+            assert!(matches!(error, CallError::BadReply(_)), "{error}");
+        }
         models.is_clean().await;
     })
     .await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorpipe::{Context, ContextBuilder, Tensor};
 use tensorpipe_rpc::batch::{BatchStats, Batches, Cut, Rows};
-use tensorpipe_rpc::{CallContext, Server, ServerLimits, tensor_service};
+use tensorpipe_rpc::{CallContext, Remote, Server, ServerLimits, tensor_service};
 use tokio::sync::Semaphore;
 
 use crate::lab::{AtIt, shm, tcp, until};
@@ -31,9 +31,13 @@ pub(crate) trait Model {
     /// Two at once.
     #[rpc(batch(max_size = 1, max_wait = "0s", concurrency = 2))]
     async fn two(&self, x: Tensor) -> Vec<Tensor>;
-    /// By the value of what hides a tensor.
+    /// By the value of what may hide a tensor or a reference.
     #[rpc(batch(max_size = 1, max_wait = "0s"))]
     async fn hidden(&self, x: Tensor, hidden: Hidden) -> Tensor;
+    /// Returns what hides a reference.
+    #[rpc(batch(max_size = 2, max_wait = "1000s"))]
+    async fn reveal(&self, x: Tensor) -> Hidden;
+    async fn keep(&self) -> Remote<u64>;
     async fn plain(&self, x: Tensor) -> Tensor;
 }
 
@@ -54,8 +58,17 @@ impl Rows for Labelled {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Hidden(pub(crate) Option<Tensor>);
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Hidden {
+    pub(crate) tensor: Option<Tensor>,
+    pub(crate) number: Option<Remote<u64>>,
+}
+
+impl Rows for Hidden {
+    fn cut(&self, _: &mut Cut) -> Self {
+        self.clone()
+    }
+}
 
 /// In `scale`, the value of a row that makes the whole batch fail.
 pub(crate) const ERROR: f32 = -1.0;
@@ -145,6 +158,18 @@ impl Model for Machine {
 
     async fn hidden(&self, x: Tensor, _: Hidden) -> Tensor {
         x
+    }
+
+    async fn reveal(&self, _: Tensor) -> Hidden {
+        let number = Some(Remote::new(7));
+        Hidden {
+            number,
+            ..Hidden::default()
+        }
+    }
+
+    async fn keep(&self) -> Remote<u64> {
+        Remote::new(7)
     }
 
     async fn plain(&self, x: Tensor) -> Tensor {

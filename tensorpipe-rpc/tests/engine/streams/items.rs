@@ -43,7 +43,7 @@ async fn a_stream_as_an_argument_comes_whole() {
     over_each(async |banks| {
         for to in [0u64, 1, 64, 65, 5000] {
             let sum = banks.client.sum(stream::iter(0..to)).await.unwrap();
-            assert_eq!(sum, (0..to).sum());
+            assert_eq!(sum, (0..to).sum::<u64>());
         }
         // Made bit by bit, as by a loader of data.
         let slow = stream::iter(0..5).then(async |i| {
@@ -86,7 +86,7 @@ async fn many_streams_share_a_connection() {
                 let counted = client.count(500 + i).map(Result::unwrap);
                 assert_eq!(counted.count().await as u64, 500 + i);
                 let sum = client.sum(stream::iter(0..300 + i)).await.unwrap();
-                assert_eq!(sum, (0..300 + i).sum());
+                assert_eq!(sum, (0..300 + i).sum::<u64>());
             }
         });
         futures_util::future::join_all(streams).await;

@@ -1,0 +1,142 @@
+//! References in calls and replies: what is given away, asked for and let go of.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorpipe::Incoming;
+
+use super::serving::Admitted;
+use super::{Body, CallSlot, Engine, Outgoing};
+use crate::caught::caught;
+use crate::client::DEFAULT_DEADLINE;
+use crate::codec::Encoded;
+use crate::context::CallContext;
+use crate::error::CallError;
+use crate::header::{FailureCode, Header, Kind};
+use crate::remote::{Handle, UNRESOLVED};
+
+impl Engine {
+    /// Asks the peer something about a reference, which is kept until it has answered.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        kind: Kind,
+        body: &[u8],
+        about: Arc<Handle>,
+    ) -> Result<(Arc<Self>, Arc<CallSlot>), CallError> {
+        let left = CallContext::current().and_then(|outer| outer.time_left());
+        let after = left.map_or(DEFAULT_DEADLINE, |left| left.min(DEFAULT_DEADLINE));
+        if after.is_zero() {
+            return Err(CallError::Deadline { after });
+        }
+        let id = self.calls.next_id();
+        let mut metadata = Header::plain(kind, id).to_vec();
+        let header_len = metadata.len();
+        metadata.extend_from_slice(body);
+        let slot = self.call(Outgoing {
+            id,
+            encoded: Encoded {
+                metadata,
+                ..Encoded::default()
+            },
+            header_len,
+            deadline: Instant::now().checked_add(after).map(|at| (at, after)),
+            streams: None,
+            pins: vec![about],
+        });
+        Ok((self.clone(), slot))
+    }
+
+    /// Nobody here refers any more to what the reply to `call` brought, or will bring: one reference, or all.
+    pub(crate) fn release(&self, call: u64, index: Option<u32>) {
+        if let Some(slot) = self.calls.find(call)
+            && slot.is_orphan()
+        {
+            // It was under way for the reference alone.
+            self.cancel(&slot);
+        }
+        let mut metadata = Header::plain(Kind::Release, call).to_vec();
+        if let Some(index) = index {
+            metadata.extend_from_slice(&index.to_le_bytes());
+        }
+        self.send_note(metadata);
+    }
+
+    /// The peer does not refer to something any more.
+    pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
+        let body = incoming.descriptor().metadata.get(header.len..);
+        let index = match body {
+            Some([]) => None,
+            Some(body) => match body.first_chunk() {
+                Some(index) => Some(u32::from_le_bytes(*index)),
+                None => return incoming.refuse("a release is cut short"),
+            },
+            None => return incoming.refuse("a release is cut short"),
+        };
+        let _ = incoming.accept();
+        self.owned.release(header.call, index);
+    }
+
+    /// Answers with a copy of what a reference refers to.
+    pub(super) fn fetch(self: &Arc<Self>, id: u64, admitted: Admitted, body: &Body) {
+        let call = admitted.header.call;
+        let reference = body.metadata.split_first_chunk::<8>();
+        let Some((of, Some(index))) = reference.map(|(of, index)| (of, index.first_chunk())) else {
+            let text = "which reference is cut short".to_owned();
+            return self.reply_failure(call, FailureCode::BadArguments, text);
+        };
+        let (of, index) = (u64::from_le_bytes(*of), u32::from_le_bytes(*index));
+        if !self.owned.is_pending(of) {
+            return self.fetch_now(call, of, index);
+        }
+        self.when_ended(id, admitted, vec![of], move |engine, admitted| {
+            engine.fetch_now(admitted.header.call, of, index);
+        });
+    }
+
+    fn fetch_now(&self, call: u64, of: u64, index: u32) {
+        let Some(referent) = self.owned.find_at(of, index) else {
+            return self.reply_failure(call, FailureCode::Unresolved, UNRESOLVED.to_owned());
+        };
+        match caught(|| referent.fetched()) {
+            Ok(Some(reply)) => self.reply(call, None, reply),
+            Ok(None) => {
+                let text = "the value does not travel: call a method of its owner's with it";
+                self.reply_failure(call, FailureCode::Unresolved, text.to_owned());
+            }
+            Err(panic) => self.reply_panic(call, panic),
+        }
+    }
+
+    /// Goes on with a call when those that it waits for have ended.
+    pub(super) fn when_ended(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        calls: Vec<u64>,
+        go_on: impl FnOnce(&Arc<Self>, Admitted) + Send + 'static,
+    ) {
+        let engine = self.clone();
+        self.note_running(id, &admitted.context);
+        self.pipe.runtime().spawn(async move {
+            let context = admitted.context.clone();
+            let ended = async {
+                for call in calls {
+                    engine.owned.ended(call).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = context.cancelled() => {
+                    engine.ran(id);
+                    if !context.was_given_up() {
+                        engine.reply_late(admitted.header.call);
+                    }
+                }
+                () = ended => {
+                    engine.ran(id);
+                    go_on(&engine, admitted);
+                }
+            }
+        });
+    }
+}

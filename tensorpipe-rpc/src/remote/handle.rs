@@ -1,0 +1,68 @@
+//! The holder's end of a reference.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use super::Id;
+use crate::call::Call;
+use crate::engine::Engine;
+use crate::header::Kind;
+use crate::schema::{Method, Streams};
+
+/// A value at the other end of a connection. When it is dropped the owner is told to let go of it.
+pub(crate) struct Handle {
+    engine: Arc<Engine>,
+    pub(super) id: Id,
+}
+
+/// What fetching is called in errors.
+pub(crate) static FETCH: Method = Method {
+    name: "fetch",
+    id: 0,
+    signature: "async fn fetch(&self) -> T",
+    idempotent: true,
+    promises: false,
+    streams: Streams {
+        argument: false,
+        reply: false,
+    },
+    structure: |_| {},
+};
+
+impl Handle {
+    pub(super) fn new(engine: Arc<Engine>, id: Id) -> Self {
+        Self { engine, id }
+    }
+
+    /// The reference that a call will return.
+    pub(crate) fn promised(engine: Arc<Engine>, call: u64) -> Self {
+        Self::new(engine, Id { call, index: 0 })
+    }
+
+    /// Whether it came over the connection whose engine is at this address.
+    pub(super) fn is_of(&self, engine: usize) -> bool {
+        Arc::as_ptr(&self.engine).addr() == engine
+    }
+
+    pub(super) fn fetch<T: DeserializeOwned>(self: &Arc<Self>) -> Call<T> {
+        let mut body = self.id.call.to_le_bytes().to_vec();
+        body.extend_from_slice(&self.id.index.to_le_bytes());
+        let made = self.engine.ask(Kind::Fetch, &body, self.clone());
+        Call::of_value(&FETCH, made)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.engine.release(self.id.call, Some(self.id.index));
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Id { call, index } = self.id;
+        write!(f, "{call}/{index} at {}", self.engine.pipe.peer_name())
+    }
+}

@@ -1,0 +1,225 @@
+//! References to values that stay where they were computed.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! use tensorpipe::Tensor;
+//! use tensorpipe_rpc::{Remote, Server, tensor_service};
+//!
+//! #[tensor_service]
+//! trait Model {
+//!     /// The features stay at the server.
+//!     async fn encode(&self, image: Tensor) -> Remote<Tensor>;
+//!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, String>;
+//! }
+//!
+//! struct Sums;
+//!
+//! impl Model for Sums {
+//!     async fn encode(&self, image: Tensor) -> Remote<Tensor> {
+//!         Remote::new(image)
+//!     }
+//!
+//!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, String> {
+//!         let features = features.here().map_err(|error| error.to_string())?;
+//!         let features = features.as_slice::<f32>().map_err(|error| error.to_string())?;
+//!         Ok(features.iter().sum::<f32>() as u32)
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder().service(ModelService::new(Sums)).listen("tcp://127.0.0.1:0").await?;
+//! let client = ModelClient::connect(server.url().to_string()).await?;
+//! let image = Tensor::from(vec![1f32, 2.0]);
+//!
+//! // Both calls leave at once: the second names the first's result before it is there.
+//! let features = client.encode(&image);
+//! assert_eq!(client.classify(&features).await?, 3);
+//!
+//! // Or with the reference itself, as often as one likes.
+//! let features = features.await?;
+//! assert_eq!(client.classify(&features).await?, 3);
+//! assert_eq!(features.fetch().await?.as_slice::<f32>()?, [1.0, 2.0]);
+//! // Dropped: the server lets go of it.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - A reference belongs to the connection that it came over: when that ends, its owner lets go of the value, and what is
+//!   done with the reference fails with [`CallError::Connection`](crate::CallError::Connection).
+//! - A call that was given the result of another one is run when that has ended, with
+//!   [`CallError::Unresolved`](crate::CallError::Unresolved) if it has failed. It takes the first one's [`Call`](crate::Call) by
+//!   reference; dropping that does not cancel the call any more.
+//! - A method whose result is to be used so has the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
+
+mod handle;
+mod owned;
+mod promise;
+mod scope;
+
+pub(crate) use handle::{FETCH, Handle};
+pub(crate) use owned::{Owned, Pending, Referent};
+pub(crate) use promise::{put_references, split_waits};
+pub(crate) use scope::{Encoding, UNRESOLVED, decoding, encoding, references_met};
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use crate::call::Call;
+use crate::error::CallError;
+use scope::Found;
+
+/// A reference to a value, here or at the other end of a connection. Cheap to clone; the owner lets go of the value when the
+/// last clone at the other end is dropped.
+///
+/// What a method of a service trait returns to keep a value where it is, and takes to have it back. See
+/// [the module's documentation](self).
+pub struct Remote<T> {
+    place: Place<T>,
+}
+
+enum Place<T> {
+    /// In this process.
+    Here(Arc<T>, Arc<dyn Referent>),
+    /// At the other end of a connection.
+    There(Arc<Handle>),
+    /// Read by something that knows of no connection.
+    Nowhere,
+}
+
+/// The value of a [`Remote`] is not in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the value is in another process: fetch it, or call a method there with the reference")]
+pub struct Elsewhere;
+
+/// Which value: the call whose reply brought the reference, and its place in that reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Id {
+    pub(crate) call: u64,
+    pub(crate) index: u32,
+}
+
+/// A reference on the wire: whose it is, and which.
+type Wire = (u8, u64, u32);
+
+/// The reference belongs to whoever sent it.
+const MINE: u8 = 0;
+
+/// The reference belongs to whoever receives it.
+const YOURS: u8 = 1;
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
+    /// A reference to `value`, which stays here until nobody refers to it. Whoever has it can fetch the value.
+    pub fn new(value: T) -> Self {
+        let value = Arc::new(value);
+        let place = Place::Here(value.clone(), Arc::new(owned::Fetched(value)));
+        Self { place }
+    }
+
+    /// The value itself: a copy, from wherever it is. The call is on its way from now on; dropping it cancels it.
+    pub fn fetch(&self) -> Call<T> {
+        match &self.place {
+            Place::Here(value, _) => Call::of_copy(&**value),
+            Place::There(handle) => handle.fetch(),
+            Place::Nowhere => Call::failed(CallError::Unresolved(NOWHERE.into())),
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Remote<T> {
+    /// A reference to a value that does not travel: only methods of its owner's can use it.
+    pub fn fixed(value: T) -> Self {
+        let value = Arc::new(value);
+        let place = Place::Here(value.clone(), Arc::new(owned::Fixed(value)));
+        Self { place }
+    }
+
+    /// The value, in the process that owns it.
+    ///
+    /// # Errors
+    /// [`Elsewhere`] in another one.
+    pub fn here(&self) -> Result<Arc<T>, Elsewhere> {
+        match &self.place {
+            Place::Here(value, _) => Ok(value.clone()),
+            Place::There(_) | Place::Nowhere => Err(Elsewhere),
+        }
+    }
+}
+
+impl<T> Remote<T> {
+    /// The same reference, taken to be to a value of another type: `None` where the value is here. Its owner looks at the type
+    /// when it is used.
+    #[doc(hidden)]
+    pub fn cast<U>(self) -> Remote<U> {
+        let place = match self.place {
+            Place::There(handle) => Place::There(handle),
+            Place::Here(..) | Place::Nowhere => Place::Nowhere,
+        };
+        Remote { place }
+    }
+}
+
+const NOWHERE: &str = "this reference was read outside of a call: it refers to nothing";
+
+impl<T> Clone for Remote<T> {
+    fn clone(&self) -> Self {
+        let place = match &self.place {
+            Place::Here(value, referent) => Place::Here(value.clone(), referent.clone()),
+            Place::There(handle) => Place::There(handle.clone()),
+            Place::Nowhere => Place::Nowhere,
+        };
+        Self { place }
+    }
+}
+
+impl<T> fmt::Debug for Remote<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Here(..) => f.write_str("Remote(here)"),
+            Place::There(handle) => write!(f, "Remote({handle:?})"),
+            Place::Nowhere => f.write_str("Remote(nowhere)"),
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Serialize for Remote<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let wire: Result<Wire, &str> = match &self.place {
+            Place::Here(_, referent) => {
+                scope::export(referent).map(|(call, index)| (MINE, call, index))
+            }
+            Place::There(handle) => scope::send_back(handle).map(|id| (YOURS, id.call, id.index)),
+            Place::Nowhere => Err(NOWHERE),
+        };
+        wire.map_err(ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<'de, T: Send + Sync + 'static> Deserialize<'de> for Remote<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (whose, call, index) = Wire::deserialize(deserializer)?;
+        let id = Id { call, index };
+        let found = match whose {
+            MINE => scope::import(id),
+            YOURS => scope::own(id),
+            _ => Err("a reference of an unknown kind"),
+        };
+        let place = match found.map_err(de::Error::custom)? {
+            Found::There(handle) => Place::There(handle),
+            Found::Here(referent) => {
+                let value = referent.clone().value().downcast::<T>();
+                let value = value.map_err(|_| {
+                    let what = std::any::type_name::<T>();
+                    de::Error::custom(format_args!("the reference is not to a `{what}`"))
+                })?;
+                Place::Here(value, referent)
+            }
+            Found::Nothing => Place::Nowhere,
+        };
+        Ok(Self { place })
+    }
+}

@@ -1,0 +1,227 @@
+//! The owner's end: values that the other end of a connection refers to, and those that calls under way will leave.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+
+use super::Id;
+use crate::caught::caught;
+use crate::codec::Reply;
+use crate::lock::lock;
+
+/// A value that somebody may refer to.
+pub(crate) trait Referent: Send + Sync {
+    fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+
+    /// A copy of it, for whoever fetches it. `None` if it does not travel.
+    fn fetched(&self) -> Option<Reply>;
+}
+
+impl fmt::Debug for dyn Referent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Referent")
+    }
+}
+
+/// A value that can be fetched.
+pub(super) struct Fetched<T>(pub(super) Arc<T>);
+
+/// A value that cannot.
+pub(super) struct Fixed<T>(pub(super) Arc<T>);
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Referent for Fetched<T> {
+    fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self.0.clone()
+    }
+
+    fn fetched(&self) -> Option<Reply> {
+        Some(Reply::of(&*self.0))
+    }
+}
+
+impl<T: Send + Sync + 'static> Referent for Fixed<T> {
+    fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self.0.clone()
+    }
+
+    fn fetched(&self) -> Option<Reply> {
+        None
+    }
+}
+
+/// What one connection's peer refers to.
+#[derive(Default)]
+pub(crate) struct Owned {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the call whose reply gave them away.
+    values: FxHashMap<u64, Vec<Option<Arc<dyn Referent>>>>,
+    /// How many there are.
+    count: usize,
+    /// Calls under way whose results may be referred to already.
+    pending: FxHashMap<u64, Arc<Gate>>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Gate {
+    ended: AtomicBool,
+    told: Notify,
+    /// Nobody refers to its result any more.
+    unwanted: AtomicBool,
+}
+
+/// A call under way whose result may be referred to already. Dropped when it has ended.
+pub(crate) struct Pending {
+    owned: Arc<Owned>,
+    call: u64,
+}
+
+impl Owned {
+    /// References there are.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.table).count
+    }
+
+    /// The reply to `call` gives these away. `false` if there is no room for so many.
+    pub(crate) fn give(&self, call: u64, exports: Vec<Arc<dyn Referent>>, limit: usize) -> bool {
+        let refused = {
+            let mut table = lock(&self.table);
+            let unwanted = table
+                .pending
+                .get(&call)
+                .is_some_and(|gate| gate.unwanted.load(Ordering::Acquire));
+            if unwanted || table.closed {
+                // Nobody can refer to them.
+                drop(table);
+                drop_quietly(exports);
+                return true;
+            }
+            if table.count + exports.len() > limit || table.values.contains_key(&call) {
+                Some(exports)
+            } else {
+                table.count += exports.len();
+                let exports = exports.into_iter().map(Some).collect();
+                table.values.insert(call, exports);
+                None
+            }
+        };
+        refused.map(drop_quietly).is_none()
+    }
+
+    pub(super) fn find(&self, id: Id) -> Option<Arc<dyn Referent>> {
+        let table = lock(&self.table);
+        table.values.get(&id.call)?.get(id.index as usize)?.clone()
+    }
+
+    /// The same, for a message of the peer's.
+    pub(crate) fn find_at(&self, call: u64, index: u32) -> Option<Arc<dyn Referent>> {
+        self.find(Id { call, index })
+    }
+
+    /// Nobody refers any more to what the reply to `call` gave away: one of them, or all.
+    pub(crate) fn release(&self, call: u64, index: Option<u32>) {
+        let mut released = Vec::new();
+        {
+            let mut table = lock(&self.table);
+            if let Some(gate) = table.pending.get(&call) {
+                gate.unwanted.store(true, Ordering::Release);
+            }
+            let Some(values) = table.values.get_mut(&call) else {
+                return;
+            };
+            match index {
+                Some(index) => {
+                    released.extend(values.get_mut(index as usize).and_then(Option::take));
+                }
+                None => released.extend(values.iter_mut().filter_map(Option::take)),
+            }
+            if values.iter().all(Option::is_none) {
+                table.values.remove(&call);
+            }
+            table.count -= released.len();
+        }
+        drop_quietly(released);
+    }
+
+    /// The connection has ended.
+    pub(crate) fn close(&self) {
+        let (values, pending) = {
+            let mut table = lock(&self.table);
+            table.closed = true;
+            table.count = 0;
+            (
+                std::mem::take(&mut table.values),
+                std::mem::take(&mut table.pending),
+            )
+        };
+        for gate in pending.values() {
+            gate.open();
+        }
+        drop_quietly(values);
+    }
+
+    /// A call begins whose result may be referred to before it is there.
+    pub(crate) fn begin(self: &Arc<Self>, call: u64) -> Pending {
+        let before = lock(&self.table).pending.insert(call, Arc::default());
+        if let Some(gate) = before {
+            // A peer that uses a number twice.
+            gate.open();
+        }
+        Pending {
+            owned: self.clone(),
+            call,
+        }
+    }
+
+    /// Whether a call is under way.
+    pub(crate) fn is_pending(&self, call: u64) -> bool {
+        lock(&self.table).pending.contains_key(&call)
+    }
+
+    /// Waits until a call has ended. Cancel safe.
+    pub(crate) async fn ended(&self, call: u64) {
+        let Some(gate) = lock(&self.table).pending.get(&call).cloned() else {
+            return;
+        };
+        let told = gate.told.notified();
+        if !gate.ended.load(Ordering::Acquire) {
+            told.await;
+        }
+    }
+}
+
+impl Gate {
+    fn open(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let gate = lock(&self.owned.table).pending.remove(&self.call);
+        if let Some(gate) = gate {
+            gate.open();
+        }
+    }
+}
+
+/// A value whose drop panics harms nobody else.
+fn drop_quietly<T>(values: T) {
+    if let Err(panic) = caught(|| drop(values)) {
+        tracing::warn!(
+            panic,
+            "a value that was referred to panicked while it was dropped"
+        );
+    }
+}
