@@ -70,7 +70,7 @@
 //! - What the method does as a whole happens to every call of the batch: its `Err`, its panic, and, as
 //!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows.
 //! - The handler's [`CallContext`] is the batch's: the deadline is the latest of its callers', cancelled
-//!   means that all have gone; peer, route, pool and trace are those of the first call.
+//!   means that all have gone; peer, connection, route, pool and trace are those of the first call.
 //! - Calls that wait count as under way: limits and the drain of a shutdown apply to them.
 //!
 //! [`CallContext`]: crate::CallContext

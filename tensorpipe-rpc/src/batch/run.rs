@@ -48,6 +48,11 @@ pub(super) async fn run(run: Run) {
             Err(misuse) => gathered.all(&Reply::overloaded(misuse.to_string())),
         }
     });
+    tracing::trace!(
+        method = ending.method(),
+        calls = answers.len(),
+        "a batch runs"
+    );
     let begun = Instant::now();
     let replies = match to_end(&context, work).await {
         Ended::Cancelled => return,
