@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(LimitsArguments),
+    /// Measure a rendezvous: from send to receive, within this process and to a second one.
+    Rendezvous(RendezvousArguments),
     /// Measure calls that are given the results of others: awaited one by one, and all made at once.
     Chain(Chain),
     /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
@@ -47,6 +49,9 @@ pub(crate) enum Command {
     /// The second process of `batch`.
     #[command(hide = true)]
     ServeBatch,
+    /// The other end of a rendezvous.
+    #[command(hide = true)]
+    RendezvousPeer,
     /// The process that is killed.
     #[command(hide = true)]
     SoakPeer,
@@ -177,6 +182,15 @@ pub(crate) struct Chain {
     /// Lengths of chains.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) calls: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RendezvousArguments {
+    /// Receives under way at any time, in the rows that count values a second.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) in_flight: u32,
     #[command(flatten)]
     pub(crate) options: Options,
 }

@@ -7,9 +7,10 @@
 //! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
 //! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
+//! rendezvous  values sent and received by name     its own two ends
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
 //! batch    many clients of one model          with and without #[rpc(batch(..))]
-//! commands pipe, rpc, baseline, compare, idle, limits, targets, chain, batch, soak
+//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, batch, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
@@ -27,6 +28,7 @@ mod peer;
 mod plan;
 mod processor;
 mod progress;
+mod rendezvous;
 mod report;
 mod size;
 mod soak;
@@ -50,6 +52,8 @@ fn main() -> ExitCode {
         Command::Targets(arguments) => commands::targets::run(&arguments),
         Command::Chain(arguments) => commands::chain::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
+        Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments),
+        Command::RendezvousPeer => rendezvous::play(),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),
         Command::ServeBatch => batch::serve(),

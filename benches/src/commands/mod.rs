@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod idle;
 pub(crate) mod limits;
 pub(crate) mod ours;
+pub(crate) mod rendezvous;
 mod rows;
 pub(crate) mod soak;
 pub(crate) mod targets;

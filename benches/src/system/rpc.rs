@@ -290,11 +290,7 @@ impl Client for Caller {
     }
 
     fn calls_per_round(&self) -> u64 {
-        match self.case {
-            Case::Pipeline => PIPELINED,
-            Case::Stream => streamed(self.bytes),
-            _ => 1,
-        }
+        self.case.calls_per_round(self.bytes)
     }
 
     fn route(&self) -> Route {

@@ -95,22 +95,19 @@ impl EmbedderClient {
             .await?;
         ::core::result::Result::Ok(Self { handle })
     }
-    /// Uses a connection that is there already: several clients may share one.
+    /// Uses a `Connection` or `Replicas` that are there already: several clients may share them.
     ///
     /// # Errors
     ///
-    /// When the connection is closed or its server has no such service.
+    /// When it is closed, or no server there has such a service.
     pub async fn on(
-        connection: &::tensorpipe_rpc::__private::Connection,
+        target: &dyn ::tensorpipe_rpc::__private::Target,
     ) -> ::core::result::Result<Self, ::tensorpipe_rpc::__private::ConnectError> {
-        let handle = ::tensorpipe_rpc::__private::ClientHandle::on(
-                connection,
-                Self::SCHEMA,
-            )
+        let handle = ::tensorpipe_rpc::__private::ClientHandle::on(target, Self::SCHEMA)
             .await?;
         ::core::result::Result::Ok(Self { handle })
     }
-    /// The connection that the calls are made on.
+    /// The connection that the calls are made on; of replicas, the one that had the service first.
     #[must_use]
     pub fn connection(&self) -> &::tensorpipe_rpc::__private::Connection {
         self.handle.connection()

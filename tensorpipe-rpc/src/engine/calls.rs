@@ -57,6 +57,8 @@ pub(crate) struct Calls {
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
+    /// Tells the one that waits for it that the pipe has ended, or that the peer handles no further calls.
+    pub(crate) over: Notify,
 }
 
 #[derive(Default)]
@@ -102,6 +104,12 @@ impl Calls {
     /// The peer handles what it has been asked for, and nothing further.
     pub(super) fn draining(&self) {
         self.draining.store(true, Ordering::Release);
+        self.over.notify_one();
+    }
+
+    /// Whether the peer has said that it handles no further calls.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
     }
 
     /// A call that waits for its answer.
@@ -171,6 +179,7 @@ impl Calls {
         let reading = std::mem::take(&mut self.table().reading);
         // Not under the lock: a call may be the last to hold a reference.
         drop(reading);
+        self.over.notify_one();
     }
 }
 
@@ -185,7 +194,7 @@ impl Engine {
             streams,
             pins,
         } = outgoing;
-        if self.calls.draining.load(Ordering::Acquire) {
+        if self.calls.is_draining() {
             let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins));
             slot.complete(Outcome::Failed(CallError::ShuttingDown));
             return slot;

@@ -14,7 +14,7 @@ mod slot;
 mod streams;
 
 pub(crate) use calls::{Outcome, Outgoing};
-pub(crate) use envelope::{Body, to_body, to_message};
+pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;

@@ -20,10 +20,13 @@ enum Scope {
     Decoding(Decoding),
 }
 
+/// The connection of the first reference that is met.
+pub(crate) const ANY: usize = 0;
+
 /// What an encoding for one connection has met.
 #[derive(Default)]
 pub(crate) struct Encoding {
-    /// Which connection: the address of its engine, compared only.
+    /// Which connection: the address of its engine, compared only. [`ANY`] until a reference says.
     engine: usize,
     /// The call whose reply it is. Arguments give nothing away.
     reply_to: Option<u64>,
@@ -132,7 +135,8 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
         Scope::Encoding(encoding) if encoding.reply_to.is_some() => Err(
             "a reference of the caller's own can be an argument, not what a method returns to it",
         ),
-        Scope::Encoding(encoding) if handle.is_of(encoding.engine) => {
+        Scope::Encoding(encoding) if encoding.engine == ANY || handle.is_of(encoding.engine) => {
+            encoding.engine = handle.address();
             encoding.pins.push(handle.clone());
             Ok(handle.id)
         }

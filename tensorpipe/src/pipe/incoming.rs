@@ -37,8 +37,17 @@ impl Arrival {
 
     /// Whether all its bytes are here.
     pub(super) fn is_whole(&self) -> bool {
-        let eager: usize = self.eager.iter().map(|(_, buffer)| buffer.len()).sum();
-        self.descriptor.byte_len() == eager as u64
+        self.descriptor.byte_len() == self.eager_len() as u64
+    }
+
+    /// Bytes of what is here, roughly.
+    pub(super) fn weight(&self) -> usize {
+        let parts = self.descriptor.payloads.len() + self.descriptor.tensors.len();
+        self.descriptor.metadata.len() + self.eager_len() + 64 * parts
+    }
+
+    fn eager_len(&self) -> usize {
+        self.eager.iter().map(|(_, buffer)| buffer.len()).sum()
     }
 
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
@@ -196,11 +205,7 @@ impl Incoming {
             let mut places = Vec::new();
             let mut own = Vec::new();
             for (part, place) in plan.places {
-                let op = OpId {
-                    message: id,
-                    part,
-                    outgoing: false,
-                };
+                let op = OpId::incoming(id, part);
                 match (shared.state.bulk_channel(id, part), place) {
                     // Its bytes are here or on their way into pooled memory: copied in the end.
                     (None | Some((_, true)), Place::Into(dest)) => places.push((part, dest)),

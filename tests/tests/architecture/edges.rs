@@ -175,6 +175,17 @@ const RPC: &[(&str, &[&str])] = &[
             "call", "codec", "context", "engine", "error", "header", "schema",
         ],
     ),
+    // On top of calls: a service of the library's own, and its clients.
+    (
+        "rendezvous",
+        &[
+            "call::Call",
+            "client",
+            "context::CallContext",
+            "error",
+            "service::Service",
+        ],
+    ),
     // Not shipped: what a fuzz target runs.
     (
         "fuzzing",
