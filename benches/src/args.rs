@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Compare(Compare),
     /// Measure what this project aims at, and say what is met: one table for a report.
     Targets(Targets),
+    /// Measure what gathering the calls of many clients is worth: a method with a fixed cost for each run, batched and not.
+    Batch(Batch),
     /// Measure the processor time and memory of an idle server with open connections.
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
@@ -44,6 +46,9 @@ pub(crate) enum Command {
     /// The second process.
     #[command(hide = true)]
     Serve,
+    /// The second process of `batch`.
+    #[command(hide = true)]
+    ServeBatch,
     /// The other end of a rendezvous.
     #[command(hide = true)]
     RendezvousPeer,
@@ -119,6 +124,29 @@ pub(crate) struct Targets {
     /// Only try that everything works: one short run each, tensors of 1 MiB at most. The figures mean nothing.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Batch {
+    /// Clients at once, each with a connection of its own and one call under way.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64",
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) clients: Vec<u32>,
+    /// What a run of the model takes, however many rows it has, in microseconds.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) cost_us: u64,
+    /// Length of each measurement in seconds, after a warm-up.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// What carries the bytes: tcp or shm.
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    pub(crate) transport: Transport,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    pub(crate) runtime: Flavor,
     /// Print one JSON object per line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

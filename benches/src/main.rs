@@ -9,13 +9,15 @@
 //! report   rows -> table or JSON lines
 //! rendezvous  values sent and received by name     its own two ends
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, soak
+//! batch    many clients of one model          with and without #[rpc(batch(..))]
+//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, batch, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
 
 mod args;
 mod awake;
+mod batch;
 mod commands;
 mod cores;
 mod limits;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Rpc(arguments) => commands::ours::rpc(&arguments),
         Command::Baseline(arguments) => commands::baseline::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Batch(arguments) => commands::batch::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::RendezvousPeer => rendezvous::play(),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),
+        Command::ServeBatch => batch::serve(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

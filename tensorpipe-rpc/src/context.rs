@@ -30,8 +30,8 @@ pub struct CallContext {
 }
 
 pub(crate) struct Inner {
-    /// The caller's number for it.
-    call: u64,
+    /// The caller's number for it; a batch has none.
+    call: Option<u64>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
@@ -83,14 +83,14 @@ pub(crate) struct CancelState {
 
 impl CallContext {
     pub(crate) fn new(
-        call: u64,
+        call: impl Into<Option<u64>>,
         deadline: Option<Instant>,
         trace: TraceContext,
         caller: Arc<Caller>,
         streams: Option<Arc<CallStreams>>,
     ) -> Self {
         let inner = Inner {
-            call,
+            call: call.into(),
             deadline,
             trace,
             caller,
@@ -187,6 +187,30 @@ impl CallContext {
     }
 }
 
+/// Of calls that are handled as one.
+impl CallContext {
+    /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
+    pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
+        let Inner { trace, caller, .. } = &*self.inner;
+        Self::new(None, deadline, *trace, caller.clone(), None)
+    }
+
+    /// The runtime of its connection.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.inner.caller.runtime
+    }
+
+    /// Says that nobody waits any more.
+    pub(crate) fn cancel(&self) {
+        self.inner.cancel.set();
+    }
+
+    /// For the handler's task alone.
+    pub(crate) fn poll_cancelled(&self, cx: &Context<'_>) -> Poll<()> {
+        self.inner.cancel.poll(cx)
+    }
+}
+
 impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallContext")
@@ -238,7 +262,7 @@ impl CancelState {
 pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
     let call = CURRENT.try_with(|context| {
         let engine = context.inner.caller.engine.get()?;
-        Some((engine.as_ptr().addr(), context.inner.call))
+        Some((engine.as_ptr().addr(), context.inner.call?))
     });
     match call {
         Ok(Some((engine, call))) => encoding(engine, Some(call), encode),

@@ -76,6 +76,7 @@
 //!   happen; [`CallError::may_have_run`] says whether the method may have had an effect. A panic in a handler is
 //!   that call's error.
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
+//! - **Batches.** Calls of many clients can be handled as one: [`batch`].
 //! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
 //!   there: [`remote`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
@@ -117,6 +118,7 @@
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
+pub mod batch;
 pub mod codec;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -215,6 +217,7 @@ pub use tensorpipe_macros::tensor_service;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::__tarpc_stub as tarpc_stub;
+    pub use crate::batch::{BatchKey, BatchedMethod, Batches};
     pub use crate::call::Call;
     pub use crate::client::{ClientHandle, Connection, Target};
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};

@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share: choosing systems and measuring one row.
 
 pub(crate) mod baseline;
+pub(crate) mod batch;
 pub(crate) mod chain;
 pub(crate) mod compare;
 pub(crate) mod idle;

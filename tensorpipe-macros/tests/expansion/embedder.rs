@@ -10,6 +10,14 @@ pub trait Embedder: ::core::marker::Send + ::core::marker::Sync + 'static + Debu
     > + ::core::marker::Send;
     #[cfg(feature = "gpu")]
     fn warm(&self) -> impl ::core::future::Future<Output = ()> + ::core::marker::Send;
+    fn encode(
+        &self,
+        ids: Tensor,
+        layer: u32,
+        context: &CallContext,
+    ) -> impl ::core::future::Future<
+        Output = Result<Tensor, Refused>,
+    > + ::core::marker::Send;
     #[deprecated]
     fn size(
         &self,
@@ -163,6 +171,35 @@ impl EmbedderClient {
                 },
             },
             ::tensorpipe_rpc::__private::Method {
+                name: "encode",
+                id: ::tensorpipe_rpc::__private::method_id("encode"),
+                signature: "async fn encode(&self, ids: Tensor, layer: u32) -> Result<Tensor, Refused>",
+                idempotent: false,
+                promises: false,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: false,
+                    reply: false,
+                },
+                structure: |tracer| {
+                    tracer
+                        .argument::<
+                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >("ids");
+                    tracer
+                        .argument::<
+                            <u32 as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >("layer");
+                    tracer
+                        .returns::<
+                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >();
+                    tracer
+                        .error::<
+                            <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >();
+                },
+            },
+            ::tensorpipe_rpc::__private::Method {
                 name: "size",
                 id: ::tensorpipe_rpc::__private::method_id("size"),
                 signature: "async fn size(&self, type: Vec<u8>) -> u64",
@@ -239,6 +276,27 @@ impl EmbedderClient {
                 (),
             >(&Self::SCHEMA.methods[1usize], |_| { ::core::result::Result::Ok(()) })
     }
+    /// Calls [`Embedder::encode`] on the server.
+    pub fn encode(
+        &self,
+        ids: impl ::tensorpipe_rpc::__private::Argument<Tensor>,
+        layer: impl ::tensorpipe_rpc::__private::Argument<u32>,
+    ) -> ::tensorpipe_rpc::__private::Call<Tensor, Refused> {
+        self.handle
+            .call_result::<
+                <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+            >(
+                &Self::SCHEMA
+                    .methods[1usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
+                |arguments| {
+                    arguments.push("ids", &ids)?;
+                    arguments.push("layer", &layer)?;
+                    ::core::result::Result::Ok(())
+                },
+            )
+    }
     /// Calls [`Embedder::size`] on the server.
     #[deprecated]
     pub fn size(
@@ -250,7 +308,7 @@ impl EmbedderClient {
                 <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
             >(
                 &Self::SCHEMA
-                    .methods[1usize
+                    .methods[2usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
                 |arguments| {
                     arguments.push("type", &r#type)?;
@@ -272,7 +330,7 @@ impl EmbedderClient {
                 <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
             >(
                 &Self::SCHEMA
-                    .methods[2usize
+                    .methods[3usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
                 |arguments| {
                     arguments.push("seed", &seed)?;
@@ -300,6 +358,7 @@ impl EmbedderClient {
 )]
 pub struct EmbedderService<S> {
     service: ::std::sync::Arc<S>,
+    batches: ::tensorpipe_rpc::__private::Batches,
 }
 #[allow(
     dead_code,
@@ -320,7 +379,27 @@ impl<__Service: Embedder> EmbedderService<__Service> {
     /// Serves an implementation that others hold too.
     #[must_use]
     pub fn from_arc(service: ::std::sync::Arc<__Service>) -> Self {
-        Self { service }
+        Self {
+            service,
+            batches: ::tensorpipe_rpc::__private::Batches::new(
+                &[
+                    ::tensorpipe_rpc::__private::BatchedMethod {
+                        index: 1usize
+                            + ::core::cfg!(all(feature = "gpu"))
+                                as ::core::primitive::usize,
+                        name: "encode",
+                        max_size: 32u64,
+                        max_wait: 2000000u64,
+                        concurrency: 1usize,
+                    },
+                ],
+            ),
+        }
+    }
+    /// What batching does for its methods. Stays true when the service is given to a server.
+    #[must_use]
+    pub fn batches(&self) -> ::tensorpipe_rpc::__private::Batches {
+        ::core::clone::Clone::clone(&self.batches)
     }
 }
 #[allow(
@@ -338,6 +417,7 @@ impl<__Service> ::core::clone::Clone for EmbedderService<__Service> {
     fn clone(&self) -> Self {
         Self {
             service: ::std::sync::Arc::clone(&self.service),
+            batches: ::core::clone::Clone::clone(&self.batches),
         }
     }
 }
@@ -417,6 +497,65 @@ for EmbedderService<__Service> {
             number if number
                 == 1usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
+                let mut key = ::tensorpipe_rpc::__private::BatchKey::default();
+                let ids = match arguments
+                    .take::<
+                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                    >("ids")
+                {
+                    ::core::result::Result::Ok(value) => value,
+                    ::core::result::Result::Err(error) => {
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
+                    }
+                };
+                let layer = match key
+                    .take::<
+                        <u32 as ::tensorpipe_rpc::__private::Value>::Itself,
+                    >(&mut arguments, "layer")
+                {
+                    ::core::result::Result::Ok(value) => value,
+                    ::core::result::Result::Err(error) => {
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, (ids,));
+                    }
+                };
+                if let ::core::result::Result::Err(error) = arguments.finish() {
+                    return ::tensorpipe_rpc::__private::bad_arguments(
+                        error,
+                        (ids, layer),
+                    );
+                }
+                let service = ::std::sync::Arc::clone(&self.service);
+                self.batches
+                    .gather(
+                        1usize
+                            + ::core::cfg!(all(feature = "gpu"))
+                                as ::core::primitive::usize,
+                        context,
+                        key,
+                        [("ids", ids)],
+                        move |[ids], batch| {
+                            ::std::boxed::Box::pin(async move {
+                                let context = ::core::clone::Clone::clone(batch.context());
+                                batch
+                                    .result::<
+                                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                                        <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                                    >(
+                                        <__Service as Embedder>::encode(
+                                                &*service,
+                                                ids,
+                                                layer,
+                                                &context,
+                                            )
+                                            .await,
+                                    )
+                            })
+                        },
+                    )
+            }
+            number if number
+                == 2usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let r#type = match arguments
                     .take::<
                         <Vec<u8> as ::tensorpipe_rpc::__private::Value>::Itself,
@@ -438,7 +577,7 @@ for EmbedderService<__Service> {
                 })
             }
             number if number
-                == 2usize
+                == 3usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let seed = match arguments
                     .take::<<u64 as ::tensorpipe_rpc::__private::Value>::Itself>("seed")
@@ -480,7 +619,9 @@ for EmbedderService<__Service> {
     (), variant : Embed, method : embed, name : "Embedder.embed", arguments : (text :
     String), result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature =
     "gpu")]), variant : Warm, method : warm, name : "Embedder.warm", arguments : (),
-    value : (()) } { attributes : (), variant : Size, method : size, name :
+    value : (()) } { attributes : (), variant : Encode, method : encode, name :
+    "Embedder.encode", arguments : (ids : Tensor, layer : u32), result : (Result <
+    Tensor, Refused >) } { attributes : (), variant : Size, method : size, name :
     "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }], travelling :
-    [String, Vec < u8 >],
+    [String, Tensor, u32, Vec < u8 >],
 }

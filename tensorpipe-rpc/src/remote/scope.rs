@@ -45,6 +45,8 @@ pub(crate) struct Decoding {
     promised: Option<Arc<Handle>>,
     /// A reference was to nothing.
     missed: bool,
+    /// How many references there were.
+    met: usize,
 }
 
 /// What a reference on the wire is here.
@@ -98,6 +100,7 @@ pub(crate) fn decoding<R>(
         engine,
         promised,
         missed: false,
+        met: 0,
     }))));
     let decoded = decode();
     let before = restore.0.take().unwrap_or(Scope::None);
@@ -155,16 +158,27 @@ pub(super) fn wait_for(call: u64) {
     });
 }
 
+/// How many references the decoding has met so far.
+pub(crate) fn references_met() -> usize {
+    SCOPE.with(|slot| match &mut *slot.borrow_mut() {
+        Scope::Decoding(decoding) => decoding.met,
+        Scope::None | Scope::Encoding(_) => 0,
+    })
+}
+
 /// The peer says that it owns the value.
 pub(super) fn import(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Decoding(decoding) => Ok(Found::There(match decoding.promised.take() {
-            Some(promised) if promised.id == id => promised,
-            other => {
-                decoding.promised = other;
-                Arc::new(Handle::new(decoding.engine.clone(), id))
-            }
-        })),
+        Scope::Decoding(decoding) => {
+            decoding.met += 1;
+            Ok(Found::There(match decoding.promised.take() {
+                Some(promised) if promised.id == id => promised,
+                other => {
+                    decoding.promised = other;
+                    Arc::new(Handle::new(decoding.engine.clone(), id))
+                }
+            }))
+        }
         // A debug build reads back what it has written, and a tracer looks at the type.
         Scope::None | Scope::Encoding(_) => Ok(Found::Nothing),
     })
@@ -174,6 +188,7 @@ pub(super) fn import(id: Id) -> Result<Found, &'static str> {
 pub(super) fn own(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => {
+            decoding.met += 1;
             let owned: &Owned = &decoding.engine.owned;
             match owned.find(id) {
                 Some(referent) => Ok(Found::Here(referent)),

@@ -149,6 +149,11 @@ const RPC: &[(&str, &[&str])] = &[
         ],
     ),
     ("service", &["codec", "context::CallContext", "schema"]),
+    // In front of a handler, behind the engine: neither knows of the other.
+    (
+        "batch",
+        &["caught", "codec", "context::CallContext", "lock", "service"],
+    ),
     // The engine knows the server that it serves for, and no client.
     (
         "engine",
