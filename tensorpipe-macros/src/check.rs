@@ -3,10 +3,11 @@
 //! Invariant: a service that passes expands to code in which rustc can find fault only with the
 //! user's own types (unknown, not serializable, not `Send`).
 
-use crate::model::{Input, Method, Outcome, Service, result_arguments};
+use crate::model::{Input, Method, Outcome, Service};
 use crate::names;
 use crate::report::Errors;
 use crate::signature;
+use crate::types::result_arguments;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use syn::ext::IdentExt;

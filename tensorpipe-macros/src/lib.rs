@@ -19,6 +19,7 @@ mod names;
 mod options;
 mod report;
 mod signature;
+mod types;
 
 /// Beside the trait `Foo`, `FooClient` (one method per call, each returns a `Call`) and `FooService<S>` (serves any
 /// `S: Foo`) come into being. `tensorpipe_rpc::tensor_service`, which is this macro, has an example.

@@ -16,7 +16,7 @@ pub trait Embedder {
 
     /// Embeddings `[n, dimension]` (f32) of `n` sentences: the first `lengths[i]` (`[n]`, u32) of `tokens[i]`
     /// (`[n, width]`, u32) are the tokens of sentence `i`; what follows them is not looked at.
-    #[rpc(idempotent)]
+    #[rpc(idempotent, batch(max_size = 32, max_wait = "2ms"))]
     async fn embed(&self, tokens: Tensor, lengths: Tensor) -> Result<Tensor, EmbedError>;
 
     /// What the server has done since it was started.

@@ -100,13 +100,33 @@ pub(super) fn gathered(
             quote_spanned!(span=> #batch.result::<#ok, #error>)
         }
     };
+    // An idempotent method may run again, for each caller alone: it then needs what it was given once more.
+    let (gather, again) = match method.options.idempotent {
+        false => (quote!(gather), TokenStream::new()),
+        true => {
+            let service = local("service");
+            let others = method
+                .arguments()
+                .filter(|argument| !method.gathers(argument));
+            let others = others.map(|argument| {
+                let (ident, ty) = (&argument.ident, argument.ty);
+                quote_spanned!(ty.span()=> let #ident = ::core::clone::Clone::clone(&#ident);)
+            });
+            let again = quote! {
+                let #service = ::std::sync::Arc::clone(&#service);
+                #(#others)*
+            };
+            (quote!(gather_again), again)
+        }
+    };
     quote! {
-        self.batches.gather(
+        self.batches.#gather(
             #index,
             #context,
             #key,
             [#((#names, #tensors)),*],
             move |[#(#tensors),*], #batch| {
+                #again
                 ::std::boxed::Box::pin(async move {
                     let #context = ::core::clone::Clone::clone(#batch.context());
                     #replied(#handled.await)

@@ -32,7 +32,11 @@ use crate::lock::lock;
 pub type BatchFuture = Pin<Box<dyn Future<Output = Vec<Reply>> + Send>>;
 
 /// Calls the method with the tensors of a batch.
-pub(super) type Handle = Box<dyn FnOnce(Vec<Tensor>, Gathered) -> BatchFuture + Send>;
+pub(super) struct Handle {
+    pub(super) run: Box<dyn FnMut(Vec<Tensor>, Gathered) -> BatchFuture + Send>,
+    /// Whether it may, after a batch that has failed, once more.
+    pub(super) again: bool,
+}
 
 /// A call that waits.
 pub(super) struct Gathering {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tensorpipe::Tensor;
 
-use super::batcher::{BatchFuture, Batcher};
+use super::batcher::{BatchFuture, Batcher, Handle};
 use super::gather::Rules;
 use super::gathered::Gathered;
 use super::key::BatchKey;
@@ -68,9 +68,40 @@ impl Batches {
         &self,
         method: usize,
         context: CallContext,
-        mut key: BatchKey,
+        key: BatchKey,
         named: [(&'static str, Tensor); N],
         handle: impl FnOnce([Tensor; N], Gathered) -> BatchFuture + Send + 'static,
+    ) -> HandlerFuture {
+        let mut handle = Some(handle);
+        let once = move |tensors: [Tensor; N], gathered: Gathered| match handle.take() {
+            Some(handle) => handle(tensors, gathered),
+            None => Box::pin(ready(gathered.all(&Reply::unknown_method(method)))),
+        };
+        self.join(method, context, key, named, once, false)
+    }
+
+    /// The same for a method that may run again: after a batch of several calls that has failed, for each of them alone. For
+    /// generated code.
+    #[doc(hidden)]
+    pub fn gather_again<const N: usize>(
+        &self,
+        method: usize,
+        context: CallContext,
+        key: BatchKey,
+        named: [(&'static str, Tensor); N],
+        handle: impl FnMut([Tensor; N], Gathered) -> BatchFuture + Send + 'static,
+    ) -> HandlerFuture {
+        self.join(method, context, key, named, handle, true)
+    }
+
+    fn join<const N: usize>(
+        &self,
+        method: usize,
+        context: CallContext,
+        mut key: BatchKey,
+        named: [(&'static str, Tensor); N],
+        mut handle: impl FnMut([Tensor; N], Gathered) -> BatchFuture + Send + 'static,
+        again: bool,
     ) -> HandlerFuture {
         let Some((_, batcher)) = self.methods.iter().find(|(index, _)| *index == method) else {
             return unknown_method(method);
@@ -88,7 +119,11 @@ impl Batches {
             // A batch has as many tensors as each of its calls.
             Err(_) => Box::pin(ready(gathered.all(&Reply::unknown_method(method)))),
         };
-        Box::pin(batcher.join(key, alone, tensors, rows, context, Box::new(handle)))
+        let handle = Handle {
+            run: Box::new(handle),
+            again,
+        };
+        Box::pin(batcher.join(key, alone, tensors, rows, context, handle))
     }
 }
 

@@ -68,7 +68,8 @@
 //! - A caller that cancels, or whose deadline passes, leaves; the others do not notice. The handler is dropped when all have
 //!   gone.
 //! - What the method does as a whole happens to every call of the batch: its `Err`, its panic, and, as
-//!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows.
+//!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows. Unless it is `#[rpc(idempotent)]`:
+//!   then it runs once more for each call alone, and only the one at fault fails. (Its other arguments must then be `Clone`.)
 //! - The handler's [`CallContext`] is the batch's: the deadline is the latest of its callers', cancelled
 //!   means that all have gone; peer, connection, route, pool and trace are those of the first call.
 //! - Calls that wait count as under way: limits and the drain of a shutdown apply to them.

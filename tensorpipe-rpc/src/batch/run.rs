@@ -31,40 +31,74 @@ pub(super) async fn run(run: Run) {
     let context = callers.context.clone();
     let rows = calls.iter().map(|call| call.rows);
     let gathered = Gathered::new(ending.method(), context.clone(), rows);
-    let mut handle = None;
-    let mut answers = Vec::with_capacity(calls.len());
-    let mut tensors = Vec::with_capacity(calls.len());
-    for call in calls {
-        answers.push(call.answer);
-        tensors.push(call.tensors);
-        // Of the others only the tensors differ.
-        handle.get_or_insert(call.handle);
-    }
-    let Some(handle) = handle else { return };
+    let mut calls = calls;
+    // Kept for those that may run again alone: handles of tensors, not their bytes.
+    let tensors = calls.iter_mut().map(|call| match call.handle.again {
+        true => call.tensors.clone(),
+        false => std::mem::take(&mut call.tensors),
+    });
+    let tensors = tensors.collect();
+    // Of the others only the tensors differ.
+    let Some(first) = calls.first_mut() else {
+        return;
+    };
     let pool = context.pool().clone();
-    let work: BatchFuture = Box::pin(async move {
-        match columns(tensors, |column| concatenate(&pool, column)) {
-            Ok(tensors) => handle(tensors, gathered).await,
-            Err(misuse) => gathered.all(&Reply::overloaded(misuse.to_string())),
+    let joined = columns(tensors, |column| concatenate(&pool, column));
+    let made = caught(|| match joined {
+        Ok(tensors) => (first.handle.run)(tensors, gathered),
+        Err(misuse) => {
+            let replies = gathered.all(&Reply::overloaded(misuse.to_string()));
+            Box::pin(std::future::ready(replies)) as BatchFuture
         }
     });
     tracing::trace!(
         method = ending.method(),
-        calls = answers.len(),
+        calls = calls.len(),
         "a batch runs"
     );
     let begun = Instant::now();
-    let replies = match to_end(&context, work).await {
+    let ended = match made {
+        Ok(work) => to_end(&context, work).await,
+        Err(panic) => Ended::Panicked(panic),
+    };
+    let mut replies = match ended {
         Ended::Cancelled => return,
         Ended::Replies(replies) => replies,
-        Ended::Panicked(panic) => vec![Reply::panicked(panic); answers.len()],
+        Ended::Panicked(panic) => vec![Reply::panicked(panic); calls.len()],
     };
     ending.took = Some(begun.elapsed());
+    let failed = replies.first().is_some_and(Reply::is_of_the_method);
+    if failed && calls.len() > 1 {
+        for (call, reply) in calls.iter_mut().zip(&mut replies) {
+            // One of them may be at fault: the others are not to hear of it.
+            if call.handle.again
+                && !call.answer.is_closed()
+                && let Some(own) = alone(&context, ending.method(), call).await
+            {
+                *reply = own;
+            }
+        }
+    }
     // A place is free, for those who wait, before the answers are on their way.
     drop(ending);
-    for (answer, reply) in answers.into_iter().zip(replies) {
+    for (call, reply) in calls.into_iter().zip(replies) {
         // Whoever has gone does not want it.
-        let _ = answer.send(reply);
+        let _ = call.answer.send(reply);
+    }
+}
+
+/// Runs the handler for one call of a batch that has failed. `None` if all callers have gone.
+async fn alone(context: &CallContext, method: &'static str, call: &mut Gathering) -> Option<Reply> {
+    let gathered = Gathered::new(method, context.clone(), [call.rows]);
+    let tensors = std::mem::take(&mut call.tensors);
+    let ended = match caught(|| (call.handle.run)(tensors, gathered)) {
+        Ok(work) => to_end(context, work).await,
+        Err(panic) => Ended::Panicked(panic),
+    };
+    match ended {
+        Ended::Cancelled => None,
+        Ended::Replies(mut replies) => replies.pop(),
+        Ended::Panicked(panic) => Some(Reply::panicked(panic)),
     }
 }
 

@@ -111,6 +111,11 @@ impl Reply {
         }
     }
 
+    /// Whether the method ran, and returned no value: running it again may end otherwise.
+    pub(crate) fn is_of_the_method(&self) -> bool {
+        !matches!(self.outcome, Outcome::Value(_) | Outcome::Overloaded(_))
+    }
+
     pub(crate) fn into_outcome(self) -> Outcome {
         self.outcome
     }

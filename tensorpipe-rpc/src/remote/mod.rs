@@ -47,9 +47,9 @@
 //! ```
 //!
 //! - A reference belongs to the connection that it came over: when that ends, its owner lets go of the value, and what is
-//!   done with the reference fails with [`CallError::Connection`](crate::CallError::Connection).
+//!   done with the reference fails with [`CallError::Connection`].
 //! - A call that was given the result of another one is run when that has ended, with
-//!   [`CallError::Unresolved`](crate::CallError::Unresolved) if it has failed. It takes the first one's [`Call`](crate::Call) by
+//!   [`CallError::Unresolved`] if it has failed. It takes the first one's [`Call`] by
 //!   reference; dropping that does not cancel the call any more.
 //! - A method whose result is to be used so has the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
 

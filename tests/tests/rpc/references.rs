@@ -35,7 +35,7 @@ fn an_owner_that_dies_gives_its_holders_an_error() {
     alone(async || {
         let mut child = Child::start("server", &[]);
         let (client, _) = client(&child.hear("url")).await;
-        let kept = client.keep(&numbered(100, 1)).await.unwrap();
+        let kept = client.keep(numbered(100, 1)).await.unwrap();
         let waits = client.late_part(1, 60_000);
         let next = client.join(&waits, &waits);
         child.kill();

@@ -110,3 +110,31 @@ async fn rows_that_take_no_memory_are_counted_all_the_same() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn of_an_idempotent_method_only_the_caller_at_fault_fails() {
+    over_each(3, async |models| {
+        for value in [ERROR, PANIC, SHORT] {
+            let [a, b, c] = [0, 1, 2].map(|i| &models.clients[i]);
+            let before = models.shapes().len();
+            let (a, b, c) = tokio::join!(
+                a.careful(rows(3, 1.0), 2.0),
+                b.careful(rows(1, value), 2.0),
+                c.careful(rows(4, 1.0), 2.0),
+            );
+            assert!(are(&a.unwrap(), 3, 2.0) && are(&c.unwrap(), 4, 2.0));
+            let error = b.unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    CallError::Service(_) | CallError::Panicked(_) | CallError::BadReply(_)
+                ),
+                "{error}"
+            );
+            // Once together, and once each.
+            assert_eq!(models.shapes().len() - before, 4);
+        }
+        models.is_clean().await;
+    })
+    .await;
+}

@@ -17,6 +17,9 @@ pub(crate) trait Model {
     /// `x` times `factor`. Waits so long that only a full batch runs while a test looks.
     #[rpc(batch(max_size = 8, max_wait = "1000s"))]
     async fn scale(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String>;
+    /// The same, and it may run again.
+    #[rpc(idempotent, batch(max_size = 8, max_wait = "1000s"))]
+    async fn careful(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String>;
     /// Two of each; several tensors in and out.
     #[rpc(batch(max_size = 8, max_wait = "1000s"))]
     async fn label(&self, name: String, x: Tensor, mask: Tensor) -> Labelled;
@@ -112,6 +115,10 @@ impl Model for Machine {
             values.iter_mut().for_each(|value| *value *= factor);
         }
         Ok(x)
+    }
+
+    async fn careful(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String> {
+        self.scale(x, factor, cx).await
     }
 
     async fn label(&self, name: String, x: Tensor, mask: Tensor) -> Labelled {

@@ -1,0 +1,92 @@
+//! Types that mean something in the signature of a call, recognised by how they are written: a macro sees no more.
+
+use syn::{GenericArgument, Path, PathArguments, Type, TypeParamBound};
+
+/// The type arguments when `ty` is a path that ends in `Result`.
+pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
+    let last = as_path(ty)?.segments.last()?;
+    if last.ident != "Result" {
+        return None;
+    }
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return Some(Vec::new());
+    };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    Some(types.collect())
+}
+
+/// Whether the type is written `Tensor`, by whatever path.
+pub(crate) fn is_tensor(ty: &Type) -> bool {
+    let last = as_path(ty).and_then(|path| path.segments.last());
+    last.is_some_and(|last| last.ident == "Tensor" && last.arguments.is_none())
+}
+
+/// The `T` of a `Streaming<T>`.
+pub(crate) fn streaming(ty: &Type) -> Option<&Type> {
+    let last = as_path(ty)?.segments.last()?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    match arguments.args.iter().collect::<Vec<_>>().as_slice() {
+        [GenericArgument::Type(item)] if last.ident == "Streaming" => Some(item),
+        _ => None,
+    }
+}
+
+/// The `T` of an `impl Stream<Item = T>`, whatever other bounds it has.
+pub(crate) fn stream_item(ty: &Type) -> Option<&Type> {
+    let Type::ImplTrait(ty) = bare(ty) else {
+        return None;
+    };
+    ty.bounds.iter().find_map(|bound| {
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
+        let last = bound.path.segments.last()?;
+        let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+            return None;
+        };
+        arguments.args.iter().find_map(|argument| match argument {
+            GenericArgument::AssocType(item) if last.ident == "Stream" && item.ident == "Item" => {
+                Some(&item.ty)
+            }
+            _ => None,
+        })
+    })
+}
+
+/// `Some(by_reference)` when the type is `CallContext` or `&CallContext`.
+pub(crate) fn call_context(ty: &Type) -> Option<bool> {
+    match bare(ty) {
+        Type::Reference(reference)
+            if reference.mutability.is_none() && reference.lifetime.is_none() =>
+        {
+            call_context(&reference.elem)
+                .filter(|by_reference| !by_reference)
+                .map(|_| true)
+        }
+        ty => {
+            let last = as_path(ty)?.segments.last()?;
+            (last.ident == "CallContext" && last.arguments.is_none()).then_some(false)
+        }
+    }
+}
+
+pub(crate) fn as_path(ty: &Type) -> Option<&Path> {
+    match bare(ty) {
+        Type::Path(path) if path.qself.is_none() => Some(&path.path),
+        _ => None,
+    }
+}
+
+/// Without parentheses and without the invisible group that macro_rules puts around `$ty`.
+fn bare(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => bare(&group.elem),
+        Type::Paren(paren) => bare(&paren.elem),
+        ty => ty,
+    }
+}

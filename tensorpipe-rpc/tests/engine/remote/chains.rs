@@ -1,0 +1,105 @@
+//! The result of a call as the argument of another one, before it is there.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tensorpipe_rpc::CallError;
+
+use super::house::*;
+use crate::lab::until;
+
+#[tokio::test]
+async fn a_chain_of_calls_leaves_at_once_and_its_middle_never_comes_here() {
+    in_each(async |house| {
+        let mut cache = house.client.step(&house.client.begin());
+        for _ in 1..16 {
+            // The one before is dropped: not cancelled.
+            cache = {
+                let next = house.client.step(&cache);
+                drop(cache);
+                next
+            };
+        }
+        assert_eq!(house.client.steps(&cache).await.unwrap(), 16);
+        drop(cache);
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_waits_for_those_that_it_was_given_however_long_they_take() {
+    in_each(async |house| {
+        let (one, two) = (house.client.slow(1), house.client.slow(2));
+        let three = house.client.add(&one, &two);
+        let six = house.client.add(&three, &three);
+        until(|| house.keeper.begun.load(Ordering::SeqCst) == 2).await;
+        // Others go on.
+        assert_eq!(
+            house.client.number(5).await.unwrap().fetch().await.unwrap(),
+            5
+        );
+        house.keeper.gate.add_permits(2);
+        assert_eq!(six.await.unwrap().fetch().await.unwrap(), 6);
+        // Each is still there to be awaited.
+        let (one, three) = (one.await.unwrap(), three.await.unwrap());
+        assert_eq!(one.fetch().await.unwrap() + 2, three.fetch().await.unwrap());
+        drop((one, two, three));
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_that_fails_fails_those_that_were_given_its_result() {
+    in_each(async |house| {
+        let failed = house.client.fails();
+        let sum = house.client.add(&house.client.number(1), &failed);
+        let next = house.client.add(&sum, &sum);
+        for call in [sum, next] {
+            let error = call.await.unwrap_err();
+            assert!(matches!(error, CallError::Unresolved(_)), "{error}");
+            assert!(!error.may_have_run());
+        }
+        match failed.await.unwrap_err() {
+            CallError::Service(words) => assert_eq!(words, "on purpose"),
+            other => panic!("{other}"),
+        }
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_nobody_wants_the_result_of_any_more_is_cancelled() {
+    in_each(async |house| {
+        let one = house.client.slow(1);
+        let sum = house.client.add(&one, &one);
+        until(|| house.keeper.begun.load(Ordering::SeqCst) == 1).await;
+        drop(one);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(
+            house.keeper.begun.load(Ordering::SeqCst),
+            1,
+            "held by the sum"
+        );
+        drop(sum);
+        until(|| house.keeper.begun.load(Ordering::SeqCst) == 0).await;
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_call_that_waits() {
+    in_each(async |house| {
+        let one = house.client.slow(1);
+        let hurried = house.client.with_deadline(Duration::from_millis(100));
+        let error = hurried.add(&one, &one).await.unwrap_err();
+        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        house.keeper.gate.add_permits(1);
+        assert_eq!(one.await.unwrap().fetch().await.unwrap(), 1);
+        house.is_empty().await;
+    })
+    .await;
+}

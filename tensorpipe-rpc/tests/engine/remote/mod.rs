@@ -1,0 +1,5 @@
+//! Values that stay where they were computed: referred to, fetched, used before they are there, and let go of.
+
+mod chains;
+mod house;
+mod values;

@@ -1,0 +1,194 @@
+//! What is referred to stays, and is let go of.
+
+use std::time::Duration;
+
+use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits};
+
+use super::house::*;
+use crate::lab::{tcp, tensor, until};
+
+#[tokio::test]
+async fn a_value_stays_until_the_last_reference_is_dropped() {
+    in_each(async |house| {
+        let sent = tensor(3 << 20, 1);
+        let kept = house.client.keep(&sent).await.unwrap();
+        assert!(kept.here().is_err());
+        assert_eq!(house.server.references(), 1);
+        let other = kept.clone();
+        drop(kept);
+        assert_eq!(house.client.length(&other).await.unwrap(), 3 << 20);
+        assert_eq!(house.client.length(other.clone()).await.unwrap(), 3 << 20);
+        let fetched = other.fetch().await.unwrap();
+        assert!(fetched.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+        assert_eq!(house.server.references(), 1);
+        drop(other);
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn replies_that_nobody_looks_at_leave_nothing_behind() {
+    in_each(async |house| {
+        for round in 0..200u64 {
+            match round % 4 {
+                // Dropped before, while and after it is answered.
+                0 => drop(house.client.several(3)),
+                1 => {
+                    let call = house.client.several(3);
+                    let _ = tokio::time::timeout(Duration::from_micros(round), call).await;
+                }
+                2 => {
+                    let call = house.client.several(3);
+                    house.client.number(1).await.unwrap();
+                    drop(call);
+                }
+                _ => drop(house.client.several(3).await.unwrap()),
+            }
+        }
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn references_deep_in_a_value_are_references() {
+    in_each(async |house| {
+        let pair = house.client.pair(10).await.unwrap();
+        assert_eq!(house.server.references(), 4);
+        assert_eq!(pair.right[2].fetch().await.unwrap(), 12);
+        assert_eq!(house.client.read(&pair).await.unwrap(), 43);
+        drop(pair);
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_said() {
+    in_each(async |house| {
+        let words = |error: CallError| error.to_string();
+        // Another type.
+        let number = house.client.number(1).await.unwrap();
+        let text: Remote<String> = of_another_type(&number);
+        let error = words(house.client.wrong(&text).await.unwrap_err());
+        assert!(error.contains("String"), "{error}");
+        // A value of this process as an argument.
+        let own = Remote::new(1u64);
+        assert_eq!(*own.here().unwrap(), 1);
+        assert_eq!(own.fetch().await.unwrap(), 1);
+        let error = house
+            .client
+            .add(&own, &number)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("send the value itself"), "{error}");
+        // A reference over another connection.
+        let url = house.server.url().to_string();
+        let other = AtticClient::connect(url).await.unwrap();
+        let error = other.add(&number, &number).await.unwrap_err().to_string();
+        assert!(error.contains("another connection"), "{error}");
+        // A call that was awaited.
+        let mut call = house.client.number(1);
+        let awaited = (&mut call).await.unwrap();
+        let error = house
+            .client
+            .add(&call, &awaited)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("was awaited"), "{error}");
+        // What does not travel.
+        let cache = house.client.begin().await.unwrap();
+        let as_number: Remote<u64> = of_another_type(&cache);
+        let error = words(as_number.fetch().await.unwrap_err());
+        assert!(error.contains("does not travel"), "{error}");
+        // Read outside of a call.
+        let error = serde_json::to_string(&number).unwrap_err().to_string();
+        assert!(error.contains("in calls alone"), "{error}");
+        let nowhere: Remote<u64> = serde_json::from_str("[0, 1, 2]").unwrap();
+        let error = words(nowhere.fetch().await.unwrap_err());
+        assert!(error.contains("outside of a call"), "{error}");
+        drop((number, text, awaited, cache, as_number));
+        house.is_empty().await;
+    })
+    .await;
+}
+
+/// The same reference to a value of another type: what a client of another version might take it for.
+fn of_another_type<T, U>(reference: &Remote<T>) -> Remote<U> {
+    reference.clone().cast()
+}
+
+#[tokio::test]
+async fn references_go_when_their_holder_does() {
+    in_each(async |house| {
+        let kept = house.client.several(100).await.unwrap();
+        let waits = house.client.slow(1);
+        let sum = house.client.add(&waits, &waits);
+        assert_eq!((house.held(), house.server.references()), (100, 100));
+        house.client.connection().close().await.unwrap();
+        until(|| house.held() == 0).await;
+        assert_eq!(house.server.references(), 0);
+        sum.await.unwrap_err();
+        // What is left of them says why.
+        let error = house.client.steps(&kept[0]).await.unwrap_err();
+        assert!(matches!(error, CallError::Connection { .. }), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn references_end_with_an_error_when_their_owner_does() {
+    in_each(async |house| {
+        let number = house.client.number(1).await.unwrap();
+        drop(house.server);
+        let error = number.fetch().await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                CallError::Connection { .. } | CallError::ShuttingDown
+            ),
+            "{error}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_refers_to_so_much_and_no_more() {
+    let build = || tcp().build().unwrap();
+    let mut limits = ServerLimits::default();
+    limits.references = 10;
+    let house = House::new(build(), build(), limits).await;
+    let kept = house.client.several(7).await.unwrap();
+    let error = house.client.several(4).await.unwrap_err();
+    assert!(matches!(error, CallError::Overloaded(_)), "{error}");
+    until(|| house.held() == 7).await;
+    drop(kept);
+    house.is_empty().await;
+    drop(house.client.several(10).await.unwrap());
+    house.is_empty().await;
+}
+
+#[tokio::test]
+async fn a_server_refers_to_what_its_client_keeps() {
+    let context = tcp().build().unwrap();
+    let (here, there) = (Keeper::default(), Keeper::default());
+    let server = Server::builder()
+        .context(&context)
+        .service(AtticService::new(there))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let connection = Connection::builder()
+        .context(&context)
+        .service(AtticService::new(here))
+        .connect(server.url().to_string())
+        .await
+        .unwrap();
+    let client = AtticClient::on(&connection).await.unwrap();
+    assert_eq!(client.back().await.unwrap(), 14);
+    until(|| connection.references() == 0).await;
+}

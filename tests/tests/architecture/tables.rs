@@ -1,0 +1,236 @@
+//! Which module may name which: what ARCHITECTURE.md draws, line by line.
+
+/// Every module of `tensorpipe` and the modules that its code (not its tests) may name.
+pub(crate) const PIPE: &[(&str, &[&str])] = &[
+    // Leaves: plain types; `stop` is where tests stop a process.
+    ("sync", &[]),
+    ("stop", &["sync"]),
+    ("address", &["error"]),
+    ("error", &["device", "tensor"]),
+    ("route", &["device", "sync"]),
+    ("descriptor", &["device", "tensor"]),
+    ("message", &["descriptor", "device", "tensor"]),
+    ("config", &["error", "proto", "sys"]),
+    ("process", &["proto", "sync"]),
+    // Memory.
+    ("sys", &["error", "sync"]),
+    // An algorithm, and where it lives.
+    ("ring", &["error", "sync", "sys::memfd"]),
+    ("device", &["error", "sync", "sys"]),
+    ("tensor", &["device", "error", "message"]),
+    // The protocol sees what describes a message, and never the message.
+    (
+        "proto",
+        &[
+            "descriptor",
+            "device::Device",
+            "device::DeviceKind",
+            "error",
+            "tensor::DType",
+            "tensor::MAX_DIMS",
+            "tensor::Shape",
+            "tensor::byte_len",
+        ],
+    ),
+    // Not shipped: what the fuzz targets run plays the driver of the protocol.
+    (
+        "fuzzing",
+        &["descriptor", "device", "error", "proto", "tensor::DType"],
+    ),
+    // Backends: they see memory and their side of the seam, not the pipe.
+    ("transports", &["error", "process", "ring", "sync", "sys"]),
+    (
+        "channels",
+        &[
+            "device",
+            "error",
+            "pipe::LaneHandle",
+            "pipe::LaneIo",
+            "process",
+            "proto::OpId",
+            "route::Pays",
+            "route::Setback",
+            "route::Threshold",
+            "stop",
+            "sync",
+            // Shared memory and sockets between processes.
+            "sys",
+            "transports::BoxFuture",
+            "transports::Connection",
+        ],
+    ),
+    // The driver sees backends as traits.
+    (
+        "pipe",
+        &[
+            "channels",
+            "config",
+            "descriptor",
+            "device",
+            "error",
+            "message",
+            "proto",
+            "route",
+            "stop",
+            "sync",
+            "tensor",
+            "transports::Connection",
+        ],
+    ),
+    (
+        "negotiate",
+        &[
+            "address",
+            "channels",
+            "config",
+            "context",
+            "device",
+            "error",
+            "pipe",
+            "process",
+            "proto",
+            "route",
+            "stop",
+            "sync",
+            "transports",
+        ],
+    ),
+    (
+        "listener",
+        &[
+            "address",
+            "context",
+            "error",
+            "negotiate",
+            "pipe",
+            "sync",
+            "transports",
+        ],
+    ),
+    (
+        "context",
+        &[
+            "address",
+            "channels",
+            "config",
+            "device",
+            "error",
+            "listener",
+            "negotiate",
+            "pipe",
+            "route::Threshold",
+            "sync",
+            "transports",
+        ],
+    ),
+];
+
+/// The same for `tensorpipe-rpc`.
+pub(crate) const RPC: &[(&str, &[&str])] = &[
+    ("value", &[]),
+    ("caught", &[]),
+    // Values and definitions: of calls only that a reply is encoded within one, and what references it gives away.
+    ("codec", &["context::within_call", "remote"]),
+    ("schema", &["caught"]),
+    ("error", &["codec"]),
+    ("header", &["codec::REPLY_HEADER"]),
+    (
+        "context",
+        &[
+            "codec::Reply",
+            "engine::CallStreams",
+            "engine::Engine",
+            "header::TraceContext",
+            "remote::Encoding",
+            "remote::encoding",
+            "service::HandlerFuture",
+        ],
+    ),
+    ("service", &["codec", "context::CallContext", "schema"]),
+    // In front of a handler, behind the engine: neither knows of the other.
+    (
+        "batch",
+        &["caught", "codec", "context::CallContext", "lock", "service"],
+    ),
+    // The engine knows the server that it serves for, and no client.
+    (
+        "engine",
+        &[
+            "caught",
+            "codec",
+            "context",
+            "error",
+            "header",
+            "lock",
+            "remote",
+            "schema",
+            "server::ServerShared",
+        ],
+    ),
+    ("server", &["engine", "header", "service"]),
+    // What an engine keeps for references, and what a user has of them.
+    (
+        "remote",
+        &[
+            "call",
+            "caught",
+            "codec",
+            "engine::Engine",
+            "error",
+            "header",
+            "lock",
+            "schema",
+        ],
+    ),
+    ("call", &["codec", "engine", "error", "remote", "schema"]),
+    (
+        "stream",
+        &[
+            "call", "caught", "client", "codec", "context", "engine", "error", "header", "schema",
+        ],
+    ),
+    ("callbacks", &["client", "context", "server", "service"]),
+    (
+        "client",
+        &[
+            "call", "codec", "context", "engine", "error", "header", "remote", "schema",
+        ],
+    ),
+    // On top of calls: a service of the library's own, and its clients.
+    (
+        "rendezvous",
+        &[
+            "call::Call",
+            "client",
+            "context::CallContext",
+            "error",
+            "service::Service",
+        ],
+    ),
+    // Not shipped: what a fuzz target runs.
+    (
+        "fuzzing",
+        &[
+            "codec",
+            "context::TraceContext",
+            "engine::to_body",
+            "header",
+            "schema",
+        ],
+    ),
+    // A layer on top: of the engine it shares only how a body becomes a message.
+    (
+        "tarpc",
+        &[
+            "caught",
+            "client",
+            "codec",
+            "context::TraceContext",
+            "engine::Body",
+            "engine::to_body",
+            "engine::to_message",
+            "error",
+            "header",
+        ],
+    ),
+];
