@@ -7,7 +7,8 @@ use tensorpipe::{Context, Error, Pipe};
 
 use crate::client::Connection;
 use crate::context::CallContext;
-use crate::server::{ServerLimits, ServerShared};
+use crate::limits::ServerLimits;
+use crate::server::ServerShared;
 use crate::service::Service;
 
 /// Makes a [`Connection`] that also serves.
@@ -102,8 +103,10 @@ impl ConnectionBuilder {
     /// As [`Context::connect`]; [`Misuse`](tensorpipe::Misuse) for two services of one name.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<Connection, Error> {
         let context = self.context.as_ref().unwrap_or_else(|| Context::global());
-        let pipe = context.connect(url).await?;
-        self.over(pipe)
+        let pipe = context.connect(url.as_ref()).await?;
+        let connection = self.over(pipe)?;
+        connection.was_reached_at(url.as_ref());
+        Ok(connection)
     }
 
     /// The same on a pipe that came another way. Inside a tokio runtime.

@@ -134,6 +134,7 @@ mod context;
 mod engine;
 mod error;
 mod header;
+mod limits;
 mod lock;
 pub mod remote;
 mod server;
@@ -155,8 +156,9 @@ pub use client::{
 pub use context::{CallContext, TraceContext};
 pub use error::{CallError, ConnectError, ReplicaError};
 pub use futures_util::Stream;
+pub use limits::ServerLimits;
 pub use remote::Remote;
-pub use server::{Server, ServerBuilder, ServerLimits};
+pub use server::{Server, ServerBuilder};
 pub use service::Service;
 pub use stream::{CallStream, Streaming};
 /// Makes a client and a server of a trait of remote calls.

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tensorpipe::{Context, Error, Misuse, Pipe, PipeStats, Url};
 use tokio::sync::Notify;
@@ -13,38 +12,9 @@ use tokio::time::Instant;
 
 use crate::engine::{Engine, FirstPoll, Serving};
 use crate::header::{FailureCode, Kind};
+use crate::limits::ServerLimits;
+use crate::remote::Grants;
 use crate::service::Service;
-
-/// How much a server does at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ServerLimits {
-    /// Calls under way at once, of all connections. Beyond, a call is refused as
-    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Default 16384.
-    pub calls: usize,
-    /// Calls under way at once of one connection. Default 4096.
-    pub calls_per_connection: usize,
-    /// The longest that a call may take, whatever its caller says. A caller that sends its tensors slowly, or never, holds
-    /// its place for so long: lower it where strangers may connect. Default one hour.
-    pub longest_call: Duration,
-    /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
-    /// is [`CallError::Overloaded`](crate::CallError::Overloaded); the method has run. Default 2^20.
-    pub references: usize,
-    /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
-    pub drain: Duration,
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        Self {
-            calls: 16384,
-            calls_per_connection: 4096,
-            longest_call: Duration::from_secs(3600),
-            references: 1 << 20,
-            drain: Duration::from_secs(30),
-        }
-    }
-}
 
 /// What clients of a server that stops hear.
 const GOODBYE: &str = "the server is shutting down";
@@ -107,6 +77,7 @@ impl ServerBuilder {
         let shared = Arc::new(ServerShared::new(self.services, self.limits)?);
         let listener = context.listen(urls).await?;
         let urls = listener.urls().to_vec();
+        let _ = shared.urls.set(urls.iter().map(Url::to_string).collect());
         let accepting = shared.clone();
         let accept = tokio::spawn(async move {
             while let Ok(pipe) = listener.accept().await {
@@ -183,13 +154,11 @@ impl Server {
         self.shared.calls()
     }
 
-    /// Values that clients refer to ([`Remote`](crate::Remote)).
+    /// Values that clients refer to ([`Remote`](crate::Remote)), and those that were shared and not claimed yet.
     pub fn references(&self) -> usize {
         let connections = self.shared.connections();
-        connections
-            .values()
-            .map(|engine| engine.owned.count())
-            .sum()
+        let held = connections.values().map(|engine| engine.owned.count());
+        held.sum::<usize>() + self.shared.grants.count()
     }
 
     /// Serves until the task is dropped or the listener fails.
@@ -249,6 +218,10 @@ pub(crate) struct ServerShared {
     next_connection: AtomicU64,
     calls: AtomicUsize,
     draining: AtomicBool,
+    /// Where it listens.
+    pub(crate) urls: OnceLock<Vec<String>>,
+    /// References that were shared, and not claimed yet.
+    pub(crate) grants: Arc<Grants>,
     ended: Notify,
 }
 
@@ -291,6 +264,8 @@ impl ServerShared {
             next_connection: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            urls: OnceLock::new(),
+            grants: Arc::default(),
             ended: Notify::new(),
         })
     }

@@ -39,7 +39,9 @@ impl Connection {
         context: &Context,
         url: impl AsRef<str>,
     ) -> Result<Self, tensorpipe::Error> {
-        Ok(Self::over(context.connect(url).await?))
+        let connection = Self::over(context.connect(url.as_ref()).await?);
+        connection.was_reached_at(url.as_ref());
+        Ok(connection)
     }
 
     /// Makes calls on a pipe, which must not be used for anything else from now on. Inside a tokio runtime.
@@ -47,6 +49,11 @@ impl Connection {
         Self {
             engine: Engine::start(pipe, None),
         }
+    }
+
+    /// Remembers by which URL the other end was reached: others may reach it there, too.
+    pub(crate) fn was_reached_at(&self, url: &str) {
+        let _ = self.engine.reached_at.set(url.to_owned());
     }
 
     /// The pipe: its name, route, pool and counters.

@@ -1,11 +1,14 @@
 //! What a handler returned, encoded on the spot: its value need not be `Send` or live any longer.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
+use crate::remote::{MINE, Referent};
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
 pub const REPLY_HEADER: usize = 12;
@@ -60,6 +63,16 @@ impl Reply {
             Ok(value) => Self::encode(Subject::Reply, &value, Outcome::Value),
             Err(error) => Self::error(&error),
         }
+    }
+
+    /// A reference to a value of this side's, as the reply to `call`.
+    pub(crate) fn reference(call: u64, referent: Arc<dyn Referent>) -> Self {
+        let mut reply =
+            Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Outcome::Value);
+        if let Outcome::Value(encoded) = &mut reply.outcome {
+            encoded.references = vec![referent];
+        }
+        reply
     }
 
     /// The reply of a method that returned this error.

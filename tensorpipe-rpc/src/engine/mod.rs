@@ -7,6 +7,7 @@ mod admission;
 mod calls;
 mod deadlines;
 mod envelope;
+mod grants;
 mod references;
 mod replying;
 mod running;
@@ -23,7 +24,7 @@ pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -46,6 +47,8 @@ pub(crate) struct Engine {
     reading: streams::Reading,
     /// The peer's numbers for services that it was asked for, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
+    /// The URL by which the peer was reached.
+    pub(crate) reached_at: OnceLock<String>,
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
 }
@@ -58,6 +61,7 @@ impl Engine {
             serving,
             reading: streams::Reading::default(),
             bound: Mutex::default(),
+            reached_at: OnceLock::new(),
             owned: Arc::default(),
             pipe: pipe.clone(),
         });
@@ -136,12 +140,16 @@ impl Handler for Receiver {
             }
         };
         match header.kind {
-            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Tarpc(_) if engine.is_behind() => {
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim | Kind::Tarpc(_)
+                if engine.is_behind() =>
+            {
                 // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
                 // is refused, which bounds this.
                 incoming.refuse("too many replies wait to be read by their caller");
             }
-            Kind::Call | Kind::Bind | Kind::Fetch => engine.call_arrives(header, incoming),
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
+                engine.call_arrives(header, incoming);
+            }
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
             }

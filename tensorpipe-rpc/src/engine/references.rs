@@ -21,7 +21,7 @@ impl Engine {
         self: &Arc<Self>,
         kind: Kind,
         body: &[u8],
-        about: Arc<Handle>,
+        about: Option<Arc<Handle>>,
     ) -> Result<(Arc<Self>, Arc<CallSlot>), CallError> {
         let left = CallContext::current().and_then(|outer| outer.time_left());
         let after = left.map_or(DEFAULT_DEADLINE, |left| left.min(DEFAULT_DEADLINE));
@@ -41,7 +41,7 @@ impl Engine {
             header_len,
             deadline: Instant::now().checked_add(after).map(|at| (at, after)),
             streams: None,
-            pins: vec![about],
+            pins: about.into_iter().collect(),
         });
         Ok((self.clone(), slot))
     }
@@ -79,18 +79,27 @@ impl Engine {
     /// Answers with a copy of what a reference refers to.
     pub(super) fn fetch(self: &Arc<Self>, id: u64, admitted: Admitted, body: &Body) {
         let call = admitted.header.call;
-        let reference = body.metadata.split_first_chunk::<8>();
-        let Some((of, Some(index))) = reference.map(|(of, index)| (of, index.first_chunk())) else {
-            let text = "which reference is cut short".to_owned();
-            return self.reply_failure(call, FailureCode::BadArguments, text);
+        let Some((of, index)) = self.which(call, body) else {
+            return;
         };
-        let (of, index) = (u64::from_le_bytes(*of), u32::from_le_bytes(*index));
         if !self.owned.is_pending(of) {
             return self.fetch_now(call, of, index);
         }
         self.when_ended(id, admitted, vec![of], move |engine, admitted| {
             engine.fetch_now(admitted.header.call, of, index);
         });
+    }
+
+    /// The reference that is asked about. Otherwise that is answered.
+    pub(super) fn which(&self, call: u64, body: &Body) -> Option<(u64, u32)> {
+        let reference = body.metadata.split_first_chunk::<8>();
+        let reference = reference.and_then(|(of, index)| Some((of, index.first_chunk()?)));
+        let Some((of, index)) = reference else {
+            let text = "which reference is cut short".to_owned();
+            self.reply_failure(call, FailureCode::BadArguments, text);
+            return None;
+        };
+        Some((u64::from_le_bytes(*of), u32::from_le_bytes(*index)))
     }
 
     fn fetch_now(&self, call: u64, of: u64, index: u32) {

@@ -153,8 +153,12 @@ impl Engine {
             Ok(Some(body)) => body,
         };
         match admitted.target {
-            None if admitted.header.kind == Kind::Fetch => self.fetch(id, admitted, &body),
-            None => self.bind(call, body),
+            None => match admitted.header.kind {
+                Kind::Fetch => self.fetch(id, admitted, &body),
+                Kind::Share => self.share(call, &body),
+                Kind::Claim => self.claim(call, &body),
+                _ => self.bind(call, body),
+            },
             Some(target) if admitted.header.flags & WAITS != 0 => {
                 self.run_after(id, admitted, target, body);
             }

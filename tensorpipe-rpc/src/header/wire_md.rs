@@ -3,7 +3,7 @@
 use super::examples::{WIRE_MD, examples};
 use super::{FailureCode, Header, Kind, Tarpc, TraceContext, Way};
 
-fn headers() -> [(&'static str, Header); 17] {
+fn headers() -> [(&'static str, Header); 19] {
     let traced = TraceContext {
         trace_id: 7,
         span_id: 9,
@@ -34,6 +34,8 @@ fn headers() -> [(&'static str, Header); 17] {
         ("DRAINING", Header::plain(Kind::Draining, 0)),
         ("FETCH", Header::plain(Kind::Fetch, 6)),
         ("RELEASE", Header::plain(Kind::Release, 5)),
+        ("SHARE", Header::plain(Kind::Share, 7)),
+        ("CLAIM", Header::plain(Kind::Claim, 8)),
     ]
 }
 
@@ -70,5 +72,5 @@ fn every_kind_has_its_section() {
         let heading = format!("### {name}, kind {code}\n");
         assert!(WIRE_MD.contains(&heading), "{heading}");
     }
-    assert_eq!(kinds, 16);
+    assert_eq!(kinds, 18);
 }

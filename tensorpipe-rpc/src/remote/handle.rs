@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use super::Id;
+use super::{Grant, Id};
 use crate::call::{Call, Made};
 use crate::engine::Engine;
 use crate::header::Kind;
@@ -57,9 +57,18 @@ impl Handle {
     }
 
     pub(super) fn fetch<T: DeserializeOwned>(self: &Arc<Self>) -> Call<T> {
+        self.ask(Kind::Fetch)
+    }
+
+    /// Asks the owner for what lets a third process have the reference.
+    pub(super) fn share(self: &Arc<Self>) -> Call<Grant> {
+        self.ask(Kind::Share)
+    }
+
+    fn ask<T: DeserializeOwned>(self: &Arc<Self>, kind: Kind) -> Call<T> {
         let mut body = self.id.call.to_le_bytes().to_vec();
         body.extend_from_slice(&self.id.index.to_le_bytes());
-        let made = self.engine.ask(Kind::Fetch, &body, self.clone());
+        let made = self.engine.ask(kind, &body, Some(self.clone()));
         Call::of_value(&FETCH, made.map(Made::sent))
     }
 }

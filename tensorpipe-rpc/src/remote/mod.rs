@@ -51,17 +51,21 @@
 //! - A call that was given the result of another one is run when that has ended, with
 //!   [`CallError::Unresolved`] if it has failed. It takes the first one's [`Call`] by
 //!   reference; dropping that does not cancel the call any more.
+//! - A third process gets a reference as a [`Shared`], which is plain data: see [`Remote::share`].
 //! - A method whose result is to be used so has the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
 
 mod handle;
 mod owned;
 mod promise;
 mod scope;
+mod shared;
 
 pub(crate) use handle::{FETCH, Handle};
 pub(crate) use owned::{Owned, Pending, Referent};
 pub(crate) use promise::{put_references, split_waits};
 pub(crate) use scope::{ANY, Encoding, UNRESOLVED, decoding, encoding, references_met};
+pub use shared::Shared;
+pub(crate) use shared::{Grant, Grants};
 
 use std::fmt;
 use std::sync::Arc;
@@ -107,7 +111,7 @@ pub(crate) struct Id {
 type Wire = (u8, u64, u32);
 
 /// The reference belongs to whoever sent it.
-const MINE: u8 = 0;
+pub(crate) const MINE: u8 = 0;
 
 /// The reference belongs to whoever receives it.
 const YOURS: u8 = 1;

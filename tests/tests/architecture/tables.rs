@@ -167,13 +167,17 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "server::ServerShared",
         ],
     ),
-    ("server", &["engine", "header", "service"]),
+    (
+        "server",
+        &["engine", "header", "limits", "remote::Grants", "service"],
+    ),
     // What an engine keeps for references, and what a user has of them.
     (
         "remote",
         &[
             "call",
             "caught",
+            "client::Connection",
             "codec",
             "engine::Engine",
             "error",
@@ -189,7 +193,11 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "call", "caught", "client", "codec", "context", "engine", "error", "header", "schema",
         ],
     ),
-    ("callbacks", &["client", "context", "server", "service"]),
+    ("limits", &[]),
+    (
+        "callbacks",
+        &["client", "context", "limits", "server", "service"],
+    ),
     (
         "client",
         &[

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tensorpipe::{ConnectPolicy, Context};
 use tensorpipe_rpc::{CallError, Remote};
 use tensorpipe_tests::{Child, alone, eventually, runtime, say, soon};
 
@@ -27,6 +28,45 @@ fn a_value_stays_in_its_process_and_is_used_there() {
         let kept = client.keep(&sent).await.unwrap();
         let fetched = soon("a copy", kept.fetch()).await.unwrap();
         assert!(fetched.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+    });
+}
+
+#[test]
+fn a_third_process_takes_a_reference_and_talks_to_its_owner() {
+    alone(async || {
+        let mut owner = Child::start("server", &[]);
+        let mut third = Child::start("server", &[]);
+        let (at_owner, _) = client(&owner.hear("url")).await;
+        let (at_third, _) = client(&third.hear("url")).await;
+        let kept = at_owner.keep(numbered(3 << 20, 9)).await.unwrap();
+        let shared = soon("a shared one", kept.share()).await.unwrap();
+        drop(kept);
+        assert_eq!(
+            soon("a copy", at_third.open(shared.clone())).await.unwrap(),
+            9
+        );
+        let again = soon("an error", at_third.open(shared)).await.unwrap_err();
+        assert!(again.to_string().contains("was claimed"), "{again}");
+
+        // It is held there, whatever becomes of whoever shared it.
+        let part = at_owner.part(1).await.unwrap();
+        let shared = part.share().await.unwrap();
+        soon("held", at_third.hold(shared)).await.unwrap();
+        drop(part);
+        assert_eq!(at_owner.under_way().await.unwrap(), 1);
+        third.kill();
+        let quiet = async { while at_owner.under_way().await.unwrap() > 0 {} };
+        soon("its holder's death is noticed", quiet).await;
+
+        // An owner that is gone is an error.
+        let shared = at_owner.keep(numbered(10, 9)).await.unwrap().share().await;
+        owner.kill();
+        let impatient = Context::builder().connect_policy(ConnectPolicy::once());
+        let opened = shared.unwrap().open(&impatient.build().unwrap()).await;
+        assert!(
+            matches!(opened, Err(CallError::Connection { .. })),
+            "{opened:?}"
+        );
     });
 }
 

@@ -1,12 +1,15 @@
 //! A service with one method for each thing that a call can do, and what it has under way.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use tensorpipe::{Context, DType, Tensor};
-use tensorpipe_rpc::{CallContext, Connection, Remote, Server, Streaming, tensor_service};
+use tensorpipe_rpc::remote::Shared;
+use tensorpipe_rpc::{
+    CallContext, CallError, Connection, Remote, Server, Streaming, tensor_service,
+};
 use tensorpipe_tests::{runtime, say};
 
 /// What a reference is to: it does not travel, and is counted.
@@ -28,6 +31,10 @@ pub(crate) trait Works {
     async fn late_part(&self, size: u64, ms: u64) -> Remote<Part>;
     async fn size(&self, part: Remote<Part>) -> u64;
     async fn keep(&self, tensor: Tensor) -> Remote<Tensor>;
+    /// Opens a reference to a tensor of another process, and fetches it: its first byte.
+    async fn open(&self, tensor: Shared<Tensor>) -> Result<u8, String>;
+    /// Opens one to a part, and holds it.
+    async fn hold(&self, part: Shared<Part>) -> Result<(), String>;
     /// What is under way or held here: streams, parts.
     async fn under_way(&self) -> u64;
     /// Calls the caller's `wait`.
@@ -55,6 +62,7 @@ impl Drop for Counted {
 pub(crate) struct Hall {
     under_way: Arc<AtomicUsize>,
     pub(crate) made: Arc<AtomicUsize>,
+    held: Arc<Mutex<Vec<Remote<Part>>>>,
 }
 
 impl Hall {
@@ -130,6 +138,20 @@ impl Works for Hall {
 
     async fn keep(&self, tensor: Tensor) -> Remote<Tensor> {
         Remote::new(tensor)
+    }
+
+    async fn open(&self, tensor: Shared<Tensor>) -> Result<u8, String> {
+        let words = |error: CallError| error.to_string();
+        let tensor = tensor.open(&Context::new()).await.map_err(words)?;
+        let tensor = tensor.fetch().await.map_err(words)?;
+        Ok(tensor.as_slice::<u8>().unwrap()[0])
+    }
+
+    async fn hold(&self, part: Shared<Part>) -> Result<(), String> {
+        let opened = part.open(&Context::new()).await;
+        let part = opened.map_err(|error| error.to_string())?;
+        self.held.lock().unwrap().push(part);
+        Ok(())
     }
 
     async fn under_way(&self) -> u64 {

@@ -1,0 +1,75 @@
+//! Headers there and back, and what is cut short.
+
+use super::*;
+
+#[test]
+fn headers_come_back_and_short_ones_are_refused() {
+    let trace = TraceContext {
+        trace_id: 7 << 100 | 3,
+        span_id: 9,
+    };
+    for header in [
+        Header::call(5, 1, 2, 3, TraceContext::default()),
+        Header::call(u64::MAX, 1, 2, 3, trace),
+        Header::plain(Kind::Failure(FailureCode::Overloaded), 8),
+        Header::plain(Kind::Bind, 1),
+        Header::plain(Kind::Tarpc(Tarpc::Request), 2),
+        Header::plain(Kind::Tarpc(Tarpc::Cancel), 3),
+        Header::plain(Kind::Tarpc(Tarpc::Response), 4),
+        Header::plain(Kind::Items(Way::Argument, 3), 5),
+        Header::plain(Kind::Items(Way::Reply, 255), 5),
+        Header::plain(Kind::End, 5),
+        Header::plain(Kind::Credit(Way::Argument), 5),
+        Header::plain(Kind::Credit(Way::Reply), 5),
+        Header::plain(Kind::Stop, 5),
+        Header::plain(Kind::Draining, 0),
+        Header::plain(Kind::Fetch, 5),
+        Header::plain(Kind::Release, 5),
+        Header::plain(Kind::Share, 5),
+        Header::plain(Kind::Claim, 5),
+    ] {
+        let bytes = header.to_vec();
+        let decoded = Header::decode(&bytes).unwrap();
+        let flags = if header.trace.trace_id != 0 { TRACE } else { 0 };
+        assert_eq!(
+            decoded,
+            Header {
+                len: bytes.len(),
+                flags,
+                ..header
+            }
+        );
+        for cut in 0..bytes.len() {
+            assert!(Header::decode(&bytes[..cut]).is_err());
+        }
+        // A later version's header is longer.
+        let mut longer = bytes.clone();
+        longer[1] += 4;
+        longer.extend_from_slice(&[1, 2, 3, 4]);
+        assert_eq!(Header::decode(&longer).unwrap().len, bytes.len() + 4);
+    }
+}
+
+#[test]
+fn a_trace_without_an_id_is_not_passed_on() {
+    let traced = TraceContext {
+        trace_id: 1,
+        span_id: 9,
+    };
+    let mut bytes = Header::call(5, 1, 2, 3, traced).to_vec();
+    bytes[CALL_LEN] = 0;
+    let decoded = Header::decode(&bytes).unwrap();
+    let again = Header::decode(&decoded.to_vec()).unwrap();
+    assert_eq!((again.len, again.flags), (CALL_LEN, 0));
+}
+
+#[test]
+fn a_reply_is_written_in_place() {
+    let mut bytes = vec![0; REPLY_HEADER + 3];
+    Header::put_reply(&mut bytes, Kind::Value, 77);
+    let header = Header::decode(&bytes).unwrap();
+    assert_eq!(
+        (header.kind, header.call, header.len),
+        (Kind::Value, 77, REPLY_HEADER)
+    );
+}

@@ -1,0 +1,34 @@
+//! How much is done for others.
+
+use std::time::Duration;
+
+/// How much a server does at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerLimits {
+    /// Calls under way at once, of all connections. Beyond, a call is refused as
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Default 16384.
+    pub calls: usize,
+    /// Calls under way at once of one connection. Default 4096.
+    pub calls_per_connection: usize,
+    /// The longest that a call may take, whatever its caller says. A caller that sends its tensors slowly, or never, holds
+    /// its place for so long: lower it where strangers may connect. Default one hour.
+    pub longest_call: Duration,
+    /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
+    /// is [`CallError::Overloaded`](crate::CallError::Overloaded); the method has run. Default 2^20.
+    pub references: usize,
+    /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
+    pub drain: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            calls: 16384,
+            calls_per_connection: 4096,
+            longest_call: Duration::from_secs(3600),
+            references: 1 << 20,
+            drain: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! References for a third process: plain data that one holder makes and another one opens.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorpipe::Context;
+use tokio::runtime::Handle as Runtime;
+
+use super::owned::Referent;
+use super::{Place, Remote};
+use crate::call::{Call, Made};
+use crate::client::Connection;
+use crate::error::CallError;
+use crate::header::Kind;
+use crate::lock::lock;
+
+/// A reference that any process can [`open`](Shared::open): where its owner is, and a name that is good for once.
+///
+/// ```
+/// use tensorpipe::Context;
+/// use tensorpipe_rpc::remote::Shared;
+/// use tensorpipe_rpc::{Remote, Server, tensor_service};
+///
+/// #[tensor_service]
+/// trait Owner {
+///     async fn make(&self) -> Remote<String>;
+/// }
+///
+/// #[tensor_service]
+/// trait Third {
+///     async fn read(&self, text: Shared<String>) -> Result<String, String>;
+/// }
+///
+/// struct Here;
+///
+/// impl Owner for Here {
+///     async fn make(&self) -> Remote<String> {
+///         Remote::new("made by the owner".to_owned())
+///     }
+/// }
+///
+/// impl Third for Here {
+///     async fn read(&self, text: Shared<String>) -> Result<String, String> {
+///         // Talks to the owner directly.
+///         let text = text.open(Context::global()).await.map_err(|error| error.to_string())?;
+///         text.fetch().await.map_err(|error| error.to_string())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let owner = Server::builder().service(OwnerService::new(Here)).listen("tcp://127.0.0.1:0").await?;
+/// let third = Server::builder().service(ThirdService::new(Here)).listen("tcp://127.0.0.1:0").await?;
+/// let owner = OwnerClient::connect(owner.url().to_string()).await?;
+/// let third = ThirdClient::connect(third.url().to_string()).await?;
+///
+/// let text = owner.make().await?;
+/// assert_eq!(third.read(text.share().await?).await?, "made by the owner");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct Shared<T> {
+    urls: Vec<String>,
+    token: Token,
+    value: PhantomData<fn() -> T>,
+}
+
+type Token = [u8; 16];
+
+/// What an owner answers who is asked to share.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Grant {
+    pub(crate) urls: Vec<String>,
+    pub(crate) token: Token,
+}
+
+/// How long a reference that was shared can be claimed.
+const CLAIMABLE: Duration = Duration::from_secs(60);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self {
+            urls: self.urls.clone(),
+            token: self.token,
+            value: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Shared<T> {
+    /// Not the name: whoever knows it has the value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("urls", &self.urls)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + Sync + 'static> Remote<T> {
+    /// Makes a reference that can be sent to a third process, which opens it and then talks to the owner directly. It is good for
+    /// once, within a minute; until then the owner keeps the value, whatever becomes of this reference. Whoever reads it has the value: send it
+    /// to friends.
+    ///
+    /// # Errors
+    /// [`CallError::Unresolved`] when the value is in this process (return the reference from a method), or when its owner listens
+    /// nowhere; else what can happen to a call.
+    pub async fn share(&self) -> Result<Shared<T>, CallError> {
+        let Place::There(handle) = &self.place else {
+            let text = "the value is in this process: whoever wants it calls a method here that returns it";
+            return Err(CallError::Unresolved(text.into()));
+        };
+        let Grant { urls, token } = handle.share().await?;
+        // Where this process has reached it others may, too; its own idea of that is `0.0.0.0` at times.
+        let mut reached: Vec<_> = handle
+            .engine()
+            .reached_at
+            .get()
+            .cloned()
+            .into_iter()
+            .collect();
+        reached.extend(urls);
+        reached.dedup();
+        Ok(Shared {
+            urls: reached,
+            token,
+            value: PhantomData,
+        })
+    }
+}
+
+impl<T: Send + Sync + 'static> Shared<T> {
+    /// Connects to the owner, as patiently as the context does ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and takes the
+    /// reference. It holds the connection. Cancel safe, but once the owner has been asked
+    /// the name is used up.
+    ///
+    /// # Errors
+    /// [`CallError::Unresolved`] when it was opened before, or too late; [`CallError::Connection`] when the owner cannot be
+    /// reached at any of its URLs; else what can happen to a call.
+    pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
+        let mut unreachable = None;
+        for url in &self.urls {
+            let connection = match Connection::connect_with(context, url).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    unreachable.get_or_insert(error);
+                    continue;
+                }
+            };
+            let made = connection.engine.ask(Kind::Claim, &self.token, None);
+            return Call::of_value(&super::FETCH, made.map(Made::sent)).await;
+        }
+        Err(match unreachable {
+            Some(error) => CallError::Connection {
+                error,
+                may_have_run: false,
+            },
+            None => CallError::Unresolved("its owner listens nowhere".into()),
+        })
+    }
+}
+
+/// References that were shared, and not claimed yet.
+#[derive(Default)]
+pub(crate) struct Grants {
+    table: Mutex<HashMap<Token, Arc<dyn Referent>>>,
+}
+
+impl Grants {
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.table).len()
+    }
+
+    /// Keeps a value for whoever claims it. Otherwise in words why not.
+    pub(crate) fn give(
+        self: &Arc<Self>,
+        referent: Arc<dyn Referent>,
+        limit: usize,
+        runtime: &Runtime,
+    ) -> Result<Token, String> {
+        let mut token = Token::default();
+        getrandom::fill(&mut token).map_err(|error| error.to_string())?;
+        {
+            let mut table = lock(&self.table);
+            if table.len() >= limit {
+                return Err(format!(
+                    "{limit} references are shared and not claimed, the limit"
+                ));
+            }
+            table.insert(token, referent);
+        }
+        let grants = Arc::downgrade(self);
+        runtime.spawn(async move {
+            tokio::time::sleep(CLAIMABLE).await;
+            if let Some(grants) = grants.upgrade() {
+                drop(grants.take(&token));
+            }
+        });
+        Ok(token)
+    }
+
+    /// Takes it, once.
+    pub(crate) fn take(&self, token: &Token) -> Option<Arc<dyn Referent>> {
+        lock(&self.table).remove(token)
+    }
+}
