@@ -12,7 +12,8 @@ use crate::codec::{EncodeError, Encoder, decode_reply};
 use crate::context::{CallContext, TraceContext};
 use crate::engine::{CallSlot, CallStreams, Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
-use crate::header::{FailureCode, Header};
+use crate::header::{FailureCode, Header, STATS};
+use crate::observe::Noted;
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
@@ -102,6 +103,10 @@ pub struct ClientHandle {
     service: u32,
     deadline: Duration,
     trace: TraceContext,
+    /// The service's name.
+    name: &'static str,
+    /// Whether its callers want figures.
+    stats: bool,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -141,7 +146,7 @@ impl ClientHandle {
     ) -> Result<Self, ConnectError> {
         let engine = &connection.engine;
         if let Some(service) = engine.bound(schema) {
-            return Ok(Self::bound(connection, service));
+            return Ok(Self::bound(connection, schema, service));
         }
         let id = engine.calls.next_id();
         let request = bind_request(id, &schema.describe());
@@ -155,6 +160,7 @@ impl ClientHandle {
             deadline,
             streams: None,
             pins: Vec::new(),
+            noted: None,
         });
         let pipe = engine.pipe.name().into();
         let body = match (Binding { engine, slot }).await {
@@ -173,15 +179,17 @@ impl ClientHandle {
         let service = decode_reply(body.metadata, body.payloads, body.tensors);
         let service = service.map_err(|error| ConnectError::Call(CallError::Decode(error)))?;
         engine.set_bound(schema, service);
-        Ok(Self::bound(connection, service))
+        Ok(Self::bound(connection, schema, service))
     }
 
-    fn bound(connection: &Connection, service: u32) -> Self {
+    fn bound(connection: &Connection, schema: &'static Schema, service: u32) -> Self {
         Self {
             connection: connection.clone(),
             service,
             deadline: DEFAULT_DEADLINE,
             trace: TraceContext::default(),
+            name: schema.service,
+            stats: false,
         }
     }
 
@@ -202,6 +210,14 @@ impl ClientHandle {
     pub fn with_trace(&self, trace: TraceContext) -> Self {
         Self {
             trace,
+            ..self.clone()
+        }
+    }
+
+    /// The same client; of calls made through it [`Call::stats`] says what happened.
+    pub fn with_stats(&self) -> Self {
+        Self {
+            stats: true,
             ..self.clone()
         }
     }
@@ -242,23 +258,36 @@ impl ClientHandle {
         let time_left_us = deadline.map_or(0, |_| {
             u64::try_from(after.as_micros()).unwrap_or(u64::MAX).max(1)
         });
-        let outer = outer.map(|outer| outer.trace());
+        let outer = outer.map(|outer| outer.around());
         let trace = match self.trace.trace_id {
             0 => outer.unwrap_or_default(),
             _ => self.trace,
         };
         let id = engine.calls.next_id();
-        let header = Header::call(id, self.service, method.id, time_left_us, trace).to_vec();
+        let streams = method.streams;
+        let asked = self.stats && !streams.any();
+        let name = (self.name, method);
+        let (noted, trace) = Noted::of(asked, name, (id, &engine.pipe), trace, now);
+        let mut header = Header::call(id, self.service, method.id, time_left_us, trace);
+        if asked {
+            header.flags |= STATS;
+        }
+        let header = header.to_vec();
         let header_len = header.len();
         let mut encoder = Encoder::after(header);
         let here = Arc::as_ptr(engine).addr();
         let (encoded, met) = encoding(here, None, || encode(&mut encoder));
-        encoded.map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+        if let Err(error) = encoded {
+            let error = CallError::Encode(error.in_method(method.name));
+            if let Some(noted) = &noted {
+                noted.failed(&error);
+            }
+            return Err(error);
+        }
         let mut encoded = encoder.finish();
         if !met.pins.is_empty() {
             put_references(&mut encoded.metadata, &met.waits)?;
         }
-        let streams = method.streams;
         let slot = engine.call(Outgoing {
             id,
             encoded,
@@ -266,6 +295,7 @@ impl ClientHandle {
             deadline,
             streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
             pins: met.pins,
+            noted,
         });
         Ok((engine.clone(), slot))
     }

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::client::Connection;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
+use crate::observe::{Seen, watched};
 use crate::remote::{Encoding, encoding};
 
 tokio::task_local! {
@@ -39,6 +40,8 @@ pub(crate) struct Inner {
     pub(crate) cancel: CancelState,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
+    /// Where somebody wants to know what becomes of it.
+    pub(crate) seen: Option<Box<Seen>>,
 }
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
@@ -59,6 +62,11 @@ impl Caller {
             runtime: pipe.runtime().clone(),
             engine: OnceLock::new(),
         }
+    }
+
+    /// The name that its context gave itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Says once which engine handles the calls.
@@ -89,6 +97,7 @@ impl CallContext {
         trace: TraceContext,
         caller: Arc<Caller>,
         streams: Option<Arc<CallStreams>>,
+        seen: Option<Box<Seen>>,
     ) -> Self {
         let inner = Inner {
             call,
@@ -97,6 +106,7 @@ impl CallContext {
             caller,
             cancel: CancelState::default(),
             streams,
+            seen,
         };
         Self {
             inner: Arc::new(inner),
@@ -138,9 +148,15 @@ impl CallContext {
         &self.inner.caller.route
     }
 
-    /// Where the call belongs among others.
+    /// Where the call belongs among others: as its caller says.
     pub fn trace(&self) -> TraceContext {
         self.inner.trace
+    }
+
+    /// What calls that its handler makes belong to.
+    pub(crate) fn around(&self) -> TraceContext {
+        let seen = self.inner.seen.as_ref();
+        seen.map_or(self.inner.trace, |seen| seen.around)
     }
 
     /// Warm memory for results. A caller on this machine reads a tensor of it ([`Pool::tensor`]) where it is, without a copy.
@@ -258,5 +274,10 @@ pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
 pub(crate) type Scoped = Pin<Box<dyn Future<Output = crate::codec::Reply> + Send>>;
 
 pub(crate) fn scoped(context: CallContext, handler: crate::service::HandlerFuture) -> Scoped {
-    Box::pin(CURRENT.scope(context, handler))
+    let whole = context.inner.seen.is_some().then(|| context.clone());
+    let handler = Box::pin(CURRENT.scope(context, handler));
+    match whole {
+        None => handler,
+        Some(context) => watched(context, handler),
+    }
 }

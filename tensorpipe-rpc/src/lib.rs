@@ -78,6 +78,8 @@
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
 //! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
 //!   there: [`remote`].
+//! - **What happened.** `client.with_stats().push("w", &value).stats().await` says where a call's time went and which bytes were
+//!   copied: [`CallStats`]. Spans of `tracing` belong together across processes, and there are metrics: [`observe`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
@@ -109,6 +111,8 @@
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
+//! - `metrics`: counters, gauges and histograms of calls, streams, references and pipes, through the facade `metrics`:
+//!   their names are in [`observe`].
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
 pub mod codec;
@@ -126,6 +130,7 @@ mod engine;
 mod error;
 mod header;
 mod lock;
+pub mod observe;
 pub mod remote;
 mod server;
 mod service;
@@ -143,6 +148,7 @@ pub use client::{Connection, DEFAULT_DEADLINE};
 pub use context::{CallContext, TraceContext};
 pub use error::{CallError, ConnectError};
 pub use futures_util::Stream;
+pub use observe::CallStats;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder, ServerLimits};
 pub use service::Service;

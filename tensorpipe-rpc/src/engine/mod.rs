@@ -14,6 +14,7 @@ mod slot;
 mod streams;
 
 pub(crate) use calls::{Outcome, Outgoing};
+use envelope::in_frame;
 pub(crate) use envelope::{Body, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
@@ -27,11 +28,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
+use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
 use crate::lock::lock;
+use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
 use calls::Calls;
@@ -47,6 +49,7 @@ pub(crate) struct Engine {
     bound: Mutex<FxHashMap<usize, u32>>,
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
+    meter: Meter,
 }
 
 impl Engine {
@@ -58,6 +61,7 @@ impl Engine {
             reading: streams::Reading::default(),
             bound: Mutex::default(),
             owned: Arc::default(),
+            meter: Meter::opened(),
             pipe: pipe.clone(),
         });
         if let Some(serving) = &engine.serving {
@@ -106,6 +110,7 @@ impl Drop for Engine {
             self.start_closing(serving.server.limits.drain);
         }
         self.calls.end_watch();
+        self.meter.read(&self.pipe);
     }
 }
 
@@ -162,15 +167,19 @@ impl Handler for Receiver {
     }
 
     fn message(&self, id: u64, message: Result<Message, Error>) {
+        self.message_with_stats(id, message, MessageStats::default());
+    }
+
+    fn message_with_stats(&self, id: u64, message: Result<Message, Error>, came: MessageStats) {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
         if let Some((header, slot)) = engine.calls.take_reading(id) {
-            engine.reply_complete(&header, &slot, message);
+            engine.reply_complete(&header, &slot, message, came);
         } else if let Some((header, streams)) = engine.reading.take(id) {
             engine.items_complete(&streams, id, header, message);
         } else {
-            engine.call_complete(id, message);
+            engine.call_complete(id, message, came);
         }
     }
 

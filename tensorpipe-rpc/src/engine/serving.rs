@@ -6,15 +6,16 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, Pipe, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use super::running::{Running, drop_quietly};
 use super::streams::{CallStreams, Open, StreamTable};
-use super::{Body, Engine, to_body};
+use super::{Body, Engine, in_frame, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::header::{FailureCode, Header, Kind, WAITS};
+use crate::observe::{Seen, metrics, of_failure};
 use crate::remote::{Pending, UNRESOLVED, decoding, split_waits};
 use crate::server::ServerShared;
 
@@ -122,11 +123,16 @@ impl Serving {
             header.time_left_us.min(longest)
         };
         // Far beyond any clock there is no deadline.
-        let deadline = Instant::now().checked_add(Duration::from_micros(left));
-        let streams = target.map(|(service, method)| {
-            server.services[service].service.schema().methods[method].streams
+        let now = Instant::now();
+        let deadline = now.checked_add(Duration::from_micros(left));
+        let called = target.map(|(service, method)| {
+            let schema = server.services[service].service.schema();
+            (schema.service, &schema.methods[method])
         });
-        let streams = streams.unwrap_or_default();
+        let streams = called.map(|(_, method)| method.streams).unwrap_or_default();
+        let peer = self.caller.name();
+        let seen =
+            called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let ends = streams
             .any()
             .then(|| CallStreams::of_handler(header.call, streams));
@@ -136,6 +142,7 @@ impl Serving {
             header.trace,
             self.caller.clone(),
             ends,
+            seen,
         );
         let open = match streams.any() {
             false => None,
@@ -186,6 +193,7 @@ impl Engine {
         let id = incoming.id();
         match serving.admit(&header) {
             Err((code, text)) => {
+                metrics::refused(of_failure(code));
                 // The tensors are not wanted: dropping the message says so.
                 drop(incoming);
                 self.reply_failure(header.call, code, text);
@@ -197,8 +205,10 @@ impl Engine {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
+                    let seen = admitted.context.inner.seen.is_some();
+                    let came = seen.then(|| in_frame(&incoming)).unwrap_or_default();
                     if let Some(message) = incoming.accept() {
-                        self.handle(id, admitted, message);
+                        self.handle(id, admitted, message, came);
                     }
                     return;
                 }
@@ -206,7 +216,7 @@ impl Engine {
                 let call = (admitted, self.clone());
                 serving.table().receiving.insert(id, call);
                 match incoming.accept() {
-                    Some(message) => self.call_complete(id, message),
+                    Some(message) => self.call_complete(id, message, MessageStats::default()),
                     // Given up between its admission and the read.
                     None if !serving.table().receiving.contains_key(&id) => {
                         self.pipe
@@ -219,16 +229,30 @@ impl Engine {
     }
 
     /// All of a call is here, or never will be.
-    pub(super) fn call_complete(self: &Arc<Self>, id: u64, message: Result<Message, Error>) {
+    pub(super) fn call_complete(
+        self: &Arc<Self>,
+        id: u64,
+        message: Result<Message, Error>,
+        came: MessageStats,
+    ) {
         let Some(serving) = &self.serving else { return };
         let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
-        self.handle(id, admitted, message);
+        self.handle(id, admitted, message, came);
     }
 
-    fn handle(self: &Arc<Self>, id: u64, admitted: Admitted, message: Result<Message, Error>) {
+    fn handle(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        message: Result<Message, Error>,
+        came: MessageStats,
+    ) {
         let call = admitted.header.call;
+        if let Some(seen) = &admitted.context.inner.seen {
+            seen.complete(came);
+        }
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
