@@ -205,8 +205,10 @@ impl Engine {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
-                    let seen = admitted.context.inner.seen.is_some();
-                    let came = seen.then(|| in_frame(&incoming)).unwrap_or_default();
+                    let came = match &admitted.context.inner.seen {
+                        Some(_) => in_frame(&incoming),
+                        None => MessageStats::default(),
+                    };
                     if let Some(message) = incoming.accept() {
                         self.handle(id, admitted, message, came);
                     }

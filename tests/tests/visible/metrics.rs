@@ -61,7 +61,7 @@ fn calls_streams_references_and_pipes_are_counted() {
         let client = soon("a client", client).await.unwrap();
         assert!(value("tensorpipe_pipes_open") >= 2.0);
         for _ in 0..3 {
-            soon("a call", client.echo(&Tensor::scalar(1f32))).await.unwrap();
+            soon("a call", client.echo(Tensor::scalar(1f32))).await.unwrap();
         }
         let _ = soon("a call", client.fail()).await.unwrap_err();
         let _ = soon("a call", client.panic()).await.unwrap_err();
@@ -77,7 +77,7 @@ fn calls_streams_references_and_pipes_are_counted() {
         assert_eq!(value("tensorpipe_references_held"), 1.0);
         drop(kept);
         eventually("none held", || value("tensorpipe_references_held") == 0.0).await;
-        let mut items = client.count(&100);
+        let mut items = client.count(100);
         let mut counted = 0;
         while let Some(item) = soon("an item", items.next()).await {
             assert_eq!(item.unwrap(), counted);

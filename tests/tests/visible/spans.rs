@@ -80,7 +80,7 @@ fn a_trace_leads_through_two_processes_and_back() {
         let client = RelayClient::connect(child.hear("url"));
         let client = soon("a client", client).await.unwrap();
         let url = server.url().to_string();
-        assert_eq!(soon("a call", client.relay(&url, &7)).await.unwrap(), 7);
+        assert_eq!(soon("a call", client.relay(&url, 7)).await.unwrap(), 7);
 
         let there = soon("what it saw", client.seen()).await.unwrap();
         let find = |all: &[BTreeMap<String, String>], name: &str, method: &str| {
@@ -110,12 +110,12 @@ fn a_trace_leads_through_two_processes_and_back() {
         assert!(handled["entered"].parse::<u64>().unwrap() >= 1);
 
         // The next one is another trace; one that is given goes on.
-        soon("a call", client.relay(&url, &8)).await.unwrap();
+        soon("a call", client.relay(&url, 8)).await.unwrap();
         let given = TraceContext {
             trace_id: 0xabc,
             span_id: 0xdef,
         };
-        soon("a call", client.with_trace(given).relay(&url, &9))
+        soon("a call", client.with_trace(given).relay(&url, 9))
             .await
             .unwrap();
         let calls: Vec<_> = seen("rpc.call")
@@ -128,7 +128,7 @@ fn a_trace_leads_through_two_processes_and_back() {
         assert_eq!(calls[2]["parent"], format!("{:016x}", 0xdef));
 
         // Failures are told in their spans, as loud as they are bad.
-        let _ = soon("a call", client.relay(&url, &0)).await.unwrap_err();
+        let _ = soon("a call", client.relay(&url, 0)).await.unwrap_err();
         let _ = soon("a call", client.panic()).await.unwrap_err();
         let there = soon("what it saw", client.seen()).await.unwrap();
         let event = |all: &[BTreeMap<String, String>], outcome: &str, service: &str| {

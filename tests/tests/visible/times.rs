@@ -65,7 +65,7 @@ fn of_a_call_that_did_not_come_to_an_end_there_only_this_side_is_known() {
 fn of_a_call_that_nobody_asked_about_nothing_is_known() {
     runtime().block_on(async {
         let (client, _context, _server) = client("basic").await;
-        let (taken, stats) = soon("a call", client.take(&of_heap(8)).stats()).await;
+        let (taken, stats) = soon("a call", client.take(of_heap(8)).stats()).await;
         assert_eq!(taken.unwrap(), 8);
         assert_eq!(stats, CallStats::default());
         assert_eq!(stats.bytes_copied(), None, "not asked is not zero");
