@@ -136,7 +136,7 @@ const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("caught", &[]),
     // Values and definitions: nothing of calls.
-    ("codec", &[]),
+    ("codec", &["observe::Figures"]),
     ("schema", &["caught"]),
     ("error", &["codec"]),
     ("header", &["codec::REPLY_HEADER"]),
@@ -145,10 +145,24 @@ const RPC: &[(&str, &[&str])] = &[
         &[
             "codec::Reply",
             "header::TraceContext",
+            "observe",
             "service::HandlerFuture",
         ],
     ),
     ("service", &["codec", "context::CallContext", "schema"]),
+    // Notes of calls, for whoever wants to know what becomes of them.
+    (
+        "observe",
+        &[
+            "codec",
+            "context",
+            "engine::Outcome",
+            "error::CallError",
+            "header",
+            "lock",
+            "schema::Method",
+        ],
+    ),
     // The engine knows the server that it serves for, and no client.
     (
         "engine",
@@ -158,16 +172,17 @@ const RPC: &[(&str, &[&str])] = &[
             "context",
             "error",
             "header",
+            "observe",
             "schema",
             "server::ServerShared",
         ],
     ),
     ("server", &["engine", "header::FailureCode", "service"]),
-    ("call", &["codec", "engine", "error", "schema"]),
+    ("call", &["codec", "engine", "error", "observe", "schema"]),
     (
         "client",
         &[
-            "call", "codec", "context", "engine", "error", "header", "schema",
+            "call", "codec", "context", "engine", "error", "header", "observe", "schema",
         ],
     ),
     // Not shipped: what a fuzz target runs.
