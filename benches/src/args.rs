@@ -31,15 +31,27 @@ pub(crate) enum Command {
     Compare(Compare),
     /// Measure what this project aims at, and say what is met: one table for a report.
     Targets(Targets),
+    /// Measure what gathering the calls of many clients is worth: a method with a fixed cost for each run, batched and not.
+    Batch(Batch),
     /// Measure the processor time and memory of an idle server with open connections.
     Idle(Idle),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(LimitsArguments),
+    /// Measure a rendezvous: from send to receive, within this process and to a second one.
+    Rendezvous(RendezvousArguments),
+    /// Measure calls that are given the results of others: awaited one by one, and all made at once.
+    Chain(Chain),
     /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
     Soak(Soak),
     /// The second process.
     #[command(hide = true)]
     Serve,
+    /// The second process of `batch`.
+    #[command(hide = true)]
+    ServeBatch,
+    /// The other end of a rendezvous.
+    #[command(hide = true)]
+    RendezvousPeer,
     /// The process that is killed.
     #[command(hide = true)]
     SoakPeer,
@@ -118,6 +130,29 @@ pub(crate) struct Targets {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Batch {
+    /// Clients at once, each with a connection of its own and one call under way.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64",
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) clients: Vec<u32>,
+    /// What a run of the model takes, however many rows it has, in microseconds.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) cost_us: u64,
+    /// Length of each measurement in seconds, after a warm-up.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// What carries the bytes: tcp or shm.
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    pub(crate) transport: Transport,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    pub(crate) runtime: Flavor,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Idle {
     /// Systems to measure, for example rpc@shm,rpc@tcp; without it all, over every transport between processes.
     #[arg(long, value_delimiter = ',')]
@@ -140,6 +175,24 @@ pub(crate) struct LimitsArguments {
     /// Print one JSON object per line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Chain {
+    /// Lengths of chains.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) calls: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RendezvousArguments {
+    /// Receives under way at any time, in the rows that count values a second.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) in_flight: u32,
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
 #[derive(Debug, Args)]

@@ -7,14 +7,17 @@
 //! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
 //! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
 //! report   rows -> table or JSON lines
+//! rendezvous  values sent and received by name     its own two ends
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! commands pipe, rpc, baseline, compare, idle, limits, targets, soak
+//! batch    many clients of one model          with and without #[rpc(batch(..))]
+//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, batch, soak
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
 
 mod args;
 mod awake;
+mod batch;
 mod commands;
 mod cores;
 mod limits;
@@ -25,6 +28,7 @@ mod peer;
 mod plan;
 mod processor;
 mod progress;
+mod rendezvous;
 mod report;
 mod size;
 mod soak;
@@ -42,12 +46,17 @@ fn main() -> ExitCode {
         Command::Rpc(arguments) => commands::ours::rpc(&arguments),
         Command::Baseline(arguments) => commands::baseline::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Batch(arguments) => commands::batch::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
+        Command::Chain(arguments) => commands::chain::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
+        Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments),
+        Command::RendezvousPeer => rendezvous::play(),
         Command::SoakPeer => soak::play(),
         Command::Serve => peer::serve(),
+        Command::ServeBatch => batch::serve(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

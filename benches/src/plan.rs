@@ -104,6 +104,24 @@ pub(crate) fn streamed(bytes: u64) -> u64 {
 }
 
 impl Case {
+    /// What calls that carry their bytes at once can do.
+    pub(crate) const CALLS: &'static [Self] = &[
+        Self::Echo,
+        Self::Paced,
+        Self::Upload,
+        Self::Download,
+        Self::Pipeline,
+    ];
+
+    /// Calls, or items, of one round.
+    pub(crate) fn calls_per_round(self, bytes: u64) -> u64 {
+        match self {
+            Self::Pipeline => PIPELINED,
+            Self::Stream => streamed(bytes),
+            Self::Echo | Self::Paced | Self::Upload | Self::Download => 1,
+        }
+    }
+
     /// The name in tables and in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {

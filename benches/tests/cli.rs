@@ -4,6 +4,8 @@
 mod channels;
 #[path = "cli/processes.rs"]
 mod processes;
+#[path = "cli/rendezvous.rs"]
+mod rendezvous;
 #[path = "cli/run.rs"]
 mod run;
 #[path = "cli/systems.rs"]

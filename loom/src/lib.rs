@@ -21,6 +21,19 @@ pub mod ring;
 pub mod sync;
 mod sys;
 
+/// Makes each of these models a test.
+#[macro_export]
+macro_rules! models {
+    ($($module:ident: $($model:ident),+;)+) => {
+        $($(
+            #[test]
+            fn $model() {
+                $module::$model();
+            }
+        )+)+
+    };
+}
+
 /// Runs `model` in every order of its threads' steps, with at most so many preemptions.
 fn check(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -2,18 +2,7 @@
 
 use tensorpipe_loom::lease::{deaths, offers, returns, writes};
 
-macro_rules! models {
-    ($($module:ident: $($model:ident),+;)+) => {
-        $($(
-            #[test]
-            fn $model() {
-                $module::$model();
-            }
-        )+)+
-    };
-}
-
-models! {
+tensorpipe_loom::models! {
     writes: the_lender_writes, the_pool_hands_it_out_again, two_read_the_same, two_want_memory;
     offers: an_offer_is_taken_or_withdrawn,
         whoever_takes_sees_what_was_written,

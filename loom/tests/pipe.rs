@@ -2,29 +2,20 @@
 
 use tensorpipe_loom::pipe::{deliveries, kicks, looks, wakes};
 
-macro_rules! models {
-    ($($module:ident: $($model:ident),+;)+) => {
-        $($(
-            #[test]
-            fn $model() {
-                $module::$model();
-            }
-        )+)+
-    };
-}
-
-models! {
+tensorpipe_loom::models! {
     kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written;
     deliveries: two_deliver_at_once,
         three_deliver_at_once,
         a_round_that_stops_for_a_message_goes_on,
-        what_a_handler_writes_leaves;
+        what_a_handler_writes_leaves,
+        reading_goes_on_once_the_handler_has_caught_up;
     wakes: an_operation_that_leaves_hands_its_wake_on,
         a_wake_outlives_those_who_drive_meanwhile,
         a_forgotten_operation_loses_the_role,
         two_operations_wait,
         an_operation_waits_behind_one_that_leaves,
-        an_operation_waits_behind_a_forgotten_one;
+        an_operation_waits_behind_a_forgotten_one,
+        what_is_left_for_another_turn_is_done;
     looks: an_operation_that_looks_gets_its_message,
         a_spinner_leaves_while_another_waits,
         a_sleeper_outlasts_one_that_finds_its_message_at_once,

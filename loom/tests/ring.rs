@@ -2,18 +2,7 @@
 
 use tensorpipe_loom::ring::{deaths, sleeps, streams};
 
-macro_rules! models {
-    ($($module:ident: $($model:ident),+;)+) => {
-        $($(
-            #[test]
-            fn $model() {
-                $module::$model();
-            }
-        )+)+
-    };
-}
-
-models! {
+tensorpipe_loom::models! {
     streams: bytes_arrive_through_a_small_ring,
         bytes_arrive_through_a_larger_ring,
         bytes_arrive_while_both_look;

@@ -28,6 +28,7 @@ pub(crate) fn check(service: &mut Service<'_>, errors: &mut Errors) {
         arguments(method, errors);
         let before_output = errors.len();
         output(method, errors);
+        batch(method, errors);
         method.sound_output &= errors.len() == before_output;
         cfg_attrs(&method.syntax.attrs, errors);
         name(method, &mut ids, errors);
@@ -182,6 +183,26 @@ fn output(method: &Method<'_>, errors: &mut Errors) {
     Owned::check("result", ty, !sig.generics.params.is_empty(), errors);
 }
 
+fn batch(method: &Method<'_>, errors: &mut Errors) {
+    let Some(batch) = &method.options.batch else {
+        return;
+    };
+    if method.streams() {
+        let message = "calls with streams cannot be gathered: remove `batch` or the stream";
+        return errors.at_span(batch.span, message);
+    }
+    if !method.arguments().any(|argument| method.gathers(argument)) {
+        let message = "calls are gathered along the first dimension of their tensors: give the method a `Tensor` argument, or remove `batch`";
+        errors.at_span(batch.span, message);
+    }
+    for argument in method.arguments() {
+        if !method.gathers(argument) && Parts::are_in(argument.ty) {
+            let message = "calls are batched by the value of this argument, and tensors, payloads and references have none: make each tensor an argument of its own";
+            errors.at(argument.ty, message);
+        }
+    }
+}
+
 fn cfg_attrs(attrs: &[syn::Attribute], errors: &mut Errors) {
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg_attr")) {
         let message = "cfg_attr hides from #[tensor_service] what it stands for: write the attribute itself, or #[cfg] on the whole item";
@@ -214,6 +235,26 @@ fn name<'a>(method: &Method<'a>, ids: &mut HashMap<u32, &'a Ident>, errors: &mut
                 errors.at(ident, message);
             }
         }
+    }
+}
+
+/// Finds tensors, payloads and references that are written out in a type.
+struct Parts(bool);
+
+impl Parts {
+    fn are_in(ty: &Type) -> bool {
+        let mut parts = Self(false);
+        parts.visit_type(ty);
+        parts.0
+    }
+}
+
+impl<'ast> Visit<'ast> for Parts {
+    fn visit_path(&mut self, path: &'ast Path) {
+        let last = path.segments.last();
+        let parts = ["Tensor", "Payload", "Remote"];
+        self.0 |= last.is_some_and(|last| parts.iter().any(|part| last.ident == part));
+        visit::visit_path(self, path);
     }
 }
 

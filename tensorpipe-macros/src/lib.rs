@@ -16,6 +16,7 @@ mod expand;
 mod fallback;
 mod model;
 mod names;
+mod options;
 mod report;
 mod signature;
 
@@ -32,6 +33,9 @@ mod signature;
 /// - An argument of type `&CallContext` or `CallContext` is filled in by the server and is not
 ///   an argument of the client's method.
 /// - `#[rpc(idempotent)]` says that a call may be sent again when its fate is unknown.
+/// - `#[rpc(batch(max_size = 32, max_wait = "2ms"))]` gathers calls of many clients: the implementation
+///   sees the rows of all in one `Tensor`, and returns a row for each. `concurrency = 2` lets two
+///   batches run at once.
 /// - Supertraits and default bodies are allowed; `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc comments
 ///   of a method reach the client.
 /// - Implementations write plain `async fn`; their futures must be `Send`.

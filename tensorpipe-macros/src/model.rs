@@ -4,6 +4,7 @@
 //! thing that has one, so that `check` sees every method and `fallback` can stand in for it.
 
 use crate::names::Names;
+use crate::options::Options;
 use crate::report::Errors;
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -25,7 +26,7 @@ pub(crate) struct Method<'a> {
     pub(crate) syntax: &'a TraitItemFn,
     pub(crate) inputs: Vec<Input<'a>>,
     pub(crate) outcome: Outcome<'a>,
-    pub(crate) idempotent: bool,
+    pub(crate) options: Options,
     /// No check found anything wrong with it. Set by `check`.
     pub(crate) sound: bool,
     /// The same of its return type alone.
@@ -117,7 +118,7 @@ impl<'a> Method<'a> {
             syntax,
             inputs,
             outcome: Outcome::read(&syntax.sig.output),
-            idempotent: read_options(&syntax.attrs, errors),
+            options: Options::read(&syntax.attrs, errors),
             sound: errors.len() == before,
             sound_output: syntax.sig.generics.params.is_empty(),
         }
@@ -138,6 +139,11 @@ impl<'a> Method<'a> {
             Input::Argument(argument) => Some(argument),
             Input::Stream { .. } | Input::Context { .. } => None,
         })
+    }
+
+    /// Whether its calls are gathered, and the argument is one of those that are.
+    pub(crate) fn gathers(&self, argument: &Argument<'_>) -> bool {
+        self.options.batch.is_some() && is_tensor(argument.ty)
     }
 
     /// The stream among its arguments.
@@ -270,6 +276,12 @@ pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
     Some(types.collect())
 }
 
+/// Whether the type is written `Tensor`, by whatever path.
+pub(crate) fn is_tensor(ty: &Type) -> bool {
+    let last = as_path(ty).and_then(|path| path.segments.last());
+    last.is_some_and(|last| last.ident == "Tensor" && last.arguments.is_none())
+}
+
 /// The `T` of a `Streaming<T>`.
 fn streaming(ty: &Type) -> Option<&Type> {
     let last = as_path(ty)?.segments.last()?;
@@ -335,24 +347,6 @@ fn bare(ty: &Type) -> &Type {
         Type::Paren(paren) => bare(&paren.elem),
         ty => ty,
     }
-}
-
-/// Reads every `#[rpc(..)]`; the answer is whether the method is idempotent.
-fn read_options(attrs: &[Attribute], errors: &mut Errors) -> bool {
-    let mut idempotent = false;
-    for attr in attrs.iter().filter(|attr| attr.path().is_ident("rpc")) {
-        let read = attr.parse_nested_meta(|meta| {
-            if !meta.path.is_ident("idempotent") {
-                return Err(meta.error("unknown option: the only one is `idempotent`"));
-            }
-            idempotent = true;
-            Ok(())
-        });
-        if let Err(error) = read {
-            errors.push(error);
-        }
-    }
-    idempotent
 }
 
 fn of_kind<'a>(attrs: &'a [Attribute], kinds: &[&str]) -> Vec<&'a Attribute> {

@@ -21,6 +21,9 @@ use crate::schema::Method;
 /// What a stub returns: the call is on its way from the moment it is made, polled or not. Awaiting it gives the method's
 /// result; dropping it cancels the call: what of its tensors has not moved does not move, and its handler is dropped at its
 /// next await.
+///
+/// Over [`Replicas`](crate::Replicas) it is made at once if one of them is there; what comes after that, waiting for one and
+/// being made again, happens while it is awaited.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<T, E = Infallible> {
     method: &'static Method,
@@ -35,12 +38,80 @@ enum State<E> {
     Failed(Option<CallError<E>>),
     /// It needed nobody else.
     Answered(Outcome),
-    Waiting {
-        engine: Arc<Engine>,
-        slot: Arc<CallSlot>,
-        awaiting: Option<Awaiting>,
-    },
+    Waiting(UnderWay),
+    Surviving(Surviving),
     Done,
+}
+
+/// How a call came to be under way.
+pub(crate) enum Made {
+    /// On one connection, with which it ends.
+    Sent(UnderWay),
+    /// On replicas: it ends when one of them has answered, or none can.
+    Surviving(Surviving),
+}
+
+impl Made {
+    pub(crate) fn sent((engine, slot): Sent) -> Self {
+        Self::Sent(UnderWay::new(engine, slot))
+    }
+}
+
+/// Ends with the call's outcome, and if that has references with the attempt that it is of. Dropping it cancels the call.
+pub(crate) type Surviving = Pin<Box<dyn Future<Output = (Outcome, Option<Sent>)> + Send + Sync>>;
+
+/// A call on its connection.
+pub(crate) type Sent = (Arc<Engine>, Arc<CallSlot>);
+
+/// A call that waits for its answer. Whoever drops it before cancels it.
+pub(crate) struct UnderWay {
+    engine: Arc<Engine>,
+    slot: Arc<CallSlot>,
+    awaiting: Option<Awaiting>,
+}
+
+impl UnderWay {
+    pub(crate) fn new(engine: Arc<Engine>, slot: Arc<CallSlot>) -> Self {
+        Self {
+            engine,
+            slot,
+            awaiting: None,
+        }
+    }
+
+    /// Takes the outcome, driving the pipe for it.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
+        let Self {
+            engine,
+            slot,
+            awaiting,
+        } = self;
+        if let Some(outcome) = slot.poll(None) {
+            return Poll::Ready(outcome);
+        }
+        let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
+        if slot.leaves_soon() {
+            awaiting.register(cx.waker());
+        } else {
+            awaiting.drive(cx.waker());
+        }
+        match slot.poll(Some(cx.waker())) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                awaiting.look_again(cx.waker());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn cancel(&self) {
+        self.engine.cancel(&self.slot);
+    }
+
+    pub(crate) fn into_sent(self) -> Sent {
+        (self.engine, self.slot)
+    }
 }
 
 impl<T, E> fmt::Debug for Call<T, E> {
@@ -55,10 +126,7 @@ impl<T, E> Unpin for Call<T, E> {}
 
 impl<T: DeserializeOwned> Call<T> {
     /// A call of a method that returns a `T`.
-    pub(crate) fn of_value(
-        method: &'static Method,
-        made: Result<(Arc<Engine>, Arc<CallSlot>), CallError>,
-    ) -> Self {
+    pub(crate) fn of_value(method: &'static Method, made: Result<Made, CallError>) -> Self {
         Self {
             method,
             state: State::new(made),
@@ -98,10 +166,7 @@ impl<T: DeserializeOwned> Call<T> {
 
 impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
     /// A call of a method that returns a `Result<T, E>`.
-    pub(crate) fn of_result(
-        method: &'static Method,
-        made: Result<(Arc<Engine>, Arc<CallSlot>), CallError>,
-    ) -> Self {
+    pub(crate) fn of_result(method: &'static Method, made: Result<Made, CallError>) -> Self {
         Self {
             method,
             state: State::new(made.map_err(CallError::without_service)),
@@ -112,11 +177,11 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Its result, and what happened: for calls made through `with_stats` of a client; of others nothing is known. Dropping the
+    /// Its result, and what happened: for calls made through `with_stats` of a client; of others nothing is known, nor of those over [`Replicas`](crate::Replicas). Dropping the
     /// future cancels the call.
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
         let noted = match &self.state {
-            State::Waiting { slot, .. } => slot.noted.clone(),
+            State::Waiting(call) => call.slot.noted.clone(),
             _ => None,
         };
         let result = self.await;
@@ -126,11 +191,11 @@ impl<T, E> Call<T, E> {
     /// The reference that it will return.
     pub(crate) fn promise(&self) -> Result<Arc<Handle>, &'static str> {
         match &self.state {
-            State::Waiting { engine, slot, .. } if self.method.promises => {
-                let promised = || Arc::new(Handle::promised(engine.clone(), slot.id));
+            State::Waiting(call) if self.method.promises => {
+                let promised = || Arc::new(Handle::promised(call.engine.clone(), call.slot.id));
                 Ok(self.promised.get_or_init(promised).clone())
             }
-            State::Waiting { .. } => Err(
+            State::Waiting(_) | State::Surviving(_) => Err(
                 "the call's result is no reference by its method's signature: write its type as `Remote<T>`",
             ),
             State::Failed(_) => Err("the call that makes it was not made"),
@@ -143,20 +208,17 @@ impl<T, E> Call<T, E> {
     /// Its streams, unless it was not made.
     pub(crate) fn streams(&self) -> Option<(Arc<Engine>, Arc<CallStreams>)> {
         match &self.state {
-            State::Waiting { engine, slot, .. } => Some((engine.clone(), slot.streams.clone()?)),
+            State::Waiting(call) => Some((call.engine.clone(), call.slot.streams.clone()?)),
             _ => None,
         }
     }
 }
 
 impl<E> State<E> {
-    fn new(made: Result<(Arc<Engine>, Arc<CallSlot>), CallError<E>>) -> Self {
+    fn new(made: Result<Made, CallError<E>>) -> Self {
         match made {
-            Ok((engine, slot)) => Self::Waiting {
-                engine,
-                slot,
-                awaiting: None,
-            },
+            Ok(Made::Sent(call)) => Self::Waiting(call),
+            Ok(Made::Surviving(call)) => Self::Surviving(call),
             Err(error) => Self::Failed(Some(error)),
         }
     }
@@ -215,31 +277,19 @@ impl<T, E> Future for Call<T, E> {
                 };
                 return Poll::Ready((this.decode)(this.method, outcome));
             }
-            State::Waiting {
-                engine,
-                slot,
-                awaiting,
-            } => match slot.poll(None) {
-                Some(outcome) => outcome,
-                None => {
-                    let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
-                    if slot.leaves_soon() {
-                        awaiting.register(cx.waker());
-                    } else {
-                        awaiting.drive(cx.waker());
-                    }
-                    match slot.poll(Some(cx.waker())) {
-                        Some(outcome) => outcome,
-                        None => {
-                            awaiting.look_again(cx.waker());
-                            return Poll::Pending;
-                        }
-                    }
-                }
-            },
+            State::Waiting(call) => call.poll(cx).map(|outcome| (outcome, None)),
+            State::Surviving(call) => call.as_mut().poll(cx),
+        };
+        let Poll::Ready((outcome, from)) = outcome else {
+            return Poll::Pending;
         };
         let state = std::mem::replace(&mut this.state, State::Done);
-        let (State::Waiting { engine, slot, .. }, true) = (state, outcome.has_references()) else {
+        let from = match state {
+            _ if !outcome.has_references() => None,
+            State::Waiting(call) => Some((call.engine, call.slot)),
+            _ => from,
+        };
+        let Some((engine, slot)) = from else {
             return Poll::Ready((this.decode)(this.method, outcome));
         };
         let promised = this.promised.take();
@@ -260,8 +310,8 @@ fn polled_again<E>() -> CallError<E> {
 impl<T, E> Drop for Call<T, E> {
     fn drop(&mut self) {
         match &self.state {
-            State::Waiting { slot, .. } if self.promised.get().is_some() => slot.make_orphan(),
-            State::Waiting { engine, slot, .. } => engine.cancel(slot),
+            State::Waiting(call) if self.promised.get().is_some() => call.slot.make_orphan(),
+            State::Waiting(call) => call.cancel(),
             _ => {}
         }
     }

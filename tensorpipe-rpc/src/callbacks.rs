@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tensorpipe::{Context, Error, Pipe};
 
 use crate::client::Connection;
+use crate::context::CallContext;
 use crate::server::{ServerLimits, ServerShared};
 use crate::service::Service;
 
@@ -120,5 +121,14 @@ impl Connection {
     /// Begins a connection whose other end calls back.
     pub fn builder() -> ConnectionBuilder {
         ConnectionBuilder::default()
+    }
+}
+
+impl CallContext {
+    /// The connection that the call came over: for calls of services that its caller serves
+    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Whoever keeps it keeps the pipe open.
+    pub fn connection(&self) -> Option<Connection> {
+        let engine = self.inner.caller.engine()?;
+        Some(Connection { engine })
     }
 }

@@ -12,7 +12,6 @@ use tensorpipe::{Pipe, Pool, Route};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::client::Connection;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::observe::{Seen, watched};
@@ -32,8 +31,8 @@ pub struct CallContext {
 }
 
 pub(crate) struct Inner {
-    /// The caller's number for it.
-    call: u64,
+    /// The caller's number for it; a batch has none.
+    call: Option<u64>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
@@ -92,7 +91,7 @@ pub(crate) struct CancelState {
 
 impl CallContext {
     pub(crate) fn new(
-        call: u64,
+        call: impl Into<Option<u64>>,
         deadline: Option<Instant>,
         trace: TraceContext,
         caller: Arc<Caller>,
@@ -100,7 +99,7 @@ impl CallContext {
         seen: Option<Box<Seen>>,
     ) -> Self {
         let inner = Inner {
-            call,
+            call: call.into(),
             deadline,
             trace,
             caller,
@@ -133,13 +132,6 @@ impl CallContext {
     /// The name that the caller's context gave itself. Not authenticated.
     pub fn peer(&self) -> &str {
         &self.inner.caller.name
-    }
-
-    /// The connection that the call came over: for calls of services that its caller serves
-    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Whoever keeps it keeps the pipe open.
-    pub fn connection(&self) -> Option<Connection> {
-        let engine = self.inner.caller.engine()?;
-        Some(Connection { engine })
     }
 
     /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
@@ -211,6 +203,30 @@ impl CallContext {
     }
 }
 
+/// Of calls that are handled as one.
+impl CallContext {
+    /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
+    pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
+        let caller = self.inner.caller.clone();
+        Self::new(None, deadline, self.around(), caller, None, None)
+    }
+
+    /// The runtime of its connection.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.inner.caller.runtime
+    }
+
+    /// Says that nobody waits any more.
+    pub(crate) fn cancel(&self) {
+        self.inner.cancel.set();
+    }
+
+    /// For the handler's task alone.
+    pub(crate) fn poll_cancelled(&self, cx: &Context<'_>) -> Poll<()> {
+        self.inner.cancel.poll(cx)
+    }
+}
+
 impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallContext")
@@ -262,7 +278,7 @@ impl CancelState {
 pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
     let call = CURRENT.try_with(|context| {
         let engine = context.inner.caller.engine.get()?;
-        Some((engine.as_ptr().addr(), context.inner.call))
+        Some((engine.as_ptr().addr(), context.inner.call?))
     });
     match call {
         Ok(Some((engine, call))) => encoding(engine, Some(call), encode),

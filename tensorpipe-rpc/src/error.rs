@@ -41,11 +41,28 @@ pub enum CallError<E = Infallible> {
         /// Whether the method may have run.
         may_have_run: bool,
     },
+    /// None of the replicas could be called in time, and none can be as long as that stays so.
+    Unavailable {
+        /// What is known of each.
+        replicas: Arc<[ReplicaError]>,
+        /// Whether the method may have run on one that was lost.
+        may_have_run: bool,
+    },
     /// An argument refers to a value that is not there: the call that was to make it failed, or its owner has let go of it. The
     /// method did not run. In the server's words.
     Unresolved(Arc<str>),
     /// A reason that this version does not know. In the server's words.
     Other(Arc<str>),
+}
+
+/// Why one of several replicas cannot be called.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReplicaError {
+    /// Where it is.
+    pub url: Arc<str>,
+    /// What happened last; `None` while nothing has yet.
+    pub error: Option<ConnectError>,
 }
 
 impl<E> CallError<E> {
@@ -58,7 +75,9 @@ impl<E> CallError<E> {
             | Self::BadReply(_)
             | Self::Decode(_)
             | Self::Other(_) => true,
-            Self::Connection { may_have_run, .. } => *may_have_run,
+            Self::Connection { may_have_run, .. } | Self::Unavailable { may_have_run, .. } => {
+                *may_have_run
+            }
             Self::Overloaded(_)
             | Self::Unimplemented(_)
             | Self::ShuttingDown
@@ -88,6 +107,13 @@ impl<E> CallError<E> {
                 may_have_run,
             } => CallError::Connection {
                 error,
+                may_have_run,
+            },
+            Self::Unavailable {
+                replicas,
+                may_have_run,
+            } => CallError::Unavailable {
+                replicas,
                 may_have_run,
             },
             Self::Unresolved(reason) => CallError::Unresolved(reason),
@@ -134,12 +160,18 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
                 error,
                 may_have_run,
             } => {
-                let ran = if *may_have_run {
-                    "may have run"
-                } else {
-                    "did not run"
-                };
-                write!(f, "{error}; the method {ran}")
+                write!(f, "{error}; the method {}", ran(*may_have_run))
+            }
+            Self::Unavailable {
+                replicas,
+                may_have_run,
+            } => {
+                write!(
+                    f,
+                    "{}; the method {}",
+                    none_of(replicas),
+                    ran(*may_have_run)
+                )
             }
             Self::Unresolved(reason) => write!(f, "a reference is to nothing: {reason}"),
             Self::Other(reason) => f.write_str(reason),
@@ -148,6 +180,29 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
 }
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
+
+fn ran(may_have_run: bool) -> &'static str {
+    if may_have_run {
+        "may have run"
+    } else {
+        "did not run"
+    }
+}
+
+/// Each replica, and what is known of it.
+fn none_of(replicas: &[ReplicaError]) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        f.write_str("none of the replicas can be called")?;
+        for (i, ReplicaError { url, error }) in replicas.iter().enumerate() {
+            f.write_str(if i == 0 { ": " } else { ", " })?;
+            match error {
+                Some(error) => write!(f, "{url} ({error})")?,
+                None => write!(f, "{url} (not there yet)")?,
+            }
+        }
+        Ok(())
+    })
+}
 
 /// Why a client has no connection to its service.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -170,4 +225,10 @@ pub enum ConnectError {
     /// The server did not say whether it has the service.
     #[error("the server did not answer the first question: {0}")]
     Call(CallError),
+    /// A replica's server shuts down: it takes no more calls.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// None of the replicas has the service, or none was there in time.
+    #[error("{}", none_of(.0))]
+    Unavailable(Arc<[ReplicaError]>),
 }

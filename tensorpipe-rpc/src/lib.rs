@@ -76,14 +76,18 @@
 //!   happen; [`CallError::may_have_run`] says whether the method may have had an effect. A panic in a handler is
 //!   that call's error.
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
+//! - **Batches.** Calls of many clients can be handled as one: [`batch`].
 //! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
 //!   there: [`remote`].
 //! - **What happened.** `client.with_stats().push("w", &value).stats().await` says where a call's time went and which bytes were
 //!   copied: [`CallStats`]. Spans of `tracing` belong together across processes, and there are metrics: [`observe`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
+//! - **Values by name.** [`rendezvous`]: tensors that one process sends and another receives, in any order, bounded; TensorFlow's
+//!   semantics.
 //! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
 //!   a [`Server`].
+//! - **Several servers.** A client on [`Replicas`] survives the death of any of them: calls move where that is safe.
 //!
 //! # Limits
 //!
@@ -95,6 +99,9 @@
 //! | calls under way on a connection | 4096 | [`ServerLimits::calls_per_connection`] |
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
+//! | time to wait for the first of several servers | 30 s | [`ReplicasBuilder::patience`] |
+//! | time without a connection until one of several servers is given up | 10 min | [`ReplicasBuilder::give_up_after`] |
+//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`] |
 //! | depth of a value | 128 levels | [`codec::MAX_DEPTH`] |
 //! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
@@ -115,10 +122,12 @@
 //!   their names are in [`observe`].
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
+pub mod batch;
 pub mod codec;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod rendezvous;
 pub mod schema;
 
 mod call;
@@ -144,9 +153,12 @@ mod tarpc_stub;
 
 pub use call::Call;
 pub use callbacks::ConnectionBuilder;
-pub use client::{Connection, DEFAULT_DEADLINE};
+pub use client::{
+    Backoff, Balance, Connection, DEFAULT_DEADLINE, ReplicaState, ReplicaStatus, Replicas,
+    ReplicasBuilder, RetryBudget, Target,
+};
 pub use context::{CallContext, TraceContext};
-pub use error::{CallError, ConnectError};
+pub use error::{CallError, ConnectError, ReplicaError};
 pub use futures_util::Stream;
 pub use observe::CallStats;
 pub use remote::Remote;
@@ -211,8 +223,9 @@ pub use tensorpipe_macros::tensor_service;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::__tarpc_stub as tarpc_stub;
+    pub use crate::batch::{BatchKey, BatchedMethod, Batches};
     pub use crate::call::Call;
-    pub use crate::client::{ClientHandle, Connection};
+    pub use crate::client::{ClientHandle, Connection, Target};
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;

@@ -15,8 +15,6 @@ pub use compare::{Difference, Mismatch, compare};
 pub use description::{Description, MethodDescription};
 pub use tracer::Tracer;
 
-pub use crate::engine::Streams;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,6 +44,21 @@ pub struct Method {
     pub streams: Streams,
     /// Shows the type of each argument and result to the tracer.
     pub structure: fn(&mut Tracer),
+}
+
+/// Which streams a method has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// One of its arguments is a stream.
+    pub argument: bool,
+    /// It answers with a stream.
+    pub reply: bool,
+}
+
+impl Streams {
+    pub(crate) fn any(self) -> bool {
+        self.argument || self.reply
+    }
 }
 
 impl Schema {

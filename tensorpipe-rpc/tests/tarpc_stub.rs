@@ -15,7 +15,7 @@ use tarpc::client::stub::load_balance::{ConsistentHash, RoundRobin};
 use tarpc::client::stub::retry::Retry;
 use tarpc::context;
 use tensorpipe::{Context, Tensor};
-use tensorpipe_rpc::{CallContext, Server, ServerLimits, tensor_service};
+use tensorpipe_rpc::{CallContext, Replicas, Server, ServerLimits, tensor_service};
 
 /// Counts the calls that it gets.
 #[tensor_service]
@@ -208,4 +208,28 @@ async fn consistent_hashing_asks_only_for_hash() {
     let mut counts = futures_util::future::join_all(counts).await;
     counts.sort_unstable();
     assert_eq!(counts, [0, 2]);
+}
+
+#[tokio::test]
+async fn tarpcs_stubs_stand_on_replicas() {
+    let context = Context::new();
+    let serve = async || {
+        let server = Server::builder().context(&context);
+        let server = server.service(CounterService::new(Calls::default()));
+        server.listen("tcp://127.0.0.1:0").await.unwrap()
+    };
+    let (one, other) = (serve().await, serve().await);
+    let replicas = Replicas::builder().context(&context);
+    let replicas = replicas.urls([one.url().to_string(), other.url().to_string()]);
+    let replicas = replicas.connect().await.unwrap();
+    let client = CounterClient::on(&replicas).await.unwrap();
+    let retried = Retry::new(client.clone(), on_refusal);
+    let balanced = RoundRobin::new(vec![retried]);
+    let answer = balanced.call(in_seconds(5), third()).await.unwrap();
+    assert!(matches!(answer, CounterClientResponse::Third(Ok(2))));
+
+    drop((one, other));
+    let gone = client.call(in_seconds(1), Arc::new(third()));
+    let error = gone.await.unwrap_err();
+    assert!(matches!(error, RpcError::Send(_)), "{error:?}");
 }

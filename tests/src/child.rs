@@ -114,9 +114,13 @@ impl Child {
         let _ = self.process.wait();
     }
 
-    /// Stops it as it stands (SIGSTOP): its sockets stay open and silent.
+    /// Stops it as it stands (SIGSTOP): its sockets stay open and silent. It has stopped when this returns.
+    ///
+    /// # Panics
+    /// When it does not stop.
     pub fn suspend(&self) {
         let _ = kill(self.pid(), Signal::SIGSTOP);
+        self.has_stopped();
     }
 
     /// Lets it go on (SIGCONT), once it has stopped: one that says that it stops has not yet, and would stop for ever.
@@ -124,12 +128,17 @@ impl Child {
     /// # Panics
     /// When it does not stop.
     pub fn resume(&self) {
+        self.has_stopped();
+        let _ = kill(self.pid(), Signal::SIGCONT);
+    }
+
+    /// Waits until it stands still.
+    fn has_stopped(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.is_stopped() {
             assert!(Instant::now() < until, "the child does not stop");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _ = kill(self.pid(), Signal::SIGCONT);
     }
 
     /// Whether all of it stands still: the letter behind its name in parentheses.

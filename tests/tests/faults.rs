@@ -5,6 +5,8 @@
 //! network namespaces would need root.
 #![allow(missing_docs, reason = "a test")]
 
+#[path = "faults/batches.rs"]
+mod batches;
 #[path = "faults/calls.rs"]
 mod calls;
 #[path = "faults/handshakes.rs"]
@@ -20,6 +22,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("pipe") => scene::play(),
+        Some("batches") => batches::play(),
         Some("calls") => calls::play(),
         Some(other) => panic!("no role {other}"),
     }

@@ -18,6 +18,8 @@ mod greetings;
 mod joins;
 #[path = "hostile/raw.rs"]
 mod raw;
+#[path = "hostile/resets.rs"]
+mod resets;
 #[path = "hostile/rings.rs"]
 mod rings;
 #[path = "hostile/server.rs"]

@@ -1,10 +1,13 @@
 //! The commands, one file each, and what they share: choosing systems and measuring one row.
 
 pub(crate) mod baseline;
+pub(crate) mod batch;
+pub(crate) mod chain;
 pub(crate) mod compare;
 pub(crate) mod idle;
 pub(crate) mod limits;
 pub(crate) mod ours;
+pub(crate) mod rendezvous;
 mod rows;
 pub(crate) mod soak;
 pub(crate) mod targets;

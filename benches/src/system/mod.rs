@@ -13,7 +13,7 @@ mod choice;
 mod hand_written;
 pub(crate) mod ours;
 mod pipe;
-mod rpc;
+pub(crate) mod rpc;
 mod socket;
 mod tarpc_calls;
 

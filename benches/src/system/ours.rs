@@ -20,7 +20,7 @@ use crate::plan::{Alloc, Plan, Transport};
 ///
 /// # Errors
 /// When there is no such channel, or the transport has no sockets to be paced.
-pub(super) fn context(plan: &Plan) -> Result<Context> {
+pub(crate) fn context(plan: &Plan) -> Result<Context> {
     Ok(Context::builder()
         .transports([transport(plan)?])
         .channels(wanted_channels(plan)?)
@@ -81,7 +81,7 @@ pub(crate) fn channels(mpt: MptChannel) -> Vec<Arc<dyn Channel>> {
 }
 
 /// Where a server of the plan listens.
-pub(super) fn url(plan: &Plan) -> String {
+pub(crate) fn url(plan: &Plan) -> String {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     let name = || {
         let number = NAMES.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ pub(super) fn url(plan: &Plan) -> String {
 }
 
 /// The tensor of a sender: `len` bytes where the plan wants them.
-pub(super) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tensor> {
+pub(crate) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tensor> {
     Ok(match plan.alloc {
         Alloc::Heap => Tensor::from_vec(vec![0u8; len], [len as u64])?,
         Alloc::Pool => context.pool().tensor(DType::U8, [len as u64])?,
@@ -109,7 +109,7 @@ pub(super) fn small(context: &Context) -> Result<Tensor> {
 }
 
 /// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.
-pub(super) fn fill(tensor: &mut Tensor, round: u64) -> Result<()> {
+pub(crate) fn fill(tensor: &mut Tensor, round: u64) -> Result<()> {
     pattern::fill(tensor.make_mut::<u8>()?, round);
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(super) fn read_all(tensor: &Tensor) -> Result<(), Misuse> {
 }
 
 /// Compares every byte.
-pub(super) fn check(tensor: &Tensor, len: u64, round: u64) -> Result<()> {
+pub(crate) fn check(tensor: &Tensor, len: u64, round: u64) -> Result<()> {
     let bytes = tensor.as_bytes()?;
     ensure!(bytes.len() as u64 == len, "{} bytes came", bytes.len());
     right(pattern::mismatch(bytes, round))
@@ -136,7 +136,7 @@ pub(super) fn right(wrong: Option<u64>) -> Result<()> {
 }
 
 /// The route, for the row: the transport and the channel that is preferred.
-pub(super) fn route(route: &tensorpipe::Route) -> Route {
+pub(crate) fn route(route: &tensorpipe::Route) -> Route {
     let channel = route.channels.first();
     Route {
         transport: route.transport.clone(),

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tensorpipe::{Context, Tensor};
-use tensorpipe_rpc::{CallError, Server, Stream, tensor_service};
+use tensorpipe_rpc::{CallError, Remote, Server, Stream, tensor_service};
 
 use super::ours;
 use crate::pattern;
@@ -74,7 +74,7 @@ impl System for Rpc {
 }
 
 #[tensor_service]
-trait Bench {
+pub(crate) trait Bench {
     /// An echo whose bytes ride in the metadata.
     async fn ping(&self, text: String) -> String;
     async fn echo(&self, data: Tensor) -> Tensor;
@@ -84,6 +84,10 @@ trait Bench {
     /// Lays the tensor of `round` ready.
     async fn stage(&self, round: u64) -> Result<(), String>;
     async fn download(&self) -> Result<Tensor, String>;
+    /// The tensor stays here.
+    async fn keep(&self, data: Tensor) -> Remote<Tensor>;
+    /// A link of a chain: what it was given.
+    async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor>;
     /// Many of what lies ready.
     fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>>;
     /// Items whose bytes ride in the metadata.
@@ -148,6 +152,14 @@ impl Bench for Store {
     async fn download(&self) -> Result<Tensor, String> {
         let staged = self.kept().clone();
         staged.ok_or_else(|| "nothing was laid ready".to_owned())
+    }
+
+    async fn keep(&self, data: Tensor) -> Remote<Tensor> {
+        Remote::new(data)
+    }
+
+    async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor> {
+        data
     }
 
     fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>> {
@@ -278,11 +290,7 @@ impl Client for Caller {
     }
 
     fn calls_per_round(&self) -> u64 {
-        match self.case {
-            Case::Pipeline => PIPELINED,
-            Case::Stream => streamed(self.bytes),
-            _ => 1,
-        }
+        self.case.calls_per_round(self.bytes)
     }
 
     fn route(&self) -> Route {

@@ -31,13 +31,7 @@ impl System for Tarpc {
     const ABOUT: &'static str =
         "tarpc 0.38, its serde_transport with bincode, answers on the connection's task";
     const KIND: Kind = Kind::Baseline;
-    const CASES: &'static [Case] = &[
-        Case::Echo,
-        Case::Paced,
-        Case::Upload,
-        Case::Download,
-        Case::Pipeline,
-    ];
+    const CASES: &'static [Case] = Case::CALLS;
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Unix];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
@@ -234,11 +228,7 @@ impl Client for Caller {
     }
 
     fn calls_per_round(&self) -> u64 {
-        if self.case == Case::Pipeline {
-            PIPELINED
-        } else {
-            1
-        }
+        self.case.calls_per_round(self.sent.len() as u64)
     }
 
     fn route(&self) -> Route {

@@ -135,6 +135,33 @@ fn limits_are_a_line_each() {
 }
 
 #[test]
+fn batches_are_measured_beside_single_calls() {
+    for transport in ["tcp", "shm"] {
+        let line = format!("batch --clients 1,16 --seconds 0.2 --json --transport {transport}");
+        let rows = rows(&bench(&line));
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (text(row, "method"), number(row, "clients")))
+            .collect();
+        let expected = [1.0, 16.0]
+            .map(|clients| ["single", "batched"].map(|method| (method.to_owned(), clients)));
+        assert_eq!(found, expected.concat());
+        for row in &rows {
+            assert_eq!(row["transport"], *transport);
+            assert!(number(row, "calls") >= number(row, "runs"), "{row}");
+        }
+        assert_eq!(number(&rows[2], "mean_batch"), 1.0, "{}", rows[2]);
+        // By count, not by time.
+        assert!(number(&rows[3], "mean_batch") > 2.0, "{}", rows[3]);
+        assert!(rows[0]["ratio"].is_null() && number(&rows[3], "ratio") > 0.0);
+    }
+    let table = String::from_utf8(bench("batch --clients 2 --seconds 0.05").stdout).expect("UTF-8");
+    for part in ["mean batch", "batched", "single", "×"] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+}
+
+#[test]
 fn an_idle_server_is_measured() {
     let output = bench("idle --system tokio,pipe@shm --connections 3 --seconds 0.3 --json");
     let rows = rows(&output);

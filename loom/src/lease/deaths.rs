@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{Borrower, filled};
+use super::{Borrower, filled, offered};
 use crate::device::pool::Pool;
 use crate::{check, death};
 
@@ -10,9 +10,7 @@ use crate::{check, death};
 pub fn a_borrower_dies() {
     death::at_each_step(|dies| {
         check(None, move || {
-            let (pool, borrower) = (Pool::new(2), Borrower::new());
-            let mut buffer = filled(&pool);
-            let offer = borrower.offer(&buffer).expect("a free slot");
+            let (pool, borrower, mut buffer, offer) = offered(2);
             let reader = live(&dies, &borrower, move || offer.borrow());
             buffer.make_mut().expect("main memory");
             drop(buffer);
@@ -51,9 +49,7 @@ pub fn one_of_two_dies() {
 pub fn a_borrower_dies_while_its_offer_is_withdrawn() {
     death::at_each_step(|dies| {
         check(None, move || {
-            let (pool, borrower) = (Pool::new(1), Borrower::new());
-            let mut buffer = filled(&pool);
-            let offer = borrower.offer(&buffer).expect("a free slot");
+            let (pool, borrower, mut buffer, offer) = offered(1);
             let entry = offer.entry;
             let reader = live(&dies, &borrower, move || offer.borrow());
             if borrower.ledger.withdraw(entry) {
@@ -71,9 +67,7 @@ pub fn a_borrower_dies_while_its_offer_is_withdrawn() {
 pub fn a_borrower_dies_after_it_has_sent_back() {
     death::at_each_step(|dies| {
         check(3, move || {
-            let (pool, borrower) = (Pool::new(1), Borrower::new());
-            let buffer = filled(&pool);
-            let offer = borrower.offer(&buffer).expect("a free slot");
+            let (pool, borrower, buffer, offer) = offered(1);
             let entry = offer.entry;
             assert!(offer.debts.take(entry));
             let reader = live(&dies, &borrower, move || offer.finish());

@@ -93,3 +93,11 @@ fn filled(pool: &Pool) -> Buffer {
     let buffer = pool.take().map(BufferMut::freeze);
     buffer.expect("none of it is in use")
 }
+
+/// Memory that was written to, of a pool with so much, and offered to a process.
+fn offered(memory: u64) -> (Pool, Borrower, Buffer, Offer) {
+    let (pool, borrower) = (Pool::new(memory), Borrower::new());
+    let buffer = filled(&pool);
+    let offer = borrower.offer(&buffer).expect("a free slot");
+    (pool, borrower, buffer, offer)
+}

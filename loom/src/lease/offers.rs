@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use loom::thread;
 
-use super::{Borrower, Offer, filled};
+use super::{Borrower, Offer, filled, offered};
 use crate::check;
 use crate::device::pool::Pool;
 use crate::sync::Arc;
@@ -26,9 +26,7 @@ impl Frame {
 /// A cancelled write takes its offer back while the reader takes it: one of them wins.
 pub fn an_offer_is_taken_or_withdrawn() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(1), Borrower::new());
-        let mut buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, mut buffer, offer) = offered(1);
         let entry = offer.entry;
         let reader = thread::spawn(move || offer.borrow());
         let withdrawn = borrower.ledger.withdraw(entry);
@@ -68,9 +66,7 @@ pub fn whoever_takes_sees_what_was_written() {
 /// The reader hears of an offer when it was withdrawn, and its slot has another one.
 pub fn a_late_reader_takes_nothing_else() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(2), Borrower::new());
-        let buffer = filled(&pool);
-        let first = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, buffer, first) = offered(2);
         let entry = first.entry;
         let reader = thread::spawn(move || first.borrow());
         let withdrawn = borrower.ledger.withdraw(entry);
@@ -90,9 +86,7 @@ pub fn a_late_reader_takes_nothing_else() {
 /// The same memory is lent again and again, each time as it is then.
 pub fn it_is_lent_again() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(1), Borrower::new());
-        let buffer = filled(&pool);
-        let first = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, buffer, first) = offered(1);
         let reader = {
             let debts = first.debts.clone();
             thread::spawn(move || {

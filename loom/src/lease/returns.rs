@@ -2,16 +2,13 @@
 
 use loom::thread;
 
-use super::{Borrower, filled};
+use super::offered;
 use crate::check;
-use crate::device::pool::Pool;
 
 /// The borrower sends it back and gives it back; the lender's lane reads it, and its application wants to write.
 pub fn it_is_read_by_its_lender() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(2), Borrower::new());
-        let mut buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, mut buffer, offer) = offered(2);
         let entry = offer.entry;
         assert!(offer.debts.take(entry));
         let reader = thread::spawn(move || offer.finish());
@@ -31,9 +28,7 @@ pub fn it_is_read_by_its_lender() {
 /// The lender's application looks whether it may write: that does not keep the lane from what the borrower still has.
 pub fn a_look_harms_nobody() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(1), Borrower::new());
-        let mut buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, mut buffer, offer) = offered(1);
         assert!(offer.debts.take(offer.entry));
         let lane = {
             let borrower = borrower.clone();
@@ -53,9 +48,7 @@ pub fn a_look_harms_nobody() {
 /// Two lanes read it.
 pub fn it_is_read_twice_by_its_lender() {
     check(3, || {
-        let (pool, borrower) = (Pool::new(1), Borrower::new());
-        let buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, buffer, offer) = offered(1);
         let entry = offer.entry;
         assert!(offer.debts.take(entry));
         let lanes = [(), ()].map(|()| {
@@ -76,9 +69,7 @@ pub fn it_is_read_twice_by_its_lender() {
 /// Sent back when it is the lender's again: the lane finds that nothing of it is the borrower's, whatever is in its slot.
 pub fn what_is_back_is_not_read() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(1), Borrower::new());
-        let buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, buffer, offer) = offered(1);
         let entry = offer.entry;
         assert!(offer.borrow());
         let lane = {

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{Borrower, filled};
+use super::{Borrower, filled, offered};
 use crate::check;
 use crate::device::pool::Pool;
 use crate::sync::Arc;
@@ -10,9 +10,7 @@ use crate::sync::Arc;
 /// The lender writes to what it has lent: in its place if it is back, else in a copy.
 pub fn the_lender_writes() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(2), Borrower::new());
-        let mut buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, mut buffer, offer) = offered(2);
         let reader = thread::spawn(move || assert!(offer.borrow()));
         buffer.make_mut().expect("main memory");
         drop(buffer);
@@ -25,9 +23,7 @@ pub fn the_lender_writes() {
 /// The lender lets go of it, and asks the pool for memory, which has no other.
 pub fn the_pool_hands_it_out_again() {
     check(None, || {
-        let (pool, borrower) = (Pool::new(1), Borrower::new());
-        let buffer = filled(&pool);
-        let offer = borrower.offer(&buffer).expect("a free slot");
+        let (pool, borrower, buffer, offer) = offered(1);
         let reader = thread::spawn(move || assert!(offer.borrow()));
         drop(buffer);
         let again = pool.take();

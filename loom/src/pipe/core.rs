@@ -24,6 +24,10 @@ pub(super) struct Core {
     /// What the application wants to be sent, and what has left.
     written: AtomicU32,
     sent: AtomicU32,
+    /// A round ends with each message, since it is others' turn.
+    has_enough: bool,
+    /// From so many deliveries on that wait nothing more is read.
+    too_many: usize,
     /// Called with each message.
     handler: Option<fn(&Self, u32)>,
 }
@@ -37,6 +41,22 @@ impl Core {
     /// One whose connection can be hot.
     pub(super) fn that_can_be_hot() -> Self {
         Self::with(true, None)
+    }
+
+    /// One that does no more than one message in a turn.
+    pub(super) fn that_has_enough() -> Self {
+        Self {
+            has_enough: true,
+            ..Self::new(None)
+        }
+    }
+
+    /// One whose handler is waited for with each message.
+    pub(super) fn that_waits_for_its_handler() -> Self {
+        Self {
+            too_many: 1,
+            ..Self::new(Some(|_, _| ()))
+        }
     }
 
     fn with(able: bool, handler: Option<fn(&Self, u32)>) -> Self {
@@ -53,6 +73,8 @@ impl Core {
             deliveries: AtomicUsize::new(0),
             written: AtomicU32::new(0),
             sent: AtomicU32::new(0),
+            has_enough: false,
+            too_many: usize::MAX,
             handler,
         }
     }
@@ -61,8 +83,10 @@ impl Core {
         if self.turn.is_here() {
             return self.io.kick();
         }
-        self.io
-            .drive(&self.poller, |io| self.round(io), || self.deliver());
+        let more = (self.io).drive(&self.poller, |io| self.round(io), || self.deliver());
+        if more {
+            self.poller.notify();
+        }
     }
 
     fn deliver(&self) {
@@ -78,8 +102,12 @@ impl Core {
     fn next_delivery(&self) -> Option<u32> {
         let mut shared = lock(&self.shared);
         let next = shared.deliveries.pop_front()?;
-        self.deliveries
-            .store(shared.deliveries.len(), Ordering::SeqCst);
+        let left = shared.deliveries.len();
+        self.deliveries.store(left, Ordering::SeqCst);
+        drop(shared);
+        if left + 1 == self.too_many {
+            self.poller.notify();
+        }
         Some(next)
     }
 
@@ -93,6 +121,7 @@ impl Core {
         let mut round = Round::Idle;
         let mut wakes = Vec::new();
         while round == Round::Idle
+            && self.deliveries.load(Ordering::SeqCst) < self.too_many
             && let Some(message) = io.next()
         {
             if self.able {
@@ -113,6 +142,9 @@ impl Core {
                     round = Round::More;
                 }
             }
+            if self.has_enough {
+                round = Round::Enough;
+            }
         }
         wakes.into_iter().for_each(|(_, _, waker)| waker.wake());
         round
@@ -123,6 +155,11 @@ impl Core {
         if self.line.arrive() {
             self.poller.notify();
         }
+    }
+
+    /// The same, but the only ones who look are those who drive anyway.
+    pub(super) fn arrive_unseen(&self) {
+        self.line.arrive();
     }
 
     /// The application sends a message.

@@ -33,6 +33,16 @@ impl Pipe {
         pipe
     }
 
+    /// A pipe that does no more than one message in a turn.
+    pub(super) fn that_has_enough() -> Self {
+        Self::with(Core::that_has_enough())
+    }
+
+    /// A pipe whose handler is waited for with each message.
+    pub(super) fn that_waits_for_its_handler() -> Self {
+        Self::with(Core::that_waits_for_its_handler())
+    }
+
     fn with(core: Core) -> Self {
         let core = Arc::new(core);
         let background = Arc::new(Background {

@@ -95,3 +95,22 @@ pub fn an_operation_waits_behind_a_forgotten_one() {
         drop(forgotten);
     });
 }
+
+/// Two threads drive, and leave what is more than one message to whoever is woken: the background task, or an operation.
+pub fn what_is_left_for_another_turn_is_done() {
+    check(2, || {
+        let pipe = Pipe::that_has_enough();
+        let mut waiting = Task::new(wait_for(pipe.core.clone(), 3));
+        let peer = pipe.spawn(|core, _| {
+            core.arrive();
+            core.arrive();
+            core.drive();
+        });
+        pipe.core.arrive();
+        pipe.core.drive();
+        peer.join().unwrap();
+        pipe.act_on_wakes(&mut waiting);
+        assert_eq!(pipe.core.received(), 3, "a message is left behind");
+        assert!(waiting.is_ready, "it sleeps for ever");
+    });
+}

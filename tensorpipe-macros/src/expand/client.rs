@@ -197,7 +197,7 @@ impl<'a> Client<'a> {
         let connect = made(quote!(#private::ClientHandle::connect(Self::SCHEMA, #url).await?));
         let connect_with =
             made(quote!(#private::ClientHandle::connect_with(context, Self::SCHEMA, #url).await?));
-        let on = made(quote!(#private::ClientHandle::on(connection, Self::SCHEMA).await?));
+        let on = made(quote!(#private::ClientHandle::on(target, Self::SCHEMA).await?));
         quote! {
             /// Connects to the server at `url` with the process's default context.
             ///
@@ -213,14 +213,14 @@ impl<'a> Client<'a> {
             /// As [`connect`](Self::connect).
             #vis async fn connect_with(context: &#private::Context, url: #url_type) -> #result { #connect_with }
 
-            /// Uses a connection that is there already: several clients may share one.
+            /// Uses a `Connection` or `Replicas` that are there already: several clients may share them.
             ///
             /// # Errors
             ///
-            /// When the connection is closed or its server has no such service.
-            #vis async fn on(connection: &#private::Connection) -> #result { #on }
+            /// When it is closed, or no server there has such a service.
+            #vis async fn on(target: &dyn #private::Target) -> #result { #on }
 
-            /// The connection that the calls are made on.
+            /// The connection that the calls are made on; of replicas, the one that had the service first.
             #[must_use]
             #vis fn connection(&self) -> &#private::Connection {
                 self.handle.connection()

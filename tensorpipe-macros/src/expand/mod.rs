@@ -1,5 +1,6 @@
 //! From tokens to tokens: the whole way, and the order in which the generated items stand.
 
+mod batch;
 mod client;
 mod schema;
 mod service;

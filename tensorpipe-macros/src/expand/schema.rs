@@ -90,7 +90,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     let cfgs = method.cfgs();
     let name = method.name();
     let signature = signature::of(method);
-    let idempotent = method.idempotent;
+    let idempotent = method.options.idempotent;
     let promises = method.outcome.is_reference();
     let tracer = local("tracer");
     let arguments = method.arguments().map(|Argument { ident, ty }| {

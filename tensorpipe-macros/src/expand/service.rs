@@ -1,7 +1,7 @@
 //! The server side: an adapter from the user's implementation to the runtime's `Service`.
 
 use super::schema::Index;
-use super::{allow_generated, travelling};
+use super::{allow_generated, batch, travelling};
 use crate::args::Args;
 use crate::model::{Argument, Input, Method, Outcome, Service};
 use crate::names::{implementor, local};
@@ -88,6 +88,13 @@ impl<'a> Adapter<'a> {
         let trait_ident = self.service.syntax.ident.unraw();
         let docs = format!(" Serves an implementation of [`{trait_ident}`]: give it to a server.");
         let name = adapter.to_string();
+        let batches = batch::Parts::of(self.service, private);
+        let batch::Parts {
+            field,
+            make,
+            copy,
+            reader,
+        } = batches;
         quote! {
             #(#attrs)*
             #[doc = #docs]
@@ -96,6 +103,7 @@ impl<'a> Adapter<'a> {
             #allow
             #vis struct #adapter<S> {
                 service: ::std::sync::Arc<S>,
+                #field
             }
 
             #(#cfgs)*
@@ -110,8 +118,10 @@ impl<'a> Adapter<'a> {
                 /// Serves an implementation that others hold too.
                 #[must_use]
                 #vis fn from_arc(service: ::std::sync::Arc<#implementor>) -> Self {
-                    Self { service }
+                    Self { service, #make }
                 }
+
+                #reader
             }
 
             #(#cfgs)*
@@ -119,7 +129,7 @@ impl<'a> Adapter<'a> {
             #[automatically_derived]
             impl<#implementor> ::core::clone::Clone for #adapter<#implementor> {
                 fn clone(&self) -> Self {
-                    Self { service: ::std::sync::Arc::clone(&self.service) }
+                    Self { service: ::std::sync::Arc::clone(&self.service), #copy }
                 }
             }
 
@@ -147,8 +157,9 @@ impl<'a> Adapter<'a> {
 
     fn arm(&self, method: &Method<'_>, index: &Index) -> TokenStream {
         let (private, implementor) = (self.private, &self.implementor);
-        let [arguments, context, service, value, error] =
-            ["arguments", "context", "service", "value", "error"].map(local);
+        let [arguments, context, service, value, error, key] =
+            ["arguments", "context", "service", "value", "error", "key"].map(local);
+        let batched = method.options.batch.is_some();
         let pattern = index.pattern();
         let cfgs = method.cfgs();
         let trait_ident = &self.service.syntax.ident;
@@ -156,13 +167,18 @@ impl<'a> Adapter<'a> {
         let mut taken = Vec::new();
         let takes: Vec<_> = method
             .arguments()
-            .map(|Argument { ident, ty }| {
+            .map(|argument| {
+                let Argument { ident, ty } = argument;
                 let name = ident.unraw().to_string();
                 let ty = travelling(ty, private);
                 let before = taken.clone();
                 taken.push(ident);
+                let take = match batched && !method.gathers(argument) {
+                    true => quote!(#key.take::<#ty>(&mut #arguments, #name)),
+                    false => quote!(#arguments.take::<#ty>(#name)),
+                };
                 quote! {
-                    let #ident = match #arguments.take::<#ty>(#name) {
+                    let #ident = match #take {
                         ::core::result::Result::Ok(#value) => #value,
                         ::core::result::Result::Err(#error) => {
                             return #private::bad_arguments(#error, (#(#before,)*));
@@ -220,17 +236,25 @@ impl<'a> Adapter<'a> {
             },
             _ => quote!(#reply(#handled.await)),
         };
+        let handled = match batched {
+            true => batch::gathered(method, index, &handled, private),
+            false => quote! {
+                ::std::boxed::Box::pin(async move {
+                    #replied
+                })
+            },
+        };
+        let key = batched.then(|| quote!(let mut #key = #private::BatchKey::default();));
         quote! {
             #(#cfgs)*
             #pattern => {
+                #key
                 #(#takes)*
                 if let ::core::result::Result::Err(#error) = #arguments.finish() {
                     return #private::bad_arguments(#error, (#(#taken,)*));
                 }
                 let #service = ::std::sync::Arc::clone(&self.service);
-                ::std::boxed::Box::pin(async move {
-                    #replied
-                })
+                #handled
             }
         }
     }

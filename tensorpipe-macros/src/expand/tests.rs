@@ -20,6 +20,9 @@ fn expansion_is_what_was_reviewed() {
                 #[cfg(feature = "gpu")]
                 async fn warm(&self);
 
+                #[rpc(batch(max_size = 32, max_wait = "2ms"))]
+                async fn encode(&self, ids: Tensor, layer: u32, context: &CallContext) -> Result<Tensor, Refused>;
+
                 #[deprecated]
                 async fn size(&self, r#type: Vec<u8>) -> u64 {
                     0

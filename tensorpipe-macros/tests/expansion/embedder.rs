@@ -10,6 +10,14 @@ pub trait Embedder: ::core::marker::Send + ::core::marker::Sync + 'static + Debu
     > + ::core::marker::Send;
     #[cfg(feature = "gpu")]
     fn warm(&self) -> impl ::core::future::Future<Output = ()> + ::core::marker::Send;
+    fn encode(
+        &self,
+        ids: Tensor,
+        layer: u32,
+        context: &CallContext,
+    ) -> impl ::core::future::Future<
+        Output = Result<Tensor, Refused>,
+    > + ::core::marker::Send;
     #[deprecated]
     fn size(
         &self,
@@ -87,22 +95,19 @@ impl EmbedderClient {
             .await?;
         ::core::result::Result::Ok(Self { handle })
     }
-    /// Uses a connection that is there already: several clients may share one.
+    /// Uses a `Connection` or `Replicas` that are there already: several clients may share them.
     ///
     /// # Errors
     ///
-    /// When the connection is closed or its server has no such service.
+    /// When it is closed, or no server there has such a service.
     pub async fn on(
-        connection: &::tensorpipe_rpc::__private::Connection,
+        target: &dyn ::tensorpipe_rpc::__private::Target,
     ) -> ::core::result::Result<Self, ::tensorpipe_rpc::__private::ConnectError> {
-        let handle = ::tensorpipe_rpc::__private::ClientHandle::on(
-                connection,
-                Self::SCHEMA,
-            )
+        let handle = ::tensorpipe_rpc::__private::ClientHandle::on(target, Self::SCHEMA)
             .await?;
         ::core::result::Result::Ok(Self { handle })
     }
-    /// The connection that the calls are made on.
+    /// The connection that the calls are made on; of replicas, the one that had the service first.
     #[must_use]
     pub fn connection(&self) -> &::tensorpipe_rpc::__private::Connection {
         self.handle.connection()
@@ -170,6 +175,35 @@ impl EmbedderClient {
                 },
                 structure: |tracer| {
                     tracer.returns::<()>();
+                },
+            },
+            ::tensorpipe_rpc::__private::Method {
+                name: "encode",
+                id: ::tensorpipe_rpc::__private::method_id("encode"),
+                signature: "async fn encode(&self, ids: Tensor, layer: u32) -> Result<Tensor, Refused>",
+                idempotent: false,
+                promises: false,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: false,
+                    reply: false,
+                },
+                structure: |tracer| {
+                    tracer
+                        .argument::<
+                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >("ids");
+                    tracer
+                        .argument::<
+                            <u32 as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >("layer");
+                    tracer
+                        .returns::<
+                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >();
+                    tracer
+                        .error::<
+                            <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                        >();
                 },
             },
             ::tensorpipe_rpc::__private::Method {
@@ -249,6 +283,27 @@ impl EmbedderClient {
                 (),
             >(&Self::SCHEMA.methods[1usize], |_| { ::core::result::Result::Ok(()) })
     }
+    /// Calls [`Embedder::encode`] on the server.
+    pub fn encode(
+        &self,
+        ids: impl ::tensorpipe_rpc::__private::Argument<Tensor>,
+        layer: impl ::tensorpipe_rpc::__private::Argument<u32>,
+    ) -> ::tensorpipe_rpc::__private::Call<Tensor, Refused> {
+        self.handle
+            .call_result::<
+                <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+            >(
+                &Self::SCHEMA
+                    .methods[1usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
+                |arguments| {
+                    arguments.push("ids", &ids)?;
+                    arguments.push("layer", &layer)?;
+                    ::core::result::Result::Ok(())
+                },
+            )
+    }
     /// Calls [`Embedder::size`] on the server.
     #[deprecated]
     pub fn size(
@@ -260,7 +315,7 @@ impl EmbedderClient {
                 <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
             >(
                 &Self::SCHEMA
-                    .methods[1usize
+                    .methods[2usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
                 |arguments| {
                     arguments.push("type", &r#type)?;
@@ -282,7 +337,7 @@ impl EmbedderClient {
                 <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
             >(
                 &Self::SCHEMA
-                    .methods[2usize
+                    .methods[3usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
                 |arguments| {
                     arguments.push("seed", &seed)?;
@@ -310,6 +365,7 @@ impl EmbedderClient {
 )]
 pub struct EmbedderService<S> {
     service: ::std::sync::Arc<S>,
+    batches: ::tensorpipe_rpc::__private::Batches,
 }
 #[allow(
     dead_code,
@@ -330,7 +386,27 @@ impl<__Service: Embedder> EmbedderService<__Service> {
     /// Serves an implementation that others hold too.
     #[must_use]
     pub fn from_arc(service: ::std::sync::Arc<__Service>) -> Self {
-        Self { service }
+        Self {
+            service,
+            batches: ::tensorpipe_rpc::__private::Batches::new(
+                &[
+                    ::tensorpipe_rpc::__private::BatchedMethod {
+                        index: 1usize
+                            + ::core::cfg!(all(feature = "gpu"))
+                                as ::core::primitive::usize,
+                        name: "encode",
+                        max_size: 32u64,
+                        max_wait: 2000000u64,
+                        concurrency: 1usize,
+                    },
+                ],
+            ),
+        }
+    }
+    /// What batching does for its methods. Stays true when the service is given to a server.
+    #[must_use]
+    pub fn batches(&self) -> ::tensorpipe_rpc::__private::Batches {
+        ::core::clone::Clone::clone(&self.batches)
     }
 }
 #[allow(
@@ -348,6 +424,7 @@ impl<__Service> ::core::clone::Clone for EmbedderService<__Service> {
     fn clone(&self) -> Self {
         Self {
             service: ::std::sync::Arc::clone(&self.service),
+            batches: ::core::clone::Clone::clone(&self.batches),
         }
     }
 }
@@ -427,6 +504,65 @@ for EmbedderService<__Service> {
             number if number
                 == 1usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
+                let mut key = ::tensorpipe_rpc::__private::BatchKey::default();
+                let ids = match arguments
+                    .take::<
+                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                    >("ids")
+                {
+                    ::core::result::Result::Ok(value) => value,
+                    ::core::result::Result::Err(error) => {
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
+                    }
+                };
+                let layer = match key
+                    .take::<
+                        <u32 as ::tensorpipe_rpc::__private::Value>::Itself,
+                    >(&mut arguments, "layer")
+                {
+                    ::core::result::Result::Ok(value) => value,
+                    ::core::result::Result::Err(error) => {
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, (ids,));
+                    }
+                };
+                if let ::core::result::Result::Err(error) = arguments.finish() {
+                    return ::tensorpipe_rpc::__private::bad_arguments(
+                        error,
+                        (ids, layer),
+                    );
+                }
+                let service = ::std::sync::Arc::clone(&self.service);
+                self.batches
+                    .gather(
+                        1usize
+                            + ::core::cfg!(all(feature = "gpu"))
+                                as ::core::primitive::usize,
+                        context,
+                        key,
+                        [("ids", ids)],
+                        move |[ids], batch| {
+                            ::std::boxed::Box::pin(async move {
+                                let context = ::core::clone::Clone::clone(batch.context());
+                                batch
+                                    .result::<
+                                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                                        <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                                    >(
+                                        <__Service as Embedder>::encode(
+                                                &*service,
+                                                ids,
+                                                layer,
+                                                &context,
+                                            )
+                                            .await,
+                                    )
+                            })
+                        },
+                    )
+            }
+            number if number
+                == 2usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let r#type = match arguments
                     .take::<
                         <Vec<u8> as ::tensorpipe_rpc::__private::Value>::Itself,
@@ -448,7 +584,7 @@ for EmbedderService<__Service> {
                 })
             }
             number if number
-                == 2usize
+                == 3usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let seed = match arguments
                     .take::<<u64 as ::tensorpipe_rpc::__private::Value>::Itself>("seed")
@@ -490,7 +626,9 @@ for EmbedderService<__Service> {
     (), variant : Embed, method : embed, name : "Embedder.embed", arguments : (text :
     String), result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature =
     "gpu")]), variant : Warm, method : warm, name : "Embedder.warm", arguments : (),
-    value : (()) } { attributes : (), variant : Size, method : size, name :
+    value : (()) } { attributes : (), variant : Encode, method : encode, name :
+    "Embedder.encode", arguments : (ids : Tensor, layer : u32), result : (Result <
+    Tensor, Refused >) } { attributes : (), variant : Size, method : size, name :
     "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }], travelling :
-    [String, Vec < u8 >],
+    [String, Tensor, u32, Vec < u8 >],
 }

@@ -8,6 +8,7 @@ use tensorpipe::{Payload, Tensor};
 
 use super::deserializer::Reader;
 use super::error::{DecodeError, Fault, Subject};
+use crate::remote::references_met;
 
 /// The arguments of one call as they came, taken in order.
 #[derive(Default)]
@@ -36,6 +37,32 @@ impl Arguments {
     #[inline]
     pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, DecodeError> {
         self.read(Subject::Argument(name))
+    }
+
+    /// The same for an argument that its bytes tell from every other one: without tensors, payloads and references. Appends
+    /// its encoding to `bytes`.
+    pub(crate) fn take_plain<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        bytes: &mut Vec<u8>,
+    ) -> Result<T, DecodeError> {
+        let begin = self.read;
+        let beside = (self.parts_left(), references_met());
+        let value = self.take(name)?;
+        if beside != (self.parts_left(), references_met()) {
+            drop(value);
+            return Err(DecodeError {
+                method: None,
+                subject: Subject::Argument(name),
+                fault: Fault::PartInBatchKey,
+            });
+        }
+        bytes.extend_from_slice(&self.metadata[begin..self.read]);
+        Ok(value)
+    }
+
+    fn parts_left(&self) -> usize {
+        self.tensors.iter().flatten().count() + self.payloads.iter().flatten().count()
     }
 
     /// Decodes the next item of a stream; `last` if the message has no further one.

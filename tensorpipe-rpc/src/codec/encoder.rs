@@ -58,7 +58,7 @@ impl<E: Serialize + DeserializeOwned, const N: usize> Argument<Vec<E>> for &[E; 
 }
 
 /// Values encoded, ready to be a message.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Encoded {
     /// What the encoder began with, then the values.
     pub metadata: Vec<u8>,

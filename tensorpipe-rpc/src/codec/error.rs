@@ -214,6 +214,11 @@ pub enum Fault {
     /// The name of the newtype struct is taken.
     #[error("the name `{0}` belongs to tensorpipe; rename this newtype struct")]
     ReservedName(&'static str),
+    /// A batch cannot tell its value from others.
+    #[error(
+        "it holds a tensor, payload or reference, and calls are batched by its value; make each tensor an argument of its own"
+    )]
+    PartInBatchKey,
     /// Fewer bytes than the type needs.
     #[error("the bytes end early")]
     Truncated,

@@ -12,7 +12,7 @@ use crate::observe::Figures;
 pub const REPLY_HEADER: usize = 12;
 
 /// What became of a call: what its method returned, or why it was not run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reply {
     outcome: Outcome,
     /// What was measured, for a caller who asks.
@@ -20,7 +20,7 @@ pub struct Reply {
 }
 
 /// See [`Reply`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     /// The method returned this value. The metadata begins with [`REPLY_HEADER`] zero bytes.
     Value(Encoded),
@@ -30,8 +30,14 @@ pub(crate) enum Outcome {
     Unsendable(EncodeError),
     /// The method returned what the caller's end does not take.
     Refused(String),
+    /// The method panicked, with these words.
+    Panicked(String),
     /// The method was not run: its arguments make no sense.
     BadArguments(DecodeError),
+    /// The method was not run: its arguments make sense, and do not suit it.
+    Unfit(String),
+    /// The method was not run: there is no room for it.
+    Overloaded(String),
     /// The method was not run: the service has none at this position of its schema.
     UnknownMethod(usize),
 }
@@ -73,6 +79,24 @@ impl Reply {
     /// The reply of a method whose result the caller cannot have, for this reason.
     pub(crate) fn refused(reason: String) -> Self {
         let outcome = Outcome::Refused(reason);
+        Self::ended(outcome)
+    }
+
+    /// The reply of a method that panicked with these words, elsewhere than in the call's own task.
+    pub(crate) fn panicked(panic: String) -> Self {
+        let outcome = Outcome::Panicked(panic);
+        Self::ended(outcome)
+    }
+
+    /// The reply to a call whose arguments do not suit its method, for this reason.
+    pub(crate) fn unfit(reason: String) -> Self {
+        let outcome = Outcome::Unfit(reason);
+        Self::ended(outcome)
+    }
+
+    /// The reply to a call for which there is no room, for this reason.
+    pub(crate) fn overloaded(reason: String) -> Self {
+        let outcome = Outcome::Overloaded(reason);
         Self::ended(outcome)
     }
 

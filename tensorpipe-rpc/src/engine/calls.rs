@@ -13,13 +13,16 @@ use super::streams::CallStreams;
 use super::{Body, Engine, in_frame, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
-use crate::header::{FailureCode, Header, Kind, REFERENCES};
+use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
 use crate::observe::Noted;
 use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
+
+/// The time that a call has where nobody says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How much of a server's words is shown, in bytes.
 const SHOWN: usize = 16 << 10;
@@ -59,6 +62,8 @@ pub(crate) struct Calls {
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
+    /// Tells the one that waits for it that the pipe has ended, or that the peer handles no further calls.
+    pub(crate) over: Notify,
 }
 
 #[derive(Default)]
@@ -104,6 +109,12 @@ impl Calls {
     /// The peer handles what it has been asked for, and nothing further.
     pub(super) fn draining(&self) {
         self.draining.store(true, Ordering::Release);
+        self.over.notify_one();
+    }
+
+    /// Whether the peer has said that it handles no further calls.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
     }
 
     /// A call that waits for its answer.
@@ -173,6 +184,7 @@ impl Calls {
         let reading = std::mem::take(&mut self.table().reading);
         // Not under the lock: a call may be the last to hold a reference.
         drop(reading);
+        self.over.notify_one();
     }
 }
 
@@ -188,7 +200,7 @@ impl Engine {
             pins,
             noted,
         } = outgoing;
-        if self.calls.draining.load(Ordering::Acquire) {
+        if self.calls.is_draining() {
             let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins, noted));
             slot.complete(Outcome::Failed(CallError::ShuttingDown));
             return slot;
@@ -197,11 +209,13 @@ impl Engine {
         if let Some(noted) = &noted {
             noted.becomes(&message);
         }
+        let waits = message.metadata[2] & WAITS != 0;
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
         let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
         let (earlier, soon) = {
             let mut table = self.calls.table();
-            let soon = table.slots.len() >= TOGETHER_FROM;
+            // A call that was given the result of another one is seldom the last of its chain.
+            let soon = table.slots.len() >= TOGETHER_FROM || waits;
             table.slots.insert(id, slot.clone());
             let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
             (earlier, soon)

@@ -64,6 +64,70 @@ pub(super) fn in_frame(incoming: &Incoming) -> MessageStats {
     stats
 }
 
+/// An encoded call, without references, that can be sent several times, behind a header of its own each time. Its tensors and payloads are
+/// handles, and a large body is shared: what it costs is a copy of a small one.
+pub(crate) struct Kept {
+    body: KeptBody,
+    payloads: Vec<Payload>,
+    tensors: Vec<Tensor>,
+}
+
+enum KeptBody {
+    Small(Vec<u8>),
+    Large(Buffer),
+}
+
+impl Kept {
+    /// Keeps what stands behind a header of `header_len` bytes.
+    pub(crate) fn new(encoded: Encoded, header_len: usize) -> Self {
+        let Encoded {
+            mut metadata,
+            payloads,
+            tensors,
+            references: _,
+        } = encoded;
+        let body = if metadata.len() - header_len > INLINE_BODY {
+            let all = Buffer::from_vec(metadata);
+            KeptBody::Large(all.slice(header_len..all.len()))
+        } else {
+            metadata.drain(..header_len);
+            KeptBody::Small(metadata)
+        };
+        Self {
+            body,
+            payloads,
+            tensors,
+        }
+    }
+
+    /// The call once more, for [`to_message`].
+    pub(crate) fn behind(&self, header: Vec<u8>, peer: &PeerLimits) -> Encoded {
+        let mut metadata = header;
+        let mut payloads = self.payloads.clone();
+        let parts = self.tensors.len();
+        let beside = |body: &Buffer| {
+            let len = metadata.len() + body.len();
+            is_beside(len, metadata.len(), &payloads, parts, peer)
+        };
+        match &self.body {
+            KeptBody::Small(body) => metadata.extend_from_slice(body),
+            KeptBody::Large(body) if beside(body) => {
+                metadata[2] |= BODY_IN_PAYLOAD;
+                payloads.push(Payload::from(body.clone()));
+            }
+            KeptBody::Large(body) => {
+                metadata.extend_from_slice(body.as_bytes().unwrap_or_default());
+            }
+        }
+        Encoded {
+            metadata,
+            payloads,
+            tensors: self.tensors.clone(),
+            references: Vec::new(),
+        }
+    }
+}
+
 /// The body of a message behind its header, and what travelled beside it.
 pub(crate) struct Body {
     pub(crate) metadata: Bytes,

@@ -3,6 +3,7 @@
 //! It lives in the pipe's [`Handler`]: whoever drives the pipe decodes headers, admits calls, polls a handler once and
 //! completes calls, so that on the hot path nothing hops from task to task.
 
+mod admission;
 mod calls;
 mod deadlines;
 mod envelope;
@@ -13,14 +14,14 @@ mod serving;
 mod slot;
 mod streams;
 
+pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::{Outcome, Outgoing};
 use envelope::in_frame;
-pub(crate) use envelope::{Body, to_body, to_message};
+pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub use streams::Streams;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
 use std::sync::{Arc, Mutex, Weak};

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use tensorpipe::Incoming;
 
-use super::serving::Admitted;
+use super::admission::Admitted;
+use super::calls::DEFAULT_DEADLINE;
 use super::{Body, CallSlot, Engine, Outgoing};
 use crate::caught::caught;
-use crate::client::DEFAULT_DEADLINE;
 use crate::codec::Encoded;
 use crate::context::CallContext;
 use crate::error::CallError;

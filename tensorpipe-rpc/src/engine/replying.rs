@@ -79,6 +79,13 @@ impl Engine {
                 };
                 return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
             }
+            Outcome::Panicked(panic) => return self.reply_panic(call, panic),
+            Outcome::Unfit(reason) => {
+                return self.reply_failure(call, FailureCode::BadArguments, reason);
+            }
+            Outcome::Overloaded(reason) => {
+                return self.reply_failure(call, FailureCode::Overloaded, reason);
+            }
             Outcome::UnknownMethod(method) => {
                 return self.reply_failure(
                     call,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::Engine;
-use super::serving::Admitted;
+use super::admission::Admitted;
 use crate::caught::caught;
 use crate::context::Scoped;
 

@@ -1,22 +1,23 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
 
+use super::admission::Admitted;
 use super::running::{Running, drop_quietly};
-use super::streams::{CallStreams, Open, StreamTable};
+use super::streams::StreamTable;
 use super::{Body, Engine, in_frame, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::header::{FailureCode, Header, Kind, WAITS};
-use crate::observe::{Seen, metrics, of_failure};
-use crate::remote::{Pending, UNRESOLVED, decoding, split_waits};
+use crate::observe::{metrics, of_failure};
+use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::server::ServerShared;
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
@@ -33,7 +34,7 @@ pub(crate) struct Serving {
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Calls admitted and not answered.
-    busy: Arc<AtomicUsize>,
+    pub(super) busy: Arc<AtomicUsize>,
     pub(super) streams: Arc<StreamTable>,
 }
 
@@ -44,32 +45,6 @@ struct Table {
     receiving: FxHashMap<u64, (Admitted, Arc<Engine>)>,
     /// Their handlers run.
     running: FxHashMap<u64, CallContext>,
-}
-
-/// A call that will be handled.
-pub(super) struct Admitted {
-    pub(super) header: Header,
-    /// Positions of the service and the method; `None` for a bind.
-    pub(super) target: Option<(usize, usize)>,
-    pub(super) context: CallContext,
-    /// Held until the call is answered.
-    _streams: Option<Open>,
-    /// Others may wait for it.
-    pending: Option<Pending>,
-    _busy: Busy,
-}
-
-/// Counts a call for as long as it is not answered.
-pub(super) struct Busy {
-    server: Arc<ServerShared>,
-    connection: Arc<AtomicUsize>,
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.connection.fetch_sub(1, Ordering::AcqRel);
-        self.server.call_ended();
-    }
 }
 
 impl Serving {
@@ -86,82 +61,6 @@ impl Serving {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Decides on the header alone.
-    fn admit(&self, header: &Header) -> Result<Admitted, (FailureCode, String)> {
-        let server = &self.server;
-        let busy = self.busy.fetch_add(1, Ordering::AcqRel);
-        server.call_began();
-        let busy_guard = Busy {
-            server: server.clone(),
-            connection: self.busy.clone(),
-        };
-        // Counted first: whoever shuts down either sees this call, or is seen here.
-        if server.is_draining() {
-            return Err((FailureCode::ShuttingDown, String::new()));
-        }
-        let target = match header.kind {
-            Kind::Call => Some(server.find(header.service, header.method)?),
-            _ => None,
-        };
-        let limits = &server.limits;
-        if busy >= limits.calls_per_connection {
-            let text = format!("{busy} calls of this connection are under way, the limit");
-            return Err((FailureCode::Overloaded, text));
-        }
-        if server.calls() > limits.calls {
-            return Err((
-                FailureCode::Overloaded,
-                format!("{} calls are under way, the limit", limits.calls),
-            ));
-        }
-        let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
-        let left = if header.time_left_us == 0 {
-            longest
-        } else {
-            header.time_left_us.min(longest)
-        };
-        // Far beyond any clock there is no deadline.
-        let now = Instant::now();
-        let deadline = now.checked_add(Duration::from_micros(left));
-        let called = target.map(|(service, method)| {
-            let schema = server.services[service].service.schema();
-            (schema.service, &schema.methods[method])
-        });
-        let streams = called.map(|(_, method)| method.streams).unwrap_or_default();
-        let peer = self.caller.name();
-        let seen =
-            called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
-        let ends = streams
-            .any()
-            .then(|| CallStreams::of_handler(header.call, streams));
-        let context = CallContext::new(
-            header.call,
-            deadline,
-            header.trace,
-            self.caller.clone(),
-            ends,
-            seen,
-        );
-        let open = match streams.any() {
-            false => None,
-            true => match self.streams.open(header.call, &context) {
-                Some(open) => Some(open),
-                None => {
-                    let text = "another call of this number is under way".to_owned();
-                    return Err((FailureCode::BadArguments, text));
-                }
-            },
-        };
-        Ok(Admitted {
-            header: *header,
-            target,
-            context,
-            _streams: open,
-            pending: None,
-            _busy: busy_guard,
-        })
     }
 }
 

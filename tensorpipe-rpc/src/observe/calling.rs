@@ -38,7 +38,6 @@ impl Noted {
         (service, method): (&'static str, &'static Method),
         (call, pipe): (u64, &Pipe),
         around: TraceContext,
-        made: Instant,
     ) -> (Option<Arc<Self>>, TraceContext) {
         let spans = spans::are_wanted();
         if !asked && !spans && !metrics::ON {
@@ -58,7 +57,7 @@ impl Noted {
         let noted = Self {
             service,
             method: method.name,
-            made,
+            made: Instant::now(),
             asked,
             span,
             stats: Mutex::default(),

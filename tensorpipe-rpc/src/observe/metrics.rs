@@ -74,6 +74,14 @@ pub(crate) fn references_released(count: usize) {
     gauge!("tensorpipe_references_held").decrement(count as f64);
 }
 
+pub(crate) fn replica_connected() {
+    counter!("tensorpipe_replica_connects").increment(1);
+}
+
+pub(crate) fn replica_lost() {
+    counter!("tensorpipe_replicas_lost").increment(1);
+}
+
 /// What was told of one pipe.
 pub(crate) struct Meter(Mutex<PipeStats>);
 

@@ -49,11 +49,13 @@
 //! | `tensorpipe_stream_items_sent` | counter | | items of streams, from here |
 //! | `tensorpipe_stream_items_received` | counter | | items of streams, to here |
 //! | `tensorpipe_references_held` | gauge | | values here that others refer to |
+//! | `tensorpipe_replica_connects` | counter | | connections made to replicas, the first ones and those after a loss |
+//! | `tensorpipe_replicas_lost` | counter | | replicas that were there and are gone |
 //! | `tensorpipe_pipes_open` | gauge | | pipes that carry calls |
 //! | `tensorpipe_pipe_bytes_out`, `_in`, `_copied`, `_lent`, `_borrowed` | counters | | [`PipeStats`](tensorpipe::PipeStats) of those pipes |
 //!
 //! Outcomes: `ok`, `service_error`, `panicked`, `overloaded`, `unimplemented`, `deadline`, `shutting_down`, `encode`, `bad_arguments`,
-//! `bad_reply`, `decode`, `connection`, `unresolved`, `cancelled`, `other`. Those of pipes are brought up to date whenever a call is
+//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `cancelled`, `other`. Those of pipes are brought up to date whenever a call is
 //! answered, and when a pipe ends.
 
 mod calling;

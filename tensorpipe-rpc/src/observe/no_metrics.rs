@@ -25,6 +25,10 @@ pub(crate) fn references_given(_: usize) {}
 
 pub(crate) fn references_released(_: usize) {}
 
+pub(crate) fn replica_connected() {}
+
+pub(crate) fn replica_lost() {}
+
 /// What was told of one pipe.
 #[derive(Default)]
 pub(crate) struct Meter;

@@ -29,6 +29,7 @@ pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
         CallError::BadReply(_) => ("bad_reply", Level::ERROR),
         CallError::Decode(_) => ("decode", Level::ERROR),
         CallError::Connection { .. } => ("connection", Level::WARN),
+        CallError::Unavailable { .. } => ("unavailable", Level::WARN),
         CallError::Unresolved(_) => ("unresolved", Level::WARN),
         CallError::Other(_) => ("other", Level::WARN),
     }
@@ -42,6 +43,9 @@ pub(super) fn of_reply(reply: &Outcome) -> Option<(Verdict, String)> {
         Outcome::Unsendable(error) => (("bad_reply", Level::ERROR), error.to_string()),
         Outcome::Refused(reason) => (("bad_reply", Level::ERROR), reason.clone()),
         Outcome::BadArguments(error) => (("bad_arguments", Level::WARN), error.to_string()),
+        Outcome::Panicked(text) => (PANICKED, text.clone()),
+        Outcome::Unfit(reason) => (("bad_arguments", Level::WARN), reason.clone()),
+        Outcome::Overloaded(reason) => (("overloaded", Level::WARN), reason.clone()),
         Outcome::UnknownMethod(_) => (("unimplemented", Level::WARN), "no such method".to_owned()),
     };
     Some(verdict)

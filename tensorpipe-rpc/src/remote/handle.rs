@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::Id;
-use crate::call::Call;
+use crate::call::{Call, Made};
 use crate::engine::Engine;
 use crate::header::Kind;
 use crate::schema::{Method, Streams};
@@ -41,16 +41,26 @@ impl Handle {
         Self::new(engine, Id { call, index: 0 })
     }
 
+    /// The connection that it came over.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The address of that.
+    pub(super) fn address(&self) -> usize {
+        Arc::as_ptr(&self.engine).addr()
+    }
+
     /// Whether it came over the connection whose engine is at this address.
     pub(super) fn is_of(&self, engine: usize) -> bool {
-        Arc::as_ptr(&self.engine).addr() == engine
+        self.address() == engine
     }
 
     pub(super) fn fetch<T: DeserializeOwned>(self: &Arc<Self>) -> Call<T> {
         let mut body = self.id.call.to_le_bytes().to_vec();
         body.extend_from_slice(&self.id.index.to_le_bytes());
         let made = self.engine.ask(Kind::Fetch, &body, self.clone());
-        Call::of_value(&FETCH, made)
+        Call::of_value(&FETCH, made.map(Made::sent))
     }
 }
 

@@ -61,7 +61,7 @@ mod scope;
 pub(crate) use handle::{FETCH, Handle};
 pub(crate) use owned::{Owned, Pending, Referent};
 pub(crate) use promise::{put_references, split_waits};
-pub(crate) use scope::{Encoding, UNRESOLVED, decoding, encoding};
+pub(crate) use scope::{ANY, Encoding, UNRESOLVED, decoding, encoding, references_met};
 
 use std::fmt;
 use std::sync::Arc;

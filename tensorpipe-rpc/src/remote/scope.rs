@@ -20,10 +20,13 @@ enum Scope {
     Decoding(Decoding),
 }
 
+/// The connection of the first reference that is met.
+pub(crate) const ANY: usize = 0;
+
 /// What an encoding for one connection has met.
 #[derive(Default)]
 pub(crate) struct Encoding {
-    /// Which connection: the address of its engine, compared only.
+    /// Which connection: the address of its engine, compared only. [`ANY`] until a reference says.
     engine: usize,
     /// The call whose reply it is. Arguments give nothing away.
     reply_to: Option<u64>,
@@ -42,6 +45,8 @@ pub(crate) struct Decoding {
     promised: Option<Arc<Handle>>,
     /// A reference was to nothing.
     missed: bool,
+    /// How many references there were.
+    met: usize,
 }
 
 /// What a reference on the wire is here.
@@ -95,6 +100,7 @@ pub(crate) fn decoding<R>(
         engine,
         promised,
         missed: false,
+        met: 0,
     }))));
     let decoded = decode();
     let before = restore.0.take().unwrap_or(Scope::None);
@@ -129,7 +135,8 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
         Scope::Encoding(encoding) if encoding.reply_to.is_some() => Err(
             "a reference of the caller's own can be an argument, not what a method returns to it",
         ),
-        Scope::Encoding(encoding) if handle.is_of(encoding.engine) => {
+        Scope::Encoding(encoding) if encoding.engine == ANY || handle.is_of(encoding.engine) => {
+            encoding.engine = handle.address();
             encoding.pins.push(handle.clone());
             Ok(handle.id)
         }
@@ -151,16 +158,27 @@ pub(super) fn wait_for(call: u64) {
     });
 }
 
+/// How many references the decoding has met so far.
+pub(crate) fn references_met() -> usize {
+    SCOPE.with(|slot| match &mut *slot.borrow_mut() {
+        Scope::Decoding(decoding) => decoding.met,
+        Scope::None | Scope::Encoding(_) => 0,
+    })
+}
+
 /// The peer says that it owns the value.
 pub(super) fn import(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Decoding(decoding) => Ok(Found::There(match decoding.promised.take() {
-            Some(promised) if promised.id == id => promised,
-            other => {
-                decoding.promised = other;
-                Arc::new(Handle::new(decoding.engine.clone(), id))
-            }
-        })),
+        Scope::Decoding(decoding) => {
+            decoding.met += 1;
+            Ok(Found::There(match decoding.promised.take() {
+                Some(promised) if promised.id == id => promised,
+                other => {
+                    decoding.promised = other;
+                    Arc::new(Handle::new(decoding.engine.clone(), id))
+                }
+            }))
+        }
         // A debug build reads back what it has written, and a tracer looks at the type.
         Scope::None | Scope::Encoding(_) => Ok(Found::Nothing),
     })
@@ -170,6 +188,7 @@ pub(super) fn import(id: Id) -> Result<Found, &'static str> {
 pub(super) fn own(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => {
+            decoding.met += 1;
             let owned: &Owned = &decoding.engine.owned;
             match owned.find(id) {
                 Some(referent) => Ok(Found::Here(referent)),

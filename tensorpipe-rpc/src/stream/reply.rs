@@ -69,7 +69,7 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> CallStream<T> {
-        let state = State::of(self.call(method, encode));
+        let state = State::of(self.call_once(method, encode));
         CallStream::new(method, state, crate::call::decode_value::<()>)
     }
 
@@ -79,7 +79,7 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> CallStream<T, E> {
-        let made = self.call(method, encode);
+        let made = self.call_once(method, encode);
         let state = State::of(made.map_err(CallError::without_service));
         CallStream::new(method, state, decode_result::<(), E>)
     }

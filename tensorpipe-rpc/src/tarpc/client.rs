@@ -48,7 +48,11 @@ pub mod private {
                 error,
                 may_have_run: false,
             } => Err(RpcError::Send(error.to_string().into())),
-            CallError::Connection { .. } => Err(RpcError::Shutdown),
+            error @ CallError::Unavailable {
+                may_have_run: false,
+                ..
+            } => Err(RpcError::Send(error.map_service(|_| "").to_string().into())),
+            CallError::Connection { .. } | CallError::Unavailable { .. } => Err(RpcError::Shutdown),
             CallError::Overloaded(text) => server(ErrorKind::WouldBlock, text.to_string()),
             CallError::ShuttingDown => server(
                 ErrorKind::ConnectionRefused,

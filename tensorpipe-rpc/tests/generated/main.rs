@@ -9,6 +9,7 @@
 )]
 
 mod attributes;
+mod batches;
 mod hygiene;
 mod service;
 

@@ -141,7 +141,7 @@ impl<'a> Scene<'a> {
                 let parts: Vec<_> = self.pipe.eager_parts(message).collect();
                 for (part, len) in parts {
                     assert!(len <= u64::from(OURS.eager_part));
-                    self.pipe.set_dest(incoming(message, part), Room(len));
+                    self.pipe.set_dest(OpId::incoming(message, part), Room(len));
                 }
                 self.pipe.start_eager(message);
                 self.need = 0;
@@ -189,7 +189,7 @@ impl<'a> Scene<'a> {
             Event::Ready { message } => self.ready.push_back(message),
             Event::Ahead { message } => {
                 for part in 0..OURS.parts {
-                    let op = incoming(message, part);
+                    let op = OpId::incoming(message, part);
                     if let (Some(len), Some((0, true))) = (
                         self.pipe.part_len(op),
                         self.pipe.bulk_channel(message, part),
@@ -300,7 +300,7 @@ impl<'a> Scene<'a> {
         let parts = descriptor.payloads.len() + descriptor.tensors.len();
         let mut missing = BTreeSet::new();
         for part in 0..parts as u16 {
-            let op = incoming(message, part);
+            let op = OpId::incoming(message, part);
             let len = self.pipe.part_len(op).unwrap_or_default();
             match self.pipe.bulk_channel(message, part) {
                 Some((channel, false)) if !skip.contains(&part) => {
@@ -378,13 +378,5 @@ impl<'a> Scene<'a> {
         self.pipe.abandon();
         assert!(self.pipe.poll_event().is_none());
         assert!(!self.pipe.has_control());
-    }
-}
-
-fn incoming(message: u64, part: u16) -> OpId {
-    OpId {
-        message,
-        part,
-        outgoing: false,
     }
 }

@@ -7,7 +7,12 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Context;
 use std::time::{Duration, Instant};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::yield_now;
 
 use super::budget::Budget;
 use super::hand_over::HandOver;
@@ -15,7 +20,7 @@ use super::hot::Hot;
 use super::io::Io;
 use super::peer_limits::PeerLimits;
 use super::poller::Poller;
-use super::shared::Shared;
+use super::shared::{Shared, Waiting};
 use super::stats::Counters;
 use super::turn::Turn;
 use super::waiter::wake_all;
@@ -23,7 +28,7 @@ use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Routes;
-use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// For ever, for a clock that cannot count that far.
 const FAR: Duration = Duration::from_secs(1 << 32);
@@ -37,14 +42,14 @@ pub(crate) struct Core {
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
-    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) runtime: Handle,
     pub(crate) poller: Arc<Poller>,
     pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
     pub(super) io: HandOver<Io>,
-    /// How many deliveries wait for the handler, as `shared` knows it.
-    deliveries: Arc<AtomicUsize>,
+    /// What waits for the handler, as `shared` knows it.
+    deliveries: Arc<Waiting>,
     /// Who calls the handler.
     turn: Turn,
 }
@@ -58,7 +63,7 @@ pub(crate) struct Parts {
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
-    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) runtime: Handle,
     pub(crate) shared: Shared,
     pub(crate) connection: Box<dyn crate::transports::Connection>,
     /// What the peer has sent behind its handshake.
@@ -86,7 +91,7 @@ impl Core {
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
             counters: Counters::default(),
-            deliveries: parts.shared.delivery_count().clone(),
+            deliveries: parts.shared.deliveries.waiting().clone(),
             shared: Mutex::new(parts.shared),
             turn: Turn::default(),
         }
@@ -98,8 +103,23 @@ impl Core {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
             return self.io.kick();
         }
-        self.io
-            .drive(&self.poller, |io| io.round(self), || self.deliver());
+        let more = (self.io).drive(&self.poller, |io| io.round(self), || self.deliver());
+        if more {
+            self.come_back();
+        }
+    }
+
+    /// There is more to be moved, but it is others' turn.
+    fn come_back(&self) {
+        let runtime = Handle::try_current();
+        if runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread) {
+            // Sockets and timers have their turn, too: a task that wakes itself is run some sixty times before them.
+            self.poller.owe_wake();
+            let waker = self.poller.clone().into();
+            let _ = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
+        } else {
+            self.poller.notify();
+        }
     }
 
     /// Sends what there is to be said, and leaves what may have come in to whoever waits for it.
@@ -113,28 +133,46 @@ impl Core {
     /// The connection, for a message that leaves at once: unless the handler writes it, and more of its calls follow, whose
     /// answers leave together.
     pub(super) fn hold_io(&self) -> Option<MutexGuard<'_, Io>> {
-        if self.deliveries.load(Ordering::Relaxed) > 0 && self.turn.is_here() {
+        if self.deliveries.count() > 0 && self.turn.is_here() {
             return None;
         }
         self.io.hold()
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
-    /// that takes long), it goes on: what may arrive meanwhile is bounded by the credit given.
+    /// that takes long), it goes on, as far as [`Core::has_too_many_deliveries`] lets it.
     pub(super) fn pauses_for(&self) -> usize {
-        match self.deliveries.load(Ordering::SeqCst) {
+        match self.deliveries.count() {
             0 => 0,
             _ if self.turn.is_taken() => 0,
             deliveries => deliveries,
         }
     }
 
+    /// Whether so much waits for the handler that no more is read. Whoever gives it the rest wakes somebody to go on.
+    pub(super) fn has_too_many_deliveries(&self) -> bool {
+        let too_many = self.deliveries.is_too_much();
+        if too_many {
+            // It is this side that does not listen.
+            lock(&self.shared).state.heard(Instant::now());
+        }
+        too_many
+    }
+
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         let given_so_far = Cell::new(0);
         let next = || {
-            // A statement of its own: the lock would be held during the call, which uses the pipe.
-            let next = lock(&self.shared).next_delivery();
+            // Not held during the call, which uses the pipe.
+            let (next, goes_on) = {
+                let mut shared = lock(&self.shared);
+                let were_too_many = self.deliveries.is_too_much();
+                let next = shared.next_delivery();
+                (next, were_too_many && !self.deliveries.is_too_much())
+            };
+            if goes_on {
+                self.poller.notify();
+            }
             let Some((handler, delivery)) = next else {
                 return false;
             };
@@ -146,8 +184,7 @@ impl Core {
             }
             true
         };
-        self.turn
-            .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
+        self.turn.deliver(next, || self.deliveries.count() > 0);
         self.hot.came(given_so_far.get());
     }
 

@@ -1,7 +1,7 @@
 //! Work that everybody may do and nobody waits for: whoever cannot have it leaves a kick.
 //!
 //! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile; or,
-//! if it went on for too long, the poller is told. `tensorpipe-loom` checks it in every order of the threads' steps.
+//! if it went on for too long, that one is told to come back. `tensorpipe-loom` checks it in every order of the threads' steps.
 
 use super::poller::Poller;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, try_lock};
@@ -16,6 +16,8 @@ pub(super) enum Round {
     Idle,
     /// Stopped early to let messages be delivered.
     More,
+    /// Much was done, and there is more: it is others' turn.
+    Enough,
 }
 
 /// Work that is taken only by trying.
@@ -41,20 +43,22 @@ impl<W> HandOver<W> {
     }
 
     /// Kicks, and works until nobody has kicked any more. Never waits: while somebody else works it returns. `deliver`
-    /// runs after each round, without the lock.
+    /// runs after each round, without the lock. Returns whether there is more, but it is others' turn: who drives sees to it
+    /// that somebody comes back.
+    #[must_use]
     pub(super) fn drive(
         &self,
         poller: &Poller,
         mut round: impl FnMut(&mut W) -> Round,
         mut deliver: impl FnMut(),
-    ) {
+    ) -> bool {
         // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
         // taken for acted on.
         poller.driving();
         self.kick();
         for _ in 0..ROUNDS {
             let Some(mut work) = try_lock(&self.work) else {
-                return;
+                return false;
             };
             let mut ended = Round::Idle;
             while ended == Round::Idle && self.take_kick() {
@@ -62,14 +66,17 @@ impl<W> HandOver<W> {
             }
             drop(work);
             deliver();
-            if ended == Round::More {
-                self.kick();
-            } else if !self.is_kicked() {
-                return;
+            match ended {
+                Round::Idle if self.is_kicked() => {}
+                Round::Idle => return false,
+                Round::More => self.kick(),
+                Round::Enough => {
+                    self.kick();
+                    return true;
+                }
             }
         }
-        // There is more, but it is others' turn.
-        poller.notify();
+        true
     }
 
     /// Whether there is something to do, as far as a few looks show: `look` and kicks. Does none of it. `false` while
@@ -119,16 +126,25 @@ mod tests {
     #[test]
     fn work_without_end_is_left_to_others_after_a_while() {
         let (work, poller) = (HandOver::new(0), Poller::default());
-        let woken = std::sync::Arc::new(Woken::default());
-        poller.set_background(&woken.clone().into());
         let mut delivered = 0;
         let round = |rounds: &mut usize| {
             *rounds += 1;
             Round::More
         };
-        work.drive(&poller, round, || delivered += 1);
+        assert!(work.drive(&poller, round, || delivered += 1));
         assert_eq!((*lock(&work.work), delivered), (ROUNDS, ROUNDS));
-        assert!(woken.0.load(Ordering::SeqCst), "nobody goes on");
+    }
+
+    #[test]
+    fn a_round_that_has_enough_is_the_last_and_leaves_a_kick() {
+        let (work, poller) = (HandOver::new(0), Poller::default());
+        let round = |rounds: &mut usize| {
+            *rounds += 1;
+            Round::Enough
+        };
+        assert!(work.drive(&poller, round, || ()));
+        assert_eq!(*lock(&work.work), 1);
+        assert!(work.is_kicked(), "what is left is forgotten");
     }
 
     #[test]
@@ -139,10 +155,10 @@ mod tests {
             if kicks.get() > 0 {
                 kicks.set(kicks.get() - 1);
                 // Somebody else drives meanwhile.
-                work.drive(&poller, |_| unreachable!(), || ());
+                assert!(!work.drive(&poller, |_| unreachable!(), || ()));
             }
         };
-        work.drive(
+        let more = work.drive(
             &poller,
             |rounds| {
                 *rounds += 1;
@@ -151,15 +167,7 @@ mod tests {
             },
             || (),
         );
+        assert!(!more);
         assert_eq!(*lock(&work.work), 3);
-    }
-
-    #[derive(Default)]
-    struct Woken(AtomicBool);
-
-    impl std::task::Wake for Woken {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.store(true, Ordering::SeqCst);
-        }
     }
 }

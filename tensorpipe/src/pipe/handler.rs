@@ -10,8 +10,9 @@ use crate::message::Message;
 
 /// Receives everything of a pipe, on whichever task drives it, one call at a time, in order.
 ///
-/// Methods must not block: what takes longer than some microseconds belongs on a task of its own. They may write to the
-/// pipe, start reads, and close it. A panic is caught, and ends the pipe.
+/// Methods must not block: what takes longer than some microseconds belongs on a task of its own. Behind one that does, up to
+/// 4096 calls wait (16 MiB of messages), then the peer. Methods may write to the pipe, start reads, and close it. A panic
+/// is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// Whether messages are expected at any time, or only while an operation is awaited ([`Pipe::awaiting`]): then others
     /// may be seen some 50 ms late.
@@ -57,6 +58,17 @@ pub(super) enum Delivery {
 }
 
 impl Delivery {
+    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Incoming(arrival) => arrival.weight(),
+            Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
+                text.len()
+            }
+            Self::Message(..) | Self::Closed(_) => 0,
+        }
+    }
+
     pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
         match self {
             Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),

@@ -37,8 +37,17 @@ impl Arrival {
 
     /// Whether all its bytes are here.
     pub(super) fn is_whole(&self) -> bool {
-        let eager: usize = self.eager.iter().map(|(_, buffer)| buffer.len()).sum();
-        self.descriptor.byte_len() == eager as u64
+        self.descriptor.byte_len() == self.eager_len() as u64
+    }
+
+    /// Bytes of what is here, roughly.
+    pub(super) fn weight(&self) -> usize {
+        let parts = self.descriptor.payloads.len() + self.descriptor.tensors.len();
+        self.descriptor.metadata.len() + self.eager_len() + 64 * parts
+    }
+
+    fn eager_len(&self) -> usize {
+        self.eager.iter().map(|(_, buffer)| buffer.len()).sum()
     }
 
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
@@ -198,11 +207,7 @@ impl Incoming {
             // There while the lanes work: they count there what they do.
             shared.reads.entry(id).or_insert_with(Reading::ahead);
             for (part, place) in plan.places {
-                let op = OpId {
-                    message: id,
-                    part,
-                    outgoing: false,
-                };
+                let op = OpId::incoming(id, part);
                 let bulk = shared.state.bulk_channel(id, part);
                 if let (Some((channel, _)), false) = (bulk, matches!(place, Place::Skip)) {
                     shared.carried_by(id, channel);

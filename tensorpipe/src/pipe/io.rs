@@ -20,8 +20,8 @@ use crate::proto::{Mark, Segment};
 use crate::sync::{Arc, lock};
 use crate::transports::Connection;
 
-/// Turns of sending and receiving in one round, while there is always more.
-const TURNS: usize = 4;
+/// Turns of sending and receiving, a mebibyte or two each, before others get theirs.
+const TURNS: usize = 2;
 
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
@@ -153,14 +153,13 @@ impl Io {
                 self.settle(core, wakes);
                 return Ok(Round::More);
             }
-            if !received {
-                // What receiving made us say (grants, windows, answers) goes out before we wait.
-                let goes_on = self.send(core, wakes)?;
-                return Ok(if goes_on { Round::More } else { Round::Idle });
+            // What receiving made us say (grants, windows, answers) goes out before we wait.
+            if !received && !self.send(core, wakes)? {
+                return Ok(Round::Idle);
             }
             self.settle(core, wakes);
         }
-        Ok(Round::More)
+        Ok(Round::Enough)
     }
 
     /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.

@@ -160,6 +160,12 @@ impl Poller {
         }
     }
 
+    /// Somebody will be woken soon. Where that comes to nothing (the runtime is blocked), the background task finds out.
+    pub(crate) fn owe_wake(&self) {
+        self.notified.swap(true, Ordering::SeqCst);
+        self.keep_ticking();
+    }
+
     pub(crate) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
         if let Some(waker) = waker {

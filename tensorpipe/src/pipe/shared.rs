@@ -1,6 +1,7 @@
 //! What the holders of a pipe share: the protocol's state, the lanes, and the operations that wait.
 
 mod arriving;
+mod deliveries;
 mod events;
 
 use std::collections::VecDeque;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+pub(super) use self::deliveries::{Deliveries, Waiting};
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
@@ -21,7 +23,7 @@ use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, ResetCode};
 use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice};
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::Arc;
 
 /// A channel in use on this pipe.
 pub(crate) struct LaneSlot {
@@ -57,9 +59,7 @@ pub(crate) struct Shared {
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     pub(super) handler: Option<Arc<dyn Handler>>,
-    deliveries: VecDeque<Delivery>,
-    /// How many those are, for whoever does not hold the lock.
-    delivery_count: Arc<AtomicUsize>,
+    pub(super) deliveries: Deliveries,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
     /// Closing: until when at most.
@@ -103,8 +103,7 @@ impl Shared {
             writes: FxHashMap::default(),
             flushed_to: 0,
             handler: None,
-            deliveries: VecDeque::new(),
-            delivery_count: Arc::default(),
+            deliveries: Deliveries::default(),
             ended: None,
             linger_until: None,
             linger: Duration::ZERO,
@@ -125,38 +124,26 @@ impl Shared {
         std::mem::take(&mut self.retired_lanes)
     }
 
-    pub(super) fn delivery_count(&self) -> &Arc<AtomicUsize> {
-        &self.delivery_count
-    }
-
-    fn count_deliveries(&self) {
-        self.delivery_count
-            .store(self.deliveries.len(), Ordering::SeqCst);
-    }
-
     pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
         let handler = self.handler.clone()?;
-        let delivery = self.deliveries.pop_front()?;
-        self.count_deliveries();
-        Some((handler, delivery))
+        Some((handler, self.deliveries.pop()?))
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {
         if self.handler.is_some() {
-            self.deliveries.push_back(delivery);
-            self.count_deliveries();
+            self.deliveries.push(delivery);
         }
     }
 
     /// From now on messages are pushed to `handler`, those that wait first.
     pub(super) fn set_handler(&mut self, handler: Arc<dyn Handler>) {
         self.handler = Some(handler);
-        self.deliveries
-            .extend(self.arrived.drain(..).map(Delivery::Incoming));
-        if let Some(error) = &self.ended {
-            self.deliveries.push_back(Delivery::Closed(error.clone()));
+        for arrival in std::mem::take(&mut self.arrived) {
+            self.deliver(Delivery::Incoming(arrival));
         }
-        self.count_deliveries();
+        if let Some(error) = &self.ended {
+            self.deliveries.push(Delivery::Closed(error.clone()));
+        }
     }
 
     /// Completes a read whose last part is there.

@@ -10,11 +10,10 @@ use crate::error::{PeerFault, ResetCode};
 impl<S: Clone, D> PipeState<S, D> {
     pub(super) fn control_frame(&mut self, frame: Control) -> Result<(), PeerFault> {
         match frame {
-            Control::Grant { message, mut skip } => {
+            Control::Grant { message, skip } => {
                 self.check_sent("GRANT", message)?;
-                skip.sort_unstable();
                 match self.outgoing.message(message).map(|message| &message.stage) {
-                    Some(Stage::Sent) => self.start_bulk(message, &skip)?,
+                    Some(Stage::Sent) => self.start_bulk(message, skip),
                     Some(_) => {
                         return Err(PeerFault::Unexpected {
                             frame: "GRANT",
@@ -206,11 +205,7 @@ impl<S: Clone, D> PipeState<S, D> {
             return Ok(());
         }
         for (part, channel) in incoming.abandon() {
-            let op = OpId {
-                message,
-                part,
-                outgoing: false,
-            };
+            let op = OpId::incoming(message, part);
             self.events.push_back(Event::Cancel { op, channel });
         }
         self.events.push_back(Event::Reset {

@@ -128,11 +128,7 @@ impl<S: Clone, D> PipeState<S, D> {
         // interest to it.
         let tell = incoming.is_open() || code != ResetCode::Skipped;
         for (part, channel) in incoming.abandon() {
-            let op = OpId {
-                message,
-                part,
-                outgoing: false,
-            };
+            let op = OpId::incoming(message, part);
             self.events.push_back(Event::Cancel { op, channel });
         }
         incoming.disposition = Disposition::Refused;

@@ -101,11 +101,7 @@ impl<S: Clone, D> PipeState<S, D> {
                     part,
                     left,
                 } => {
-                    let op = OpId {
-                        message,
-                        part,
-                        outgoing: false,
-                    };
+                    let op = OpId::incoming(message, part);
                     return Ok((
                         used,
                         Input::Bulk {
@@ -213,11 +209,7 @@ impl<S: Clone, D> PipeState<S, D> {
             return Ok(Frame::NeedMore(HEADER_LEN + DATA_FIELDS));
         };
         let mut r = Reader::new(fields, frame);
-        let op = OpId {
-            message: r.u64()?,
-            part: r.u16()?,
-            outgoing: false,
-        };
+        let op = OpId::incoming(r.u64()?, r.u16()?);
         let left = u64::from(len) - DATA_FIELDS as u64;
         let unknown = PeerFault::UnknownMessage {
             frame,

@@ -8,7 +8,7 @@ use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::Control;
 use super::write::{self, OutPart, OutParts, OutgoingPart, Stage};
 use crate::descriptor::Descriptor;
-use crate::error::{Misuse, PeerFault, ResetCode};
+use crate::error::{Misuse, ResetCode};
 
 /// What became of a message.
 #[derive(Debug)]
@@ -68,11 +68,7 @@ impl<S: Clone, D> PipeState<S, D> {
             match (part.source.take(), part.carriage) {
                 (Some(source), Carriage::Eager) if part.len > 0 => eager.push((source, part.len)),
                 (Some(source), Carriage::Bulk { channel, .. }) => {
-                    let op = OpId {
-                        message: number,
-                        part: i as u16,
-                        outgoing: true,
-                    };
+                    let op = OpId::outgoing(number, i as u16);
                     starts.push((op, channel, source));
                 }
                 _ => {}
@@ -213,11 +209,7 @@ impl<S: Clone, D> PipeState<S, D> {
             if let (Carriage::Bulk { channel, .. }, None, false) =
                 (part.carriage, &part.source, part.done)
             {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: true,
-                };
+                let op = OpId::outgoing(message, i as u16);
                 self.events.push_back(Event::Cancel { op, channel });
                 started = true;
             }
@@ -256,11 +248,7 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             if let Some(source) = part.source.take() {
                 started = true;
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: true,
-                };
+                let op = OpId::outgoing(message, i as u16);
                 self.events.push_back(Event::Start {
                     op,
                     channel,
@@ -273,14 +261,13 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Starts the bulk parts of an outgoing message but for `skip`, which is in order: it may be long.
-    pub(super) fn start_bulk(&mut self, message: u64, skip: &[u16]) -> Result<(), PeerFault> {
+    /// Starts the bulk parts of an outgoing message but for `skip`.
+    pub(super) fn start_bulk(&mut self, message: u64, mut skip: Vec<u16>) {
         let Some(outgoing) = self.outgoing.message(message) else {
-            return Ok(());
+            return;
         };
         outgoing.stage = Stage::Granted;
         // As many as the peer likes: looked up, not searched.
-        let mut skip = skip.to_vec();
         skip.sort_unstable();
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
             let Carriage::Bulk { channel, .. } = part.carriage else {
@@ -292,11 +279,7 @@ impl<S: Clone, D> PipeState<S, D> {
             if skip.binary_search(&(i as u16)).is_ok() {
                 part.done = true;
             } else {
-                let op = OpId {
-                    message,
-                    part: i as u16,
-                    outgoing: true,
-                };
+                let op = OpId::outgoing(message, i as u16);
                 self.events.push_back(Event::Start {
                     op,
                     channel,
@@ -305,6 +288,5 @@ impl<S: Clone, D> PipeState<S, D> {
             }
         }
         self.check_written(message);
-        Ok(())
     }
 }

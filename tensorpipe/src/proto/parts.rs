@@ -46,11 +46,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 part,
                 left,
             } => {
-                let op = OpId {
-                    message: *message,
-                    part: *part,
-                    outgoing: false,
-                };
+                let op = OpId::incoming(*message, *part);
                 *left -= len;
                 let complete = *left == 0;
                 self.part_bytes(op, len, dest);

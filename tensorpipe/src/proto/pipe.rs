@@ -32,6 +32,23 @@ pub struct OpId {
     pub outgoing: bool,
 }
 
+impl OpId {
+    pub(crate) const fn incoming(message: u64, part: u16) -> Self {
+        Self {
+            message,
+            part,
+            outgoing: false,
+        }
+    }
+
+    pub(crate) const fn outgoing(message: u64, part: u16) -> Self {
+        Self {
+            outgoing: true,
+            ..Self::incoming(message, part)
+        }
+    }
+}
+
 /// What happened, for the driver to act on.
 #[derive(Debug)]
 pub(crate) enum Event<S, D> {

@@ -7,7 +7,7 @@ mod driver;
 mod end;
 mod message;
 
-pub(super) use end::{End, incoming};
+pub(super) use end::End;
 pub(super) use message::{Msg, limits, message};
 
 use std::collections::VecDeque;

@@ -163,6 +163,11 @@ const RPC: &[(&str, &[&str])] = &[
             "schema::Method",
         ],
     ),
+    // In front of a handler, behind the engine: neither knows of the other.
+    (
+        "batch",
+        &["caught", "codec", "context::CallContext", "lock", "service"],
+    ),
     // The engine knows the server that it serves for, and no client.
     (
         "engine",
@@ -183,6 +188,17 @@ const RPC: &[(&str, &[&str])] = &[
         "client",
         &[
             "call", "codec", "context", "engine", "error", "header", "observe", "schema",
+        ],
+    ),
+    // On top of calls: a service of the library's own, and its clients.
+    (
+        "rendezvous",
+        &[
+            "call::Call",
+            "client",
+            "context::CallContext",
+            "error",
+            "service::Service",
         ],
     ),
     // Not shipped: what a fuzz target runs.

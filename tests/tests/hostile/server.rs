@@ -38,7 +38,7 @@ pub(crate) fn context(timeouts: Timeouts, limits: Limits) -> Context {
     context_over(Way::Tcp, timeouts, limits)
 }
 
-fn context_over(way: Way, timeouts: Timeouts, limits: Limits) -> Context {
+pub(crate) fn context_over(way: Way, timeouts: Timeouts, limits: Limits) -> Context {
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     Context::builder()
         .transports([way.transport()])

@@ -24,13 +24,7 @@ impl System for Tokio {
     const ABOUT: &'static str = "hand-written frames with a length over a stream of tokio's, reused buffers on both sides, in a pipeline one \
          write for all that a read brought";
     const KIND: Kind = Kind::Baseline;
-    const CASES: &'static [Case] = &[
-        Case::Echo,
-        Case::Paced,
-        Case::Upload,
-        Case::Download,
-        Case::Pipeline,
-    ];
+    const CASES: &'static [Case] = Case::CALLS;
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Unix];
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {

@@ -1,3 +1,5 @@
+//! The receiving end of a stream: order, bounds, and what its sender is told.
+
 use super::*;
 use crate::engine::streams::WINDOW;
 

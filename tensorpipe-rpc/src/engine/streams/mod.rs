@@ -21,6 +21,7 @@ use tensorpipe::{Message, ResetCode};
 use super::Outcome;
 use crate::header::Header;
 use crate::lock::lock;
+use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,21 +53,6 @@ pub(crate) struct CallStreams {
     pub(crate) credits: Option<Credits>,
     /// What ended the call while the bytes of items were on their way.
     held: Mutex<Option<Outcome>>,
-}
-
-/// Which streams a method has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streams {
-    /// One of its arguments is a stream.
-    pub argument: bool,
-    /// It answers with a stream.
-    pub reply: bool,
-}
-
-impl Streams {
-    pub(crate) fn any(self) -> bool {
-        self.argument || self.reply
-    }
 }
 
 impl CallStreams {

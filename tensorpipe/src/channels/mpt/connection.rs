@@ -149,11 +149,7 @@ async fn read(
         match Frame::decode(&header)? {
             Frame::Taken(chunks) => line.confirmed(chunks)?,
             Frame::Chunk(chunk) => {
-                let op = OpId {
-                    message: chunk.message,
-                    part: chunk.part,
-                    outgoing: false,
-                };
+                let op = OpId::incoming(chunk.message, chunk.part);
                 line.reads(op);
                 read_chunk(&mut reader, op, &chunk, stripes).await?;
                 line.has_read();

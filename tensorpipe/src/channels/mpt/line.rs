@@ -114,11 +114,7 @@ impl Line {
 mod tests {
     use super::*;
 
-    const OP: OpId = OpId {
-        message: 1,
-        part: 0,
-        outgoing: true,
-    };
+    const OP: OpId = OpId::outgoing(1, 0);
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_measured_from_the_last_word_and_only_while_something_is_missing() {

@@ -160,11 +160,7 @@ mod tests {
     use super::*;
 
     fn op(message: u64) -> OpId {
-        OpId {
-            message,
-            part: 0,
-            outgoing: true,
-        }
+        OpId::outgoing(message, 0)
     }
 
     fn buffer(len: u64) -> Buffer {

@@ -219,6 +219,10 @@ impl State {
         let mut evicted = Vec::new();
         if !fits(self) {
             self.sweep_all();
+            // What would not make enough room stays.
+            if self.stats.mapped_bytes - self.idle_bytes + len > limit {
+                return None;
+            }
         }
         while !fits(self) {
             evicted.push(self.evict_oldest()?);

@@ -1,5 +1,6 @@
 //! Receiving: frames into one small buffer, bulk bytes straight into their place.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use crate::pipe::core::Core;
 use crate::proto::{Input, OpId};
 use crate::stop;
 use crate::sync::{Arc, lock};
+use crate::transports::Connection;
 
 /// Room for frames, in bytes. Grows for one large head up to the limit on metadata, with the bytes that have come in.
 pub(super) const RECEIVE_BUFFER: usize = 64 << 10;
@@ -55,7 +57,8 @@ pub(super) struct Bulk {
 }
 
 impl Io {
-    /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if it wants to wait.
+    /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if
+    /// the connection, or the handler, is to be waited for.
     pub(super) fn receive(
         &mut self,
         core: &Arc<Core>,
@@ -63,6 +66,9 @@ impl Io {
     ) -> Result<bool, Error> {
         let mut pieces = 0;
         loop {
+            if core.has_too_many_deliveries() {
+                return Ok(false);
+            }
             if self.bulk.is_some() {
                 if pieces == PIECES {
                     return Ok(true);
@@ -185,33 +191,20 @@ impl Io {
             };
             let at = bulk.at as usize;
             let piece = (bulk.left as usize).min(READ_PIECE);
-            let mut buf = ReadBuf::new(&mut dest[at..at + piece]);
-            let mut cx = Context::from_waker(&self.waker);
-            match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
-                Poll::Pending => return Ok(false),
-                Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
-                Poll::Ready(Ok(())) => {
-                    let len = buf.filled().len();
-                    if len == 0 {
-                        self.eof = true;
-                        return Err(self.end_of_stream(core));
-                    }
-                    core.counters.read(len);
-                    core.hot.found();
-                    bulk.advance(len as u64);
-                    // `bulk` is borrowed: this is `Io::came_in`, field by field.
-                    came_in(&mut self.read_at, &mut self.reads, core);
-                    if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
-                        && core.counters.snapshot().bytes_in > stop::SOME
-                    {
-                        stop::at(stop::TENSOR_HALF_RECEIVED);
-                    }
-                }
+            let read = read(&mut **connection, &self.waker, &mut dest[at..at + piece]);
+            let Some(len) = self.came_in(read, core)? else {
+                return Ok(false);
+            };
+            if let Some(bulk) = &mut self.bulk {
+                bulk.advance(len as u64);
+            }
+            if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
+                && core.counters.snapshot().bytes_in > stop::SOME
+            {
+                stop::at(stop::TENSOR_HALF_RECEIVED);
             }
         }
-        if bulk.left == 0
-            && let Some(bulk) = self.bulk.take()
-        {
+        if let Some(bulk) = self.bulk.take_if(|bulk| bulk.left == 0) {
             let mut shared = lock(&core.shared);
             shared.state.bulk_received(bulk.got, bulk.dest);
             // What a channel streams counts as a sign of life, too.
@@ -248,29 +241,62 @@ impl Io {
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
-        let mut buf = ReadBuf::new(&mut self.received[self.end..room]);
-        let mut cx = Context::from_waker(&self.waker);
-        match Pin::new(&mut **connection).poll_read(&mut cx, &mut buf) {
-            Poll::Pending => Ok(false),
-            Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
-            Poll::Ready(Ok(())) => {
-                let len = buf.filled().len();
-                if len == 0 {
-                    self.eof = true;
-                    return Err(self.end_of_stream(core));
-                }
-                core.counters.read(len);
-                core.hot.found();
-                self.came_in(core);
-                self.end += len;
-                Ok(true)
-            }
-        }
+        let into = &mut self.received[self.end..room];
+        let read = read(&mut **connection, &self.waker, into);
+        let Some(len) = self.came_in(read, core)? else {
+            return Ok(false);
+        };
+        self.end += len;
+        Ok(true)
     }
 
-    fn came_in(&mut self, core: &Core) {
-        came_in(&mut self.read_at, &mut self.reads, core);
+    /// What follows from a read. Returns how many bytes have come in, or `None` if the connection wants to wait.
+    fn came_in(
+        &mut self,
+        read: Poll<io::Result<usize>>,
+        core: &Arc<Core>,
+    ) -> Result<Option<usize>, Error> {
+        let len = match read {
+            Poll::Pending => return Ok(None),
+            Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+            Poll::Ready(Ok(0)) => {
+                self.eof = true;
+                return Err(self.end_of_stream(core));
+            }
+            Poll::Ready(Ok(len)) => len,
+        };
+        core.counters.read(len);
+        core.hot.found();
+        self.look_at_the_clock(core);
+        Ok(Some(len))
     }
+
+    /// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
+    /// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
+    /// costs more than a frame, and is looked at now and then.
+    fn look_at_the_clock(&mut self, core: &Core) {
+        self.reads += 1;
+        if self.reads < READS && core.hot.is_on() {
+            return;
+        }
+        self.reads = 0;
+        let now = Instant::now();
+        if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
+            lock(&core.shared).state.heard(now);
+        }
+        self.read_at = now;
+    }
+}
+
+/// Reads into `bytes`, which are not empty: 0 is the end of the stream.
+fn read(
+    connection: &mut dyn Connection,
+    waker: &Waker,
+    bytes: &mut [u8],
+) -> Poll<io::Result<usize>> {
+    let mut buf = ReadBuf::new(bytes);
+    let read = Pin::new(connection).poll_read(&mut Context::from_waker(waker), &mut buf);
+    read.map_ok(|()| buf.filled().len())
 }
 
 impl Bulk {
@@ -288,20 +314,4 @@ fn copy(bytes: &[u8], dest: Option<&mut BufferMut>, at: u64, core: &Core) {
         dest[at..at + bytes.len()].copy_from_slice(bytes);
         core.counters.copied(bytes.len());
     }
-}
-
-/// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
-/// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
-/// costs more than a frame, and is looked at now and then.
-fn came_in(read_at: &mut Instant, reads: &mut u32, core: &Core) {
-    *reads += 1;
-    if *reads < READS && core.hot.is_on() {
-        return;
-    }
-    *reads = 0;
-    let now = Instant::now();
-    if now.saturating_duration_since(*read_at) > SIGN_OF_LIFE {
-        lock(&core.shared).state.heard(now);
-    }
-    *read_at = now;
 }

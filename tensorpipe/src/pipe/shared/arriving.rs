@@ -27,14 +27,7 @@ impl Shared {
         let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
         for (part, len) in parts {
             let dest = allocate(&core.pool, len)?;
-            self.state.set_dest(
-                OpId {
-                    message,
-                    part,
-                    outgoing: false,
-                },
-                dest,
-            );
+            self.state.set_dest(OpId::incoming(message, part), dest);
         }
         self.state.start_eager(message);
         Ok(())
@@ -142,11 +135,7 @@ impl Shared {
     pub(in crate::pipe) fn start_ahead(&mut self, message: u64) {
         self.reads.insert(message, Reading::ahead());
         for part in 0..u16::MAX {
-            let op = OpId {
-                message,
-                part,
-                outgoing: false,
-            };
+            let op = OpId::incoming(message, part);
             match self.state.part_len(op) {
                 None => break,
                 Some(len) if len > 0 => {

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use super::Link;
-use super::end::{Chunk, End, Out, Phase, Source, incoming};
+use super::end::{Chunk, End, Out, Phase, Source};
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{Reply, ServerHandshake};
 use crate::proto::wire::frame::CHANNEL_MAX;
@@ -146,7 +146,7 @@ impl End {
                     let parts: Vec<_> = self.pipe.eager_parts(message).collect();
                     for (part, len) in parts {
                         let memory = vec![0; len as usize];
-                        self.pipe.set_dest(incoming(message, part), memory);
+                        self.pipe.set_dest(OpId::incoming(message, part), memory);
                     }
                     self.pipe.start_eager(message);
                 }
@@ -270,7 +270,7 @@ impl End {
             Event::Ahead { .. } if self.out_of_memory => {}
             Event::Ahead { message } => {
                 for part in 0.. {
-                    let op = incoming(message, part);
+                    let op = OpId::incoming(message, part);
                     let Some(len) = self.pipe.part_len(op) else {
                         break;
                     };

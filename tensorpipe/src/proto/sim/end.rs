@@ -233,7 +233,7 @@ impl End {
         );
         for (i, len) in lengths.iter().enumerate() {
             let part = i as u16;
-            let op = incoming(message, part);
+            let op = OpId::incoming(message, part);
             match self.pipe.bulk_channel(message, part) {
                 None => assert_eq!(parts[i].as_ref().unwrap().len() as u64, *len),
                 Some((_, true)) => match self.early.remove(&op) {
@@ -302,13 +302,5 @@ impl End {
             self.delivered.push(reading.delivered);
             self.pipe.finish(message);
         }
-    }
-}
-
-pub(in crate::proto) fn incoming(message: u64, part: u16) -> OpId {
-    OpId {
-        message,
-        part,
-        outgoing: false,
     }
 }

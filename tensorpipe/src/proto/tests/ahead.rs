@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::error::ResetCode;
-use crate::proto::sim::{Pair, incoming, limits, message};
+use crate::proto::OpId;
+use crate::proto::sim::{Pair, limits, message};
 use crate::proto::wire::frame::Kind;
 
 fn pair(window_ahead: u64) -> Pair {
@@ -85,7 +86,7 @@ fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
     let mut parts = sent.parts();
     parts[0] = None;
     assert_eq!(pair.b.delivered[0].parts, parts);
-    assert_eq!(pair.b.cancelled, [incoming(1, 0)]);
+    assert_eq!(pair.b.cancelled, [OpId::incoming(1, 0)]);
     assert_eq!(pair.a.refused, [(1, ResetCode::Refused)]);
     pair.assert_clean();
 }
@@ -114,6 +115,6 @@ fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
     pair.a.write(&message("skipped").tensor(5000));
     pair.run();
     assert_eq!((pair.a.written.len(), pair.a.refused.len()), (1, 0));
-    assert_eq!(pair.b.cancelled, [incoming(0, 0)]);
+    assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
     pair.assert_clean();
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::error::ResetCode;
-use crate::proto::sim::{Pair, incoming, message};
+use crate::proto::OpId;
+use crate::proto::sim::{Pair, message};
 
 #[test]
 fn numbers_stay_and_commands_that_come_late_do_nothing() {
@@ -18,8 +19,8 @@ fn numbers_stay_and_commands_that_come_late_do_nothing() {
     pipe.abandon();
     assert_eq!((pipe.last_written(), pipe.unwritten()), (Some(9), 0));
     assert!(!pipe.is_writing(9) && !pipe.grant(0, &[]));
-    assert!(!pipe.expect(incoming(0, 0), Vec::new()));
-    assert_eq!(pipe.part_len(incoming(0, 0)), None);
+    assert!(!pipe.expect(OpId::incoming(0, 0), Vec::new()));
+    assert_eq!(pipe.part_len(OpId::incoming(0, 0)), None);
     for message in 0..12 {
         pipe.reset(message, ResetCode::Cancelled, "");
         pipe.refuse(message, ResetCode::Refused, "");

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::error::ResetCode;
-use crate::proto::sim::{Pair, incoming, message};
+use crate::proto::OpId;
+use crate::proto::sim::{Pair, message};
 
 const CODE: ResetCode = ResetCode::Refused;
 
@@ -47,7 +48,7 @@ fn during_its_bulk_the_rest_does_not_leave_and_what_is_on_its_way_is_thrown_away
     pair.run();
     assert_eq!(pair.a.refused, [(0, CODE)]);
     assert_eq!(pair.a.cancelled, pair.a.started);
-    assert_eq!(pair.b.cancelled, [incoming(0, 0)]);
+    assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
     assert!(pair.a_to_b.sent < 200_000, "{}", pair.a_to_b.sent);
     assert_eq!(pair.b.ready, [1], "the pipe goes on");
     pair.b.read(1);
@@ -77,7 +78,7 @@ fn twice_is_once() {
     pair.b.refuse(0, CODE);
     pair.b.refuse(0, CODE);
     assert!(!pair.b.pipe.grant(0, &[]), "it is not there any more");
-    assert!(!pair.b.pipe.expect(incoming(0, 0), Vec::new()));
+    assert!(!pair.b.pipe.expect(OpId::incoming(0, 0), Vec::new()));
     pair.b.pipe.finish(0);
     pair.run();
     assert_eq!(pair.a.refused, [(0, CODE)]);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::error::ResetCode;
-use crate::proto::sim::{Pair, incoming, message};
+use crate::proto::OpId;
+use crate::proto::sim::{Pair, message};
 
 const CODE: ResetCode = ResetCode::Cancelled;
 
@@ -78,7 +79,7 @@ fn as_the_go_ahead_is_on_its_way_the_go_ahead_means_nothing() {
     pair.a.reset(0);
     pair.run();
     assert_eq!(pair.b.resets, [(0, CODE)]);
-    assert_eq!(pair.b.cancelled, [incoming(0, 0)]);
+    assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
     assert!(pair.a.started.is_empty());
     pair.assert_clean();
 }
@@ -96,7 +97,7 @@ fn during_its_bulk_the_rest_does_not_leave() {
     pair.run();
     assert_eq!(pair.a.cancelled.len(), 1, "the other part was handed over");
     assert_eq!(pair.b.resets, [(0, CODE)]);
-    assert_eq!(pair.b.cancelled, [incoming(0, 0)]);
+    assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
     assert!(pair.a_to_b.sent < 150_000);
     assert_eq!(pair.b.delivered.len(), 1);
     pair.assert_clean();

@@ -73,6 +73,21 @@ fn the_same_memory_comes_back_and_is_counted() {
 }
 
 #[test]
+fn unused_memory_is_not_thrown_away_for_what_has_no_room_all_the_same() {
+    let pool = pool(64 << 20, 8 << 20);
+    let (one, other) = (take(&pool, 3 << 20), take(&pool, 3 << 20));
+    drop(one);
+    drop(take(&pool, 5 << 20));
+    let stats = pool.stats().lendable;
+    assert_eq!((stats.mapped_bytes, stats.fallbacks), (8 << 20, 1));
+    drop((take(&pool, 3 << 20), other));
+    assert_eq!(pool.stats().lendable.recycled, 1);
+    drop(take(&pool, 5 << 20));
+    let stats = pool.stats().lendable;
+    assert_eq!((stats.mapped_bytes, stats.fallbacks), (6 << 20, 1));
+}
+
+#[test]
 fn memory_that_is_lent_is_not_used_again_before_it_is_back() {
     let (pool, parties) = (pool(64 << 20, 64 << 20), parties());
     let mut buffer = take(&pool, 3 << 20);

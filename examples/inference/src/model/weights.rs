@@ -1,0 +1,82 @@
+//! `model.safetensors`, mapped into memory, as candle's models ask for their parameters.
+//!
+//! candle's own mapping is an unsafe function and checks less; [`MappedSafetensors`] has checked the whole header, so that
+//! a file from anybody gives an error at worst.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Error, Result, Shape, Tensor};
+use candle_nn::Init;
+use candle_nn::var_builder::SimpleBackend;
+use tensorpipe::tensor::interop::MappedSafetensors;
+
+use super::error::ModelError;
+
+/// An open file of weights.
+#[derive(Debug)]
+pub(super) struct Weights {
+    path: PathBuf,
+    file: MappedSafetensors,
+}
+
+impl Weights {
+    pub(super) fn open(path: &Path) -> std::result::Result<Self, ModelError> {
+        let path = path.to_owned();
+        if !path.exists() {
+            return Err(ModelError::Missing { path });
+        }
+        let file = MappedSafetensors::open(&path)?;
+        Ok(Self { path, file })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn borrowed(&self, name: &str) -> Result<tensorpipe::Tensor> {
+        self.file.tensor(name).map_err(message)
+    }
+}
+
+impl SimpleBackend for Weights {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let found = self.borrowed(name)?;
+        // Before anything is copied.
+        let fits = found.shape().iter().map(|dim| *dim as usize);
+        if !fits.eq(shape.dims().iter().copied()) {
+            return Err(message(format_args!(
+                "`{name}` is {:?}, config.json wants {:?}",
+                found.shape(),
+                shape.dims()
+            )));
+        }
+        self.get_unchecked(name, dtype, device)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
+        let tensor = Tensor::try_from(self.borrowed(name)?).map_err(message)?;
+        if !tensor.dtype().is_float() {
+            return Err(message(format_args!(
+                "`{name}` is {}, weights are floats",
+                tensor.dtype().as_str()
+            )));
+        }
+        tensor.to_dtype(dtype)?.to_device(device)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.file.tensor(name).is_ok()
+    }
+}
+
+/// For people: without the backtrace that candle's own would bring along.
+fn message(reason: impl std::fmt::Display) -> Error {
+    Error::Msg(reason.to_string())
+}

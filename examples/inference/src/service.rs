@@ -1,0 +1,124 @@
+//! The service: what clients may ask of the server.
+
+use serde::{Deserialize, Serialize};
+use tensorpipe::{Payload, Tensor};
+use tensorpipe_rpc::tensor_service;
+
+/// The most sentences that one call may carry.
+pub const MAX_SENTENCES: usize = 1024;
+
+/// Turns sentences into vectors of length 1, whose scalar product says how near they are in meaning.
+#[tensor_service]
+pub trait Embedder {
+    /// What a client must know to call [`embed`](Embedder::embed).
+    #[rpc(idempotent)]
+    async fn card(&self) -> Card;
+
+    /// Embeddings `[n, dimension]` (f32) of `n` sentences: the first `lengths[i]` (`[n]`, u32) of `tokens[i]`
+    /// (`[n, width]`, u32) are the tokens of sentence `i`; what follows them is not looked at.
+    #[rpc(idempotent)]
+    async fn embed(&self, tokens: Tensor, lengths: Tensor) -> Result<Tensor, EmbedError>;
+
+    /// What the server has done since it was started.
+    #[rpc(idempotent)]
+    async fn work(&self) -> Work;
+}
+
+/// A model, as its clients see it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Card {
+    /// Name of the model's directory.
+    pub name: String,
+    /// Numbers in an embedding.
+    pub dimension: u32,
+    /// Columns of `tokens`, and so the most tokens of a sentence that the model sees.
+    pub width: u32,
+    /// Tokens are below it.
+    pub vocabulary: u32,
+    /// `tokenizer.json`, as it is in the model's directory.
+    pub tokenizer: Payload,
+}
+
+/// Why a call has no embeddings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum EmbedError {
+    /// An argument is no such tensor.
+    #[error("`{argument}` must be {wanted}, not {found}")]
+    Mismatch {
+        /// Its name.
+        argument: String,
+        /// Element type and shape that it must have.
+        wanted: String,
+        /// Those that it has.
+        found: String,
+    },
+    /// Too much for one call.
+    #[error("{sentences} sentences are too many for one call; send at most {most} at once")]
+    TooMany {
+        /// Rows of `tokens`.
+        sentences: u64,
+        /// How many there may be.
+        most: u64,
+    },
+    /// A sentence is empty (without even the marks of its begin and end), or longer than its row.
+    #[error("sentence {row} has {length} tokens; give it 1 to {most}")]
+    Length {
+        /// Which.
+        row: u64,
+        /// The length given.
+        length: u32,
+        /// The width of a row.
+        most: u32,
+    },
+    /// A token that the model has not learnt.
+    #[error(
+        "sentence {row} has token {token}, but the model knows {vocabulary}; use its card's tokenizer"
+    )]
+    Token {
+        /// Which sentence.
+        row: u64,
+        /// The token.
+        token: u32,
+        /// How many there are.
+        vocabulary: u32,
+    },
+    /// The model did not run.
+    #[error("the model failed: {0}")]
+    Model(String),
+}
+
+/// What a server has done. Two of them, subtracted, tell what happened between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Runs of [`Embedder::embed`]; calls that were joined run once.
+    pub runs: u64,
+    /// Sentences in them.
+    pub sentences: u64,
+    /// Tokens in those.
+    pub tokens: u64,
+    /// Passes through the model: sentences of very different lengths of one run take several.
+    pub passes: u64,
+    /// Tokens that the model computed only because another sentence of the pass was longer.
+    pub padding: u64,
+}
+
+impl Work {
+    /// What was done since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            runs: self.runs - earlier.runs,
+            sentences: self.sentences - earlier.sentences,
+            tokens: self.tokens - earlier.tokens,
+            passes: self.passes - earlier.passes,
+            padding: self.padding - earlier.padding,
+        }
+    }
+
+    /// Sentences a run; 0 before the first.
+    pub fn mean_batch(&self) -> f64 {
+        if self.runs == 0 {
+            return 0.0;
+        }
+        self.sentences as f64 / self.runs as f64
+    }
+}

@@ -1,0 +1,146 @@
+//! Sentences as tokens: `tokenizer.json`, and the tensors that a call carries.
+//!
+//! Padding and truncation that the file asks for are put aside: a row is always as wide as the model's longest sentence,
+//! and a longer one is cut there.
+
+use std::sync::Arc;
+
+use tensorpipe::{Misuse, Tensor};
+use tokenizers::{PostProcessor as _, Tokenizer, TruncationParams};
+
+/// A model's tokenizer; clones share it.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    tokenizer: Arc<Tokenizer>,
+    width: usize,
+}
+
+/// Sentences as the arguments of [`Embedder::embed`](crate::service::Embedder::embed).
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// `[n, width]`, u32: tokens, then zeros.
+    pub tokens: Tensor,
+    /// `[n]`, u32: how many tokens there are in each row.
+    pub lengths: Tensor,
+}
+
+impl Tokens {
+    /// Reads a `tokenizer.json` for a model that takes `width` tokens at most and knows `vocabulary` of them.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(json: &[u8], width: usize, vocabulary: usize) -> Result<Self, String> {
+        let mut tokenizer = Tokenizer::from_bytes(json)
+            .map_err(|error| format!("it is no tokenizer of the `tokenizers` library: {error}"))?;
+        let known = tokenizer.get_vocab_size(true);
+        if known > vocabulary {
+            return Err(format!(
+                "it has {known} tokens, but the model knows {vocabulary}; they belong to different models"
+            ));
+        }
+        let marks = tokenizer
+            .get_post_processor()
+            .map_or(0, |marks| marks.added_tokens(false));
+        if marks >= width {
+            return Err(format!(
+                "it adds {marks} tokens to each sentence, and the model takes {width} in all"
+            ));
+        }
+        tokenizer.with_padding(None);
+        tokenizer
+            .with_truncation(Some(TruncationParams {
+                max_length: width,
+                ..TruncationParams::default()
+            }))
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            tokenizer: Arc::new(tokenizer),
+            width,
+        })
+    }
+
+    /// Columns of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The tokens of `sentences`, of each as many as the model takes. Runs on the calling thread, some microseconds for a
+    /// sentence.
+    ///
+    /// # Errors
+    /// The sentence that cannot be tokenized, in words: the tokenizer has no token for what it does not know.
+    pub fn rows<S: AsRef<str>>(&self, sentences: &[S]) -> Result<Rows, String> {
+        let mut tokens = vec![0u32; sentences.len() * self.width];
+        let mut lengths = Vec::with_capacity(sentences.len());
+        for (sentence, row) in sentences.iter().zip(tokens.chunks_exact_mut(self.width)) {
+            let sentence = sentence.as_ref();
+            let encoding = self
+                .tokenizer
+                .encode_fast(sentence, true)
+                .map_err(|error| format!("cannot tokenize {sentence:?}: {error}"))?;
+            let ids = encoding.get_ids();
+            let length = ids.len().min(self.width);
+            row[..length].copy_from_slice(&ids[..length]);
+            lengths.push(length as u32);
+        }
+        let count = lengths.len() as u64;
+        let shaped = |error: Misuse| error.to_string();
+        Ok(Rows {
+            tokens: Tensor::from_vec(tokens, [count, self.width as u64]).map_err(shaped)?,
+            lengths: Tensor::from_vec(lengths, [count]).map_err(shaped)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiny;
+
+    fn tokens(width: usize) -> Tokens {
+        Tokens::parse(tiny::tokenizer().as_bytes(), width, tiny::VOCABULARY).unwrap()
+    }
+
+    #[test]
+    fn a_row_is_the_tokens_and_then_zeros() {
+        let rows = tokens(8).rows(&["a cab", ""]).unwrap();
+        assert_eq!(rows.tokens.shape(), [2, 8]);
+        let lengths = rows.lengths.as_slice::<u32>().unwrap();
+        // A mark at each end; `a`, `c`, `##a`, `##b`.
+        assert_eq!(lengths, [6, 2]);
+        let ids = rows.tokens.as_slice::<u32>().unwrap();
+        assert!(ids[..6].iter().all(|id| *id > 0), "{ids:?}");
+        assert_eq!(ids[6..8], [0, 0]);
+        assert_eq!(ids[8..10], [ids[0], ids[5]]);
+        assert_eq!(ids[10..], [0; 6]);
+    }
+
+    #[test]
+    fn a_sentence_that_is_too_long_is_cut_before_its_end_mark() {
+        let tokens = tokens(8);
+        let long = "a ".repeat(10_000);
+        let rows = tokens.rows(&[long.as_str(), "a a a a a a"]).unwrap();
+        let ids = rows.tokens.as_slice::<u32>().unwrap();
+        assert_eq!(rows.lengths.as_slice::<u32>().unwrap(), [8, 8]);
+        assert_eq!(ids[..8], ids[8..]);
+        assert_ne!(ids[7], ids[6]);
+    }
+
+    #[test]
+    fn a_tokenizer_that_does_not_fit_says_why() {
+        let parse = |json: &[u8], width, vocabulary| {
+            Tokens::parse(json, width, vocabulary)
+                .unwrap_err()
+                .to_string()
+        };
+        let whole = tiny::tokenizer();
+        let error = parse(b"{}", 8, 100);
+        assert!(error.starts_with("it is no tokenizer of"), "{error}");
+        let error = parse(&whole.as_bytes()[..whole.len() / 2], 8, 100);
+        assert!(error.starts_with("it is no tokenizer of"), "{error}");
+        let error = parse(whole.as_bytes(), 8, 10);
+        assert!(error.contains("but the model knows 10"), "{error}");
+        let error = parse(whole.as_bytes(), 2, 100);
+        assert!(error.starts_with("it adds 2 tokens"), "{error}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Servers that say nonsense: an error in words for their clients, whatever it is.
+
+use tensorpipe::{DType, Payload, Tensor};
+use tensorpipe_inference::client::Client;
+use tensorpipe_inference::service::{Card, EmbedError, Embedder, EmbedderService, Work};
+use tensorpipe_inference::tiny;
+use tensorpipe_rpc::Server;
+
+/// Its card is this one, and embeddings have the shape that it wants them to have.
+struct Liar {
+    card: Card,
+    shape: [u64; 2],
+    dtype: DType,
+}
+
+/// What it makes of an honest card.
+type Lie = fn(&mut Card);
+
+impl Embedder for Liar {
+    async fn card(&self) -> Card {
+        self.card.clone()
+    }
+
+    async fn embed(&self, _: Tensor, _: Tensor) -> Result<Tensor, EmbedError> {
+        Tensor::zeros(self.dtype, self.shape).map_err(|error| EmbedError::Model(error.to_string()))
+    }
+
+    async fn work(&self) -> Work {
+        Work::default()
+    }
+}
+
+impl Liar {
+    /// Tells the truth so far.
+    fn new() -> Self {
+        Self {
+            card: Card {
+                name: "honest".to_owned(),
+                dimension: tiny::DIMENSION as u32,
+                width: tiny::WIDTH as u32,
+                vocabulary: tiny::VOCABULARY as u32,
+                tokenizer: Payload::new(tiny::tokenizer().into_bytes()),
+            },
+            shape: [1, tiny::DIMENSION as u64],
+            dtype: DType::F32,
+        }
+    }
+
+    /// What becomes of one sentence.
+    async fn embed(self) -> Result<Vec<Vec<f32>>, String> {
+        let server = Server::builder()
+            .service(EmbedderService::new(self))
+            .listen("tcp://127.0.0.1:0")
+            .await
+            .unwrap();
+        let words = |error| format!("{error:#}");
+        let client = Client::connect(server.url().as_ref())
+            .await
+            .map_err(words)?;
+        client.embed(&["a word"]).await.map_err(words)
+    }
+}
+
+#[tokio::test]
+async fn a_card_that_describes_no_model_is_refused() {
+    assert_eq!(
+        Liar::new().embed().await,
+        Ok(vec![vec![0.0; tiny::DIMENSION]])
+    );
+    let lies: [(Lie, &str); 5] = [
+        (|card| card.width = 0, "0 tokens a sentence"),
+        (|card| card.width = u32::MAX, "4294967295 tokens a sentence"),
+        (|card| card.dimension = 0, "0 numbers an embedding"),
+        (
+            |card| card.vocabulary = 3,
+            "a tokenizer of no use: it has 81 tokens",
+        ),
+        (
+            |card| card.tokenizer = Payload::new(b"{}".to_vec()),
+            "it is no tokenizer of",
+        ),
+    ];
+    for (lie, words) in lies {
+        let mut liar = Liar::new();
+        lie(&mut liar.card);
+        let error = liar.embed().await.unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn embeddings_that_are_none_are_refused() {
+    for shape in [[1, 7], [2, tiny::DIMENSION as u64], [0, 0]] {
+        let mut liar = Liar::new();
+        liar.shape = shape;
+        let error = liar.embed().await.unwrap_err();
+        assert!(error.contains("do not belong together"), "{error}");
+    }
+    let mut liar = Liar::new();
+    liar.dtype = DType::U8;
+    let error = liar.embed().await.unwrap_err();
+    assert!(error.contains("f32") && error.contains("u8"), "{error}");
+}

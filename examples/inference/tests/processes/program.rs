@@ -1,0 +1,127 @@
+//! The program as a person uses it.
+
+use std::io::{Write as _, stderr};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tensorpipe_inference::tiny;
+
+fn inference(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_inference"))
+        .args(arguments)
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn output(arguments: &[&str]) -> String {
+    let output = inference(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn failure(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = inference(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), errors)
+}
+
+#[test]
+fn a_tiny_model_is_made_and_used() {
+    let room = tempfile::tempdir().unwrap();
+    let directory = room.path().join("tiny");
+    let directory = directory.to_str().unwrap();
+    let said = output(&["tiny", directory]);
+    assert_eq!(said, format!("a tiny model is in {directory}\n"));
+    // The same sentence, but for what the tokenizer does not see, is the nearest to itself.
+    let nearest = ["nearest", "--model", directory, "--pairs", "1"];
+    let said = output(&[&nearest[..], &["One two.", "three", "ONE  two."]].concat());
+    assert_eq!(said, "1.000  One two.\n       ONE  two.\n");
+    let said = output(&nearest);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    let embedded = output(&["embed", "--model", directory, "one", "two"]);
+    let lines: Vec<Value> = embedded
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((lines.len(), &lines[1]["sentence"]), (2, &"two".into()));
+    assert_eq!(
+        lines[1]["embedding"].as_array().unwrap().len(),
+        tiny::DIMENSION
+    );
+    let load = [
+        "load",
+        "--model",
+        directory,
+        "--clients",
+        "4",
+        "--calls",
+        "40",
+        "--json",
+    ];
+    let said = output(&load);
+    assert!(said.contains("40 calls of 4 clients over "), "{said}");
+    let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&report["calls"], &report["sentences"]),
+        (&40.into(), &40.into())
+    );
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let room = tempfile::tempdir().unwrap();
+    let directory = room.path().to_str().unwrap();
+    let (code, said) = failure(&["serve", directory]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("config.json is not there; a model is a directory with"),
+        "{said}"
+    );
+    // Of a server that a client started, both speak.
+    let (code, said) = failure(&["nearest", "--model", directory]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("config.json is not there"), "{said}");
+    assert!(
+        said.contains("error: the server ended before it was ready"),
+        "{said}"
+    );
+    tiny::write(room.path()).unwrap();
+    let (code, said) = failure(&["check", "--model", directory]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("this model 32; compare all-MiniLM-L6-v2"),
+        "{said}"
+    );
+    let (code, said) = failure(&["serve", directory, "--listen", "nonsense"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("cannot listen on nonsense"), "{said}");
+    let (code, _) = failure(&["nearest"]);
+    assert_eq!(code, Some(2));
+}
+
+/// `INFERENCE_MODEL=DIR cargo test -p tensorpipe-inference` runs it, with the directory that `inference fetch DIR` made.
+#[test]
+fn the_real_model_agrees_with_sentence_transformers() {
+    let Some(directory) = std::env::var_os("INFERENCE_MODEL") else {
+        // Past the test harness, which keeps what a test prints to itself.
+        let _ = writeln!(
+            stderr(),
+            "not compared with the real model: INFERENCE_MODEL names no directory with it"
+        );
+        return;
+    };
+    // Tests run in the package's directory, a person names a place from the repository's.
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(directory);
+    let said = output(&["check", "--model", directory.to_str().unwrap()]);
+    assert!(
+        said.contains(" sentences together: cosine distance "),
+        "{said}"
+    );
+    print!("{said}");
+}

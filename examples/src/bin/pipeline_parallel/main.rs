@@ -1,0 +1,72 @@
+//! A small network, split over two processes, trained on handwritten digits with several micro-batches in flight.
+//!
+//! ```text
+//! front (this command)                               back (a process that it starts)
+//!   images ─▶ hidden layer ── activations/m, step ──▶ output layer ─▶ loss
+//!             its gradient ◀── gradients/m, step ────  its gradient
+//! ```
+//!
+//! A step's batch is cut into micro-batches. The front sends the activations of all of them, one after another, without waiting
+//! for the gradients of the first: while the back computes with one, the front computes the next. What is sent and not
+//! received is bounded by the rendezvous; a front that is ahead waits for room.
+//!
+//! Files, in the order of a run: [`args`] → [`front`] and [`back`], each with its half of the network from [`halves`], and
+//! [`names`], what they call what they exchange. Data, display and the care of a child process are those of `parameter_server`.
+
+mod args;
+mod back;
+#[path = "../parameter_server/data.rs"]
+mod data;
+#[path = "../parameter_server/ending.rs"]
+mod ending;
+mod front;
+mod halves;
+mod names;
+#[expect(
+    dead_code,
+    reason = "shared with parameter_server, which uses all of it"
+)]
+#[path = "../parameter_server/process.rs"]
+mod process;
+#[expect(
+    dead_code,
+    reason = "shared with parameter_server, which uses all of it"
+)]
+#[path = "../parameter_server/progress.rs"]
+mod progress;
+#[path = "../parameter_server/random.rs"]
+mod random;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser as _;
+
+use crate::args::Args;
+use crate::ending::{Ending, interrupted, released};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Args::parse()).await {
+        Ok(ending) => ending.into(),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<Ending> {
+    let work = async {
+        match &args.back {
+            Some(front) => back::run(&args, front).await,
+            None => front::run(&args).await,
+        }
+    };
+    tokio::select! {
+        done = work => done.map(|()| Ending::Done),
+        ending = interrupted() => ending,
+        ending = released(args.supervised) => Ok(ending),
+    }
+}

@@ -1,0 +1,28 @@
+//! What the two halves call each other, and what they exchange.
+
+/// The process that has the images and the hidden layer.
+pub(crate) const FRONT: &str = "front";
+/// The process that has the output layer and the loss.
+pub(crate) const BACK: &str = "back";
+
+/// The mean loss of a step, from the back.
+pub(crate) const LOSS: &str = "loss";
+/// The activations of the test images, in the last step.
+pub(crate) const TEST: &str = "test";
+/// The share of them that is recognised, from the back.
+pub(crate) const ACCURACY: &str = "accuracy";
+
+/// Images of a micro-batch.
+pub(crate) const MICRO_BATCH: usize = 16;
+/// Which batches are drawn: both halves draw them, the front for the images, the back for the labels.
+pub(crate) const SEED: u64 = 11;
+
+/// Activations of a micro-batch, from the front.
+pub(crate) fn activations(micro_batch: u32) -> String {
+    format!("activations/{micro_batch}")
+}
+
+/// Their gradients, from the back.
+pub(crate) fn gradients(micro_batch: u32) -> String {
+    format!("gradients/{micro_batch}")
+}

@@ -1,0 +1,261 @@
+//! The calls of one method: seats in the gathering, timers, and who starts a batch.
+//!
+//! There is no task of its own: each call that waits has a timer for the moment when its batch should run, and whoever
+//! comes then, fills a batch, or ends a run, starts what can run. So calls depend on no runtime but their own.
+//!
+//! Invariant: a call that came is in the gathering, or in a run, or has its answer; one that is dropped leaves where it is,
+//! and the last to leave a run cancels it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use tensorpipe::Tensor;
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+
+use super::gather::{Gather, Rules, Seat};
+use super::gathered::Gathered;
+use super::key::BatchKey;
+use super::run::{Run, run};
+use super::stats::BatchStats;
+use crate::codec::Reply;
+use crate::context::CallContext;
+use crate::lock::lock;
+
+/// A batch being handled: one reply for each of its calls.
+pub type BatchFuture = Pin<Box<dyn Future<Output = Vec<Reply>> + Send>>;
+
+/// Calls the method with the tensors of a batch.
+pub(super) type Handle = Box<dyn FnOnce(Vec<Tensor>, Gathered) -> BatchFuture + Send>;
+
+/// A call that waits.
+pub(super) struct Gathering {
+    pub(super) tensors: Vec<Tensor>,
+    pub(super) rows: u64,
+    pub(super) context: CallContext,
+    pub(super) answer: oneshot::Sender<Reply>,
+    /// With this call's other arguments: used if it is the first of its batch.
+    pub(super) handle: Handle,
+}
+
+/// Gathers the calls of one method.
+pub(super) struct Batcher {
+    pub(super) method: &'static str,
+    state: Mutex<State>,
+}
+
+struct State {
+    gather: Gather<Arc<BatchKey>, Gathering>,
+    /// The run of each seat that is in one.
+    seated: FxHashMap<u64, Arc<Callers>>,
+    stats: BatchStats,
+}
+
+/// Who still waits for a run.
+pub(super) struct Callers {
+    left: AtomicUsize,
+    pub(super) context: CallContext,
+}
+
+impl fmt::Debug for Batcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batcher")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Batcher {
+    pub(super) fn new(method: &'static str, rules: Rules) -> Self {
+        let state = State {
+            gather: Gather::new(rules),
+            seated: FxHashMap::default(),
+            stats: BatchStats::default(),
+        };
+        Self {
+            method,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn stats(&self) -> BatchStats {
+        let state = lock(&self.state);
+        BatchStats {
+            waiting: state.gather.waiting(),
+            running: state.gather.running(),
+            ..state.stats
+        }
+    }
+
+    /// A call comes; its answer. One that is `alone` shares its batch with nobody.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        key: BatchKey,
+        alone: bool,
+        tensors: Vec<Tensor>,
+        rows: u64,
+        context: CallContext,
+        handle: Handle,
+    ) -> Waiting {
+        let (answer, answered) = oneshot::channel();
+        let deadline = context.deadline();
+        let call = Gathering {
+            tensors,
+            rows,
+            context,
+            answer,
+            handle,
+        };
+        let now = Instant::now();
+        let seat = {
+            let mut state = lock(&self.state);
+            let gather = &mut state.gather;
+            gather.join(now, Arc::new(key), rows, alone, deadline, call)
+        };
+        let waiting = Waiting {
+            batcher: self.clone(),
+            seat,
+            answered,
+            timer: None,
+            is_due: false,
+            is_over: false,
+        };
+        self.start(now);
+        waiting
+    }
+
+    /// Starts what is to run now.
+    fn start(self: &Arc<Self>, now: Instant) {
+        if !lock(&self.state).gather.ask(now) {
+            return;
+        }
+        loop {
+            let (batch, callers) = {
+                let mut state = lock(&self.state);
+                let Some(batch) = state.gather.next() else {
+                    return;
+                };
+                let callers = Arc::new(Callers {
+                    left: AtomicUsize::new(batch.len()),
+                    context: context_of(&batch),
+                });
+                state.stats.runs += 1;
+                for (seat, call) in &batch {
+                    state.stats.calls += 1;
+                    state.stats.rows = state.stats.rows.saturating_add(call.rows);
+                    state.seated.insert(*seat, callers.clone());
+                }
+                (batch, callers)
+            };
+            let seats = batch.iter().map(|(seat, _)| *seat).collect();
+            let calls = batch.into_iter().map(|(_, call)| call).collect();
+            let ending = Ending {
+                batcher: self.clone(),
+                seats,
+                took: None,
+            };
+            let runtime = callers.context.runtime().clone();
+            runtime.spawn(run(Run {
+                ending,
+                calls,
+                callers,
+            }));
+        }
+    }
+
+    fn leave(&self, seat: u64) {
+        let (call, callers) = {
+            let mut state = lock(&self.state);
+            (state.gather.leave(seat), state.seated.remove(&seat))
+        };
+        // What it holds is the user's too: not under the lock.
+        drop(call);
+        if let Some(callers) = callers
+            && callers.left.fetch_sub(1, Ordering::AcqRel) == 1
+        {
+            callers.context.cancel();
+        }
+    }
+}
+
+/// The context of a batch: of its first call, with the latest deadline of all.
+fn context_of(batch: &[(u64, Gathering)]) -> CallContext {
+    let deadlines = batch.iter().map(|(_, call)| call.context.deadline());
+    let latest = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
+    batch[0].1.context.of_batch(latest)
+}
+
+/// Ends a run when it is dropped, however it came to that.
+pub(super) struct Ending {
+    batcher: Arc<Batcher>,
+    seats: Vec<u64>,
+    /// How long the handler took, if it ended.
+    pub(super) took: Option<Duration>,
+}
+
+impl Ending {
+    pub(super) fn method(&self) -> &'static str {
+        self.batcher.method
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        {
+            let mut state = lock(&self.batcher.state);
+            state.gather.ended(self.took);
+            for seat in &self.seats {
+                state.seated.remove(seat);
+            }
+        }
+        self.batcher.start(Instant::now());
+    }
+}
+
+/// A call that waits for its answer. Dropping it leaves the batch.
+pub(super) struct Waiting {
+    batcher: Arc<Batcher>,
+    seat: Seat,
+    answered: oneshot::Receiver<Reply>,
+    timer: Option<Pin<Box<Sleep>>>,
+    is_due: bool,
+    is_over: bool,
+}
+
+impl Future for Waiting {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
+        let this = &mut *self;
+        if let Poll::Ready(reply) = Pin::new(&mut this.answered).poll(cx) {
+            this.is_over = true;
+            let gone = || Reply::panicked("the runtime that ran its batch has ended".to_owned());
+            return Poll::Ready(reply.unwrap_or_else(|_| gone()));
+        }
+        if !this.is_due {
+            let due = this.seat.due;
+            let new = || Box::pin(tokio::time::sleep_until(due.into()));
+            let timer = this.timer.get_or_insert_with(new);
+            if timer.as_mut().poll(cx).is_ready() {
+                this.is_due = true;
+                this.timer = None;
+                this.batcher.start(Instant::now().max(due));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.batcher.leave(self.seat.number);
+        }
+    }
+}

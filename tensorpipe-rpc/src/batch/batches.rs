@@ -1,0 +1,117 @@
+//! The batched methods of a service, as the generated adapter and its owner see them.
+
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::Tensor;
+
+use super::batcher::{BatchFuture, Batcher};
+use super::gather::Rules;
+use super::gathered::Gathered;
+use super::key::BatchKey;
+use super::stats::BatchStats;
+use crate::codec::Reply;
+use crate::context::CallContext;
+use crate::service::{HandlerFuture, unknown_method};
+
+/// What batching does for the methods of one service. Cheap to clone: `FooService::batches` gives one, which stays true
+/// when the service is given to a server.
+#[derive(Clone, Debug)]
+pub struct Batches {
+    /// Few: found by looking at each.
+    methods: Arc<[(usize, Arc<Batcher>)]>,
+}
+
+/// A batched method, as its attribute describes it. For generated code.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchedMethod {
+    /// Its position in the schema.
+    pub index: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// See [`crate::batch`].
+    pub max_size: u64,
+    /// In nanoseconds.
+    pub max_wait: u64,
+    /// See [`crate::batch`].
+    pub concurrency: usize,
+}
+
+impl Batches {
+    /// For generated code.
+    #[doc(hidden)]
+    pub fn new(methods: &[BatchedMethod]) -> Self {
+        let batchers = methods.iter().map(|method| {
+            let rules = Rules {
+                max_size: method.max_size.max(1),
+                max_wait: Duration::from_nanos(method.max_wait),
+                concurrency: method.concurrency.max(1),
+            };
+            (method.index, Arc::new(Batcher::new(method.name, rules)))
+        });
+        Self {
+            methods: batchers.collect(),
+        }
+    }
+
+    /// What has come of a method's batching; `None` if it has no batched method of this name.
+    pub fn stats(&self, method: &str) -> Option<BatchStats> {
+        let mut batchers = self.methods.iter().map(|(_, batcher)| batcher);
+        let batcher = batchers.find(|batcher| batcher.method == method)?;
+        Some(batcher.stats())
+    }
+
+    /// The reply to one call of a batched method. For generated code.
+    #[doc(hidden)]
+    pub fn gather<const N: usize>(
+        &self,
+        method: usize,
+        context: CallContext,
+        mut key: BatchKey,
+        named: [(&'static str, Tensor); N],
+        handle: impl FnOnce([Tensor; N], Gathered) -> BatchFuture + Send + 'static,
+    ) -> HandlerFuture {
+        let Some((_, batcher)) = self.methods.iter().find(|(index, _)| *index == method) else {
+            return unknown_method(method);
+        };
+        let rows = match rows_of(batcher.method, &named) {
+            Ok(rows) => rows,
+            Err(text) => return Box::pin(ready(Reply::unfit(text))),
+        };
+        named.iter().for_each(|(_, tensor)| key.push(tensor));
+        // What is not in main memory is not gathered.
+        let alone = named.iter().any(|(_, tensor)| !tensor.device().is_cpu());
+        let tensors = named.map(|(_, tensor)| tensor).into();
+        let handle = move |tensors: Vec<Tensor>, gathered: Gathered| match tensors.try_into() {
+            Ok(tensors) => handle(tensors, gathered),
+            // A batch has as many tensors as each of its calls.
+            Err(_) => Box::pin(ready(gathered.all(&Reply::unknown_method(method)))),
+        };
+        Box::pin(batcher.join(key, alone, tensors, rows, context, Box::new(handle)))
+    }
+}
+
+/// How many rows the tensors of a call have: all the same number, or the call fits into no batch.
+fn rows_of(method: &str, named: &[(&'static str, Tensor)]) -> Result<u64, String> {
+    let mut first: Option<(&str, u64)> = None;
+    for (name, tensor) in named {
+        let Some(&rows) = tensor.shape().first() else {
+            return Err(format!(
+                "argument `{name}` of `{method}` has no dimensions, and calls are gathered along the first one; send one row \
+                 as a tensor of shape [1]"
+            ));
+        };
+        match first {
+            None => first = Some((name, rows)),
+            Some((other, wanted)) if wanted != rows => {
+                return Err(format!(
+                    "argument `{name}` of `{method}` has {rows} rows and `{other}` has {wanted}; send the same number, since \
+                     calls are gathered along the first dimension"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(first.map_or(0, |(_, rows)| rows))
+}

@@ -1,0 +1,277 @@
+//! Which calls make a batch, and when it runs: decided here, without a clock, a task or a tensor.
+//!
+//! Calls of one key share a group while it has room. A group runs when it is full, or when the first of its calls has
+//! waited for as long as it may; beyond `concurrency` runs it goes on gathering until one ends.
+//!
+//! Invariant: each member leaves once, by [`Gather::leave`] or in a batch; a batch has one key, and at most `max_size` rows
+//! unless it is one call. Who is due first runs first, so nobody starves. Every step is logarithmic in the number of groups,
+//! which callers choose.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+/// What the method's author asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Rows of a batch; a call without rows counts as one.
+    pub(super) max_size: u64,
+    /// How long a call waits for others.
+    pub(super) max_wait: Duration,
+    /// How many batches run at once.
+    pub(super) concurrency: usize,
+}
+
+/// Calls that wait for their batch. `K` tells which may share one, `M` is a call.
+pub(super) struct Gather<K, M> {
+    rules: Rules,
+    /// Of each key the group that has room.
+    open: HashMap<K, u64>,
+    groups: FxHashMap<u64, Group<K, M>>,
+    /// All groups, by when they should run.
+    due: BTreeSet<(Instant, u64)>,
+    /// The group of each call that waits.
+    seats: FxHashMap<u64, u64>,
+    numbers: u64,
+    running: usize,
+    /// Somebody asks for batches, of this moment.
+    asking: Option<Instant>,
+    /// How long a run takes: a running mean.
+    run: Option<Duration>,
+}
+
+struct Group<K, M> {
+    key: K,
+    opened: Instant,
+    due: Instant,
+    size: u64,
+    closed: bool,
+    members: Vec<Member<M>>,
+}
+
+struct Member<M> {
+    seat: u64,
+    due: Instant,
+    size: u64,
+    call: M,
+}
+
+/// A call's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) number: u64,
+    /// When its batch should run at the latest: whoever holds the seat looks then.
+    pub(super) due: Instant,
+}
+
+impl<K: Clone + Eq + Hash, M> Gather<K, M> {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            open: HashMap::new(),
+            groups: FxHashMap::default(),
+            due: BTreeSet::new(),
+            seats: FxHashMap::default(),
+            numbers: 0,
+            running: 0,
+            asking: None,
+            run: None,
+        }
+    }
+
+    /// A call comes. One that is `alone` shares its batch with nobody.
+    pub(super) fn join(
+        &mut self,
+        now: Instant,
+        key: K,
+        rows: u64,
+        alone: bool,
+        deadline: Option<Instant>,
+        call: M,
+    ) -> Seat {
+        let size = rows.max(1);
+        let max = self.rules.max_size;
+        let due = self.due_of(now, deadline);
+        let seat = self.number();
+        let room = match self.open.get(&key) {
+            _ if alone || size >= max => None,
+            Some(&group) if self.groups[&group].size + size <= max => Some(group),
+            // It takes no more: this call needs more room than is left.
+            Some(&group) => {
+                self.close(group);
+                None
+            }
+            None => None,
+        };
+        let number = room.unwrap_or_else(|| {
+            let number = self.number();
+            if !alone && size < max {
+                self.open.insert(key.clone(), number);
+            }
+            self.groups.insert(
+                number,
+                Group {
+                    key,
+                    opened: now,
+                    due,
+                    size: 0,
+                    closed: alone || size >= max,
+                    members: Vec::new(),
+                },
+            );
+            self.due.insert((due, number));
+            number
+        });
+        let group = self.groups.entry(number);
+        group.and_modify(|group| {
+            group.size = group.size.saturating_add(size);
+            group.members.push(Member {
+                seat,
+                due,
+                size,
+                call,
+            });
+        });
+        self.seats.insert(seat, number);
+        self.settle(number);
+        if self.groups[&number].size >= max || alone {
+            self.close(number);
+        }
+        Seat { number: seat, due }
+    }
+
+    /// The caller has gone. Returns its call if it was still waiting.
+    pub(super) fn leave(&mut self, seat: u64) -> Option<M> {
+        let number = self.seats.remove(&seat)?;
+        let group = self.groups.get_mut(&number)?;
+        let at = group
+            .members
+            .iter()
+            .position(|member| member.seat == seat)?;
+        let member = group.members.remove(at);
+        group.size -= member.size;
+        match group.members.is_empty() {
+            true => drop(self.remove(number)),
+            false => self.settle(number),
+        }
+        Some(member.call)
+    }
+
+    /// Whether whoever calls this has to ask for batches until there is none. If not, somebody else is at it, and goes on
+    /// for this moment too.
+    pub(super) fn ask(&mut self, now: Instant) -> bool {
+        let is_first = self.asking.is_none();
+        self.asking = self.asking.max(Some(now));
+        is_first
+    }
+
+    /// A batch that is to run now; for whoever was told to ask. It counts as running until [`Gather::ended`].
+    pub(super) fn next(&mut self) -> Option<Vec<(u64, M)>> {
+        let batch = self.take_due();
+        if batch.is_none() {
+            self.asking = None;
+        }
+        batch
+    }
+
+    fn take_due(&mut self) -> Option<Vec<(u64, M)>> {
+        if self.running >= self.rules.concurrency {
+            return None;
+        }
+        let &(due, number) = self.due.first()?;
+        if due > self.asking? {
+            return None;
+        }
+        let group = self.remove(number)?;
+        self.running += 1;
+        let members = group.members.into_iter();
+        let batch: Vec<_> = members.map(|member| (member.seat, member.call)).collect();
+        for (seat, _) in &batch {
+            self.seats.remove(seat);
+        }
+        Some(batch)
+    }
+
+    /// A run has ended. It took so long, unless it was given up.
+    pub(super) fn ended(&mut self, took: Option<Duration>) {
+        self.running -= 1;
+        if let Some(took) = took {
+            self.run = Some(match self.run {
+                None => took,
+                Some(mean) => mean - mean / 8 + took / 8,
+            });
+        }
+    }
+
+    /// Calls that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Batches that run.
+    pub(super) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// A call waits at most for half of what its deadline leaves beside the run itself.
+    fn due_of(&self, now: Instant, deadline: Option<Instant>) -> Instant {
+        let wait = match deadline {
+            None => self.rules.max_wait,
+            Some(at) => {
+                let left = at.saturating_duration_since(now);
+                let spare = left.saturating_sub(self.run.unwrap_or_default());
+                self.rules.max_wait.min(spare / 2)
+            }
+        };
+        now + wait
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Takes no more, and runs when there is a place, before those that are due later than it was opened.
+    fn close(&mut self, number: u64) {
+        let Some(group) = self.groups.get_mut(&number) else {
+            return;
+        };
+        group.closed = true;
+        if self.open.get(&group.key) == Some(&number) {
+            self.open.remove(&group.key);
+        }
+        self.settle(number);
+    }
+
+    /// Says anew when a group is due.
+    fn settle(&mut self, number: u64) {
+        let Some(group) = self.groups.get_mut(&number) else {
+            return;
+        };
+        let first = group.members.iter().map(|member| member.due).min();
+        let due = match first {
+            Some(first) if !group.closed => first,
+            _ => group.opened,
+        };
+        if due != group.due {
+            self.due.remove(&(group.due, number));
+            self.due.insert((due, number));
+            group.due = due;
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Group<K, M>> {
+        let group = self.groups.remove(&number)?;
+        self.due.remove(&(group.due, number));
+        if self.open.get(&group.key) == Some(&number) {
+            self.open.remove(&group.key);
+        }
+        Some(group)
+    }
+}
+
+#[cfg(test)]
+#[path = "gather_tests.rs"]
+mod tests;

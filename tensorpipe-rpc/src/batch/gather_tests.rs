@@ -1,0 +1,286 @@
+//! Stories on a clock of their own, and any order of steps against what must hold.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A gathering with a clock that only this test moves.
+struct Desk {
+    gather: Gather<&'static str, u32>,
+    now: Instant,
+}
+
+impl Desk {
+    fn new(max_size: u64, max_wait: Duration, concurrency: usize) -> Self {
+        let rules = Rules {
+            max_size,
+            max_wait,
+            concurrency,
+        };
+        Self {
+            gather: Gather::new(rules),
+            now: Instant::now(),
+        }
+    }
+
+    fn join(&mut self, key: &'static str, rows: u64, call: u32) -> Seat {
+        self.gather.join(self.now, key, rows, false, None, call)
+    }
+
+    /// With this much time before its deadline.
+    fn hurried(&mut self, left: Duration, call: u32) -> Seat {
+        let deadline = Some(self.now + left);
+        self.gather.join(self.now, "k", 1, false, deadline, call)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// The calls of each batch that runs now.
+    fn runs(&mut self) -> Vec<Vec<u32>> {
+        let mut runs = Vec::new();
+        assert!(self.gather.ask(self.now));
+        while let Some(batch) = self.gather.next() {
+            runs.push(batch.into_iter().map(|(_, call)| call).collect());
+        }
+        runs
+    }
+}
+
+#[test]
+fn a_batch_runs_when_it_is_full_and_else_when_its_first_call_has_waited() {
+    let mut desk = Desk::new(4, 2 * MS, 9);
+    desk.join("k", 1, 1);
+    desk.join("k", 2, 2);
+    assert!(desk.runs().is_empty());
+    desk.join("k", 1, 3);
+    assert_eq!(desk.runs(), [[1, 2, 3]]);
+
+    let first = desk.join("k", 1, 4);
+    assert_eq!(first.due, desk.now + 2 * MS);
+    desk.pass(MS);
+    desk.join("k", 1, 5);
+    assert!(desk.runs().is_empty());
+    desk.pass(MS);
+    assert_eq!(desk.runs(), [[4, 5]]);
+    assert_eq!((desk.gather.waiting(), desk.gather.running()), (0, 2));
+}
+
+#[test]
+fn what_does_not_fit_opens_the_next_batch_and_what_fits_none_runs_alone() {
+    let mut desk = Desk::new(4, 2 * MS, 9);
+    desk.join("k", 3, 1);
+    desk.join("k", 2, 2);
+    assert_eq!(desk.runs(), [[1]], "it takes no more");
+    desk.join("k", 9, 3);
+    desk.join("k", 1, 4);
+    assert_eq!(desk.runs(), [[3]], "and closed nobody else's batch");
+    desk.pass(2 * MS);
+    assert_eq!(desk.runs(), [[2, 4]]);
+    let now = desk.now;
+    desk.gather.join(now, "k", 1, true, None, 5);
+    desk.join("k", 1, 6);
+    assert_eq!(desk.runs(), [[5]]);
+}
+
+#[test]
+fn calls_without_rows_fill_a_batch_too() {
+    let mut desk = Desk::new(3, MS, 1);
+    for call in 0..3 {
+        desk.join("k", 0, call);
+    }
+    assert_eq!(desk.runs(), [[0, 1, 2]]);
+}
+
+#[test]
+fn another_key_is_another_batch() {
+    let mut desk = Desk::new(2, 2 * MS, 9);
+    desk.join("a", 1, 1);
+    desk.join("b", 1, 2);
+    assert!(desk.runs().is_empty());
+    desk.join("b", 1, 3);
+    assert_eq!(desk.runs(), [[2, 3]]);
+    desk.pass(2 * MS);
+    assert_eq!(desk.runs(), [[1]]);
+}
+
+#[test]
+fn beyond_its_concurrency_it_goes_on_gathering() {
+    let mut desk = Desk::new(4, Duration::ZERO, 1);
+    desk.join("k", 1, 1);
+    assert_eq!(desk.runs(), [[1]], "nothing runs: no wait");
+    for call in 2..=6 {
+        desk.join("k", 1, call);
+    }
+    assert!(desk.runs().is_empty());
+    desk.gather.ended(Some(MS));
+    assert_eq!(desk.runs(), [[2, 3, 4, 5]]);
+    desk.gather.ended(None);
+    assert_eq!(desk.runs(), [[6]]);
+}
+
+#[test]
+fn who_leaves_makes_room_and_its_haste_goes_with_it() {
+    let mut desk = Desk::new(3, 10 * MS, 1);
+    let hurried = desk.hurried(4 * MS, 1);
+    desk.join("k", 1, 2);
+    assert_eq!(hurried.due, desk.now + 2 * MS);
+    assert_eq!(desk.gather.leave(hurried.number), Some(1));
+    assert_eq!(desk.gather.leave(hurried.number), None);
+    desk.pass(2 * MS);
+    assert!(desk.runs().is_empty(), "the other one may wait");
+    desk.join("k", 1, 3);
+    assert!(desk.runs().is_empty(), "two rows, not three");
+    desk.pass(8 * MS);
+    assert_eq!(desk.runs(), [[2, 3]]);
+
+    let only = desk.join("k", 1, 4);
+    assert_eq!(desk.gather.leave(only.number), Some(4));
+    assert_eq!(desk.gather.waiting(), 0);
+    let ran = desk.join("k", 5, 5);
+    desk.gather.ended(None);
+    assert_eq!(desk.runs(), [[5]]);
+    assert_eq!(desk.gather.leave(ran.number), None, "it runs");
+}
+
+#[test]
+fn a_deadline_leaves_time_for_the_run() {
+    let mut desk = Desk::new(9, 10 * MS, 1);
+    desk.join("k", 1, 1);
+    desk.pass(MS);
+    let hurried = desk.hurried(8 * MS, 2);
+    assert_eq!(hurried.due, desk.now + 4 * MS);
+    desk.pass(4 * MS);
+    assert_eq!(desk.runs(), [[1, 2]], "all of it goes early");
+
+    desk.gather.ended(Some(6 * MS));
+    let hurried = desk.hurried(8 * MS, 3);
+    assert_eq!(hurried.due, desk.now + MS);
+    let late = desk.hurried(5 * MS, 4);
+    assert_eq!(late.due, desk.now, "at once");
+    assert_eq!(desk.runs(), [[3, 4]]);
+    let patient = desk.hurried(1000 * MS, 5);
+    assert_eq!(patient.due, desk.now + 10 * MS);
+}
+
+#[test]
+fn who_asks_while_another_one_does_is_heard() {
+    let mut desk = Desk::new(9, 2 * MS, 9);
+    let seat = desk.join("k", 1, 1);
+    assert!(desk.gather.ask(desk.now));
+    assert!(!desk.gather.ask(seat.due), "its timer, on another thread");
+    assert!(!desk.gather.ask(desk.now), "which is not forgotten");
+    assert_eq!(desk.gather.next(), Some(vec![(seat.number, 1)]));
+    assert_eq!(desk.gather.next(), None);
+    assert!(desk.gather.ask(desk.now), "nobody is at it any more");
+}
+
+#[test]
+fn the_batch_that_was_due_first_runs_first() {
+    let mut desk = Desk::new(2, 2 * MS, 1);
+    desk.join("k", 2, 0);
+    assert_eq!(desk.runs(), [[0]]);
+    desk.join("a", 1, 1);
+    desk.pass(3 * MS);
+    desk.join("b", 2, 2);
+    desk.join("b", 2, 3);
+    for wanted in [1, 2, 3] {
+        desk.gather.ended(None);
+        assert_eq!(desk.runs(), [[wanted]]);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join {
+        key: u8,
+        rows: u64,
+        alone: bool,
+        left_us: Option<u64>,
+    },
+    Leave(prop::sample::Index),
+    Pass(u64),
+    End(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let rows = prop_oneof![8 => 0..5u64, 1 => 5..20u64, 1 => Just(u64::MAX)];
+    let left = prop::option::of(0..8000u64);
+    prop_oneof![
+        6 => (0..3u8, rows, prop::bool::weighted(0.05), left).prop_map(
+            |(key, rows, alone, left_us)| Step::Join { key, rows, alone, left_us }
+        ),
+        2 => any::<prop::sample::Index>().prop_map(Step::Leave),
+        3 => (0..3000u64).prop_map(Step::Pass),
+        3 => (0..3000u64).prop_map(Step::End),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens(
+        max_size in 1..8u64,
+        wait_us in 0..4000u64,
+        concurrency in 1..4usize,
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let max_wait = Duration::from_micros(wait_us);
+        let rules = Rules { max_size, max_wait, concurrency };
+        let mut gather = Gather::new(rules);
+        let mut now = Instant::now();
+        // Of the calls that wait: key, rows, whether alone, and when they are due. By seat.
+        let mut waiting: HashMap<u64, (u8, u64, bool, Instant)> = HashMap::new();
+        let mut seats = Vec::new();
+        let mut running = 0;
+        for step in steps {
+            match step {
+                Step::Join { key, rows, alone, left_us } => {
+                    let deadline = left_us.map(|left| now + Duration::from_micros(left));
+                    let seat = gather.join(now, key, rows, alone, deadline, ());
+                    prop_assert!(seat.due >= now && seat.due <= now + max_wait);
+                    prop_assert!(deadline.is_none_or(|at| seat.due <= at));
+                    waiting.insert(seat.number, (key, rows, alone, seat.due));
+                    seats.push(seat.number);
+                }
+                Step::Leave(which) if !seats.is_empty() => {
+                    let seat = seats[which.index(seats.len())];
+                    let waited = waiting.remove(&seat).is_some();
+                    prop_assert_eq!(gather.leave(seat).is_some(), waited);
+                }
+                Step::Pass(us) => now += Duration::from_micros(us),
+                Step::End(us) if running > 0 => {
+                    running -= 1;
+                    gather.ended(us.is_multiple_of(2).then(|| Duration::from_micros(us)));
+                }
+                Step::Leave(_) | Step::End(_) => {}
+            }
+            prop_assert!(gather.ask(now));
+            while let Some(batch) = gather.next() {
+                running += 1;
+                prop_assert!(running <= concurrency);
+                let calls: Option<Vec<_>> =
+                    batch.iter().map(|(seat, ())| waiting.remove(seat)).collect();
+                let calls = calls.expect("each runs once, and none that left");
+                prop_assert!(!calls.is_empty());
+                let rows = |call: &(u8, u64, bool, Instant)| call.1.max(1);
+                if calls.len() > 1 {
+                    prop_assert!(calls.iter().map(rows).sum::<u64>() <= max_size);
+                    prop_assert!(calls.iter().all(|call| call.0 == calls[0].0 && !call.2));
+                }
+            }
+            if running < concurrency {
+                prop_assert!(waiting.values().all(|call| call.3 > now), "one is late");
+            }
+            prop_assert_eq!(gather.waiting(), waiting.len());
+            prop_assert_eq!(gather.running(), running);
+            prop_assert_eq!(gather.due.len(), gather.groups.len());
+            prop_assert!(gather.open.len() <= gather.groups.len());
+            prop_assert!(gather.groups.values().all(|group| !group.members.is_empty()));
+        }
+    }
+}

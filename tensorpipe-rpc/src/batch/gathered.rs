@@ -1,0 +1,143 @@
+//! A batch on its way through the handler: the tensors of all callers as one, the result as the reply to each.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tensorpipe::{Misuse, Pool, Tensor};
+
+use super::rows::{Cut, Rows};
+use crate::codec::Reply;
+use crate::context::CallContext;
+
+/// What the handler's side knows of its batch. For generated code.
+pub struct Gathered {
+    method: &'static str,
+    context: CallContext,
+    /// The rows of each caller, in order.
+    ranges: Vec<Range<u64>>,
+}
+
+impl fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathered")
+            .field("method", &self.method)
+            .field("ranges", &self.ranges)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Gathered {
+    /// `rows` of each caller.
+    pub(super) fn new(
+        method: &'static str,
+        context: CallContext,
+        rows: impl IntoIterator<Item = u64>,
+    ) -> Self {
+        let mut end = 0u64;
+        let ranges = rows.into_iter().map(|rows| {
+            let begin = end;
+            // Several calls together have few rows; one alone may claim any number of empty ones.
+            end = end.saturating_add(rows);
+            begin..end
+        });
+        Self {
+            method,
+            context,
+            ranges: ranges.collect(),
+        }
+    }
+
+    /// The context of the whole batch.
+    pub fn context(&self) -> &CallContext {
+        &self.context
+    }
+
+    /// The replies of a method that returned a `T`.
+    pub fn value<T: Rows + Serialize + DeserializeOwned>(&self, value: T) -> Vec<Reply> {
+        let total = self.ranges.last().map_or(0, |last| last.end);
+        let mut replies = Vec::with_capacity(self.ranges.len());
+        for range in &self.ranges {
+            let mut cut = Cut::new(range.clone(), total);
+            let part = value.cut(&mut cut);
+            if let Some(wrong) = cut.into_wrong() {
+                let text = format!(
+                    "`{}` was given a batch of {total} rows and returned {wrong}; return a row for each",
+                    self.method
+                );
+                return self.all(&Reply::refused(text));
+            }
+            replies.push(Reply::value(part));
+        }
+        replies
+    }
+
+    /// The replies of a method that returned a `Result`. Its error is that of every caller.
+    pub fn result<T, E>(&self, result: Result<T, E>) -> Vec<Reply>
+    where
+        T: Rows + Serialize + DeserializeOwned,
+        E: Serialize + DeserializeOwned,
+    {
+        match result {
+            Ok(value) => self.value(value),
+            Err(error) => self.all(&Reply::error(&error)),
+        }
+    }
+
+    pub(super) fn all(&self, reply: &Reply) -> Vec<Reply> {
+        vec![reply.clone(); self.ranges.len()]
+    }
+}
+
+/// Puts the rows of all callers behind each other, in `pool`: one copy of each. Those of a single caller are passed on as
+/// they are.
+pub(super) fn concatenate(pool: &Pool, mut parts: Vec<Tensor>) -> Result<Tensor, Misuse> {
+    let Some(first) = parts.first() else {
+        return Err(Misuse::Other("a batch without calls".to_owned()));
+    };
+    if parts.len() == 1 {
+        return Ok(parts.swap_remove(0));
+    }
+    let dtype = first.dtype();
+    let mut shape = first.shape().to_vec();
+    let rows = parts.iter().filter_map(|part| part.shape().first());
+    let rows = rows.sum();
+    if let Some(first) = shape.first_mut() {
+        *first = rows;
+    }
+    let mut buffer = pool.tensor(dtype, &shape)?.into_buffer();
+    let device = buffer.device();
+    let mut rest = buffer.as_bytes_mut().ok_or(Misuse::NotOnCpu(device))?;
+    for part in parts {
+        let bytes = part.as_bytes()?;
+        let (here, behind) = rest.split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        rest = behind;
+    }
+    Tensor::from_buffer(buffer, dtype, shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_all_stand_behind_each_other_and_one_part_is_not_copied() {
+        let pool = Pool::default();
+        let part = |from: u16, rows: u16| {
+            Tensor::from_vec((from..from + 3 * rows).collect(), [rows.into(), 3]).unwrap()
+        };
+        let parts = vec![part(0, 2), part(0, 0), part(6, 1)];
+        let all = concatenate(&pool, parts).unwrap();
+        assert_eq!((all.shape(), all.byte_len()), (&[3, 3][..], 18));
+        let numbers: Vec<u16> = (0..9).collect();
+        assert_eq!(all.as_slice::<u16>().unwrap(), numbers);
+
+        let alone = part(4, 2);
+        let same = concatenate(&pool, vec![alone.clone()]).unwrap();
+        let (memory, own) = (same.buffer().memory(), alone.buffer().memory());
+        assert!(std::sync::Arc::ptr_eq(memory, own));
+        assert!(concatenate(&pool, Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! Calls of many clients, handled as one: `#[rpc(batch(..))]` on a method whose tensors have a row for each thing asked.
+//!
+//! ```
+//! use tensorpipe::{Misuse, Tensor};
+//! use tensorpipe_rpc::{Server, tensor_service};
+//!
+//! #[tensor_service]
+//! trait Doubler {
+//!     /// Twice each row. The attribute is the server's matter: clients do not see it.
+//!     #[rpc(batch(max_size = 32, max_wait = "2ms"))]
+//!     async fn double(&self, rows: Tensor) -> Result<Tensor, String>;
+//! }
+//!
+//! struct Cpu;
+//!
+//! impl Doubler for Cpu {
+//!     /// Sees the rows of all callers behind each other.
+//!     async fn double(&self, mut rows: Tensor) -> Result<Tensor, String> {
+//!         let values = rows.make_mut::<f32>().map_err(|error: Misuse| error.to_string())?;
+//!         values.iter_mut().for_each(|value| *value *= 2.0);
+//!         Ok(rows)
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let service = DoublerService::new(Cpu);
+//! let batches = service.batches();
+//! let server = Server::builder().service(service).listen("tcp://127.0.0.1:0").await?;
+//! let client = DoublerClient::connect(server.url().to_string()).await?;
+//!
+//! // Three calls, 32 rows: a full batch, which runs without waiting.
+//! let [a, b] = [1f32, 2.0].map(|value| Tensor::from_vec(vec![value; 10], [10, 1]).unwrap());
+//! let c = Tensor::from_vec(vec![3f32; 12], [12, 1])?;
+//! let (a, b, c) = tokio::try_join!(client.double(&a), client.double(&b), client.double(&c))?;
+//! assert_eq!((a.shape(), b.shape(), c.shape()), (&[10, 1][..], &[10, 1][..], &[12, 1][..]));
+//! assert_eq!((b.as_slice::<f32>()?[0], c.as_slice::<f32>()?[0]), (4.0, 6.0));
+//! let stats = batches.stats("double").unwrap();
+//! assert_eq!((stats.calls, stats.rows), (3, 32));
+//! println!("{} runs, {:.1} calls in each", stats.runs, stats.mean_calls());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When a batch runs
+//!
+//! - As soon as it has `max_size` rows (the first dimensions, summed; a call without rows counts as one). A call that does
+//!   not fit any more opens the next batch; one of more than `max_size` rows runs alone.
+//! - Else when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A
+//!   deadline shortens that: a call waits at most for half of the time that its deadline leaves beside a run, whose time is
+//!   measured.
+//! - While `concurrency` batches of the method run (1 unless the attribute says otherwise, as in Triton and Ray Serve: a
+//!   model that one batch keeps busy gains nothing from a second one, and what waits meanwhile makes the next batch larger),
+//!   calls go on gathering. So `max_wait = "0s"` never waits when the method is idle, and gathers under load.
+//!
+//! # What shares a batch
+//!
+//! Arguments written `Tensor` are gathered, each along its first dimension, in memory of the connection's pool, with one copy
+//! of each; a batch of one call is passed on as it came. Calls whose tensors differ in element type or in another dimension, or
+//! whose other arguments differ in a bit, are gathered apart. Tensors that are not in main memory run alone. The method
+//! returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller gets its rows, which share
+//! the memory of the whole result. References ([`Remote`](crate::Remote)) belong to one caller, and neither go in nor come out.
+//!
+//! # Who is touched by what
+//!
+//! - A call that cannot be gathered (a tensor without dimensions, unequal numbers of rows) is
+//!   [`CallError::BadArguments`](crate::CallError::BadArguments), and in no batch.
+//! - A caller that cancels, or whose deadline passes, leaves; the others do not notice. The handler is dropped when all have
+//!   gone.
+//! - What the method does as a whole happens to every call of the batch: its `Err`, its panic, and, as
+//!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows.
+//! - The handler's [`CallContext`] is the batch's: the deadline is the latest of its callers', cancelled
+//!   means that all have gone; peer, connection, route, pool and trace are those of the first call.
+//! - Calls that wait count as under way: limits and the drain of a shutdown apply to them.
+//!
+//! [`CallContext`]: crate::CallContext
+
+mod batcher;
+mod batches;
+mod gather;
+mod gathered;
+mod key;
+mod rows;
+mod run;
+mod stats;
+
+pub use batcher::BatchFuture;
+pub use batches::{BatchedMethod, Batches};
+pub use gathered::Gathered;
+pub use key::BatchKey;
+pub use rows::{Cut, Rows};
+pub use stats::BatchStats;

@@ -1,0 +1,80 @@
+//! A pipe on which calls are made.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tensorpipe::{Context, Pipe, Route};
+
+use crate::engine::Engine;
+
+/// A pipe on which calls are made. Several clients can share one. Cheap to clone; when the last handle, client and call is
+/// dropped, the pipe closes in good order.
+#[derive(Clone)]
+pub struct Connection {
+    pub(crate) engine: Arc<Engine>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("pipe", &self.engine.pipe.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Connects with the process's default context.
+    ///
+    /// # Errors
+    /// As [`Context::connect`].
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, tensorpipe::Error> {
+        Self::connect_with(Context::global(), url).await
+    }
+
+    /// Connects with this context.
+    ///
+    /// # Errors
+    /// As [`Context::connect`].
+    pub async fn connect_with(
+        context: &Context,
+        url: impl AsRef<str>,
+    ) -> Result<Self, tensorpipe::Error> {
+        Ok(Self::over(context.connect(url).await?))
+    }
+
+    /// Makes calls on a pipe, which must not be used for anything else from now on. Inside a tokio runtime.
+    pub fn over(pipe: Pipe) -> Self {
+        Self {
+            engine: Engine::start(pipe, None),
+        }
+    }
+
+    /// The pipe: its name, route, pool and counters.
+    pub fn pipe(&self) -> &Pipe {
+        &self.engine.pipe
+    }
+
+    /// Which transport and channels carry the calls.
+    pub fn route(&self) -> &Route {
+        self.engine.pipe.route()
+    }
+
+    /// Calls that wait for their answer.
+    pub fn calls_under_way(&self) -> usize {
+        self.engine.calls.under_way()
+    }
+
+    /// Values of this side's that the other end refers to ([`Remote`](crate::Remote)): those of services that are served on this
+    /// connection ([`Connection::builder`]).
+    pub fn references(&self) -> usize {
+        self.engine.owned.count()
+    }
+
+    /// Closes the pipe; calls under way fail.
+    ///
+    /// # Errors
+    /// As [`Pipe::close`].
+    pub async fn close(&self) -> Result<(), tensorpipe::Error> {
+        self.engine.pipe.close().await
+    }
+}

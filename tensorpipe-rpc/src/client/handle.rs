@@ -1,0 +1,267 @@
+//! What generated clients hold: a service, what its calls are made on, and what they have in common.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use tensorpipe::Context;
+
+use super::arguments::Arguments;
+use super::connection::Connection;
+use super::replicas::Joined;
+use super::target::{Bound, Target};
+use crate::call::{Call, Made, Sent};
+use crate::codec::{EncodeError, Encoder};
+use crate::context::{CallContext, TraceContext};
+use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
+use crate::error::{CallError, ConnectError};
+use crate::header::{Header, STATS};
+use crate::observe::Noted;
+use crate::remote::{encoding, put_references};
+use crate::schema::{Method, Schema};
+
+/// A client of one service on one connection or on replicas: what generated clients hold.
+#[derive(Clone)]
+pub struct ClientHandle {
+    connection: Connection,
+    /// The server's number for the service.
+    service: u32,
+    /// Then its calls go there, and not over the connection.
+    replicas: Option<Joined>,
+    deadline: Duration,
+    trace: TraceContext,
+    /// The service's name.
+    name: &'static str,
+    /// Whether its callers want figures.
+    stats: bool,
+}
+
+impl fmt::Debug for ClientHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.replicas {
+            Some(joined) => joined.fmt(f),
+            None => self.connection.fmt(f),
+        }
+    }
+}
+
+impl ClientHandle {
+    /// Connects with the process's default context.
+    ///
+    /// # Errors
+    /// As [`ClientHandle::on`], and when there is no pipe.
+    pub async fn connect(schema: &'static Schema, url: &str) -> Result<Self, ConnectError> {
+        Self::connect_with(Context::global(), schema, url).await
+    }
+
+    /// Connects with this context.
+    ///
+    /// # Errors
+    /// As [`ClientHandle::on`], and when there is no pipe.
+    pub async fn connect_with(
+        context: &Context,
+        schema: &'static Schema,
+        url: &str,
+    ) -> Result<Self, ConnectError> {
+        Self::on(&Connection::connect_with(context, url).await?, schema).await
+    }
+
+    /// Asks for a service on a connection or replicas that are there.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoService`], [`ConnectError::Mismatch`], [`ConnectError::Unavailable`], or why there was no answer.
+    pub async fn on(target: &dyn Target, schema: &'static Schema) -> Result<Self, ConnectError> {
+        let Bound {
+            connection,
+            service,
+            replicas,
+        } = target.bind(schema).await?;
+        Ok(Self {
+            connection,
+            service,
+            replicas,
+            deadline: DEFAULT_DEADLINE,
+            trace: TraceContext::default(),
+            name: schema.service,
+            stats: false,
+        })
+    }
+
+    /// The connection that calls are made on; of replicas, the one that had the service first, whatever became of it.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The same client; calls made through it have so much time.
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self {
+            deadline,
+            ..self.clone()
+        }
+    }
+
+    /// The same client; calls made through it belong to this trace, and so do the calls that they cause.
+    pub fn with_trace(&self, trace: TraceContext) -> Self {
+        Self {
+            trace,
+            ..self.clone()
+        }
+    }
+
+    /// The same client; of calls made through it [`Call::stats`] says what happened.
+    pub fn with_stats(&self) -> Self {
+        Self {
+            stats: true,
+            ..self.clone()
+        }
+    }
+
+    /// Calls a method that returns a `T`.
+    pub fn call_value<T: DeserializeOwned>(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Call<T> {
+        Call::of_value(method, self.call(method, encode))
+    }
+
+    /// Calls a method that returns a `Result<T, E>`.
+    pub fn call_result<T: DeserializeOwned, E: DeserializeOwned>(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Call<T, E> {
+        Call::of_result(method, self.call(method, encode))
+    }
+
+    fn call(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Result<Made, CallError> {
+        let terms = self.terms()?;
+        let sent = match &self.replicas {
+            None => self.send(method, terms, encode)?,
+            Some(joined) => {
+                let arguments = Arguments::new(method, terms, encode)?;
+                // A stream is given away as it is sent, and references are to one server: these cannot be made again.
+                let once = method.streams.any() || method.promises || arguments.refers();
+                if !once {
+                    return Ok(Made::Surviving(joined.call(
+                        method,
+                        terms,
+                        arguments.keep(),
+                    )));
+                }
+                self.send_to_one(joined, arguments)?
+            }
+        };
+        Ok(Made::sent(sent))
+    }
+
+    /// Makes a call on one connection, with which it ends; of replicas, on one that is there.
+    pub(crate) fn call_once(
+        &self,
+        method: &'static Method,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Result<Sent, CallError> {
+        let terms = self.terms()?;
+        match &self.replicas {
+            None => self.send(method, terms, encode),
+            Some(joined) => self.send_to_one(joined, Arguments::new(method, terms, encode)?),
+        }
+    }
+
+    fn send(
+        &self,
+        method: &'static Method,
+        (deadline, trace): Terms,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Result<Sent, CallError> {
+        let engine = &self.connection.engine;
+        let id = engine.calls.next_id();
+        let left = micros(deadline.map(|(_, after)| after));
+        let streams = method.streams;
+        let asked = self.stats && !streams.any();
+        let (noted, trace) = Noted::of(asked, (self.name, method), (id, &engine.pipe), trace);
+        let mut header = Header::call(id, self.service, method.id, left, trace);
+        if asked {
+            header.flags |= STATS;
+        }
+        let header = header.to_vec();
+        let header_len = header.len();
+        let mut encoder = Encoder::after(header);
+        let here = Arc::as_ptr(engine).addr();
+        let (encoded, met) = encoding(here, None, || encode(&mut encoder));
+        if let Err(error) = encoded {
+            let error = CallError::Encode(error.in_method(method.name));
+            if let Some(noted) = &noted {
+                noted.failed(&error);
+            }
+            return Err(error);
+        }
+        let mut encoded = encoder.finish();
+        if !met.pins.is_empty() {
+            put_references(&mut encoded.metadata, &met.waits)?;
+        }
+        let slot = engine.call(Outgoing {
+            id,
+            encoded,
+            header_len,
+            deadline,
+            streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
+            pins: met.pins,
+            noted,
+        });
+        Ok((engine.clone(), slot))
+    }
+
+    /// To the one that owns what the arguments refer to, or else any.
+    fn send_to_one(&self, joined: &Joined, arguments: Arguments) -> Result<Sent, CallError> {
+        match arguments.owner() {
+            None => {
+                let place = joined.here()?;
+                arguments.send(&place.live.connection.engine, (place.service, self.name))
+            }
+            Some(owner) => match owner.bound(joined.schema) {
+                Some(service) => arguments.send(&owner, (service, self.name)),
+                None => Err(CallError::Unresolved(
+                    "its owner is not among these replicas".into(),
+                )),
+            },
+        }
+    }
+
+    /// When a call that is made now ends, and where it belongs.
+    fn terms(&self) -> Result<Terms, CallError> {
+        let now = Instant::now();
+        let outer = CallContext::current();
+        // A nested call has at most the time that its caller has left.
+        let inherited = outer.as_ref().and_then(CallContext::time_left);
+        let after = inherited.map_or(self.deadline, |left| left.min(self.deadline));
+        if after.is_zero() {
+            return Err(CallError::Deadline { after });
+        }
+        let deadline = now.checked_add(after).map(|at| (at, after));
+        let outer = outer.map(|outer| outer.around());
+        let trace = match self.trace.trace_id {
+            0 => outer.unwrap_or_default(),
+            _ => self.trace,
+        };
+        Ok((deadline, trace))
+    }
+}
+
+/// When a call ends, and the time that it had; `None` far beyond any clock.
+pub(super) type Deadline = Option<(Instant, Duration)>;
+
+/// What holds for all attempts of a call.
+pub(super) type Terms = (Deadline, TraceContext);
+
+/// The time left as it travels: 0 is without bound.
+pub(super) fn micros(time_left: Option<Duration>) -> u64 {
+    time_left.map_or(0, |left| {
+        u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
+    })
+}

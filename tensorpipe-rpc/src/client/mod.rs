@@ -1,0 +1,19 @@
+//! The calling side: connections, several servers behind one client, and what generated clients are made of.
+//!
+//! A [`ClientHandle`] makes calls on a [`Target`]: on one [`Connection`], whose calls end with it, or on [`Replicas`], whose
+//! calls move to another server where that is safe.
+
+mod arguments;
+mod bind;
+mod connection;
+mod handle;
+mod replicas;
+mod target;
+
+pub use crate::engine::DEFAULT_DEADLINE;
+pub use connection::Connection;
+pub use handle::ClientHandle;
+pub use replicas::{
+    Backoff, Balance, ReplicaState, ReplicaStatus, Replicas, ReplicasBuilder, RetryBudget,
+};
+pub use target::Target;

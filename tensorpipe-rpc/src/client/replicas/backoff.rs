@@ -1,0 +1,114 @@
+//! How long to wait before connecting again: longer each time, up to a bound, and never all clients at once.
+//!
+//! A pure function of the number of failures and of chance.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// The shortest pause, whatever is asked for: connecting again without one would keep a core busy.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The pauses between attempts to connect to a replica again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    /// The first pause, after a connection was lost or an attempt failed. Default 50 ms, at least 1 ms.
+    pub first: Duration,
+    /// The longest pause. Default 5 s.
+    pub longest: Duration,
+    /// Each pause is so many times as long as the one before. Default 2, at least 1.
+    pub factor: f64,
+    /// A pause is shortened by up to this part of it, at random, so that the clients of a server that comes back do not
+    /// all come at once. Default 0.5, from 0 to 1.
+    pub jitter: f64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(50),
+            longest: Duration::from_secs(5),
+            factor: 2.0,
+            jitter: 0.5,
+        }
+    }
+}
+
+impl Backoff {
+    /// The pause after so many failed attempts in a row, 0 where a connection was lost that had worked; `chance` is in
+    /// `0..1`.
+    pub(super) fn pause(&self, failures: u32, chance: f64) -> Duration {
+        let exponent = f64::from(failures.saturating_sub(1));
+        let longest = self.longest.max(SHORTEST);
+        let first = self.first.clamp(SHORTEST, longest);
+        // `max` and `min` take the other number for one that is none, and no comparison holds for it.
+        let grown = first.as_secs_f64() * self.factor.max(1.0).powf(exponent);
+        let pause = grown.min(longest.as_secs_f64());
+        let jitter = if self.jitter > 0.0 {
+            self.jitter.min(1.0)
+        } else {
+            0.0
+        };
+        Duration::from_secs_f64(pause * (1.0 - jitter * chance)).clamp(SHORTEST, longest)
+    }
+}
+
+/// A number in `0..1`.
+pub(super) fn chance() -> f64 {
+    // Seeded by the system, and another one each time.
+    let random = RandomState::new().build_hasher().finish();
+    (random >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let backoff = Backoff {
+            first: Duration::from_millis(100),
+            longest: Duration::from_secs(1),
+            factor: 2.0,
+            jitter: 0.0,
+        };
+        let pauses: Vec<u128> = (0..7)
+            .map(|failures| backoff.pause(failures, 0.9).as_millis())
+            .collect();
+        assert_eq!(pauses, [100, 100, 200, 400, 800, 1000, 1000]);
+    }
+
+    #[test]
+    fn chance_differs_and_stays_below_one() {
+        let chances: Vec<f64> = (0..100).map(|_| chance()).collect();
+        assert!(chances.iter().all(|chance| (0.0..1.0).contains(chance)));
+        assert!(chances.windows(2).any(|pair| pair[0] != pair[1]));
+    }
+
+    proptest! {
+        /// Whatever somebody asks for, numbers that are none too, a pause is neither nothing nor longer than the longest.
+        #[test]
+        fn a_pause_is_within_its_bounds(
+            first in 0u64..1 << 40,
+            longest in 0u64..1 << 40,
+            factor in any::<f64>(),
+            jitter in any::<f64>(),
+            failures in any::<u32>(),
+            chance in 0.0..1.0f64,
+        ) {
+            let (first, longest) = (Duration::from_micros(first), Duration::from_micros(longest));
+            let backoff = Backoff { first, longest, factor, jitter };
+            let pause = backoff.pause(failures, chance);
+            prop_assert!(pause >= SHORTEST && pause <= longest.max(SHORTEST), "{pause:?}");
+        }
+
+        #[test]
+        fn jitter_takes_its_part_at_the_most(failures in 0u32..40, chance in 0.0..1.0f64) {
+            let backoff = Backoff::default();
+            let whole = backoff.pause(failures, 0.0);
+            let pause = backoff.pause(failures, chance);
+            prop_assert!(pause <= whole && pause >= whole.mul_f64(0.499), "{pause:?} of {whole:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How many calls may be made again because a server had too much to do: a part of all calls, and a few.
+//!
+//! Each call adds a part of a token, each such retry takes a whole one. However overloaded all servers are, they get at most
+//! `1 + share` times the calls that were made, and `reserve`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tokens are counted in thousandths.
+const TOKEN: u64 = 1000;
+
+/// How many calls are made again, on another replica, because a server was overloaded. What a dead server had is not counted:
+/// how often that happens is bounded by [`Backoff`](super::Backoff).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryBudget {
+    /// So many for each call. Default 0.2.
+    pub share: f64,
+    /// And so many at first, or after a time without retries. Default 20.
+    pub reserve: u32,
+}
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self {
+            share: 0.2,
+            reserve: 20,
+        }
+    }
+}
+
+/// A bucket of tokens.
+#[derive(Debug)]
+pub(super) struct Budget {
+    tokens: AtomicU64,
+    per_call: u64,
+    most: u64,
+}
+
+impl Budget {
+    pub(super) fn new(budget: RetryBudget) -> Self {
+        let most = u64::from(budget.reserve) * TOKEN;
+        Self {
+            tokens: AtomicU64::new(most),
+            // What is no number, or below none, becomes 0.
+            per_call: (budget.share * TOKEN as f64) as u64,
+            most,
+        }
+    }
+
+    /// A call is made.
+    pub(super) fn deposit(&self) {
+        let add = |tokens: u64| {
+            (tokens < self.most).then(|| tokens.saturating_add(self.per_call).min(self.most))
+        };
+        let _ = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Whether one may be made again.
+    pub(super) fn withdraw(&self) -> bool {
+        let take = |tokens: u64| tokens.checked_sub(TOKEN);
+        self.tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// In any order of calls and retries.
+        #[test]
+        fn retries_are_a_share_of_the_calls_and_the_reserve(
+            share in 0.0..1.0f64,
+            reserve in 0u32..50,
+            calls in proptest::collection::vec(any::<bool>(), 0..400),
+        ) {
+            let budget = Budget::new(RetryBudget { share, reserve });
+            let (mut made, mut again) = (0u32, 0u32);
+            for retry in calls {
+                if retry {
+                    again += u32::from(budget.withdraw());
+                } else {
+                    budget.deposit();
+                    made += 1;
+                }
+                prop_assert!(f64::from(again) <= f64::from(reserve) + share * f64::from(made) + 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn an_overload_uses_it_up_and_calls_fill_it_again() {
+        let budget = Budget::new(RetryBudget {
+            share: 0.5,
+            reserve: 3,
+        });
+        let spend = || std::iter::from_fn(|| budget.withdraw().then_some(())).count();
+        assert_eq!(spend(), 3);
+        (0..4).for_each(|_| budget.deposit());
+        assert_eq!(spend(), 2);
+        (0..1000).for_each(|_| budget.deposit());
+        assert_eq!(spend(), 3, "no more than the reserve is kept");
+    }
+
+    #[test]
+    fn nonsense_allows_nothing() {
+        for share in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            let budget = Budget::new(RetryBudget { share, reserve: 0 });
+            (0..100).for_each(|_| budget.deposit());
+            assert!(!budget.withdraw());
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a user says of replicas before they are connected.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::{Context, Error, Misuse, Url};
+use tokio::runtime::Handle;
+
+use super::backoff::Backoff;
+use super::balance::Balance;
+use super::budget::RetryBudget;
+use super::table::Shared;
+use super::{Inner, Replicas, keeper};
+use crate::error::ConnectError;
+
+/// What holds for all replicas.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) backoff: Backoff,
+    pub(super) attempts: u32,
+    pub(super) give_up_after: Duration,
+    pub(super) balance: Balance,
+    pub(super) tries: u32,
+    pub(super) retry_budget: RetryBudget,
+    pub(super) patience: Duration,
+}
+
+/// Makes [`Replicas`].
+#[must_use = "nothing is connected before `connect`"]
+pub struct ReplicasBuilder {
+    urls: Vec<String>,
+    context: Option<Context>,
+    options: Options,
+}
+
+impl fmt::Debug for ReplicasBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplicasBuilder")
+            .field("urls", &self.urls)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReplicasBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            urls: Vec::new(),
+            context: None,
+            options: Options {
+                backoff: Backoff::default(),
+                attempts: u32::MAX,
+                give_up_after: Duration::from_secs(600),
+                balance: Balance::default(),
+                tries: 5,
+                retry_budget: RetryBudget::default(),
+                patience: Duration::from_secs(30),
+            },
+        }
+    }
+
+    /// A server, beside those that were named before, e.g. `tcp://10.0.0.7:5000`.
+    pub fn url(mut self, url: impl AsRef<str>) -> Self {
+        self.urls.push(url.as_ref().to_owned());
+        self
+    }
+
+    /// Several servers.
+    pub fn urls<U: AsRef<str>>(self, urls: impl IntoIterator<Item = U>) -> Self {
+        urls.into_iter().fold(self, Self::url)
+    }
+
+    /// Uses this context instead of the process's default one.
+    pub fn context(mut self, context: &Context) -> Self {
+        self.context = Some(context.clone());
+        self
+    }
+
+    /// The pauses between attempts to connect to a server that is not there.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.options.backoff = backoff;
+        self
+    }
+
+    /// After so many attempts to connect in a row that failed, a server is given up. No bound by default.
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.options.attempts = attempts;
+        self
+    }
+
+    /// After so long without a connection that worked, a server is given up. Default 10 minutes.
+    pub fn give_up_after(mut self, after: Duration) -> Self {
+        self.options.give_up_after = after;
+        self
+    }
+
+    /// How calls are spread. Default [`Balance::RoundRobin`].
+    pub fn balance(mut self, balance: Balance) -> Self {
+        self.options.balance = balance;
+        self
+    }
+
+    /// How many times a call is sent at the most, the first time included. Default 5.
+    pub fn tries(mut self, tries: u32) -> Self {
+        self.options.tries = tries;
+        self
+    }
+
+    /// How many calls are made again because a server was overloaded.
+    pub fn retry_budget(mut self, budget: RetryBudget) -> Self {
+        self.options.retry_budget = budget;
+        self
+    }
+
+    /// How long [`connect`](Self::connect) and clients that are made wait for the first server. Default 30 s.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.options.patience = patience;
+        self
+    }
+
+    /// Connects to all, and returns when one is there; the others may follow. Inside a tokio runtime. Cancel safe: dropped
+    /// before, nothing goes on.
+    ///
+    /// # Errors
+    /// [`ConnectError::Unavailable`] when none is there in time; [`Misuse`] in [`ConnectError::Pipe`] for no URL, or one that
+    /// makes no sense.
+    pub async fn connect(self) -> Result<Replicas, ConnectError> {
+        let misuse = |misuse: Misuse| ConnectError::Pipe(Error::from(misuse));
+        if self.urls.is_empty() {
+            let text = "replicas without a server; name one with `url`".to_owned();
+            return Err(misuse(Misuse::Other(text)));
+        }
+        for url in &self.urls {
+            url.parse::<Url>().map_err(misuse)?;
+        }
+        let runtime = Handle::try_current().map_err(|_| misuse(Misuse::NoRuntime))?;
+        let context = self.context.unwrap_or_else(|| Context::global().clone());
+        let count = self.urls.len();
+        let urls = self.urls.into_iter().map(Arc::from);
+        let shared = Arc::new(Shared::new(urls, self.options));
+        let keep = |index| {
+            let kept = keeper::keep(shared.clone(), context.clone(), index);
+            runtime.spawn(kept).abort_handle()
+        };
+        let keepers = (0..count).map(keep).collect();
+        let replicas = Replicas {
+            inner: Arc::new(Inner {
+                shared,
+                runtime,
+                keepers,
+            }),
+        };
+        replicas.first(None).await?;
+        Ok(replicas)
+    }
+}

@@ -1,0 +1,106 @@
+//! The task of one replica: connects, asks for the services, sees it go, and connects again.
+//!
+//! Between two attempts there is always a pause, also after a pipe that worked; a pipe that never answered a call and ended soon
+//! counts as an attempt that failed. So a server that takes pipes and dies is not connected to in a loop.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tensorpipe::{ConnectPolicy, Context, Error};
+use tokio::time::Instant;
+
+use super::backoff::chance;
+use super::replica::{Live, gone};
+use super::table::Shared;
+use crate::client::bind::bind;
+use crate::client::connection::Connection;
+use crate::error::ConnectError;
+
+/// Keeps replica number `index` connected, for ever.
+pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
+    let (url, news) = shared.url(index);
+    let options = &shared.options;
+    let (mut failures, mut since) = (0, Instant::now());
+    loop {
+        shared.connecting(index);
+        let hopeless = match context.connect_with(&*url, &ConnectPolicy::once()).await {
+            Ok(pipe) => {
+                let begun = Instant::now();
+                let live = Live::new(Connection::over(pipe));
+                shared.came(index, &live);
+                let error = serve(&shared, index, &live).await;
+                shared.take_out(index, &live, error);
+                if live.answered.load(Ordering::Relaxed)
+                    || begun.elapsed() >= options.backoff.longest
+                {
+                    (failures, since) = (0, Instant::now());
+                } else {
+                    failures += 1;
+                }
+                false
+            }
+            Err(error) => {
+                failures += 1;
+                // No such transport, or the context has been closed.
+                let hopeless = matches!(error, Error::Misuse(_));
+                shared.failed(index, error.into());
+                hopeless
+            }
+        };
+        let pause = options.backoff.pause(failures, chance());
+        let up = since.elapsed().saturating_add(pause) > options.give_up_after;
+        let again_at = if hopeless || failures >= options.attempts || up {
+            shared.given_up(index);
+            None
+        } else {
+            Some(Instant::now() + pause)
+        };
+        loop {
+            let told = news.notified();
+            if shared.is_hurried(index) {
+                (failures, since) = (0, Instant::now());
+                break;
+            }
+            match again_at {
+                None => told.await,
+                Some(at) if tokio::time::timeout_at(at, told).await.is_err() => break,
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// Asks for services as clients want them, until the replica is gone: how.
+async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> ConnectError {
+    let (_, news) = shared.url(index);
+    let engine = &live.connection.engine;
+    loop {
+        while let Some(schema) = shared.unasked(index, live) {
+            match bind(engine, schema).await {
+                Err(error @ (ConnectError::NoService { .. } | ConnectError::Mismatch(_))) => {
+                    shared.asked(index, live, Err(error));
+                }
+                Err(error) => return error,
+                Ok(number) => shared.asked(index, live, Ok(number)),
+            }
+        }
+        tokio::select! {
+            () = engine.calls.over.notified() => {
+                let closed = || ConnectError::Pipe(Error::Closed {
+                    pipe: engine.pipe.name().into(),
+                    by_peer: true,
+                });
+                return gone(live).unwrap_or_else(closed);
+            }
+            () = news.notified() => {
+                if !shared.is_live(index, live) {
+                    // A call has taken it out, with its reason; this one is not used.
+                    return ConnectError::Pipe(Error::Closed {
+                        pipe: engine.pipe.name().into(),
+                        by_peer: true,
+                    });
+                }
+            }
+        }
+    }
+}

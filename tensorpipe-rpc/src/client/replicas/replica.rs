@@ -1,0 +1,139 @@
+//! One of several servers: whether it can be called now, or may be later, and what it said of each service.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::Notify;
+
+use super::status::{ReplicaState, ReplicaStatus};
+use crate::client::connection::Connection;
+use crate::error::{ConnectError, ReplicaError};
+
+/// See the module's documentation.
+pub(super) struct Replica {
+    pub(super) url: Arc<str>,
+    pub(super) phase: Phase,
+    /// What its server said of each of the schemas, as far as it has been asked.
+    pub(super) services: Vec<Result<u32, ConnectError>>,
+    pub(super) last_error: Option<ConnectError>,
+    /// To be connected now, whatever the back-off.
+    pub(super) hurried: bool,
+    /// Tells its task.
+    pub(super) news: Arc<Notify>,
+}
+
+/// Whether it can be called.
+pub(super) enum Phase {
+    Connecting,
+    Live(Arc<Live>),
+    /// Until the next attempt.
+    Waiting,
+    GivenUp,
+    Closed,
+}
+
+/// A replica's pipe, as long as it can be called.
+pub(in crate::client) struct Live {
+    pub(in crate::client) connection: Connection,
+    /// It has answered a call: its server works.
+    pub(super) answered: AtomicBool,
+}
+
+impl Live {
+    pub(super) fn new(connection: Connection) -> Arc<Self> {
+        Arc::new(Self {
+            connection,
+            answered: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Replica {
+    pub(super) fn new(url: Arc<str>) -> Self {
+        Self {
+            url,
+            phase: Phase::Connecting,
+            services: Vec::new(),
+            last_error: None,
+            hurried: false,
+            news: Arc::default(),
+        }
+    }
+
+    pub(super) fn is(&self, live: &Arc<Live>) -> bool {
+        matches!(&self.phase, Phase::Live(own) if Arc::ptr_eq(own, live))
+    }
+
+    /// Its pipe and its number for the service, if that can be called.
+    pub(super) fn serving(&self, service: usize) -> Option<(&Arc<Live>, u32)> {
+        match (&self.phase, self.services.get(service)) {
+            (Phase::Live(live), Some(Ok(number))) => Some((live, *number)),
+            _ => None,
+        }
+    }
+
+    /// Whether it may serve it later.
+    pub(super) fn may_serve(&self, service: usize) -> bool {
+        match &self.phase {
+            Phase::Connecting | Phase::Waiting => true,
+            Phase::Live(_) => self.services.get(service).is_none_or(Result::is_ok),
+            Phase::GivenUp | Phase::Closed => false,
+        }
+    }
+
+    pub(super) fn error(&self, service: usize) -> ReplicaError {
+        let answer = self.services.get(service);
+        let refusal = answer.and_then(|answer| answer.as_ref().err());
+        ReplicaError {
+            url: self.url.clone(),
+            error: refusal.or(self.last_error.as_ref()).cloned(),
+        }
+    }
+
+    pub(super) fn status(&self, services: usize) -> ReplicaStatus {
+        let mut calls_under_way = 0;
+        let state = match &self.phase {
+            Phase::Connecting => ReplicaState::Connecting,
+            Phase::Live(live) => {
+                calls_under_way = live.connection.calls_under_way();
+                if services == 0 || self.services.iter().any(Result::is_ok) {
+                    ReplicaState::Live
+                } else if self.services.len() < services {
+                    ReplicaState::Connecting
+                } else {
+                    ReplicaState::Unsuitable
+                }
+            }
+            Phase::Waiting => ReplicaState::Waiting,
+            Phase::GivenUp => ReplicaState::GivenUp,
+            Phase::Closed => ReplicaState::Closed,
+        };
+        ReplicaStatus {
+            url: self.url.clone(),
+            state,
+            calls_under_way,
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// Closed stays closed.
+    pub(super) fn go_to(&mut self, phase: Phase) -> bool {
+        let open = !matches!(self.phase, Phase::Closed);
+        if open {
+            self.phase = phase;
+        }
+        open
+    }
+}
+
+/// Why it takes no calls any more, if so.
+pub(super) fn gone(live: &Live) -> Option<ConnectError> {
+    use futures_util::FutureExt;
+
+    let engine = &live.connection.engine;
+    if engine.pipe.has_ended() {
+        return engine.pipe.ended().now_or_never().map(ConnectError::Pipe);
+    }
+    let draining = engine.calls.is_draining();
+    draining.then_some(ConnectError::ShuttingDown)
+}

@@ -1,0 +1,38 @@
+//! What can be seen of replicas.
+
+use std::sync::Arc;
+
+use crate::error::ConnectError;
+
+/// A replica at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReplicaStatus {
+    /// Where it is.
+    pub url: Arc<str>,
+    /// Whether it is called.
+    pub state: ReplicaState,
+    /// Calls of these clients that wait for its answer.
+    pub calls_under_way: usize,
+    /// Why it was not there last, or, of one that is, why it has not all services.
+    pub last_error: Option<ConnectError>,
+}
+
+/// Whether a replica is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplicaState {
+    /// An attempt to connect is under way, or its server has not said yet whether it has the services.
+    Connecting,
+    /// It is there, and gets calls.
+    Live,
+    /// It is not there; the next attempt comes after a pause.
+    Waiting,
+    /// It is there and gets no calls: it has none of the services, or other definitions of them. When another server takes its
+    /// place, that one is asked.
+    Unsuitable,
+    /// It was not there for too long. [`Replicas::reconnect`](super::Replicas::reconnect) tries again.
+    GivenUp,
+    /// By [`Replicas::close`](super::Replicas::close).
+    Closed,
+}

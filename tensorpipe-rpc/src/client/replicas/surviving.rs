@@ -1,0 +1,250 @@
+//! A call over replicas: made again elsewhere where that is safe, within one deadline.
+//!
+//! What did not run is made again whatever the method; what may have run only if the method is idempotent. An error never
+//! says of a call that it did not run if an earlier attempt may have.
+
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Instant;
+
+use super::Joined;
+use super::table::{Pick, Place};
+use super::verdict::{Verdict, verdict};
+use crate::call::{Sent, Surviving, UnderWay};
+use crate::client::handle::{Deadline, Terms, micros};
+use crate::context::TraceContext;
+use crate::engine::{Kept, Outcome, Outgoing};
+use crate::error::{CallError, ConnectError};
+use crate::header::Header;
+use crate::observe::Noted;
+use crate::schema::Method;
+
+impl Joined {
+    /// Makes a call.
+    pub(in crate::client) fn call(
+        &self,
+        method: &'static Method,
+        (deadline, trace): Terms,
+        kept: Kept,
+    ) -> Surviving {
+        let shared = &self.replicas.inner.shared;
+        shared.budget.deposit();
+        let call = SurvivingCall {
+            joined: self.clone(),
+            method,
+            trace,
+            deadline,
+            kept,
+            left: shared.options.tries,
+            tried: Vec::new(),
+            ran: None,
+        };
+        // Under way before anybody polls it.
+        let first = match shared.pick(self.service, &[]) {
+            Pick::Here(place) => Some(call.send(place)),
+            _ => None,
+        };
+        Box::pin(call.finish(first))
+    }
+
+    /// A replica that is there, for a call that is made once.
+    pub(in crate::client) fn here(&self) -> Result<Place, CallError> {
+        let shared = &self.replicas.inner.shared;
+        match shared.pick(self.service, &[]) {
+            Pick::Here(place) => Ok(place),
+            _ => Err(CallError::Unavailable {
+                replicas: shared.errors(self.service),
+                may_have_run: false,
+            }),
+        }
+    }
+}
+
+struct SurvivingCall {
+    joined: Joined,
+    method: &'static Method,
+    trace: TraceContext,
+    deadline: Deadline,
+    kept: Kept,
+    /// How many times it may still be sent.
+    left: u32,
+    /// Those that did not want it.
+    tried: Vec<usize>,
+    /// The error of an attempt that may have run.
+    ran: Option<CallError>,
+}
+
+/// One attempt.
+struct Attempt {
+    place: Place,
+    /// Until it is answered.
+    call: Option<UnderWay>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(call) = &self.call {
+            call.cancel();
+        }
+    }
+}
+
+impl Attempt {
+    async fn answer(&mut self) -> (Outcome, Option<Sent>) {
+        let outcome = std::future::poll_fn(|cx| match &mut self.call {
+            Some(call) => call.poll(cx),
+            None => Poll::Pending,
+        });
+        let outcome = outcome.await;
+        let call = self.call.take().filter(|_| outcome.has_references());
+        (outcome, call.map(UnderWay::into_sent))
+    }
+}
+
+impl SurvivingCall {
+    fn send(&self, place: Place) -> Attempt {
+        let engine = &place.live.connection.engine;
+        let id = engine.calls.next_id();
+        let left = self.deadline.map(|(at, _)| at - Instant::now().min(at));
+        let name = (self.joined.schema.service, self.method);
+        let (noted, trace) = Noted::of(false, name, (id, &engine.pipe), self.trace);
+        let header = Header::call(id, place.service, self.method.id, micros(left), trace);
+        let header = header.to_vec();
+        let header_len = header.len();
+        let slot = engine.call(Outgoing {
+            id,
+            encoded: self.kept.behind(header, &engine.pipe.peer_limits()),
+            header_len,
+            deadline: self.deadline,
+            streams: None,
+            pins: Vec::new(),
+            noted,
+        });
+        let call = Some(UnderWay::new(engine.clone(), slot));
+        Attempt { place, call }
+    }
+
+    async fn finish(mut self, first: Option<Attempt>) -> (Outcome, Option<Sent>) {
+        let mut next = match first {
+            Some(attempt) => Ok(attempt),
+            None => self.next(None).await,
+        };
+        loop {
+            let mut attempt = match next {
+                Ok(attempt) => attempt,
+                Err(error) => return self.fails(error),
+            };
+            self.left = self.left.saturating_sub(1);
+            let error = match attempt.answer().await {
+                (Outcome::Failed(error), _) => error,
+                answer => {
+                    answered(&attempt);
+                    return answer;
+                }
+            };
+            if let Err(error) = self.judge(&attempt, &error) {
+                return self.fails(error);
+            }
+            drop(attempt);
+            next = self.next(Some(error)).await;
+        }
+    }
+
+    /// What an attempt's error means for the replica, and whether there is another attempt; if not, the error.
+    fn judge(&mut self, attempt: &Attempt, error: &CallError) -> Result<(), CallError> {
+        let shared = &self.joined.replicas.inner.shared;
+        let Place { index, live, .. } = &attempt.place;
+        let verdict = verdict(error);
+        match verdict {
+            Verdict::Gone => shared.take_out(*index, live, to_connect(error.clone())),
+            _ if !matches!(
+                error,
+                CallError::Connection { .. } | CallError::Deadline { .. }
+            ) =>
+            {
+                answered(attempt);
+            }
+            _ => {}
+        }
+        let over = verdict == Verdict::Final || self.left == 0;
+        if over || error.may_have_run() && !self.method.idempotent {
+            return Err(error.clone());
+        }
+        if error.may_have_run() {
+            self.ran.get_or_insert_with(|| error.clone());
+        }
+        if verdict == Verdict::NotHere {
+            self.tried.push(*index);
+            if !shared.budget.withdraw() {
+                return Err(error.clone());
+            }
+        }
+        let method = self.method.name;
+        tracing::debug!(method, %error, "a call is made again");
+        Ok(())
+    }
+
+    /// The next attempt, as soon as there is a replica for it; `error` is that of the one before.
+    async fn next(&self, error: Option<CallError>) -> Result<Attempt, CallError> {
+        let shared = &self.joined.replicas.inner.shared;
+        loop {
+            let changed = shared.changed.notified();
+            let is_up = self.deadline.is_some_and(|(at, _)| at <= Instant::now());
+            match shared.pick(self.joined.service, &self.tried) {
+                Pick::Here(place) if !is_up => return Ok(self.send(place)),
+                Pick::Here(_) | Pick::Tried => return Err(error.unwrap_or_else(|| self.late())),
+                Pick::Never => return Err(self.unavailable()),
+                Pick::Later if is_up => return Err(self.unavailable()),
+                Pick::Later => match self.deadline {
+                    None => changed.await,
+                    Some((at, _)) => {
+                        // Whoever awaits the call may be on a thread without a runtime.
+                        let in_time = {
+                            let _runtime = self.joined.replicas.inner.runtime.enter();
+                            tokio::time::timeout_at(at.into(), changed)
+                        };
+                        // The look above says what follows.
+                        let _ = in_time.await;
+                    }
+                },
+            }
+        }
+    }
+
+    fn late(&self) -> CallError {
+        CallError::Deadline {
+            after: self.deadline.map(|(_, after)| after).unwrap_or_default(),
+        }
+    }
+
+    fn unavailable(&self) -> CallError {
+        let shared = &self.joined.replicas.inner.shared;
+        CallError::Unavailable {
+            replicas: shared.errors(self.joined.service),
+            may_have_run: self.ran.is_some(),
+        }
+    }
+
+    /// The call has failed. If an earlier attempt may have run, so may the call.
+    fn fails(self, error: CallError) -> (Outcome, Option<Sent>) {
+        let error = match self.ran {
+            Some(ran) if !error.may_have_run() => ran,
+            _ => error,
+        };
+        (Outcome::Failed(error), None)
+    }
+}
+
+/// Its server works.
+fn answered(attempt: &Attempt) {
+    attempt.place.live.answered.store(true, Ordering::Relaxed);
+}
+
+/// Why a replica is gone, by the call that found out.
+fn to_connect(error: CallError) -> ConnectError {
+    match error {
+        CallError::Connection { error, .. } => ConnectError::Pipe(error),
+        CallError::ShuttingDown => ConnectError::ShuttingDown,
+        error => ConnectError::Call(error),
+    }
+}

@@ -1,0 +1,295 @@
+//! What is known of each replica: who can be called, who may be soon, and why the others cannot.
+//!
+//! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service; whoever finds
+//! out that it is not there takes it out, once, whichever call or task that is.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tensorpipe::Misuse;
+use tokio::sync::Notify;
+
+use super::balance::Balance;
+use super::budget::Budget;
+use super::builder::Options;
+use super::replica::{Live, Phase, Replica, gone};
+use super::status::ReplicaStatus;
+use crate::client::connection::Connection;
+use crate::error::{ConnectError, ReplicaError};
+use crate::observe::metrics;
+use crate::schema::Schema;
+
+/// What the handles, calls and tasks of one set of replicas share.
+pub(super) struct Shared {
+    table: Mutex<Table>,
+    /// Tells those that wait for a replica: one has come, or one will never.
+    pub(super) changed: Notify,
+    pub(super) options: Options,
+    pub(super) budget: Budget,
+}
+
+struct Table {
+    replicas: Vec<Replica>,
+    /// The services that clients have asked for. It only grows: a service is known by its place.
+    schemas: Vec<&'static Schema>,
+    turn: usize,
+}
+
+/// A place on a replica for one call.
+pub(in crate::client) struct Place {
+    pub(super) index: usize,
+    pub(in crate::client) live: Arc<Live>,
+    /// The server's number for the service.
+    pub(in crate::client) service: u32,
+}
+
+/// Where a call can go.
+pub(super) enum Pick {
+    Here(Place),
+    /// Only to those that have been tried.
+    Tried,
+    /// One may be there soon.
+    Later,
+    /// All have been given up, or have no such service.
+    Never,
+}
+
+impl Shared {
+    pub(super) fn new(urls: impl IntoIterator<Item = Arc<str>>, options: Options) -> Self {
+        let replicas = urls.into_iter().map(Replica::new);
+        Self {
+            table: Mutex::new(Table {
+                replicas: replicas.collect(),
+                schemas: Vec::new(),
+                turn: 0,
+            }),
+            changed: Notify::new(),
+            budget: Budget::new(options.retry_budget),
+            options,
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a service, and tells the tasks of the replicas that are there to ask for it.
+    pub(super) fn service(&self, schema: &'static Schema) -> usize {
+        let mut table = self.table();
+        let known = table
+            .schemas
+            .iter()
+            .position(|known| std::ptr::eq(*known, schema));
+        known.unwrap_or_else(|| {
+            table.schemas.push(schema);
+            table
+                .replicas
+                .iter()
+                .for_each(|replica| replica.news.notify_one());
+            table.schemas.len() - 1
+        })
+    }
+
+    /// A replica for a call, none of those that were `tried`.
+    pub(super) fn pick(&self, service: usize, tried: &[usize]) -> Pick {
+        let balance = self.options.balance;
+        loop {
+            let place = {
+                let mut table = self.table();
+                let replicas = table.replicas.iter().enumerate();
+                // Once: they change while they are looked at.
+                let loads = replicas.map(|(index, replica)| {
+                    let (live, _) = replica.serving(service)?;
+                    let load = || match balance {
+                        Balance::LeastBusy => live.connection.calls_under_way(),
+                        Balance::RoundRobin => 0,
+                    };
+                    (!tried.contains(&index)).then(load)
+                });
+                let picked = balance.pick(table.turn, &loads.collect::<Vec<_>>());
+                let picked = picked.and_then(|index| {
+                    let (live, number) = table.replicas[index].serving(service)?;
+                    Some((index, live.clone(), number))
+                });
+                let Some((index, live, number)) = picked else {
+                    return table.without(service);
+                };
+                table.turn = table.turn.wrapping_add(1);
+                Place {
+                    index,
+                    live,
+                    service: number,
+                }
+            };
+            match gone(&place.live) {
+                None => return Pick::Here(place),
+                // Its task has not run since.
+                Some(error) => self.take_out(place.index, &place.live, error),
+            }
+        }
+    }
+
+    /// Whether one replica can be called, at all or for this service; an error if none ever will.
+    pub(super) fn find(
+        &self,
+        service: Option<usize>,
+    ) -> Option<Result<(Connection, u32), ConnectError>> {
+        let table = self.table();
+        let found = table.replicas.iter().find_map(|replica| match service {
+            Some(service) => replica.serving(service),
+            None => match &replica.phase {
+                Phase::Live(live) => Some((live, 0)),
+                _ => None,
+            },
+        });
+        let service = service.unwrap_or(usize::MAX);
+        match found {
+            Some((live, number)) => Some(Ok((live.connection.clone(), number))),
+            None if table.replicas.iter().any(|one| one.may_serve(service)) => None,
+            None => Some(Err(ConnectError::Unavailable(table.errors(service)))),
+        }
+    }
+
+    /// What is known of each.
+    pub(super) fn errors(&self, service: usize) -> Arc<[ReplicaError]> {
+        self.table().errors(service)
+    }
+
+    pub(super) fn status(&self) -> Vec<ReplicaStatus> {
+        let table = self.table();
+        let services = table.schemas.len();
+        let replicas = table.replicas.iter();
+        replicas.map(|replica| replica.status(services)).collect()
+    }
+
+    /// It takes no more calls; those under way keep its pipe.
+    pub(super) fn take_out(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
+        let mut table = self.table();
+        let replica = &mut table.replicas[index];
+        if replica.is(live) {
+            metrics::replica_lost();
+            tracing::info!(url = %replica.url, %error, "a replica is gone");
+            replica.phase = Phase::Waiting;
+            replica.services.clear();
+            replica.last_error = Some(error);
+            replica.news.notify_one();
+        }
+    }
+
+    /// All that are not there are tried now, those too that were given up.
+    pub(super) fn hurry(&self) {
+        for replica in &mut self.table().replicas {
+            if matches!(replica.phase, Phase::Waiting | Phase::GivenUp) {
+                replica.hurried = true;
+                replica.news.notify_one();
+            }
+        }
+    }
+
+    /// Nobody is called any more. Returns the connections that there were.
+    pub(super) fn close(&self) -> Vec<Connection> {
+        let mut connections = Vec::new();
+        for replica in &mut self.table().replicas {
+            if let Phase::Live(live) = std::mem::replace(&mut replica.phase, Phase::Closed) {
+                connections.push(live.connection.clone());
+            }
+            let text = "these replicas have been closed; connect anew".to_owned();
+            replica.last_error = Some(ConnectError::Pipe(Misuse::Other(text).into()));
+        }
+        self.changed.notify_waiters();
+        connections
+    }
+}
+
+/// What the task of a replica says and asks.
+impl Shared {
+    pub(super) fn url(&self, index: usize) -> (Arc<str>, Arc<Notify>) {
+        let replica = &self.table().replicas[index];
+        (replica.url.clone(), replica.news.clone())
+    }
+
+    pub(super) fn connecting(&self, index: usize) {
+        let mut table = self.table();
+        table.replicas[index].hurried = false;
+        table.replicas[index].go_to(Phase::Connecting);
+    }
+
+    /// Its pipe is there.
+    pub(super) fn came(&self, index: usize, live: &Arc<Live>) {
+        let mut table = self.table();
+        let replica = &mut table.replicas[index];
+        metrics::replica_connected();
+        tracing::debug!(url = %replica.url, pipe = live.connection.pipe().name(), "a replica is there");
+        replica.services.clear();
+        replica.go_to(Phase::Live(live.clone()));
+        self.changed.notify_waiters();
+    }
+
+    /// Still live.
+    pub(super) fn is_live(&self, index: usize, live: &Arc<Live>) -> bool {
+        self.table().replicas[index].is(live)
+    }
+
+    /// A service that its server has not been asked for yet.
+    pub(super) fn unasked(&self, index: usize, live: &Arc<Live>) -> Option<&'static Schema> {
+        let table = self.table();
+        let replica = &table.replicas[index];
+        let next = table.schemas.get(replica.services.len());
+        next.copied().filter(|_| replica.is(live))
+    }
+
+    /// What its server said to [`Shared::unasked`].
+    pub(super) fn asked(&self, index: usize, live: &Arc<Live>, answer: Result<u32, ConnectError>) {
+        let mut table = self.table();
+        let replica = &mut table.replicas[index];
+        if !replica.is(live) {
+            return;
+        }
+        if let Err(error) = &answer {
+            tracing::warn!(url = %replica.url, %error, "a replica is not suitable");
+            replica.last_error = Some(error.clone());
+        }
+        replica.services.push(answer);
+        self.changed.notify_waiters();
+    }
+
+    /// An attempt to connect failed.
+    pub(super) fn failed(&self, index: usize, error: ConnectError) {
+        let mut table = self.table();
+        let replica = &mut table.replicas[index];
+        tracing::debug!(url = %replica.url, %error, "a replica is not there");
+        if replica.go_to(Phase::Waiting) {
+            replica.last_error = Some(error);
+        }
+    }
+
+    pub(super) fn given_up(&self, index: usize) {
+        let mut table = self.table();
+        let replica = &mut table.replicas[index];
+        tracing::warn!(url = %replica.url, "a replica is given up");
+        replica.go_to(Phase::GivenUp);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn is_hurried(&self, index: usize) -> bool {
+        self.table().replicas[index].hurried
+    }
+}
+
+impl Table {
+    /// Why nobody was picked.
+    fn without(&self, service: usize) -> Pick {
+        let mut replicas = self.replicas.iter();
+        if replicas.clone().any(|one| one.serving(service).is_some()) {
+            Pick::Tried
+        } else if replicas.any(|one| one.may_serve(service)) {
+            Pick::Later
+        } else {
+            Pick::Never
+        }
+    }
+
+    fn errors(&self, service: usize) -> Arc<[ReplicaError]> {
+        let replicas = self.replicas.iter();
+        replicas.map(|one| one.error(service)).collect()
+    }
+}

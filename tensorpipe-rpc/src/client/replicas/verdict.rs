@@ -1,0 +1,91 @@
+//! What an attempt's error says about making the call again, and about the replica: a pure function.
+
+use tensorpipe::Error;
+
+use crate::error::CallError;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It would be the same elsewhere, or nobody can tell.
+    Final,
+    /// The replica takes no more calls: it is gone, silent, or shutting down.
+    Gone,
+    /// The replica does not take this call, or lost it; it goes on.
+    NotHere,
+}
+
+pub(super) fn verdict(error: &CallError) -> Verdict {
+    match error {
+        CallError::ShuttingDown => Verdict::Gone,
+        CallError::Overloaded(_) | CallError::Unimplemented(_) => Verdict::NotHere,
+        CallError::Connection { error, .. } => match error {
+            // Of this side, and the same with any server.
+            Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,
+            Error::GoingAway { .. } => Verdict::Gone,
+            error if error.ends_pipe() => Verdict::Gone,
+            _ => Verdict::NotHere,
+        },
+        _ => Verdict::Final,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tensorpipe::{Misuse, ResetCode};
+
+    use super::*;
+
+    fn connection(error: Error) -> CallError {
+        CallError::Connection {
+            error,
+            may_have_run: true,
+        }
+    }
+
+    #[test]
+    fn each_error_has_its_verdict() {
+        let pipe = || "p".into();
+        let lost = Error::Lost {
+            pipe: pipe(),
+            reason: "cut".into(),
+        };
+        let silent = Error::Silent {
+            pipe: pipe(),
+            silence: Duration::from_secs(10),
+        };
+        let going = Error::GoingAway {
+            pipe: pipe(),
+            reason: "bye".into(),
+        };
+        for gone in [lost, silent, going] {
+            assert_eq!(verdict(&connection(gone)), Verdict::Gone);
+        }
+        assert_eq!(verdict(&CallError::ShuttingDown), Verdict::Gone);
+        let refused = Error::Refused {
+            code: ResetCode::Failed,
+            reason: "behind".into(),
+        };
+        let not_here = [
+            connection(refused),
+            CallError::Overloaded("busy".into()),
+            CallError::Unimplemented("old".into()),
+        ];
+        for error in not_here {
+            assert_eq!(verdict(&error), Verdict::NotHere, "{error:?}");
+        }
+        let after = Duration::from_secs(1);
+        let last = [
+            connection(Misuse::NoRuntime.into()),
+            CallError::Deadline { after },
+            CallError::Panicked("oh".into()),
+            CallError::BadArguments("what".into()),
+            CallError::Other("new".into()),
+        ];
+        for error in last {
+            assert_eq!(verdict(&error), Verdict::Final, "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a client can be made on.
+
+use std::pin::Pin;
+
+use super::bind::bind;
+use super::connection::Connection;
+use super::replicas::{Joined, Replicas};
+use crate::error::ConnectError;
+use crate::schema::Schema;
+
+/// What calls are made on: a [`Connection`] or [`Replicas`]. Nothing else can be.
+#[diagnostic::on_unimplemented(
+    message = "calls cannot be made on a `{Self}`",
+    label = "neither a `Connection` nor `Replicas`"
+)]
+pub trait Target: sealed::Bind {}
+
+impl Target for Connection {}
+
+impl Target for Replicas {}
+
+impl<T: Target + ?Sized> Target for &T {}
+
+/// A service of a target.
+#[expect(unnameable_types, reason = "what is sealed has no name outside")]
+#[derive(Debug)]
+pub struct Bound {
+    /// Of replicas the one that was there first.
+    pub(super) connection: Connection,
+    /// Its server's number for the service.
+    pub(super) service: u32,
+    pub(super) replicas: Option<Joined>,
+}
+
+pub(super) mod sealed {
+    use super::*;
+
+    /// Asks for a service. In a box, so that a target is no type parameter of an `async fn`: a wrong one is one error, not
+    /// three.
+    #[expect(unnameable_types, reason = "nobody else implements it")]
+    #[diagnostic::on_unimplemented(
+        message = "calls cannot be made on a `{Self}`",
+        label = "neither a `Connection` nor `Replicas`"
+    )]
+    pub trait Bind: Send + Sync {
+        fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
+    }
+}
+
+pub(super) type Binding<'a> =
+    Pin<Box<dyn Future<Output = Result<Bound, ConnectError>> + Send + 'a>>;
+
+impl sealed::Bind for Connection {
+    fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
+        Box::pin(async move {
+            Ok(Bound {
+                connection: self.clone(),
+                service: bind(&self.engine, schema).await?,
+                replicas: None,
+            })
+        })
+    }
+}
+
+impl sealed::Bind for Replicas {
+    fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
+        Box::pin(async move {
+            let (joined, connection, service) = self.join(schema).await?;
+            Ok(Bound {
+                connection,
+                service,
+                replicas: Some(joined),
+            })
+        })
+    }
+}
+
+impl<T: sealed::Bind + ?Sized> sealed::Bind for &T {
+    fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
+        (**self).bind(schema)
+    }
+}

@@ -1,0 +1,109 @@
+//! The table of this process, behind its lock: what meets here is handed over, without a copy.
+//!
+//! Invariant: while the lock is held nobody is woken, and no value and no waker is dropped: all of these run code of others.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::error::{RecvError, SendError};
+use super::key::Key;
+use super::limits::Limits;
+use super::table::{Give, Table};
+use super::value::Value;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) name: Arc<str>,
+    pub(super) incarnation: u64,
+    table: Mutex<Table<Waker>>,
+}
+
+impl Local {
+    pub(super) fn new(name: Arc<str>, incarnation: u64, limits: Limits) -> Self {
+        Self {
+            name,
+            incarnation,
+            table: Mutex::new(Table::new(limits)),
+        }
+    }
+
+    /// Does something to the table, and what follows from it.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Table<Waker>) -> T) -> T {
+        let (result, after) = {
+            let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = act(&mut table);
+            (result, table.after())
+        };
+        after.wakes.into_iter().for_each(Waker::wake);
+        drop((after.dropped, after.stale));
+        result
+    }
+
+    /// Whether this process, as it runs now, makes the values of the key.
+    pub(super) fn check_producer(&self, key: &Key) -> Result<(), SendError> {
+        if key.producer() == &*self.name && key.incarnation() == self.incarnation {
+            return Ok(());
+        }
+        Err(SendError::NotProducer {
+            key: key.clone(),
+            name: self.name.clone(),
+            incarnation: self.incarnation,
+        })
+    }
+
+    /// Takes a place at a key.
+    pub(super) fn place(self: &Arc<Self>, key: &Key, give: Give) -> Result<Placed, RecvError> {
+        let number = self.with(|table| table.recv(key, give))?;
+        Ok(Placed {
+            local: self.clone(),
+            key: key.clone(),
+            number,
+            ended: false,
+        })
+    }
+}
+
+/// A place at a key, from which the value is received. Dropping it gives it up: a value that is here stays.
+#[derive(Debug)]
+pub(super) struct Placed {
+    local: Arc<Local>,
+    key: Key,
+    number: u64,
+    ended: bool,
+}
+
+impl Placed {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The value was received elsewhere; an error if it is not wanted any more.
+    pub(super) fn claim(&mut self) -> Result<(), RecvError> {
+        self.ended = true;
+        self.local.with(|table| table.claim(&self.key, self.number))
+    }
+}
+
+impl Future for Placed {
+    type Output = Result<Value, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let wake = || cx.waker().clone();
+        let polled = self
+            .local
+            .with(|table| table.poll(&self.key, self.number, wake));
+        self.ended = polled.is_ready();
+        polled
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.local
+                .with(|table| table.withdraw(&self.key, self.number));
+        }
+    }
+}

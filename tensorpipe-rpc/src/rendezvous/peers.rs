@@ -1,0 +1,151 @@
+//! The processes that values come from, and the connections to them.
+//!
+//! A connection is made when it is first needed, and again when it has ended: whoever is there then is another incarnation, or
+//! the same one after a broken network.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tensorpipe::Context;
+use tokio::runtime::Handle;
+
+use super::error::RecvError;
+use super::key::Key;
+use super::receipts::Receipts;
+use super::service::{TensorRendezvousClient, words};
+use crate::error::ConnectError;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Peers {
+    context: Context,
+    runtime: Handle,
+    known: Mutex<HashMap<Arc<str>, Arc<Peer>>>,
+}
+
+impl Peers {
+    pub(super) fn new(context: Context, runtime: Handle) -> Self {
+        Self {
+            context,
+            runtime,
+            known: Mutex::default(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Peer>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, name: Arc<str>, url: Arc<str>) {
+        let peer = Peer {
+            name: name.clone(),
+            url,
+            context: self.context.clone(),
+            runtime: self.runtime.clone(),
+            link: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        };
+        let before = self.known().insert(name, Arc::new(peer));
+        drop(before);
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<Arc<Peer>, RecvError> {
+        let found = self.known().get(name).cloned();
+        found.ok_or_else(|| RecvError::UnknownPeer {
+            producer: name.into(),
+        })
+    }
+
+    /// Those who are connected.
+    pub(super) fn linked(&self) -> Vec<Arc<Link>> {
+        let known = self.known();
+        known.values().filter_map(|peer| peer.linked()).collect()
+    }
+}
+
+/// Another process, connected or not.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) name: Arc<str>,
+    url: Arc<str>,
+    context: Context,
+    runtime: Handle,
+    link: Mutex<Option<Arc<Link>>>,
+    /// Held by whoever connects; the others wait for what comes of it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Peer {
+    fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, if there is one now.
+    pub(super) fn linked(&self) -> Option<Arc<Link>> {
+        let link = self.link().clone()?;
+        (!link.client.connection().pipe().has_ended()).then_some(link)
+    }
+
+    /// The connection, made if need be: a producer that does not listen yet is waited for, as [`Context::connect`] does.
+    /// Cancel safe.
+    pub(super) async fn connected(&self) -> Result<Arc<Link>, RecvError> {
+        if let Some(link) = self.linked() {
+            return Ok(link);
+        }
+        let _connecting = self.connecting.lock().await;
+        if let Some(link) = self.linked() {
+            return Ok(link);
+        }
+        let link = Arc::new(self.connect().await?);
+        let before = self.link().replace(link.clone());
+        drop(before);
+        Ok(link)
+    }
+
+    async fn connect(&self) -> Result<Link, RecvError> {
+        let unreachable = |error| RecvError::Unreachable {
+            producer: self.name.clone(),
+            error,
+        };
+        let client = TensorRendezvousClient::connect_with(&self.context, &*self.url).await;
+        let client = client.map_err(unreachable)?;
+        let hello = client.hello().await;
+        let hello = hello.map_err(|error| unreachable(ConnectError::Call(error)))?;
+        if hello.name != *self.name {
+            return Err(RecvError::Stranger {
+                producer: self.name.clone(),
+                found: words(&hello.name),
+            });
+        }
+        Ok(Link {
+            receipts: Receipts::new(client.clone(), &self.runtime),
+            client,
+            incarnation: hello.incarnation,
+        })
+    }
+
+    /// A connection on which nothing can be called any more.
+    pub(super) fn give_up(&self, link: &Arc<Link>) {
+        let mut known = self.link();
+        if known.as_ref().is_some_and(|known| Arc::ptr_eq(known, link)) {
+            let before = known.take();
+            drop(known);
+            drop(before);
+        }
+    }
+}
+
+/// A connection, and who is at its other end.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) client: TensorRendezvousClient,
+    pub(super) incarnation: u64,
+    receipts: Receipts,
+}
+
+impl Link {
+    /// Tells the producer that the value is here.
+    pub(super) fn confirm(&self, key: Key) {
+        self.receipts.give(key);
+    }
+}

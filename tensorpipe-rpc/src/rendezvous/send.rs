@@ -1,0 +1,81 @@
+//! A send that waits for room.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::bound::Bound;
+use super::error::SendError;
+use super::key::Key;
+use super::local::Local;
+use super::value::Value;
+
+/// A send under way: it stands in line from the moment it is made, and is done when the value is kept for its receiver.
+/// Dropping it before takes the value back: then nothing was sent.
+#[must_use = "dropping a send that waits takes its value back"]
+#[derive(Debug)]
+pub struct Sending {
+    local: Arc<Local>,
+    state: State,
+    bound: Bound,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// With this number.
+    Blocked(u64),
+    Done(Result<(), SendError>),
+}
+
+impl Sending {
+    pub(super) fn new(local: Arc<Local>, key: &Key, value: Value, bound: Bound) -> Self {
+        let bytes = value.byte_len();
+        let parked = local.check_producer(key);
+        let parked = parked.and_then(|()| local.with(|table| table.park(key, value)));
+        let state = match parked {
+            Ok(Some(number)) => State::Blocked(number),
+            Ok(None) => State::Done(Ok(())),
+            Err(error) => State::Done(Err(error)),
+        };
+        Self {
+            local,
+            state,
+            bound,
+            bytes,
+        }
+    }
+}
+
+impl Future for Sending {
+    type Output = Result<(), SendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let number = match &this.state {
+            State::Done(how) => return Poll::Ready(how.clone()),
+            State::Blocked(number) => *number,
+        };
+        let polled = this
+            .local
+            .with(|table| table.poll_parked(number, || cx.waker().clone()));
+        let how = match polled {
+            Poll::Ready(how) => how,
+            Poll::Pending if this.bound.poll(cx).is_ready() => this.local.with(|table| {
+                let ended = table.unpark(number);
+                ended.unwrap_or_else(|| Err(table.full(this.bytes)))
+            }),
+            Poll::Pending => return Poll::Pending,
+        };
+        this.state = State::Done(how.clone());
+        Poll::Ready(how)
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let State::Blocked(number) = self.state {
+            self.local.with(|table| table.unpark(number));
+        }
+    }
+}

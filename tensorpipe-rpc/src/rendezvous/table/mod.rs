@@ -1,0 +1,334 @@
+//! The values that were sent and not received, and who waits for which: a state machine without locks, clocks and tasks.
+//!
+//! ```text
+//!          send, with room or awaited              taken, or confirmed
+//!   Empty ───────────────────────────▶ Here ───────────────────────────▶ Received
+//!     │ park                            ▲ │ lent: stays, until confirmed
+//!     └──────────────────▶ Blocked ─────┘ └─┐
+//!                 room, or awaited       ▲──┘
+//! ```
+//!
+//! A receiver has a *place* at a key from [`Table::recv`] on until it has the value, an error, or withdraws. Invariants:
+//! - a value leaves when it is taken, by `confirm`, `finish` or `abort` alone, and for the first two once: whoever gives its place
+//!   up, or is lent a value and goes, takes nothing away;
+//! - `bytes` and `values` are the sums over what is Here; a send makes them exceed the limits only where a receiver has a place;
+//! - a blocked send that a receiver asks for is let in at once: a bound delays nothing that somebody waits for;
+//! - whoever can go on is in the list of [`Table::after`].
+//!
+//! `W` wakes a task; whoever drives the table does so after it has let go of its lock.
+
+mod changes;
+mod finished;
+mod room;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Poll;
+
+use self::finished::Finished;
+use self::room::Room;
+use super::error::{Aborted, RecvError, SendError};
+use super::key::Key;
+use super::limits::{Limits, Stats};
+use super::value::Value;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Table<W> {
+    limits: Limits,
+    steps: HashMap<u64, HashMap<Key, Slot<W>>>,
+    room: Room<W>,
+    /// Received, the earliest first; those of finished steps too, until they are the earliest.
+    received: VecDeque<Key>,
+    finished: Finished,
+    aborted: Option<Aborted>,
+    bytes: u64,
+    values: usize,
+    waiting: usize,
+    next_place: u64,
+    after: After<W>,
+}
+
+/// What is left to do once the table's lock is free: both run code of others.
+#[derive(Debug)]
+pub(super) struct After<W> {
+    /// Who can go on by now.
+    pub(super) wakes: Vec<W>,
+    /// What is not kept any more.
+    pub(super) dropped: Vec<Value>,
+    /// What wakes nobody any more: with it a task may go, and what that has.
+    pub(super) stale: Vec<W>,
+}
+
+impl<W> Default for After<W> {
+    fn default() -> Self {
+        Self {
+            wakes: Vec::new(),
+            dropped: Vec::new(),
+            stale: Vec::new(),
+        }
+    }
+}
+
+/// What is known of a key.
+#[derive(Debug)]
+struct Slot<W> {
+    stage: Stage,
+    place: Option<Place<W>>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Empty,
+    /// Its sender waits for room, with this number.
+    Blocked(u64, Value),
+    Here {
+        value: Value,
+        /// Somebody in another process may have it by now.
+        lent: bool,
+    },
+    Received,
+}
+
+/// Who receives.
+#[derive(Debug)]
+struct Place<W> {
+    number: u64,
+    give: Give,
+    wake: Option<W>,
+}
+
+/// How a value is given to who has a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Give {
+    /// It leaves.
+    Take,
+    /// It stays until [`Table::confirm`].
+    Lend,
+}
+
+impl<W> Table<W> {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            steps: HashMap::new(),
+            room: Room::default(),
+            received: VecDeque::new(),
+            finished: Finished::default(),
+            aborted: None,
+            bytes: 0,
+            values: 0,
+            waiting: 0,
+            next_place: 0,
+            after: After::default(),
+        }
+    }
+
+    /// What the calls before have left to do.
+    #[must_use = "whoever is not woken sleeps on"]
+    pub(super) fn after(&mut self) -> After<W> {
+        std::mem::take(&mut self.after)
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        Stats {
+            bytes: self.bytes,
+            values: self.values,
+            blocked: self.room.blocked(),
+            waiting: self.waiting,
+        }
+    }
+
+    /// Keeps a value for its receiver, or says that there is no room.
+    pub(super) fn send(&mut self, key: &Key, value: Value) -> Result<(), SendError> {
+        let why = match self.admits(key, &value) {
+            Ok(true) => {
+                self.put(key, value);
+                return Ok(());
+            }
+            Ok(false) => self.full(value.byte_len()),
+            Err(error) => error,
+        };
+        self.after.dropped.push(value);
+        Err(why)
+    }
+
+    /// The same; where there is no room the sender gets a number to wait with, and the value is here once there is some.
+    pub(super) fn park(&mut self, key: &Key, value: Value) -> Result<Option<u64>, SendError> {
+        match self.admits(key, &value) {
+            Ok(true) => {
+                self.put(key, value);
+                return Ok(None);
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.after.dropped.push(value);
+                return Err(error);
+            }
+        }
+        // Larger than all the room: only its receiver lets it in, and nobody stands behind it.
+        let queued = value.byte_len() <= self.limits.bytes;
+        let number = self.room.enter(key.clone(), queued);
+        let stage = Stage::Blocked(number, value);
+        let slots = self.steps.entry(key.step()).or_default();
+        slots.insert(key.clone(), Slot { stage, place: None });
+        Ok(Some(number))
+    }
+
+    /// Whether the value of a blocked send is here.
+    pub(super) fn poll_parked(
+        &mut self,
+        number: u64,
+        wake: impl FnOnce() -> W,
+    ) -> Poll<Result<(), SendError>> {
+        self.room.poll(number, wake, &mut self.after.stale)
+    }
+
+    /// A blocked send waits no more: its value is gone. `None` then; else how it had ended before.
+    pub(super) fn unpark(&mut self, number: u64) -> Option<Result<(), SendError>> {
+        let key = match self.room.leave(number, &mut self.after.stale) {
+            Ok(key) => key,
+            Err(how) => return Some(how),
+        };
+        if let Some(Stage::Blocked(_, value)) = self.forget(&key) {
+            self.after.dropped.push(value);
+        }
+        // Those behind it may fit.
+        self.admit();
+        None
+    }
+
+    /// Takes a place at a key. Among those to whom a value is lent the last one has it: a consumer asks once at a time, so whoever
+    /// asked before has given up, or is dead, and that is only not known here yet.
+    pub(super) fn recv(&mut self, key: &Key, give: Give) -> Result<u64, RecvError> {
+        self.is_open(key.step())?;
+        let slots = self.steps.entry(key.step()).or_default();
+        let slot = slots.entry(key.clone()).or_insert(Slot {
+            stage: Stage::Empty,
+            place: None,
+        });
+        match (&slot.stage, &slot.place) {
+            (Stage::Received, _) => return Err(RecvError::Received(key.clone())),
+            (_, Some(place)) if give == Give::Take || place.give == Give::Take => {
+                return Err(RecvError::Awaited(key.clone()));
+            }
+            _ => {}
+        }
+        let number = self.next_place;
+        self.next_place += 1;
+        let wake = None;
+        match slot.place.replace(Place { number, give, wake }) {
+            Some(before) => self.after.wakes.extend(before.wake),
+            None => self.waiting += 1,
+        }
+        if let Stage::Blocked(sender, _) = slot.stage {
+            self.let_in(sender, key);
+        }
+        Ok(number)
+    }
+
+    /// Gives the value to whoever has this place, which ends with it, or with an error.
+    pub(super) fn poll(
+        &mut self,
+        key: &Key,
+        number: u64,
+        wake: impl FnOnce() -> W,
+    ) -> Poll<Result<Value, RecvError>> {
+        let slot = match self.place(key, number) {
+            Ok(slot) => slot,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let give = slot.place.as_ref().map(|place| place.give);
+        let given = match &mut slot.stage {
+            Stage::Here { value, lent } if give == Some(Give::Lend) => {
+                *lent = true;
+                Some(value.clone())
+            }
+            Stage::Here { .. } | Stage::Received => None,
+            Stage::Empty | Stage::Blocked(..) => {
+                let place = slot.place.as_mut();
+                let before = place.and_then(|place| place.wake.replace(wake()));
+                self.after.stale.extend(before);
+                return Poll::Pending;
+            }
+        };
+        self.leave(key);
+        let given = given.or_else(|| self.receive(key));
+        // Somebody else has it.
+        Poll::Ready(given.ok_or_else(|| RecvError::Received(key.clone())))
+    }
+
+    /// Whoever has this place has got the value elsewhere.
+    pub(super) fn claim(&mut self, key: &Key, number: u64) -> Result<(), RecvError> {
+        self.place(key, number)?;
+        self.leave(key);
+        let here = self.receive(key);
+        self.after.dropped.extend(here);
+        Ok(())
+    }
+
+    /// Gives a place up. What is here stays.
+    pub(super) fn withdraw(&mut self, key: &Key, number: u64) {
+        let Ok(slot) = self.place(key, number) else {
+            return;
+        };
+        let empty = matches!(slot.stage, Stage::Empty);
+        self.leave(key);
+        if empty {
+            self.forget(key);
+        }
+    }
+
+    /// Whoever was lent the value has it. A confirmation of what was not lent changes nothing.
+    pub(super) fn confirm(&mut self, key: &Key) {
+        let slots = self.steps.get_mut(&key.step());
+        let Some(slot) = slots.and_then(|slots| slots.get_mut(key)) else {
+            return;
+        };
+        if !matches!(slot.stage, Stage::Here { lent: true, .. }) {
+            return;
+        }
+        // Whoever has asked meanwhile hears that it came too late.
+        if let Some(place) = &mut slot.place {
+            self.after.wakes.extend(place.wake.take());
+        }
+        let here = self.receive(key);
+        self.after.dropped.extend(here);
+    }
+
+    /// A step is over: its values are dropped, whoever waits in it is told, and so is whoever comes later.
+    pub(super) fn finish(&mut self, step: u64) {
+        self.finished.insert(step);
+        if let Some(slots) = self.steps.remove(&step) {
+            for (_, slot) in slots {
+                self.end(slot, &SendError::Finished { step });
+            }
+        }
+        self.admit();
+    }
+
+    /// Everything is over. Only the first reason counts.
+    pub(super) fn abort(&mut self, aborted: &Aborted) {
+        if self.aborted.is_some() {
+            return;
+        }
+        self.aborted = Some(aborted.clone());
+        for (_, slots) in std::mem::take(&mut self.steps) {
+            for (_, slot) in slots {
+                self.end(slot, &SendError::Aborted(aborted.clone()));
+            }
+        }
+        self.received = VecDeque::new();
+    }
+
+    fn is_open(&self, step: u64) -> Result<(), RecvError> {
+        if let Some(aborted) = &self.aborted {
+            return Err(aborted.clone().into());
+        }
+        if self.finished.contains(step) {
+            return Err(RecvError::Finished { step });
+        }
+        Ok(())
+    }
+}

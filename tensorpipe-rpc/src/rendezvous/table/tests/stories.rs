@@ -1,0 +1,334 @@
+//! Told step by step.
+
+use std::collections::HashMap;
+use std::task::Poll;
+
+use super::super::{Give, Table};
+use super::{key, table, value};
+use crate::rendezvous::limits::REMEMBERED;
+use crate::rendezvous::{Aborted, Key, RecvError, SendError, Stats};
+
+/// The bytes of the value that is given, or why there is none; `None`: not yet.
+fn poll(
+    table: &mut Table<u32>,
+    key: &Key,
+    place: u64,
+    wake: u32,
+) -> Option<Result<u64, RecvError>> {
+    match table.poll(key, place, || wake) {
+        Poll::Ready(given) => Some(given.map(|value| value.byte_len())),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn a_value_may_be_sent_before_or_after_it_is_asked_for() {
+    let mut table = table(100, 10);
+    let (first, second) = (key(1, 0), key(2, 0));
+    table.send(&first, value(7)).unwrap();
+    assert_eq!((table.stats().bytes, table.stats().values), (7, 1));
+    let place = table.recv(&first, Give::Take).unwrap();
+    assert_eq!(poll(&mut table, &first, place, 1).unwrap().unwrap(), 7);
+
+    let place = table.recv(&second, Give::Take).unwrap();
+    assert!(poll(&mut table, &second, place, 2).is_none());
+    assert!(table.after().wakes.is_empty());
+    table.send(&second, value(8)).unwrap();
+    assert_eq!(table.after().wakes, [2]);
+    assert_eq!(poll(&mut table, &second, place, 3).unwrap().unwrap(), 8);
+    assert_eq!(table.stats(), Stats::default());
+}
+
+#[test]
+fn a_key_has_one_value_and_one_receiver() {
+    let mut table = table(100, 10);
+    let key = key(1, 0);
+    let place = table.recv(&key, Give::Take).unwrap();
+    assert!(matches!(
+        table.recv(&key, Give::Take),
+        Err(RecvError::Awaited(_))
+    ));
+    table.send(&key, value(1)).unwrap();
+    assert!(matches!(
+        table.send(&key, value(1)),
+        Err(SendError::Twice(_))
+    ));
+    assert!(matches!(
+        table.recv(&key, Give::Take),
+        Err(RecvError::Awaited(_))
+    ));
+    poll(&mut table, &key, place, 1).unwrap().unwrap();
+    // Behind the receiver, too.
+    assert!(matches!(
+        table.send(&key, value(1)),
+        Err(SendError::Twice(_))
+    ));
+    assert!(matches!(
+        table.park(&key, value(1)),
+        Err(SendError::Twice(_))
+    ));
+    assert!(matches!(
+        table.recv(&key, Give::Take),
+        Err(RecvError::Received(_))
+    ));
+}
+
+#[test]
+fn whoever_gives_its_place_up_takes_nothing_away() {
+    let mut table = table(100, 10);
+    let key = key(1, 0);
+    let place = table.recv(&key, Give::Take).unwrap();
+    table.withdraw(&key, place);
+    assert_eq!(table.stats(), Stats::default());
+    assert!(table.steps.is_empty(), "nothing is left of it");
+    // Between its arrival and the look at it.
+    let place = table.recv(&key, Give::Take).unwrap();
+    table.send(&key, value(9)).unwrap();
+    table.withdraw(&key, place);
+    let place = table.recv(&key, Give::Take).unwrap();
+    assert_eq!(poll(&mut table, &key, place, 1).unwrap().unwrap(), 9);
+}
+
+#[test]
+fn what_is_lent_leaves_when_that_is_confirmed() {
+    let mut table = table(10, 10);
+    let key = key(1, 0);
+    table.send(&key, value(10)).unwrap();
+    table.confirm(&key);
+    assert_eq!(table.stats().bytes, 10, "it was not lent yet");
+    for _ in 0..2 {
+        // The second one in the place of a first that never said that it has it.
+        let place = table.recv(&key, Give::Lend).unwrap();
+        let lent = table.poll(&key, place, || 1);
+        assert!(matches!(lent, Poll::Ready(Ok(_))));
+        assert_eq!(table.stats().bytes, 10, "it counts while it is on its way");
+    }
+    let late = table.recv(&key, Give::Lend).unwrap();
+    table.confirm(&key);
+    assert_eq!((table.stats().bytes, table.stats().values), (0, 0));
+    assert!(matches!(
+        poll(&mut table, &key, late, 2),
+        Some(Err(RecvError::Received(_)))
+    ));
+    assert!(matches!(
+        table.recv(&key, Give::Take),
+        Err(RecvError::Received(_))
+    ));
+    assert_eq!(table.stats(), Stats::default());
+}
+
+#[test]
+fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
+    let mut table = table(10, 10);
+    let key = key(1, 0);
+    let first = table.recv(&key, Give::Lend).unwrap();
+    assert!(poll(&mut table, &key, first, 1).is_none());
+    let second = table.recv(&key, Give::Lend).unwrap();
+    assert_eq!(table.after().wakes, [1]);
+    assert!(matches!(
+        poll(&mut table, &key, first, 1),
+        Some(Err(RecvError::Awaited(_)))
+    ));
+    // Whoever had the place before gives up nothing of another one's.
+    table.withdraw(&key, first);
+    assert!(poll(&mut table, &key, second, 2).is_none());
+    table.send(&key, value(3)).unwrap();
+    assert_eq!(table.after().wakes, [2]);
+    assert_eq!(poll(&mut table, &key, second, 2).unwrap().unwrap(), 3);
+    // Whoever took the place may be gone by the time that this is seen.
+    let other = super::key(3, 0);
+    let first = table.recv(&other, Give::Lend).unwrap();
+    let second = table.recv(&other, Give::Lend).unwrap();
+    table.withdraw(&other, second);
+    assert!(matches!(
+        poll(&mut table, &other, first, 1),
+        Some(Err(RecvError::Awaited(_)))
+    ));
+    // A receiver of this process yields to nobody.
+    let own = super::key(2, 0);
+    table.recv(&own, Give::Take).unwrap();
+    assert!(matches!(
+        table.recv(&own, Give::Lend),
+        Err(RecvError::Awaited(_))
+    ));
+}
+
+#[test]
+fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
+    let mut table = table(10, 10);
+    let keys: Vec<_> = (0..5).map(|i| key(i, 0)).collect();
+    table.send(&keys[0], value(6)).unwrap();
+    let Err(SendError::Full {
+        held,
+        values,
+        bytes,
+    }) = table.send(&keys[1], value(5))
+    else {
+        panic!("11 bytes are held");
+    };
+    assert_eq!((held, values, bytes), (6, 1, 5));
+    let large = table.park(&keys[1], value(5)).unwrap().unwrap();
+    // There is room for it, and somebody stands before it.
+    assert!(matches!(
+        table.send(&keys[2], value(1)),
+        Err(SendError::Full { .. })
+    ));
+    let small = table.park(&keys[2], value(1)).unwrap().unwrap();
+    assert!(table.poll_parked(large, || 1).is_pending());
+    assert!(table.poll_parked(small, || 2).is_pending());
+    assert_eq!(table.stats().blocked, 2);
+
+    let place = table.recv(&keys[0], Give::Take).unwrap();
+    poll(&mut table, &keys[0], place, 3).unwrap().unwrap();
+    assert_eq!(table.after().wakes, [1, 2]);
+    assert!(matches!(
+        table.poll_parked(large, || 1),
+        Poll::Ready(Ok(()))
+    ));
+    assert!(matches!(
+        table.poll_parked(small, || 2),
+        Poll::Ready(Ok(()))
+    ));
+    assert_eq!((table.stats().bytes, table.stats().blocked), (6, 0));
+}
+
+#[test]
+fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
+    let mut table = table(10, 1);
+    table.send(&key(0, 0), value(10)).unwrap();
+    // Asked for before it is sent.
+    let asked = key(1, 0);
+    let place = table.recv(&asked, Give::Take).unwrap();
+    table.send(&asked, value(50)).unwrap();
+    assert_eq!(poll(&mut table, &asked, place, 1).unwrap().unwrap(), 50);
+    // And while its sender waits for room, behind another one.
+    let first = table.park(&key(2, 0), value(1)).unwrap().unwrap();
+    let second = table.park(&key(3, 0), value(50)).unwrap().unwrap();
+    assert!(table.poll_parked(first, || 1).is_pending());
+    assert!(table.poll_parked(second, || 2).is_pending());
+    let place = table.recv(&key(3, 0), Give::Take).unwrap();
+    assert_eq!(table.after().wakes, [2]);
+    assert!(matches!(
+        table.poll_parked(second, || 2),
+        Poll::Ready(Ok(()))
+    ));
+    assert_eq!(poll(&mut table, &key(3, 0), place, 3).unwrap().unwrap(), 50);
+    assert!(table.poll_parked(first, || 1).is_pending());
+}
+
+#[test]
+fn what_is_larger_than_all_the_room_holds_nobody_up() {
+    let mut table = table(10, 10);
+    let huge = table.park(&key(0, 0), value(11)).unwrap().unwrap();
+    table.send(&key(1, 0), value(10)).unwrap();
+    assert!(table.poll_parked(huge, || 1).is_pending());
+    let place = table.recv(&key(0, 0), Give::Take).unwrap();
+    assert_eq!(poll(&mut table, &key(0, 0), place, 2).unwrap().unwrap(), 11);
+}
+
+#[test]
+fn a_send_that_waits_no_more_leaves_nothing_and_lets_others_in() {
+    let mut table = table(10, 10);
+    table.send(&key(0, 0), value(5)).unwrap();
+    let large = table.park(&key(1, 0), value(6)).unwrap().unwrap();
+    let small = table.park(&key(2, 0), value(5)).unwrap().unwrap();
+    assert!(table.poll_parked(small, || 1).is_pending());
+    assert!(table.unpark(large).is_none(), "it was not let in");
+    assert_eq!(table.after().wakes, [1]);
+    assert!(matches!(table.unpark(small), Some(Ok(()))), "it was");
+    assert_eq!((table.stats().bytes, table.stats().blocked), (10, 0));
+    // The key is free again.
+    let again = table.park(&key(1, 0), value(6)).unwrap();
+    assert!(again.is_some());
+}
+
+#[test]
+fn a_finished_step_is_swept() {
+    let mut table = table(10, 10);
+    table.send(&key(0, 7), value(5)).unwrap();
+    table.send(&key(0, 8), value(4)).unwrap();
+    let waits = table.recv(&key(1, 7), Give::Take).unwrap();
+    assert!(poll(&mut table, &key(1, 7), waits, 1).is_none());
+    let blocked = table.park(&key(2, 7), value(5)).unwrap().unwrap();
+    let other = table.park(&key(2, 8), value(5)).unwrap().unwrap();
+    assert!(table.poll_parked(blocked, || 2).is_pending());
+    assert!(table.poll_parked(other, || 3).is_pending());
+    table.finish(7);
+    let mut wakes = table.after().wakes;
+    wakes.sort_unstable();
+    assert_eq!(wakes, [1, 2, 3], "there is room now");
+    assert!(matches!(
+        poll(&mut table, &key(1, 7), waits, 1),
+        Some(Err(RecvError::Finished { step: 7 }))
+    ));
+    assert!(matches!(
+        table.poll_parked(blocked, || 2),
+        Poll::Ready(Err(SendError::Finished { step: 7 }))
+    ));
+    assert!(matches!(
+        table.poll_parked(other, || 3),
+        Poll::Ready(Ok(()))
+    ));
+    // Whoever is late hears it.
+    assert!(matches!(
+        table.send(&key(3, 7), value(1)),
+        Err(SendError::Finished { step: 7 })
+    ));
+    assert!(matches!(
+        table.recv(&key(0, 7), Give::Take),
+        Err(RecvError::Finished { step: 7 })
+    ));
+    assert_eq!((table.stats().bytes, table.stats().values), (9, 2));
+}
+
+#[test]
+fn an_abort_reaches_everybody_and_stays() {
+    let mut table = table(10, 10);
+    table.send(&key(0, 0), value(10)).unwrap();
+    let waits = table.recv(&key(1, 0), Give::Take).unwrap();
+    assert!(poll(&mut table, &key(1, 0), waits, 1).is_none());
+    let blocked = table.park(&key(2, 3), value(5)).unwrap().unwrap();
+    assert!(table.poll_parked(blocked, || 2).is_pending());
+    let why = |reason: &str| Aborted {
+        by: "a".into(),
+        reason: reason.into(),
+    };
+    table.abort(&why("the disk is full"));
+    table.abort(&why("nobody hears this"));
+    let mut wakes = table.after().wakes;
+    wakes.sort_unstable();
+    assert_eq!(wakes, [1, 2]);
+    let said = |error: &dyn std::fmt::Display| {
+        assert_eq!(
+            error.to_string(),
+            "the rendezvous of `a` was aborted: the disk is full"
+        );
+    };
+    said(&poll(&mut table, &key(1, 0), waits, 1).unwrap().unwrap_err());
+    let Poll::Ready(Err(error)) = table.poll_parked(blocked, || 2) else {
+        panic!("it waits for ever");
+    };
+    said(&error);
+    said(&table.recv(&key(0, 0), Give::Take).unwrap_err());
+    said(&table.send(&key(5, 5), value(1)).unwrap_err());
+    said(&table.park(&key(5, 5), value(1)).unwrap_err());
+    assert_eq!(table.stats(), Stats::default());
+}
+
+#[test]
+fn what_was_received_is_remembered_up_to_a_bound() {
+    let mut table = table(10, 10);
+    for i in 0..REMEMBERED as u64 + 5 {
+        table.send(&key(i, i / 100), value(1)).unwrap();
+        let place = table.recv(&key(i, i / 100), Give::Take).unwrap();
+        poll(&mut table, &key(i, i / 100), place, 1)
+            .unwrap()
+            .unwrap();
+    }
+    let known: usize = table.steps.values().map(HashMap::len).sum();
+    assert_eq!((known, table.received.len()), (REMEMBERED, REMEMBERED));
+    assert!(matches!(
+        table.send(&key(5, 0), value(1)),
+        Err(SendError::Twice(_))
+    ));
+}

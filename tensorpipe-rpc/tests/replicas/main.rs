@@ -1,0 +1,12 @@
+//! Clients that survive their servers: inside one process, where each server's runs are counted and each link can be cut.
+#![allow(missing_docs, reason = "a test")]
+
+mod chaos;
+mod connecting;
+mod ends;
+mod lab;
+mod moving;
+mod proxy;
+mod references;
+mod streams;
+mod suitable;

@@ -1,0 +1,55 @@
+//! A reference is to a value of one server: calls that are given it go there, whoever's turn it is.
+
+use tensorpipe_rpc::ReplicaState;
+
+use super::lab::{Ledger, client_of, replicas_of, sites, soon, states, until};
+
+#[tokio::test]
+async fn calls_with_references_go_to_their_owner() {
+    let ledger = Ledger::default();
+    let sites = sites(3, &ledger).await;
+    let (client, _replicas) = client_of(replicas_of(&sites)).await;
+    let mut owners = Vec::new();
+    for id in 0..6 {
+        let stays = soon(client.stays(id)).await.unwrap();
+        let owner = soon(stays.fetch()).await.unwrap();
+        owners.push(owner);
+        for _ in 0..4 {
+            let both = soon(client.both(id, &stays)).await.unwrap();
+            assert_eq!(both, (owner, owner));
+        }
+        // Before it is there.
+        let promised = client.stays(id);
+        let both = soon(client.both(id, &promised)).await.unwrap();
+        assert_eq!(both.0, both.1);
+        // The next one's turn.
+        soon(client.who(100 + id)).await.unwrap();
+        let several = soon(client.several(id)).await.unwrap();
+        let both = soon(client.both(id, &several[1])).await.unwrap();
+        assert_eq!(both.0, both.1);
+    }
+    assert!((0..3).all(|name| owners.contains(&name)), "{owners:?}");
+    let exported = || {
+        let servers = sites.iter().filter_map(|site| site.server.as_ref());
+        servers.map(|server| server.references()).sum::<usize>()
+    };
+    until(|| exported() == 0).await;
+}
+
+#[tokio::test]
+async fn a_reference_dies_with_its_owner() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let (client, replicas) = client_of(replicas_of(&sites)).await;
+    let stays = soon(client.stays(1)).await.unwrap();
+    let owner = soon(stays.fetch()).await.unwrap() as usize;
+    sites[owner].proxy.cut();
+    until(|| states(&replicas)[owner] != ReplicaState::Live).await;
+    let error = soon(client.both(2, &stays)).await.unwrap_err();
+    assert!(!error.may_have_run(), "{error:?}");
+    assert_eq!(ledger.runs(2), 0);
+    // Another one is made elsewhere.
+    let again = soon(client.stays(3)).await.unwrap();
+    let other = 1 - owner as u64;
+    assert_eq!(soon(client.both(4, &again)).await.unwrap(), (other, other));
+}

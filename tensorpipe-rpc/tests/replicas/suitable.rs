@@ -1,0 +1,132 @@
+//! Servers that are there, and have another definition of the service or none.
+
+use tensorpipe_rpc::{ConnectError, Connection, ReplicaState, tensor_service};
+
+use super::lab::{Ledger, WorkClient, client_of, replicas_of, sites, soon, states, tcp, until};
+
+mod other {
+    use super::*;
+
+    /// Another definition.
+    #[tensor_service]
+    pub(super) trait Work {
+        async fn who(&self, id: String) -> u64;
+    }
+
+    /// One from before most methods.
+    pub(super) mod older {
+        use super::*;
+
+        #[tensor_service]
+        pub(crate) trait Work {
+            #[rpc(idempotent)]
+            async fn second(&self, id: u64) -> u32;
+        }
+    }
+}
+
+struct Stranger;
+
+impl other::Work for Stranger {
+    async fn who(&self, _: String) -> u64 {
+        99
+    }
+}
+
+impl other::older::Work for Stranger {
+    async fn second(&self, _: u64) -> u32 {
+        99
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_another_definition_gets_no_calls_and_its_successor_does() {
+    let ledger = Ledger::default();
+    let mut sites = sites(2, &ledger).await;
+    // The first site is served by a stranger.
+    soon(sites[0].server.take().unwrap().shutdown()).await;
+    let stranger = sites[0].serve(other::WorkService::new(Stranger)).await;
+    let replicas = replicas_of(&sites).connect().await.unwrap();
+    let client = WorkClient::on(&replicas).await.unwrap();
+    until(|| states(&replicas) == [ReplicaState::Unsuitable, ReplicaState::Live]).await;
+    let status = replicas.status();
+    let reason = status[0].last_error.as_ref().unwrap();
+    assert!(matches!(reason, ConnectError::Mismatch(_)), "{reason:?}");
+    assert!(reason.to_string().contains("who"), "{reason}");
+    for id in 0..20 {
+        assert_eq!(soon(client.who(id)).await.unwrap(), 1);
+    }
+
+    // Another client, of what the stranger has.
+    let strange = other::WorkClient::on(&replicas).await.unwrap();
+    assert_eq!(soon(strange.who("x")).await.unwrap(), 99);
+    until(|| states(&replicas) == [ReplicaState::Live; 2]).await;
+    drop(strange);
+
+    soon(stranger.shutdown()).await;
+    sites[0].replace(0, &ledger).await;
+    let both = async {
+        let mut id = 100;
+        while soon(client.who(id)).await.unwrap() != 0 {
+            id += 1;
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    soon(both).await;
+}
+
+#[tokio::test]
+async fn where_no_server_fits_a_client_hears_why() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let replicas = replicas_of(&sites).connect().await.unwrap();
+    let error = soon(other::WorkClient::on(&replicas)).await.unwrap_err();
+    let ConnectError::Unavailable(each) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(each.len(), 2);
+    for one in each.iter() {
+        assert!(
+            matches!(one.error, Some(ConnectError::Mismatch(_))),
+            "{one:?}"
+        );
+    }
+    // The others are not disturbed.
+    let client = WorkClient::on(&replicas).await.unwrap();
+    soon(client.who(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_method_that_one_server_lacks_is_called_on_another() {
+    let ledger = Ledger::default();
+    let mut sites = sites(2, &ledger).await;
+    soon(sites[0].server.take().unwrap().shutdown()).await;
+    let older = other::older::WorkService::new(Stranger);
+    let _older = sites[0].serve(older).await;
+    let (client, _replicas) = client_of(replicas_of(&sites)).await;
+    for id in 0..10 {
+        assert_eq!(soon(client.add(id, 0)).await.unwrap(), 1);
+        assert_eq!(ledger.runs(id), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_one_connection_is_as_before() {
+    let ledger = Ledger::default();
+    let sites = sites(1, &ledger).await;
+    let connection = Connection::connect_with(&tcp(), &sites[0].proxy.url)
+        .await
+        .unwrap();
+    let by_reference = &connection;
+    let client = WorkClient::on(&by_reference).await.unwrap();
+    assert_eq!(soon(client.who(1)).await.unwrap(), 0);
+    let call = tokio::spawn(client.second(2));
+    until(|| ledger.runs(2) == 1).await;
+    sites[0].proxy.cut();
+    let error = soon(call).await.unwrap().unwrap_err();
+    assert!(
+        error.may_have_run(),
+        "idempotent or not, it is not made again: {error:?}"
+    );
+    assert_eq!(ledger.runs(2), 1);
+}

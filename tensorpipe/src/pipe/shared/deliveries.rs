@@ -1,0 +1,108 @@
+//! What waits for the handler, in order.
+//!
+//! A handler that takes long stops nobody else from reading, and credit bounds only what the peer does not take back: the
+//! message and its RESET both wait, and the credit is free again. So from [`MANY`] or [`MUCH`] on nothing more is read, until
+//! the handler has got half of it.
+
+use std::collections::VecDeque;
+
+use crate::pipe::handler::Delivery;
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
+
+const MANY: usize = 4096;
+
+/// In bytes of messages and reasons.
+const MUCH: usize = 16 << 20;
+
+#[derive(Default)]
+pub(in crate::pipe) struct Deliveries {
+    queue: VecDeque<Delivery>,
+    bytes: usize,
+    waiting: Arc<Waiting>,
+}
+
+/// How many there are, for whoever does not hold the lock.
+#[derive(Debug, Default)]
+pub(in crate::pipe) struct Waiting {
+    count: AtomicUsize,
+    too_much: AtomicBool,
+}
+
+impl Waiting {
+    pub(in crate::pipe) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Whether so much waits that no more is to be read.
+    pub(in crate::pipe) fn is_too_much(&self) -> bool {
+        self.too_much.load(Ordering::SeqCst)
+    }
+}
+
+impl Deliveries {
+    pub(in crate::pipe) fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
+    }
+
+    pub(super) fn push(&mut self, delivery: Delivery) {
+        self.bytes += delivery.weight();
+        self.queue.push_back(delivery);
+        self.recount();
+        if self.queue.len() >= MANY || self.bytes >= MUCH {
+            self.waiting.too_much.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Delivery> {
+        let delivery = self.queue.pop_front()?;
+        self.bytes -= delivery.weight();
+        self.recount();
+        let half = self.queue.len() <= MANY / 2 && self.bytes <= MUCH / 2;
+        if half && self.waiting.is_too_much() {
+            self.waiting.too_much.store(false, Ordering::SeqCst);
+        }
+        Some(delivery)
+    }
+
+    fn recount(&self) {
+        self.waiting.count.store(self.queue.len(), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ResetCode;
+
+    fn fill(deliveries: &mut Deliveries, reason: usize) -> usize {
+        let mut pushed = 0;
+        while !deliveries.waiting.is_too_much() {
+            let reason = "x".repeat(reason);
+            deliveries.push(Delivery::Reset(0, ResetCode::Cancelled, reason));
+            pushed += 1;
+        }
+        pushed
+    }
+
+    #[test]
+    fn many_are_too_much_until_half_of_them_are_gone() {
+        let mut deliveries = Deliveries::default();
+        assert_eq!(fill(&mut deliveries, 0), MANY);
+        while deliveries.waiting.is_too_much() {
+            deliveries.pop().unwrap();
+        }
+        assert_eq!(deliveries.waiting.count(), MANY / 2);
+    }
+
+    #[test]
+    fn a_few_large_ones_are_too_much_until_half_of_their_bytes_are_gone() {
+        let mut deliveries = Deliveries::default();
+        assert_eq!(fill(&mut deliveries, 1 << 20), 16);
+        while deliveries.waiting.is_too_much() {
+            deliveries.pop().unwrap();
+        }
+        assert_eq!(deliveries.waiting.count(), 8);
+        while deliveries.pop().is_some() {}
+        assert_eq!(deliveries.bytes, 0);
+    }
+}

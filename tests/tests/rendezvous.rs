@@ -1,0 +1,22 @@
+//! A rendezvous of two and three processes: values cross by name, and whoever dies, is late, gives up, or makes too much takes
+//! nothing from the others but time.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "rendezvous/bounds.rs"]
+mod bounds;
+#[path = "rendezvous/gone.rs"]
+mod gone;
+#[path = "rendezvous/passing.rs"]
+mod passing;
+#[path = "rendezvous/scene.rs"]
+mod scene;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("stage") => scene::play(),
+        Some(other) => panic!("no role {other}"),
+    }
+}

@@ -1,0 +1,20 @@
+//! Clients of several server processes, which die, stop, drain, are overloaded, or are not what they seem: calls move where
+//! that is safe, and end with the truth where it is not.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "replicas/deaths.rs"]
+mod deaths;
+#[path = "replicas/scene.rs"]
+mod scene;
+#[path = "replicas/unwilling.rs"]
+mod unwilling;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("server") => scene::play(),
+        Some(other) => panic!("no role {other}"),
+    }
+}

@@ -1,0 +1,126 @@
+//! References to values of another process, which either of them may leave.
+
+use std::time::Duration;
+
+use tensorpipe_rpc::{CallError, Remote};
+use tensorpipe_tests::{Child, alone, eventually, runtime, say, soon};
+
+use super::works::{Part, client, here, numbered, parent};
+
+#[test]
+fn a_value_stays_in_its_process_and_is_used_there() {
+    alone(async || {
+        let child = Child::start("server", &[]);
+        let (client, _) = client(&child.hear("url")).await;
+        // All of it leaves at once; nothing of the middle comes here.
+        let (one, two) = (client.part(1), client.late_part(2, 50));
+        let three = client.join(&one, &two);
+        let six = client.join(&three, &three);
+        assert_eq!(soon("the chain", client.size(&six)).await.unwrap(), 6);
+        let six = six.await.unwrap();
+        assert_eq!(client.under_way().await.unwrap(), 4);
+        drop((one, two, three, six));
+        let quiet = async { while client.under_way().await.unwrap() > 0 {} };
+        soon("nothing is left", quiet).await;
+        // A tensor is fetched when it is wanted.
+        let sent = numbered(5 << 20, 7);
+        let kept = client.keep(&sent).await.unwrap();
+        let fetched = soon("a copy", kept.fetch()).await.unwrap();
+        assert!(fetched.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+    });
+}
+
+#[test]
+fn an_owner_that_dies_gives_its_holders_an_error() {
+    alone(async || {
+        let mut child = Child::start("server", &[]);
+        let (client, _) = client(&child.hear("url")).await;
+        let kept = client.keep(&numbered(100, 1)).await.unwrap();
+        let waits = client.late_part(1, 60_000);
+        let next = client.join(&waits, &waits);
+        child.kill();
+        for error in [
+            soon("an error", kept.fetch()).await.unwrap_err(),
+            soon("an error", next).await.unwrap_err(),
+        ] {
+            assert!(matches!(error, CallError::Connection { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_deadline_or_a_cancel_ends_what_waits_for_a_reference() {
+    alone(async || {
+        let child = Child::start("server", &[]);
+        let (client, _) = client(&child.hear("url")).await;
+        let hurried = client.with_deadline(Duration::from_millis(200));
+        let late = client.late_part(1, 60_000);
+        let error = soon("an error", hurried.join(&late, &late)).await;
+        assert!(
+            matches!(error, Err(CallError::Deadline { .. })),
+            "{error:?}"
+        );
+        drop(late);
+        let quiet = async { while client.under_way().await.unwrap() > 0 {} };
+        soon("nothing is left", quiet).await;
+    });
+}
+
+/// References that all holders together take.
+const IN_ALL: usize = 100_000;
+
+/// The role of a process that takes references, lets go of some, and is killed.
+pub(crate) fn hold() {
+    runtime().block_on(async {
+        let (client, _) = client(&parent()).await;
+        let mut held: Vec<Remote<Part>> = Vec::new();
+        for round in 0u64.. {
+            let more = client.parts(97).await.unwrap();
+            held.extend(more);
+            // Some are given to calls, some are results that nobody awaits, some are dropped.
+            let joined = client.join(&held[0], &held[held.len() / 2]);
+            drop(client.join(&joined, &joined));
+            if round % 3 == 0 {
+                drop(joined);
+            } else {
+                held.push(joined.await.unwrap());
+            }
+            let keep = held.len() * 2 / 3;
+            held.drain(..held.len() - keep);
+            if round == 5 {
+                say("holds", held.len());
+            }
+        }
+    });
+}
+
+#[test]
+fn of_a_hundred_thousand_references_none_is_left_however_their_holders_end() {
+    alone(async || {
+        let (server, hall) = here().await;
+        let url = server.url().to_string();
+        let made = || hall.made.load(std::sync::atomic::Ordering::SeqCst);
+        let mut killed = 0;
+        while made() < IN_ALL {
+            let mut children: Vec<_> = (0..2)
+                .map(|_| Child::start("holder", &[("URL", &url)]))
+                .collect();
+            for (i, child) in children.iter_mut().enumerate() {
+                child.hear("holds");
+                assert!(server.references() > 0);
+                // At no particular moment.
+                let before = made();
+                let further = IN_ALL / 12 * (i + 1) + killed * 137 % 500;
+                eventually("more references", || made() >= before + further).await;
+                child.kill();
+                killed += 1;
+            }
+        }
+        eventually("all parts are gone", || hall.under_way() == 0).await;
+        eventually("all pipes are gone", || server.pipes().is_empty()).await;
+        assert_eq!(server.references(), 0);
+        assert_eq!(server.calls_under_way(), 0);
+        println!("{} references, {killed} holders killed", made());
+        assert_eq!(server.shutdown().await, 0);
+    });
+}
