@@ -290,10 +290,9 @@ pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
 pub(crate) type Scoped = Pin<Box<dyn Future<Output = crate::codec::Reply> + Send>>;
 
 pub(crate) fn scoped(context: CallContext, handler: crate::service::HandlerFuture) -> Scoped {
-    let whole = context.inner.seen.is_some().then(|| context.clone());
-    let handler = Box::pin(CURRENT.scope(context, handler));
-    match whole {
-        None => handler,
-        Some(context) => watched(context, handler),
+    if context.inner.seen.is_none() {
+        return Box::pin(CURRENT.scope(context, handler));
     }
+    let watching = context.clone();
+    watched(watching, Box::pin(CURRENT.scope(context, handler)))
 }

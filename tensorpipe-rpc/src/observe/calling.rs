@@ -31,25 +31,36 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
+    /// A call that is about to be made: see `begin`. Where nobody wants to know, this is all there is to it.
+    #[inline]
+    pub(crate) fn of(
+        asked: bool,
+        name: (&'static str, &'static Method),
+        place: (u64, &Pipe),
+        around: TraceContext,
+    ) -> (Option<Arc<Self>>, TraceContext) {
+        match asked || metrics::ON || spans::are_wanted() {
+            true => Self::begin(asked, name, place, around),
+            false => (None, around),
+        }
+    }
+
     /// A call that is about to be made, within `around`: its note, if somebody wants to know, and the trace that it is sent
     /// with.
-    pub(crate) fn of(
+    #[cold]
+    fn begin(
         asked: bool,
         (service, method): (&'static str, &'static Method),
         (call, pipe): (u64, &Pipe),
         around: TraceContext,
     ) -> (Option<Arc<Self>>, TraceContext) {
-        let spans = spans::are_wanted();
-        if !asked && !spans && !metrics::ON {
-            return (None, around);
-        }
         let named = Named {
             service,
             method,
             call,
             peer: pipe.peer_name(),
         };
-        let (span, trace) = match spans {
+        let (span, trace) = match spans::are_wanted() {
             true => named.calling(around),
             false => (Span::none(), around),
         };

@@ -44,6 +44,7 @@ struct SoFar {
 
 impl Seen {
     /// A call that is admitted, if somebody wants to know.
+    #[inline]
     pub(crate) fn of(
         header: &Header,
         service: &'static str,
@@ -51,22 +52,30 @@ impl Seen {
         peer: &str,
         arrived: Instant,
     ) -> Option<Box<Self>> {
+        let wanted = header.flags & STATS != 0 || metrics::ON || spans::are_wanted();
+        wanted.then(|| Self::begin(header, service, method, peer, arrived))
+    }
+
+    #[cold]
+    fn begin(
+        header: &Header,
+        service: &'static str,
+        method: &'static Method,
+        peer: &str,
+        arrived: Instant,
+    ) -> Box<Self> {
         let asked = header.flags & STATS != 0;
-        let spans = spans::are_wanted();
-        if !asked && !spans && !metrics::ON {
-            return None;
-        }
         let named = Named {
             service,
             method,
             call: header.call,
             peer,
         };
-        let (span, around) = match spans {
+        let (span, around) = match spans::are_wanted() {
             true => named.handling(header.trace),
             false => (Span::none(), header.trace),
         };
-        Some(Box::new(Self {
+        Box::new(Self {
             service,
             method: method.name,
             asked,
@@ -74,7 +83,7 @@ impl Seen {
             around,
             arrived,
             so_far: Mutex::default(),
-        }))
+        })
     }
 
     /// All of its message is here, and came like this.

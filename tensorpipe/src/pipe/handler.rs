@@ -50,7 +50,8 @@ pub trait Handler: Send + Sync + 'static {
 /// One call of the handler.
 pub(super) enum Delivery {
     Incoming(Box<Arrival>),
-    Message(u64, Result<Message, Error>, MessageStats),
+    /// Boxed: the others are small, and most messages are whole when they come.
+    Message(Box<(u64, Result<Message, Error>, MessageStats)>),
     Reset(u64, ResetCode, String),
     Refused(u64, ResetCode, String),
     GoingAway(u64, String),
@@ -72,7 +73,10 @@ impl Delivery {
     pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
         match self {
             Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
-            Self::Message(id, message, stats) => handler.message_with_stats(id, message, stats),
+            Self::Message(come) => {
+                let (id, message, stats) = *come;
+                handler.message_with_stats(id, message, stats);
+            }
             Self::Reset(id, code, reason) => handler.reset(id, code, &reason),
             Self::Refused(id, code, reason) => handler.refused(id, code, &reason),
             Self::GoingAway(next, reason) => handler.going_away(next, &reason),

@@ -173,7 +173,7 @@ impl Shared {
         } else if reading.is_pushed() {
             let stats = reading.stats;
             self.reads.remove(&message);
-            self.deliver(Delivery::Message(message, result, stats));
+            self.deliver(Delivery::Message(Box::new((message, result, stats))));
         } else {
             reading.finish(result);
             self.wake(Interest::Read(message), wakes);
