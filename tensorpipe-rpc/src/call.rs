@@ -14,6 +14,7 @@ use tensorpipe::Awaiting;
 use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::CallError;
+use crate::observe::CallStats;
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
@@ -176,6 +177,17 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
+    /// Its result, and what happened: for calls made through `with_stats` of a client; of others nothing is known, nor of those over [`Replicas`](crate::Replicas). Dropping the
+    /// future cancels the call.
+    pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
+        let noted = match &self.state {
+            State::Waiting(call) => call.slot.noted.clone(),
+            _ => None,
+        };
+        let result = self.await;
+        (result, noted.map(|noted| noted.stats()).unwrap_or_default())
+    }
+
     /// The reference that it will return.
     pub(crate) fn promise(&self) -> Result<Arc<Handle>, &'static str> {
         match &self.state {

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
+use crate::observe::{Seen, watched};
 use crate::remote::{Encoding, encoding};
 
 tokio::task_local! {
@@ -38,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) cancel: CancelState,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
+    /// Where somebody wants to know what becomes of it.
+    pub(crate) seen: Option<Box<Seen>>,
 }
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
@@ -58,6 +61,11 @@ impl Caller {
             runtime: pipe.runtime().clone(),
             engine: OnceLock::new(),
         }
+    }
+
+    /// The name that its context gave itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Says once which engine handles the calls.
@@ -88,6 +96,7 @@ impl CallContext {
         trace: TraceContext,
         caller: Arc<Caller>,
         streams: Option<Arc<CallStreams>>,
+        seen: Option<Box<Seen>>,
     ) -> Self {
         let inner = Inner {
             call: call.into(),
@@ -96,6 +105,7 @@ impl CallContext {
             caller,
             cancel: CancelState::default(),
             streams,
+            seen,
         };
         Self {
             inner: Arc::new(inner),
@@ -130,9 +140,15 @@ impl CallContext {
         &self.inner.caller.route
     }
 
-    /// Where the call belongs among others.
+    /// Where the call belongs among others: as its caller says.
     pub fn trace(&self) -> TraceContext {
         self.inner.trace
+    }
+
+    /// What calls that its handler makes belong to.
+    pub(crate) fn around(&self) -> TraceContext {
+        let seen = self.inner.seen.as_ref();
+        seen.map_or(self.inner.trace, |seen| seen.around)
     }
 
     /// Warm memory for results. A caller on this machine reads a tensor of it ([`Pool::tensor`]) where it is, without a copy.
@@ -191,8 +207,8 @@ impl CallContext {
 impl CallContext {
     /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
     pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
-        let Inner { trace, caller, .. } = &*self.inner;
-        Self::new(None, deadline, *trace, caller.clone(), None)
+        let caller = self.inner.caller.clone();
+        Self::new(None, deadline, self.around(), caller, None, None)
     }
 
     /// The runtime of its connection.
@@ -274,5 +290,9 @@ pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
 pub(crate) type Scoped = Pin<Box<dyn Future<Output = crate::codec::Reply> + Send>>;
 
 pub(crate) fn scoped(context: CallContext, handler: crate::service::HandlerFuture) -> Scoped {
-    Box::pin(CURRENT.scope(context, handler))
+    if context.inner.seen.is_none() {
+        return Box::pin(CURRENT.scope(context, handler));
+    }
+    let watching = context.clone();
+    watched(watching, Box::pin(CURRENT.scope(context, handler)))
 }

@@ -5,7 +5,8 @@
 //!      0     1  kind
 //!      1     1  length of the header, so that a later version's fields can be skipped
 //!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows, 4 the body holds
-//!               references, 8 behind the body stands which calls this one waits for
+//!               references, 8 behind the body stands which calls this one waits for,
+//!               16 figures are asked for (kind call), or here (kinds value and service error)
 //!      3     1  failure code (kind failure), items in the message (kinds of items), which stream (kind credit), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -24,6 +25,8 @@ const TRACE: u8 = 2;
 pub(crate) const REFERENCES: u8 = 4;
 /// Flag: behind the body stands which calls this one waits for.
 pub(crate) const WAITS: u8 = 8;
+/// Flag: the caller wants figures; they stand behind the reply's header.
+pub(crate) const STATS: u8 = 16;
 
 const CALL_LEN: usize = 28;
 const TRACE_LEN: usize = 24;
@@ -323,7 +326,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// What reads the examples of WIRE.md.
 #[cfg(test)]
 #[path = "../../tensorpipe/src/wire_md.rs"]
-mod examples;
+pub(crate) mod examples;
 #[cfg(test)]
 mod wire_md;
 

@@ -79,6 +79,8 @@
 //! - **Batches.** Calls of many clients can be handled as one: [`batch`].
 //! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
 //!   there: [`remote`].
+//! - **What happened.** `client.with_stats().push("w", &value).stats().await` says where a call's time went and which bytes were
+//!   copied: [`CallStats`]. Spans of `tracing` belong together across processes, and there are metrics: [`observe`].
 //! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
 //!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
 //! - **Values by name.** [`rendezvous`]: tensors that one process sends and another receives, in any order, bounded; TensorFlow's
@@ -116,6 +118,8 @@
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
+//! - `metrics`: counters, gauges and histograms of calls, streams, references and pipes, through the facade `metrics`:
+//!   their names are in [`observe`].
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
 pub mod batch;
@@ -136,6 +140,7 @@ mod error;
 mod header;
 mod limits;
 mod lock;
+pub mod observe;
 pub mod remote;
 mod server;
 mod service;
@@ -157,6 +162,7 @@ pub use context::{CallContext, TraceContext};
 pub use error::{CallError, ConnectError, ReplicaError};
 pub use futures_util::Stream;
 pub use limits::ServerLimits;
+pub use observe::CallStats;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
 pub use service::Service;

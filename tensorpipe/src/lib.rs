@@ -124,8 +124,8 @@ pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{
-    Awaiting, Flush, Handler, Incoming, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto,
-    Write,
+    Awaiting, Flush, Handler, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError,
+    ReadInto, Write,
 };
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,

@@ -237,6 +237,12 @@ impl<'a> Client<'a> {
             #vis fn with_trace(&self, trace: #private::TraceContext) -> Self {
                 Self { handle: self.handle.with_trace(trace) }
             }
+
+            /// The same client; of calls made through it, `stats()` says what happened.
+            #[must_use]
+            #vis fn with_stats(&self) -> Self {
+                Self { handle: self.handle.with_stats() }
+            }
         }
     }
 

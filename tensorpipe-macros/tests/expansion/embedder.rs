@@ -126,6 +126,13 @@ impl EmbedderClient {
             handle: self.handle.with_trace(trace),
         }
     }
+    /// The same client; of calls made through it, `stats()` says what happened.
+    #[must_use]
+    pub fn with_stats(&self) -> Self {
+        Self {
+            handle: self.handle.with_stats(),
+        }
+    }
     /// What [`Embedder`] looks like: both sides compare it when they connect.
     pub const SCHEMA: &'static ::tensorpipe_rpc::__private::Schema = &::tensorpipe_rpc::__private::Schema {
         service: "Embedder",

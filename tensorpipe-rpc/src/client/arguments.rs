@@ -8,6 +8,7 @@ use crate::codec::{EncodeError, Encoded, Encoder};
 use crate::engine::{CallStreams, Engine, Kept, Outgoing};
 use crate::error::CallError;
 use crate::header::Header;
+use crate::observe::Noted;
 use crate::remote::{ANY, Encoding, encoding, put_references};
 use crate::schema::Method;
 
@@ -56,12 +57,20 @@ impl Arguments {
     }
 
     /// Sends them once.
-    pub(super) fn send(mut self, engine: &Arc<Engine>, service: u32) -> Result<Sent, CallError> {
+    pub(super) fn send(
+        mut self,
+        engine: &Arc<Engine>,
+        (service, name): (u32, &'static str),
+    ) -> Result<Sent, CallError> {
         let (deadline, trace) = self.terms;
         let id = engine.calls.next_id();
         let left = micros(deadline.map(|(_, after)| after));
+        let name = (name, self.method);
+        let (noted, trace) = Noted::of(false, name, (id, &engine.pipe), trace);
         let header = Header::call(id, service, self.method.id, left, trace).to_vec();
-        self.encoded.metadata[..self.header_len].copy_from_slice(&header);
+        // A trace that begins here makes it longer.
+        let header_len = header.len();
+        self.encoded.metadata.splice(..self.header_len, header);
         if self.refers() {
             put_references(&mut self.encoded.metadata, &self.met.waits)?;
         }
@@ -69,10 +78,11 @@ impl Arguments {
         let slot = engine.call(Outgoing {
             id,
             encoded: self.encoded,
-            header_len: self.header_len,
+            header_len,
             deadline,
             streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
             pins: self.met.pins,
+            noted,
         });
         Ok((engine.clone(), slot))
     }

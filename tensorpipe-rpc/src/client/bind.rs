@@ -35,6 +35,7 @@ pub(super) async fn bind(
         deadline,
         streams: None,
         pins: Vec::new(),
+        noted: None,
     });
     let pipe = engine.pipe.name().into();
     let body = match (Binding { engine, slot }).await {

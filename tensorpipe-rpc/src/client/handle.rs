@@ -16,7 +16,8 @@ use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
 use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
 use crate::error::{CallError, ConnectError};
-use crate::header::Header;
+use crate::header::{Header, STATS};
+use crate::observe::Noted;
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
@@ -30,6 +31,10 @@ pub struct ClientHandle {
     replicas: Option<Joined>,
     deadline: Duration,
     trace: TraceContext,
+    /// The service's name.
+    name: &'static str,
+    /// Whether its callers want figures.
+    stats: bool,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -78,6 +83,8 @@ impl ClientHandle {
             replicas,
             deadline: DEFAULT_DEADLINE,
             trace: TraceContext::default(),
+            name: schema.service,
+            stats: false,
         })
     }
 
@@ -98,6 +105,14 @@ impl ClientHandle {
     pub fn with_trace(&self, trace: TraceContext) -> Self {
         Self {
             trace,
+            ..self.clone()
+        }
+    }
+
+    /// The same client; of calls made through it [`Call::stats`] says what happened.
+    pub fn with_stats(&self) -> Self {
+        Self {
+            stats: true,
             ..self.clone()
         }
     }
@@ -167,17 +182,29 @@ impl ClientHandle {
         let engine = &self.connection.engine;
         let id = engine.calls.next_id();
         let left = micros(deadline.map(|(_, after)| after));
-        let header = Header::call(id, self.service, method.id, left, trace).to_vec();
+        let streams = method.streams;
+        let asked = self.stats && !streams.any();
+        let (noted, trace) = Noted::of(asked, (self.name, method), (id, &engine.pipe), trace);
+        let mut header = Header::call(id, self.service, method.id, left, trace);
+        if asked {
+            header.flags |= STATS;
+        }
+        let header = header.to_vec();
         let header_len = header.len();
         let mut encoder = Encoder::after(header);
         let here = Arc::as_ptr(engine).addr();
         let (encoded, met) = encoding(here, None, || encode(&mut encoder));
-        encoded.map_err(|error| CallError::Encode(error.in_method(method.name)))?;
+        if let Err(error) = encoded {
+            let error = CallError::Encode(error.in_method(method.name));
+            if let Some(noted) = &noted {
+                noted.failed(&error);
+            }
+            return Err(error);
+        }
         let mut encoded = encoder.finish();
         if !met.pins.is_empty() {
             put_references(&mut encoded.metadata, &met.waits)?;
         }
-        let streams = method.streams;
         let slot = engine.call(Outgoing {
             id,
             encoded,
@@ -185,6 +212,7 @@ impl ClientHandle {
             deadline,
             streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
             pins: met.pins,
+            noted,
         });
         Ok((engine.clone(), slot))
     }
@@ -194,10 +222,10 @@ impl ClientHandle {
         match arguments.owner() {
             None => {
                 let place = joined.here()?;
-                arguments.send(&place.live.connection.engine, place.service)
+                arguments.send(&place.live.connection.engine, (place.service, self.name))
             }
             Some(owner) => match owner.bound(joined.schema) {
-                Some(service) => arguments.send(&owner, service),
+                Some(service) => arguments.send(&owner, (service, self.name)),
                 None => Err(CallError::Unresolved(
                     "its owner is not among these replicas".into(),
                 )),
@@ -216,7 +244,7 @@ impl ClientHandle {
             return Err(CallError::Deadline { after });
         }
         let deadline = now.checked_add(after).map(|at| (at, after));
-        let outer = outer.map(|outer| outer.trace());
+        let outer = outer.map(|outer| outer.around());
         let trace = match self.trace.trace_id {
             0 => outer.unwrap_or_default(),
             _ => self.trace,

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
+use crate::observe::Figures;
 use crate::remote::{MINE, Referent};
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
@@ -17,6 +18,8 @@ pub const REPLY_HEADER: usize = 12;
 #[derive(Clone, Debug)]
 pub struct Reply {
     outcome: Outcome,
+    /// What was measured, for a caller who asks.
+    figures: Option<Box<Figures>>,
 }
 
 /// See [`Reply`].
@@ -83,50 +86,66 @@ impl Reply {
     /// The reply of a method whose result does not suit calls.
     pub(crate) fn unsendable(error: EncodeError) -> Self {
         let outcome = Outcome::Unsendable(error);
-        Self { outcome }
+        Self::ended(outcome)
     }
 
     /// The reply of a method whose result the caller cannot have, for this reason.
     pub(crate) fn refused(reason: String) -> Self {
         let outcome = Outcome::Refused(reason);
-        Self { outcome }
+        Self::ended(outcome)
     }
 
     /// The reply of a method that panicked with these words, elsewhere than in the call's own task.
     pub(crate) fn panicked(panic: String) -> Self {
         let outcome = Outcome::Panicked(panic);
-        Self { outcome }
+        Self::ended(outcome)
     }
 
     /// The reply to a call whose arguments do not suit its method, for this reason.
     pub(crate) fn unfit(reason: String) -> Self {
         let outcome = Outcome::Unfit(reason);
-        Self { outcome }
+        Self::ended(outcome)
     }
 
     /// The reply to a call for which there is no room, for this reason.
     pub(crate) fn overloaded(reason: String) -> Self {
         let outcome = Outcome::Overloaded(reason);
-        Self { outcome }
+        Self::ended(outcome)
     }
 
     /// The reply to a call whose arguments make no sense.
     pub fn bad_arguments(error: DecodeError) -> Self {
-        Self {
-            outcome: Outcome::BadArguments(error),
-        }
+        Self::ended(Outcome::BadArguments(error))
     }
 
     /// The reply to a call of a method that the service does not have at this position of its schema.
     pub fn unknown_method(method: usize) -> Self {
+        Self::ended(Outcome::UnknownMethod(method))
+    }
+
+    fn ended(outcome: Outcome) -> Self {
         Self {
-            outcome: Outcome::UnknownMethod(method),
+            outcome,
+            figures: None,
         }
     }
 
     /// Whether the method ran, and returned no value: running it again may end otherwise.
     pub(crate) fn is_of_the_method(&self) -> bool {
         !matches!(self.outcome, Outcome::Value(_) | Outcome::Overloaded(_))
+    }
+
+    pub(crate) fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Has figures go with it.
+    pub(crate) fn measured(&mut self, figures: Figures) {
+        self.figures = Some(Box::new(figures));
+    }
+
+    pub(crate) fn take_figures(&mut self) -> Option<Box<Figures>> {
+        self.figures.take()
     }
 
     pub(crate) fn into_outcome(self) -> Outcome {
@@ -150,6 +169,6 @@ impl Reply {
             }),
             Err(error) => Outcome::Unsendable(error),
         };
-        Self { outcome }
+        Self::ended(outcome)
     }
 }

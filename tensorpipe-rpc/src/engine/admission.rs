@@ -8,6 +8,7 @@ use super::serving::Serving;
 use super::streams::{CallStreams, Open};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind};
+use crate::observe::Seen;
 use crate::remote::Pending;
 use crate::server::ServerShared;
 
@@ -73,11 +74,16 @@ impl Serving {
             header.time_left_us.min(longest)
         };
         // Far beyond any clock there is no deadline.
-        let deadline = Instant::now().checked_add(Duration::from_micros(left));
-        let streams = target.map(|(service, method)| {
-            server.services[service].service.schema().methods[method].streams
+        let now = Instant::now();
+        let deadline = now.checked_add(Duration::from_micros(left));
+        let called = target.map(|(service, method)| {
+            let schema = server.services[service].service.schema();
+            (schema.service, &schema.methods[method])
         });
-        let streams = streams.unwrap_or_default();
+        let streams = called.map(|(_, method)| method.streams).unwrap_or_default();
+        let peer = self.caller.name();
+        let seen =
+            called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let ends = streams
             .any()
             .then(|| CallStreams::of_handler(header.call, streams));
@@ -87,6 +93,7 @@ impl Serving {
             header.trace,
             self.caller.clone(),
             ends,
+            seen,
         );
         let open = match streams.any() {
             false => None,

@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 
 use super::slot::CallSlot;
 use super::streams::CallStreams;
-use super::{Body, Engine, to_body, to_message};
+use super::{Body, Engine, in_frame, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
+use crate::observe::Noted;
 use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
@@ -50,6 +51,7 @@ pub(crate) struct Outgoing {
     pub(crate) deadline: Option<(Instant, Duration)>,
     pub(crate) streams: Option<Arc<CallStreams>>,
     pub(crate) pins: Vec<Arc<Handle>>,
+    pub(crate) noted: Option<Arc<Noted>>,
 }
 
 #[derive(Default)]
@@ -196,16 +198,20 @@ impl Engine {
             deadline,
             streams,
             pins,
+            noted,
         } = outgoing;
         if self.calls.is_draining() {
-            let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins));
+            let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins, noted));
             slot.complete(Outcome::Failed(CallError::ShuttingDown));
             return slot;
         }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        if let Some(noted) = &noted {
+            noted.becomes(&message);
+        }
         let waits = message.metadata[2] & WAITS != 0;
         let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
-        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins));
+        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
         let (earlier, soon) = {
             let mut table = self.calls.table();
             // A call that was given the result of another one is seldom the last of its chain.
@@ -232,7 +238,11 @@ impl Engine {
                 self.pipe
                     .reset(message, ResetCode::Deadline, "its deadline passed");
             }
-            Ok(_) => {}
+            Ok(message) => {
+                if let Some(noted) = &slot.noted {
+                    noted.queued(message, &self.pipe);
+                }
+            }
             Err(Error::GoingAway { .. }) => self
                 .calls
                 .complete(&slot, Outcome::Failed(CallError::ShuttingDown)),
@@ -251,6 +261,9 @@ impl Engine {
     pub(crate) fn cancel(&self, slot: &CallSlot) {
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
         if waited {
+            if let Some(noted) = &slot.noted {
+                noted.cancelled();
+            }
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
         }
         if let Some(streams) = &slot.streams {
@@ -301,12 +314,17 @@ impl Engine {
             slot
         };
         let is_whole = incoming.is_whole();
+        let mut whole = MessageStats::default();
+        if let Some(noted) = &slot.noted {
+            noted.reply_arrives(&header, incoming.descriptor(), &self.pipe);
+            whole = in_frame(&incoming);
+        }
         match incoming.accept() {
             Some(message) => {
                 if !is_whole {
                     self.calls.take_reading(id);
                 }
-                self.reply_complete(&header, &slot, message);
+                self.reply_complete(&header, &slot, message, whole);
             }
             // Given up between the look at the table and the read.
             None if !self.calls.table().reading.contains_key(&id) => {
@@ -322,7 +340,12 @@ impl Engine {
         header: &Header,
         slot: &CallSlot,
         message: Result<Message, Error>,
+        came: MessageStats,
     ) {
+        if let (Some(noted), Ok(_)) = (&slot.noted, &message) {
+            noted.reply_came(came, &self.pipe);
+        }
+        self.meter.read(&self.pipe);
         if message.is_err() && header.flags & REFERENCES != 0 {
             self.release(header.call, None);
         }

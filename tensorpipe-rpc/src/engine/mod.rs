@@ -17,6 +17,7 @@ mod streams;
 
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::{Outcome, Outgoing};
+use envelope::in_frame;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
@@ -29,11 +30,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Handler, Incoming, Message, Pipe, ResetCode};
+use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
 use crate::lock::lock;
+use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
 use calls::Calls;
@@ -51,6 +53,7 @@ pub(crate) struct Engine {
     pub(crate) reached_at: OnceLock<String>,
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
+    meter: Meter,
 }
 
 impl Engine {
@@ -63,6 +66,7 @@ impl Engine {
             bound: Mutex::default(),
             reached_at: OnceLock::new(),
             owned: Arc::default(),
+            meter: Meter::opened(),
             pipe: pipe.clone(),
         });
         if let Some(serving) = &engine.serving {
@@ -111,6 +115,7 @@ impl Drop for Engine {
             self.start_closing(serving.server.limits.drain);
         }
         self.calls.end_watch();
+        self.meter.read(&self.pipe);
     }
 }
 
@@ -171,15 +176,19 @@ impl Handler for Receiver {
     }
 
     fn message(&self, id: u64, message: Result<Message, Error>) {
+        self.message_with_stats(id, message, MessageStats::default());
+    }
+
+    fn message_with_stats(&self, id: u64, message: Result<Message, Error>, came: MessageStats) {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
         if let Some((header, slot)) = engine.calls.take_reading(id) {
-            engine.reply_complete(&header, &slot, message);
+            engine.reply_complete(&header, &slot, message, came);
         } else if let Some((header, streams)) = engine.reading.take(id) {
             engine.items_complete(&streams, id, header, message);
         } else {
-            engine.call_complete(id, message);
+            engine.call_complete(id, message, came);
         }
     }
 

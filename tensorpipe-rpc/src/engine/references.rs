@@ -42,6 +42,7 @@ impl Engine {
             deadline: Instant::now().checked_add(after).map(|at| (at, after)),
             streams: None,
             pins: about.into_iter().collect(),
+            noted: None,
         });
         Ok((self.clone(), slot))
     }

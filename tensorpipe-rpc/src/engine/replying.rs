@@ -5,6 +5,7 @@ use tensorpipe::Error;
 use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
+use crate::observe::Figures;
 use crate::schema::{self, Description};
 
 /// The longest text that goes back as the reason of a failure, in bytes.
@@ -51,12 +52,13 @@ impl Engine {
     }
 
     /// What became of the call of the method at `target`: the positions of its service and of itself.
-    pub(super) fn reply(&self, call: u64, target: Option<(usize, usize)>, reply: Reply) {
+    pub(super) fn reply(&self, call: u64, target: Option<(usize, usize)>, mut reply: Reply) {
         let method = || {
             let (service, method) = target?;
             let services = &self.serving.as_ref()?.server.services;
             Some(services[service].service.schema().methods[method].name)
         };
+        let figures = reply.take_figures();
         let (kind, encoded) = match reply.into_outcome() {
             Outcome::Value(encoded) => (Kind::Value, encoded),
             Outcome::Error(encoded) => (Kind::ServiceError, encoded),
@@ -99,6 +101,14 @@ impl Engine {
             references,
         } = encoded;
         Header::put_reply(&mut metadata, kind, call);
+        let mut header_len = REPLY_HEADER;
+        // A caller whose metadata has no room for them gets its result all the same.
+        if let Some(figures) = figures
+            && self.pipe.peer_limits().metadata as usize >= Figures::HEADER
+        {
+            figures.put(&mut metadata);
+            header_len = Figures::HEADER;
+        }
         let gives = !references.is_empty();
         if gives {
             metadata[2] |= REFERENCES;
@@ -116,8 +126,9 @@ impl Engine {
                 tensors,
                 references: Vec::new(),
             },
-            REPLY_HEADER,
+            header_len,
         );
+        self.meter.read(&self.pipe);
         if gives && sent.is_err() {
             self.owned.release(call, None);
         }

@@ -6,16 +6,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, Pipe, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
 use super::running::{Running, drop_quietly};
 use super::streams::StreamTable;
-use super::{Body, Engine, to_body};
+use super::{Body, Engine, in_frame, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::header::{FailureCode, Header, Kind, WAITS};
+use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::server::ServerShared;
 
@@ -91,6 +92,7 @@ impl Engine {
         let id = incoming.id();
         match serving.admit(&header) {
             Err((code, text)) => {
+                metrics::refused(of_failure(code));
                 // The tensors are not wanted: dropping the message says so.
                 drop(incoming);
                 self.reply_failure(header.call, code, text);
@@ -102,8 +104,12 @@ impl Engine {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
+                    let came = match &admitted.context.inner.seen {
+                        Some(_) => in_frame(&incoming),
+                        None => MessageStats::default(),
+                    };
                     if let Some(message) = incoming.accept() {
-                        self.handle(id, admitted, message);
+                        self.handle(id, admitted, message, came);
                     }
                     return;
                 }
@@ -111,7 +117,7 @@ impl Engine {
                 let call = (admitted, self.clone());
                 serving.table().receiving.insert(id, call);
                 match incoming.accept() {
-                    Some(message) => self.call_complete(id, message),
+                    Some(message) => self.call_complete(id, message, MessageStats::default()),
                     // Given up between its admission and the read.
                     None if !serving.table().receiving.contains_key(&id) => {
                         self.pipe
@@ -124,16 +130,30 @@ impl Engine {
     }
 
     /// All of a call is here, or never will be.
-    pub(super) fn call_complete(self: &Arc<Self>, id: u64, message: Result<Message, Error>) {
+    pub(super) fn call_complete(
+        self: &Arc<Self>,
+        id: u64,
+        message: Result<Message, Error>,
+        came: MessageStats,
+    ) {
         let Some(serving) = &self.serving else { return };
         let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
-        self.handle(id, admitted, message);
+        self.handle(id, admitted, message, came);
     }
 
-    fn handle(self: &Arc<Self>, id: u64, admitted: Admitted, message: Result<Message, Error>) {
+    fn handle(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        message: Result<Message, Error>,
+        came: MessageStats,
+    ) {
         let call = admitted.header.call;
+        if let Some(seen) = &admitted.context.inner.seen {
+            seen.complete(came);
+        }
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::calls::Outcome;
 use super::streams::CallStreams;
+use crate::observe::Noted;
 use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
@@ -32,6 +33,8 @@ pub(crate) struct CallSlot {
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
     _pins: Vec<Arc<Handle>>,
+    /// Where somebody wants to know what becomes of it.
+    pub(crate) noted: Option<Arc<Noted>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
 }
@@ -49,6 +52,7 @@ impl CallSlot {
         has_parts: bool,
         streams: Option<Arc<CallStreams>>,
         pins: Vec<Arc<Handle>>,
+        noted: Option<Arc<Noted>>,
     ) -> Self {
         Self {
             id,
@@ -60,6 +64,7 @@ impl CallSlot {
             soon: AtomicBool::new(false),
             streams,
             _pins: pins,
+            noted,
             orphan: AtomicBool::new(false),
         }
     }
@@ -131,6 +136,9 @@ impl CallSlot {
     pub(super) fn complete(&self, outcome: Outcome) {
         if let Some(streams) = &self.streams {
             streams.no_more_sent();
+        }
+        if let Some(noted) = &self.noted {
+            noted.ended(&outcome);
         }
         let waker = {
             let mut state = self.state();

@@ -1,9 +1,9 @@
 //! WIRE.md shows the call headers that the code writes and reads: each kind has its section and its example.
 
 use super::examples::{WIRE_MD, examples};
-use super::{FailureCode, Header, Kind, Tarpc, TraceContext, Way};
+use super::{FailureCode, Header, Kind, STATS, Tarpc, TraceContext, Way};
 
-fn headers() -> [(&'static str, Header); 19] {
+fn headers() -> [(&'static str, Header); 20] {
     let traced = TraceContext {
         trace_id: 7,
         span_id: 9,
@@ -13,6 +13,13 @@ fn headers() -> [(&'static str, Header); 19] {
     [
         ("CALL", call(1_000_000, TraceContext::default())),
         ("CALL with a trace", call(0, traced)),
+        (
+            "CALL that asks for figures",
+            Header {
+                flags: STATS,
+                ..call(1_000_000, TraceContext::default())
+            },
+        ),
         ("VALUE", Header::plain(Kind::Value, 5)),
         ("SERVICE_ERROR", Header::plain(Kind::ServiceError, 5)),
         (

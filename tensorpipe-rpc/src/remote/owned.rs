@@ -14,6 +14,7 @@ use super::Id;
 use crate::caught::caught;
 use crate::codec::Reply;
 use crate::lock::lock;
+use crate::observe::metrics;
 
 /// A value that somebody may refer to.
 pub(crate) trait Referent: Send + Sync {
@@ -86,6 +87,12 @@ pub(crate) struct Pending {
     call: u64,
 }
 
+impl Drop for Owned {
+    fn drop(&mut self) {
+        metrics::references_released(lock(&self.table).count);
+    }
+}
+
 impl Owned {
     /// References there are.
     pub(crate) fn count(&self) -> usize {
@@ -110,6 +117,7 @@ impl Owned {
                 Some(exports)
             } else {
                 table.count += exports.len();
+                metrics::references_given(exports.len());
                 let exports = exports.into_iter().map(Some).collect();
                 table.values.insert(call, exports);
                 None
@@ -149,6 +157,7 @@ impl Owned {
                 table.values.remove(&call);
             }
             table.count -= released.len();
+            metrics::references_released(released.len());
         }
         drop_quietly(released);
     }
@@ -158,6 +167,7 @@ impl Owned {
         let (values, pending) = {
             let mut table = lock(&self.table);
             table.closed = true;
+            metrics::references_released(table.count);
             table.count = 0;
             (
                 std::mem::take(&mut table.values),

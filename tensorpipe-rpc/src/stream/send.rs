@@ -13,6 +13,7 @@ use tensorpipe::{Error, Flush};
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
 use crate::engine::{CallStreams, Engine, Room, size_of, to_message};
 use crate::header::{Header, Kind, Way};
+use crate::observe::metrics;
 
 /// Bytes from which on a message of items leaves.
 const BATCH: usize = 64 << 10;
@@ -211,6 +212,7 @@ impl Sender<'_> {
         let size = size_of(&message);
         match self.engine.pipe.send(message) {
             Ok(_) => {
+                metrics::items_sent(items.into());
                 if let Some(credits) = &self.streams.credits {
                     credits.sent(items.into(), size);
                 }

@@ -118,12 +118,14 @@ impl Lane for XthLane {
                 io.received(op, source);
             }
             Some(mut dest) if len <= COPY_AT_ONCE => {
+                io.copied(len);
                 copy(&source, &mut dest);
                 drop(source);
                 io.control(op, Vec::new());
                 io.received(op, dest.freeze());
             }
             Some(mut dest) => {
+                io.copied(len);
                 let handle = self.handle.clone();
                 io.spawn_blocking(move || {
                     copy(&source, &mut dest);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::incoming::{Arrival, Incoming};
+use super::stats::MessageStats;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
 
@@ -27,6 +28,12 @@ pub trait Handler: Send + Sync + 'static {
     /// A message taken with [`Incoming::accept`] is complete, or never will be.
     fn message(&self, id: u64, message: Result<Message, Error>);
 
+    /// The same, with how its payloads and tensors came. Calls [`Handler::message`].
+    fn message_with_stats(&self, id: u64, message: Result<Message, Error>, stats: MessageStats) {
+        let _ = stats;
+        self.message(id, message);
+    }
+
     /// The peer abandons message `id`, which may have been read long ago: what it asked for is not wanted any more.
     fn reset(&self, id: u64, code: ResetCode, reason: &str);
 
@@ -43,7 +50,8 @@ pub trait Handler: Send + Sync + 'static {
 /// One call of the handler.
 pub(super) enum Delivery {
     Incoming(Box<Arrival>),
-    Message(u64, Result<Message, Error>),
+    /// Boxed: the others are small, and most messages are whole when they come.
+    Message(Box<(u64, Result<Message, Error>, MessageStats)>),
     Reset(u64, ResetCode, String),
     Refused(u64, ResetCode, String),
     GoingAway(u64, String),
@@ -65,7 +73,10 @@ impl Delivery {
     pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
         match self {
             Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
-            Self::Message(id, message) => handler.message(id, message),
+            Self::Message(come) => {
+                let (id, message, stats) = *come;
+                handler.message_with_stats(id, message, stats);
+            }
             Self::Reset(id, code, reason) => handler.reset(id, code, &reason),
             Self::Refused(id, code, reason) => handler.refused(id, code, &reason),
             Self::GoingAway(next, reason) => handler.going_away(next, &reason),

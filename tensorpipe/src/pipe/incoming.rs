@@ -204,9 +204,15 @@ impl Incoming {
             }
             let mut places = Vec::new();
             let mut own = Vec::new();
+            // There while the lanes work: they count there what they do.
+            shared.reads.entry(id).or_insert_with(Reading::ahead);
             for (part, place) in plan.places {
                 let op = OpId::incoming(id, part);
-                match (shared.state.bulk_channel(id, part), place) {
+                let bulk = shared.state.bulk_channel(id, part);
+                if let (Some((channel, _)), false) = (bulk, matches!(place, Place::Skip)) {
+                    shared.carried_by(id, channel);
+                }
+                match (bulk, place) {
                     // Its bytes are here or on their way into pooled memory: copied in the end.
                     (None | Some((_, true)), Place::Into(dest)) => places.push((part, dest)),
                     (None | Some((_, true)), _) => {}

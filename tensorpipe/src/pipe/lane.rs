@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::budget::{Announced, Announcements};
 use super::core::Core;
+use super::shared::Shared;
 use super::stats::LaneStats;
 use super::waiter::wake_all;
 use crate::channels::ChannelFault;
@@ -53,6 +54,7 @@ impl LaneIo<'_> {
 
     /// Lets what the peer's lane streams for `op` fill `dest`; `Lane::streamed` brings it back.
     pub fn expect(&mut self, op: OpId, dest: BufferMut) {
+        self.stats.streamed += dest.len() as u64;
         self.state.expect(op, dest);
     }
 
@@ -169,6 +171,12 @@ impl LaneHandle {
         self.report(LaneResult::Received(op, memory), Some((op, body)));
     }
 
+    /// Counts bytes of an incoming `op` that came over a connection of the channel's own
+    /// ([`MessageStats::streamed`](crate::MessageStats::streamed)). Before it is received.
+    pub fn streamed(&self, op: OpId, bytes: u64) {
+        self.with_shared(|shared| shared.streamed(op, bytes));
+    }
+
     /// As [`LaneIo::failed`].
     pub fn failed(&self, op: OpId, error: Error) {
         self.result(LaneResult::Failed(op, error));
@@ -225,6 +233,12 @@ impl LaneHandle {
             }
             wake_all(wakes);
         });
+    }
+
+    fn with_shared(&self, act: impl FnOnce(&mut Shared)) {
+        if let Some(core) = self.core.upgrade() {
+            act(&mut lock(&core.shared));
+        }
     }
 
     fn with(&self, act: impl FnOnce(&Arc<Core>)) {

@@ -34,7 +34,7 @@ pub use self::lane::{LaneHandle, LaneIo};
 pub use self::peer_limits::PeerLimits;
 pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
-pub use self::stats::PipeStats;
+pub use self::stats::{MessageStats, PipeStats};
 pub use self::write::{Flush, Write};
 
 use std::sync::Arc;
@@ -187,6 +187,17 @@ impl Pipe {
     /// Whether message number `id` of this side's is not handed over yet.
     pub fn is_unwritten(&self, id: u64) -> bool {
         lock(&self.core().shared).state.is_writing(id)
+    }
+
+    /// Has `note` called when message number `id` of this side's begins to leave: when its head is among the bytes that are
+    /// handed to the connection; at once, if it is already. It runs under a lock: it must not block, nor call the pipe. Not
+    /// called where the pipe ends first.
+    pub fn when_leaving(&self, id: u64, note: impl FnOnce() + Send + 'static) {
+        let mut shared = lock(&self.core().shared);
+        if shared.ended.is_none() {
+            shared.leaving.push((id, Box::new(note)));
+            shared.note_left();
+        }
     }
 
     /// The runtime that it was made on, which drives it when nobody awaits it.

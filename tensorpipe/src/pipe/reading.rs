@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::budget::{Announced, Reservation};
+use super::stats::MessageStats;
 use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
@@ -36,6 +37,8 @@ pub(super) struct Reading {
     announced: Vec<Announced>,
     /// Bulk parts that go into memory of the application's.
     own: Vec<u16>,
+    /// How its parts came.
+    pub(super) stats: MessageStats,
     result: Option<Result<Message, Error>>,
 }
 
@@ -63,6 +66,8 @@ impl Reading {
         self.wanted = wanted.count();
         self.descriptor = Some(descriptor);
         self.waited_for = true;
+        let in_frame: usize = eager.iter().map(|(_, buffer)| buffer.len()).sum();
+        self.stats.streamed += in_frame as u64;
         self.parts.extend(eager);
         self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;
@@ -109,6 +114,14 @@ impl Reading {
     /// Whether the application has called read.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waited_for
+    }
+
+    /// Bytes that are copied from pooled memory into the application's when it is complete.
+    pub(super) fn bytes_to_place(&self) -> u64 {
+        self.places
+            .iter()
+            .map(|(_, place)| place.len() as u64)
+            .sum()
     }
 
     /// The message, if its last part is there.

@@ -21,7 +21,7 @@ use super::waiter::Interest;
 use crate::channels::{Channel, Lane};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{Error, ResetCode};
-use crate::proto::{AtOnce, PipeState};
+use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice};
 use crate::sync::Arc;
 
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub(super) ignored_from: Option<u64>,
     /// Why the peer takes no more messages.
     pub(super) peer_goes_because: Arc<str>,
+    /// Who wants to know when a message of this side's begins to leave.
+    pub(super) leaving: Vec<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
 impl Shared {
@@ -107,6 +109,7 @@ impl Shared {
             linger: Duration::ZERO,
             ignored_from: None,
             peer_goes_because: "".into(),
+            leaving: Vec::new(),
         }
     }
 
@@ -148,7 +151,9 @@ impl Shared {
         let Some(reading) = self.reads.get_mut(&message) else {
             return;
         };
+        let copied = reading.bytes_to_place();
         if let Some(complete) = reading.take_complete() {
+            self.lane_stats.copied += copied;
             self.state.finish(message);
             self.end_read(message, complete, wakes);
         }
@@ -166,8 +171,9 @@ impl Shared {
         if reading.is_discarded() {
             self.reads.remove(&message);
         } else if reading.is_pushed() {
+            let stats = reading.stats;
             self.reads.remove(&message);
-            self.deliver(Delivery::Message(message, result));
+            self.deliver(Delivery::Message(Box::new((message, result, stats))));
         } else {
             reading.finish(result);
             self.wake(Interest::Read(message), wakes);
@@ -203,6 +209,27 @@ impl Shared {
         self.state.close();
     }
 
+    /// Tells those who want to know that their messages begin to leave.
+    pub(super) fn note_left(&mut self) {
+        let state = &self.state;
+        let left = self.leaving.extract_if(.., |(id, _)| state.has_left(*id));
+        left.for_each(|(_, note)| note());
+    }
+
+    /// A channel carries a part of a message that is being read.
+    pub(super) fn carried_by(&mut self, message: u64, channel: u8) {
+        if let Some(reading) = self.reads.get_mut(&message) {
+            reading.stats.carried_by(channel);
+        }
+    }
+
+    /// Bytes of an incoming part have come over a connection of a channel's own.
+    pub(super) fn streamed(&mut self, op: OpId, bytes: u64) {
+        if let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing) {
+            reading.stats.streamed += bytes;
+        }
+    }
+
     /// Whether the connection is of no more use.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_some()
@@ -215,6 +242,7 @@ impl Shared {
         }
         self.ended = Some(error.clone());
         self.permit = None;
+        self.leaving.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
         self.arrived.retain(|arrival| arrival.is_whole());
         self.state.abandon();

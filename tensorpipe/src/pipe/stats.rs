@@ -16,13 +16,41 @@ pub struct PipeStats {
     pub bytes_in: u64,
     /// How often the peer slept and had to be woken by a system call of its own, where the transport does that itself (shm).
     pub wakes: u64,
-    /// Payload and tensor bytes copied from the receive buffer, or by a channel from memory of the peer's, into their place; the
-    /// rest was read into it directly, or not moved at all.
+    /// Payload and tensor bytes copied from the receive buffer, or by a channel from memory of the peer's, into their place, or
+    /// from pooled memory into that of a reader who brought some; the rest was read into it directly, or not moved at all.
+    /// What goes through a ring in shared memory is counted as written and read.
     pub bytes_copied: u64,
     /// Bytes of tensors that a channel has lent to the peer, which reads them where they are.
     pub bytes_lent: u64,
     /// Bytes of received tensors that were not moved at all: they are read where the peer has them.
     pub bytes_borrowed: u64,
+}
+
+/// How the payloads and tensors of one message came to their reader. What neither of the two counts was not copied by
+/// anybody's CPU: it was lent, or handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageStats {
+    /// Bytes that came through a connection, in the message's own frame or behind it: its writer's CPU copied them into the
+    /// connection, its reader's out of it.
+    pub streamed: u64,
+    /// Bytes that the reader's CPU copied from where the writer has them.
+    pub copied: u64,
+    /// Which channels carried parts of it: bit `n` is [`Route::channels`](crate::Route::channels)`[n]`. None, where all of it
+    /// came in the message's own frame.
+    pub channels: u64,
+}
+
+impl MessageStats {
+    pub(super) fn carried_by(&mut self, channel: u8) {
+        self.channels |= 1u64.checked_shl(channel.into()).unwrap_or(0);
+    }
+
+    /// What a lane did between these two.
+    pub(super) fn add(&mut self, before: LaneStats, after: LaneStats) {
+        self.streamed += after.streamed - before.streamed;
+        self.copied += after.copied - before.copied;
+    }
 }
 
 /// Of several pipes together.
@@ -55,6 +83,8 @@ pub(crate) struct LaneStats {
     pub(super) copied: u64,
     pub(super) lent: u64,
     pub(super) borrowed: u64,
+    /// Expected on a connection.
+    pub(super) streamed: u64,
 }
 
 impl LaneStats {

@@ -122,6 +122,11 @@ impl<S: Clone, D> PipeState<S, D> {
         self.outgoing.contains(message)
     }
 
+    /// Whether this message has begun to leave, or never will.
+    pub(crate) fn has_left(&self, message: u64) -> bool {
+        message < self.outgoing.next_sent
+    }
+
     /// The number of the last message written, if there is one.
     pub(crate) fn last_written(&self) -> Option<u64> {
         self.outgoing.next_number().checked_sub(1)

@@ -130,7 +130,10 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("caught", &[]),
     // Values and definitions: of calls only that a reply is encoded within one, and what references it gives away.
-    ("codec", &["context::within_call", "remote"]),
+    (
+        "codec",
+        &["context::within_call", "observe::Figures", "remote"],
+    ),
     ("schema", &["caught"]),
     ("error", &["codec"]),
     ("header", &["codec::REPLY_HEADER"]),
@@ -141,12 +144,26 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "engine::CallStreams",
             "engine::Engine",
             "header::TraceContext",
+            "observe",
             "remote::Encoding",
             "remote::encoding",
             "service::HandlerFuture",
         ],
     ),
     ("service", &["codec", "context::CallContext", "schema"]),
+    // Notes of calls, for whoever wants to know what becomes of them.
+    (
+        "observe",
+        &[
+            "codec",
+            "context",
+            "engine::Outcome",
+            "error::CallError",
+            "header",
+            "lock",
+            "schema::Method",
+        ],
+    ),
     // In front of a handler, behind the engine: neither knows of the other.
     (
         "batch",
@@ -162,6 +179,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "error",
             "header",
             "lock",
+            "observe",
             "remote",
             "schema",
             "server::ServerShared",
@@ -183,14 +201,27 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "error",
             "header",
             "lock",
+            "observe::metrics",
             "schema",
         ],
     ),
-    ("call", &["codec", "engine", "error", "remote", "schema"]),
+    (
+        "call",
+        &["codec", "engine", "error", "observe", "remote", "schema"],
+    ),
     (
         "stream",
         &[
-            "call", "caught", "client", "codec", "context", "engine", "error", "header", "schema",
+            "call",
+            "caught",
+            "client",
+            "codec",
+            "context",
+            "engine",
+            "error",
+            "header",
+            "observe::metrics",
+            "schema",
         ],
     ),
     ("limits", &[]),
@@ -201,7 +232,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "client",
         &[
-            "call", "codec", "context", "engine", "error", "header", "remote", "schema",
+            "call", "codec", "context", "engine", "error", "header", "observe", "remote", "schema",
         ],
     ),
     // On top of calls: a service of the library's own, and its clients.

@@ -1,6 +1,7 @@
 //! How pipes behave, seen by an application: one concern per file.
 #![allow(missing_docs, reason = "a test")]
 
+mod accounts;
 mod connecting;
 mod devices;
 mod dropped_futures;

@@ -16,6 +16,7 @@ use crate::context::TraceContext;
 use crate::engine::{Kept, Outcome, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
+use crate::observe::Noted;
 use crate::schema::Method;
 
 impl Joined {
@@ -105,7 +106,9 @@ impl SurvivingCall {
         let engine = &place.live.connection.engine;
         let id = engine.calls.next_id();
         let left = self.deadline.map(|(at, _)| at - Instant::now().min(at));
-        let header = Header::call(id, place.service, self.method.id, micros(left), self.trace);
+        let name = (self.joined.schema.service, self.method);
+        let (noted, trace) = Noted::of(false, name, (id, &engine.pipe), self.trace);
+        let header = Header::call(id, place.service, self.method.id, micros(left), trace);
         let header = header.to_vec();
         let header_len = header.len();
         let slot = engine.call(Outgoing {
@@ -115,6 +118,7 @@ impl SurvivingCall {
             deadline: self.deadline,
             streams: None,
             pins: Vec::new(),
+            noted,
         });
         let call = Some(UnderWay::new(engine.clone(), slot));
         Attempt { place, call }

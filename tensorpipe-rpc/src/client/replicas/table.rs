@@ -15,6 +15,7 @@ use super::replica::{Live, Phase, Replica, gone};
 use super::status::ReplicaStatus;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
+use crate::observe::metrics;
 use crate::schema::Schema;
 
 /// What the handles, calls and tasks of one set of replicas share.
@@ -165,6 +166,7 @@ impl Shared {
         let mut table = self.table();
         let replica = &mut table.replicas[index];
         if replica.is(live) {
+            metrics::replica_lost();
             tracing::info!(url = %replica.url, %error, "a replica is gone");
             replica.phase = Phase::Waiting;
             replica.services.clear();
@@ -215,6 +217,7 @@ impl Shared {
     pub(super) fn came(&self, index: usize, live: &Arc<Live>) {
         let mut table = self.table();
         let replica = &mut table.replicas[index];
+        metrics::replica_connected();
         tracing::debug!(url = %replica.url, pipe = live.connection.pipe().name(), "a replica is there");
         replica.services.clear();
         replica.go_to(Phase::Live(live.clone()));

@@ -10,6 +10,7 @@ use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, Way};
+use crate::observe::metrics;
 
 impl Engine {
     /// The streams of a call that was made here (`Way::Reply`) or there.
@@ -32,7 +33,7 @@ impl Engine {
             bytes: descriptor.metadata.len() as u64 + descriptor.byte_len(),
         };
         match inbox.announced(id, size) {
-            Ok(true) => {}
+            Ok(true) => metrics::items_received(count.into()),
             Ok(false) => return,
             Err(_) => {
                 drop(incoming);

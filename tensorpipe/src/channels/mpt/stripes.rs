@@ -96,6 +96,7 @@ impl Stripes {
     /// All chunks of `op` are in place.
     pub(super) fn arrived(&self, op: OpId, memory: BufferMut) {
         self.state().arriving.remove(&op);
+        self.handle.streamed(op, memory.len() as u64);
         self.handle
             .received_and_tell(op, memory.freeze(), Say::Done.encode());
     }

@@ -101,6 +101,9 @@ impl Io {
             }
             self.segments = segments;
         }
+        if !shared.leaving.is_empty() {
+            shared.note_left();
+        }
     }
 
     fn push_data(&mut self, source: Buffer, range: Range<u64>) {

@@ -133,6 +133,7 @@ impl Shared {
 
     /// Bulk parts come without a go-ahead: pooled memory takes them until the application says where it wants them.
     pub(in crate::pipe) fn start_ahead(&mut self, message: u64) {
+        self.reads.insert(message, Reading::ahead());
         for part in 0..u16::MAX {
             let op = OpId::incoming(message, part);
             match self.state.part_len(op) {
@@ -141,13 +142,13 @@ impl Shared {
                     if let Some((channel, true)) = self.state.bulk_channel(message, part) {
                         let device = self.state.target(op);
                         let want = Want::Adopt { len, device };
+                        self.carried_by(message, channel);
                         self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
                     }
                 }
                 Some(_) => {}
             }
         }
-        self.reads.insert(message, Reading::ahead());
         self.announce(message);
     }
 }

@@ -168,6 +168,7 @@ impl Shared {
         let Some(slot) = self.lanes.get_mut(usize::from(channel)) else {
             return;
         };
+        let before = self.lane_stats;
         let mut io = LaneIo {
             state: &mut self.state,
             results: &mut self.lane_results,
@@ -179,6 +180,12 @@ impl Shared {
             runtime: &self.runtime,
         };
         act(&mut *slot.lane, &mut io);
+        let after = self.lane_stats;
+        if (before.streamed, before.copied) != (after.streamed, after.copied)
+            && let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing)
+        {
+            reading.stats.add(before, after);
+        }
     }
 
     pub(in crate::pipe) fn lane_result(

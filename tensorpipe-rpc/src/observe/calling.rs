@@ -1,0 +1,195 @@
+//! A call made here, where somebody wants to know what becomes of it.
+//!
+//! It is told from whichever task drives the pipe. Its end is told once: what comes later changes nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use tensorpipe::{Descriptor, Message, MessageStats, Pipe};
+use tracing::Span;
+
+use super::outcome::{self, Verdict};
+use super::spans::{self, Named};
+use super::{CallStats, Carriage, Figures, metrics};
+use crate::engine::Outcome;
+use crate::error::CallError;
+use crate::header::{Header, TraceContext};
+use crate::lock::lock;
+use crate::schema::Method;
+
+/// See the module's documentation.
+pub(crate) struct Noted {
+    service: &'static str,
+    method: &'static str,
+    made: Instant,
+    /// The caller asked for figures.
+    pub(crate) asked: bool,
+    span: Span,
+    stats: Mutex<CallStats>,
+    ended: AtomicBool,
+}
+
+impl Noted {
+    /// A call that is about to be made: see `begin`. Where nobody wants to know, this is all there is to it.
+    #[inline]
+    pub(crate) fn of(
+        asked: bool,
+        name: (&'static str, &'static Method),
+        place: (u64, &Pipe),
+        around: TraceContext,
+    ) -> (Option<Arc<Self>>, TraceContext) {
+        match asked || metrics::ON || spans::are_wanted() {
+            true => Self::begin(asked, name, place, around),
+            false => (None, around),
+        }
+    }
+
+    /// A call that is about to be made, within `around`: its note, if somebody wants to know, and the trace that it is sent
+    /// with.
+    #[cold]
+    fn begin(
+        asked: bool,
+        (service, method): (&'static str, &'static Method),
+        (call, pipe): (u64, &Pipe),
+        around: TraceContext,
+    ) -> (Option<Arc<Self>>, TraceContext) {
+        let named = Named {
+            service,
+            method,
+            call,
+            peer: pipe.peer_name(),
+        };
+        let (span, trace) = match spans::are_wanted() {
+            true => named.calling(around),
+            false => (Span::none(), around),
+        };
+        metrics::call_started(service, method.name);
+        let noted = Self {
+            service,
+            method: method.name,
+            made: Instant::now(),
+            asked,
+            span,
+            stats: Mutex::default(),
+            ended: AtomicBool::new(false),
+        };
+        (Some(Arc::new(noted)), trace)
+    }
+
+    /// It is a message now.
+    pub(crate) fn becomes(&self, message: &Message) {
+        if self.asked {
+            let payloads = message.payloads.iter().map(|payload| payload.data.len());
+            let tensors = message.tensors.iter().map(|part| part.tensor.byte_len());
+            let parts: usize = payloads.chain(tensors).sum();
+            lock(&self.stats).request.bytes = (message.metadata.len() + parts) as u64;
+        }
+    }
+
+    /// Message number `message` is queued.
+    pub(crate) fn queued(self: &Arc<Self>, message: u64, pipe: &Pipe) {
+        if self.asked {
+            let noted = Arc::downgrade(self);
+            pipe.when_leaving(message, move || {
+                if let Some(noted) = noted.upgrade() {
+                    lock(&noted.stats).queue = noted.made.elapsed();
+                }
+            });
+        }
+    }
+
+    /// The reply's header and descriptor are here.
+    pub(crate) fn reply_arrives(&self, header: &Header, descriptor: &Descriptor, pipe: &Pipe) {
+        if !self.asked {
+            return;
+        }
+        let mut stats = lock(&self.stats);
+        stats.reply.bytes = descriptor.metadata.len() as u64 + descriptor.byte_len();
+        if let Some(figures) = Figures::find(header, &descriptor.metadata) {
+            stats.server = Some(figures.times);
+            let Figures {
+                streamed,
+                copied,
+                channels,
+                ..
+            } = figures;
+            stats.request.travelled(streamed, copied, channels, pipe);
+        }
+    }
+
+    /// All of the reply is here, and came like this.
+    pub(crate) fn reply_came(&self, came: MessageStats, pipe: &Pipe) {
+        if self.asked {
+            let MessageStats {
+                streamed,
+                copied,
+                channels,
+                ..
+            } = came;
+            lock(&self.stats)
+                .reply
+                .travelled(streamed, copied, channels, pipe);
+        }
+    }
+
+    /// It has ended like this.
+    pub(crate) fn ended(&self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Value(_) => self.end(None, &""),
+            Outcome::ServiceError(_) => {
+                self.end(Some(outcome::SERVICE_ERROR), &"the method's own");
+            }
+            Outcome::Failed(error) => self.failed(error),
+            Outcome::NotBound(_, reason) => self.failed(&CallError::Other(reason.clone())),
+        }
+    }
+
+    /// It failed, or was not made.
+    pub(crate) fn failed(&self, error: &CallError) {
+        self.end(Some(outcome::of_error(error)), error);
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn cancelled(&self) {
+        self.end(Some(outcome::CANCELLED), &"nobody waits for it any more");
+    }
+
+    fn end(&self, failed: Option<Verdict>, error: &dyn std::fmt::Display) {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let took = self.made.elapsed();
+        lock(&self.stats).round_trip = took;
+        let outcome = failed.map_or(outcome::OK, |(outcome, _)| outcome);
+        metrics::call_finished(self.service, self.method, outcome, took);
+        if let Some(verdict) = failed {
+            spans::failed(&self.span, verdict, error);
+        }
+    }
+
+    /// What is known, of a caller who asked.
+    pub(crate) fn stats(&self) -> CallStats {
+        match self.asked {
+            true => lock(&self.stats).clone(),
+            false => CallStats::default(),
+        }
+    }
+}
+
+impl Drop for Noted {
+    /// However it ends.
+    fn drop(&mut self) {
+        self.cancelled();
+    }
+}
+
+impl Carriage {
+    fn travelled(&mut self, streamed: u64, copied: u64, channels: u64, pipe: &Pipe) {
+        self.streamed = Some(streamed);
+        self.copied = Some(copied);
+        let known = pipe.route().channels.iter().take(64).enumerate();
+        let carried = known.filter(|(bit, _)| channels >> bit & 1 == 1);
+        self.channels = carried.map(|(_, channel)| channel.name.clone()).collect();
+    }
+}

@@ -1,0 +1,219 @@
+//! A call handled here, where somebody wants to know what becomes of it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tensorpipe::MessageStats;
+use tracing::Span;
+
+use super::outcome::{self, Verdict};
+use super::spans::{self, Named};
+use super::stats::ServerTimes;
+use super::{Figures, metrics};
+use crate::codec::Reply;
+use crate::context::{CallContext, Scoped};
+use crate::header::{Header, STATS, TraceContext};
+use crate::lock::lock;
+use crate::schema::Method;
+
+/// See the module's documentation.
+pub(crate) struct Seen {
+    service: &'static str,
+    method: &'static str,
+    /// The caller asked for figures.
+    asked: bool,
+    span: Span,
+    /// What calls of its handler belong to.
+    pub(crate) around: TraceContext,
+    /// When its header was here.
+    arrived: Instant,
+    so_far: Mutex<SoFar>,
+}
+
+#[derive(Default)]
+struct SoFar {
+    figures: Figures,
+    /// When its arguments were complete.
+    complete: Option<Instant>,
+    /// When its handler was first polled.
+    begun: Option<Instant>,
+}
+
+impl Seen {
+    /// A call that is admitted, if somebody wants to know.
+    #[inline]
+    pub(crate) fn of(
+        header: &Header,
+        service: &'static str,
+        method: &'static Method,
+        peer: &str,
+        arrived: Instant,
+    ) -> Option<Box<Self>> {
+        let wanted = header.flags & STATS != 0 || metrics::ON || spans::are_wanted();
+        wanted.then(|| Self::begin(header, service, method, peer, arrived))
+    }
+
+    #[cold]
+    fn begin(
+        header: &Header,
+        service: &'static str,
+        method: &'static Method,
+        peer: &str,
+        arrived: Instant,
+    ) -> Box<Self> {
+        let asked = header.flags & STATS != 0;
+        let named = Named {
+            service,
+            method,
+            call: header.call,
+            peer,
+        };
+        let (span, around) = match spans::are_wanted() {
+            true => named.handling(header.trace),
+            false => (Span::none(), header.trace),
+        };
+        Box::new(Self {
+            service,
+            method: method.name,
+            asked,
+            span,
+            around,
+            arrived,
+            so_far: Mutex::default(),
+        })
+    }
+
+    /// All of its message is here, and came like this.
+    pub(crate) fn complete(&self, came: MessageStats) {
+        if self.asked {
+            let now = Instant::now();
+            let mut so_far = lock(&self.so_far);
+            so_far.complete = Some(now);
+            let figures = &mut so_far.figures;
+            figures.times.receiving = now - self.arrived;
+            figures.streamed = came.streamed;
+            figures.copied = came.copied;
+            figures.channels = came.channels;
+        }
+    }
+
+    fn begins(&self) {
+        let now = Instant::now();
+        let mut so_far = lock(&self.so_far);
+        if so_far.begun.replace(now).is_none()
+            && let Some(complete) = so_far.complete
+        {
+            so_far.figures.times.waiting = now - complete;
+        }
+    }
+
+    /// Since its handler was first polled.
+    fn took(&self) -> Duration {
+        let begun = lock(&self.so_far).begun;
+        begun.map_or(Duration::ZERO, |begun| begun.elapsed())
+    }
+
+    /// Its handler is ready.
+    fn ready(&self, reply: &mut Reply) {
+        let took = self.took();
+        let failed = outcome::of_reply(reply.outcome());
+        let outcome = failed
+            .as_ref()
+            .map_or(outcome::OK, |((outcome, _), _)| outcome);
+        metrics::handler_finished(self.service, self.method, outcome, took);
+        if let Some((verdict, error)) = failed {
+            spans::failed(&self.span, verdict, &error);
+        }
+        if self.asked {
+            let figures = lock(&self.so_far).figures;
+            let times = ServerTimes {
+                handling: took,
+                ..figures.times
+            };
+            reply.measured(Figures { times, ..figures });
+        }
+    }
+
+    /// Its handler was given up.
+    fn given_up(&self, verdict: Verdict, error: &str) {
+        metrics::handler_finished(self.service, self.method, verdict.0, self.took());
+        spans::failed(&self.span, verdict, &error);
+    }
+}
+
+/// The handler of a call of which somebody wants to know.
+pub(crate) fn watched(context: CallContext, handler: Scoped) -> Scoped {
+    if let Some(seen) = &context.inner.seen {
+        metrics::handler_started(seen.service, seen.method);
+    }
+    Box::pin(Watched {
+        context,
+        handler,
+        stage: Stage::Fresh,
+    })
+}
+
+struct Watched {
+    context: CallContext,
+    handler: Scoped,
+    stage: Stage,
+}
+
+enum Stage {
+    Fresh,
+    /// A poll that does not come back panics.
+    Polling,
+    Waiting,
+    Ready,
+}
+
+impl Future for Watched {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
+        let this = &mut *self;
+        let Some(seen) = &this.context.inner.seen else {
+            return this.handler.as_mut().poll(cx);
+        };
+        if let Stage::Fresh = std::mem::replace(&mut this.stage, Stage::Polling) {
+            seen.begins();
+        }
+        let polled = {
+            let _entered = seen.span.enter();
+            this.handler.as_mut().poll(cx)
+        };
+        match polled {
+            Poll::Pending => {
+                this.stage = Stage::Waiting;
+                Poll::Pending
+            }
+            Poll::Ready(mut reply) => {
+                this.stage = Stage::Ready;
+                seen.ready(&mut reply);
+                Poll::Ready(reply)
+            }
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(seen) = &self.context.inner.seen else {
+            return;
+        };
+        let late = |at| at <= Instant::now();
+        match self.stage {
+            Stage::Ready => {}
+            Stage::Polling => seen.given_up(outcome::PANICKED, "the handler panicked"),
+            Stage::Fresh | Stage::Waiting if self.context.deadline().is_some_and(late) => {
+                seen.given_up(outcome::DEADLINE, "its deadline passed");
+            }
+            Stage::Fresh | Stage::Waiting => {
+                seen.given_up(outcome::CANCELLED, "nobody waits for it any more");
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The feature `metrics`: names and labels are in the documentation of [`observe`](super).
+//!
+//! Labels come from what this process was built with, never from a peer: their number is bounded by the program.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ::metrics::{counter, gauge, histogram};
+use tensorpipe::{Pipe, PipeStats};
+
+use crate::lock::lock;
+
+/// Whether calls are counted.
+pub(crate) const ON: bool = true;
+
+pub(super) fn call_started(service: &'static str, method: &'static str) {
+    counter!("tensorpipe_client_calls_started", "service" => service, "method" => method)
+        .increment(1);
+    gauge!("tensorpipe_client_calls_in_flight", "service" => service, "method" => method)
+        .increment(1);
+}
+
+pub(super) fn call_finished(
+    service: &'static str,
+    method: &'static str,
+    outcome: &'static str,
+    took: Duration,
+) {
+    counter!("tensorpipe_client_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
+    gauge!("tensorpipe_client_calls_in_flight", "service" => service, "method" => method)
+        .decrement(1);
+    histogram!("tensorpipe_client_call_seconds", "service" => service, "method" => method)
+        .record(took);
+}
+
+pub(super) fn handler_started(service: &'static str, method: &'static str) {
+    counter!("tensorpipe_server_calls_started", "service" => service, "method" => method)
+        .increment(1);
+    gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
+        .increment(1);
+}
+
+pub(super) fn handler_finished(
+    service: &'static str,
+    method: &'static str,
+    outcome: &'static str,
+    took: Duration,
+) {
+    counter!("tensorpipe_server_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
+    gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
+        .decrement(1);
+    histogram!("tensorpipe_server_handler_seconds", "service" => service, "method" => method)
+        .record(took);
+}
+
+/// A call was refused on its header.
+pub(crate) fn refused(outcome: &'static str) {
+    counter!("tensorpipe_server_calls_refused", "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn items_sent(items: u64) {
+    counter!("tensorpipe_stream_items_sent").increment(items);
+}
+
+pub(crate) fn items_received(items: u64) {
+    counter!("tensorpipe_stream_items_received").increment(items);
+}
+
+pub(crate) fn references_given(count: usize) {
+    gauge!("tensorpipe_references_held").increment(count as f64);
+}
+
+pub(crate) fn references_released(count: usize) {
+    gauge!("tensorpipe_references_held").decrement(count as f64);
+}
+
+pub(crate) fn replica_connected() {
+    counter!("tensorpipe_replica_connects").increment(1);
+}
+
+pub(crate) fn replica_lost() {
+    counter!("tensorpipe_replicas_lost").increment(1);
+}
+
+/// What was told of one pipe.
+pub(crate) struct Meter(Mutex<PipeStats>);
+
+impl Meter {
+    pub(crate) fn opened() -> Self {
+        gauge!("tensorpipe_pipes_open").increment(1);
+        Self(Mutex::default())
+    }
+
+    /// Tells what the pipe has done since the last time.
+    pub(crate) fn read(&self, pipe: &Pipe) {
+        let mut told = lock(&self.0);
+        let now = pipe.stats();
+        counter!("tensorpipe_pipe_bytes_out").increment(now.bytes_out - told.bytes_out);
+        counter!("tensorpipe_pipe_bytes_in").increment(now.bytes_in - told.bytes_in);
+        counter!("tensorpipe_pipe_bytes_copied").increment(now.bytes_copied - told.bytes_copied);
+        counter!("tensorpipe_pipe_bytes_lent").increment(now.bytes_lent - told.bytes_lent);
+        counter!("tensorpipe_pipe_bytes_borrowed")
+            .increment(now.bytes_borrowed - told.bytes_borrowed);
+        *told = now;
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        gauge!("tensorpipe_pipes_open").decrement(1);
+    }
+}

@@ -1,0 +1,77 @@
+//! What happened, visible: figures of single calls, spans that belong together across processes, and metrics.
+//!
+//! Nothing of it is done for a call unless somebody wants to know: a caller who asks ([`CallStats`]), a subscriber of `tracing`,
+//! or the feature `metrics`. Then the call has a note on each side, which is told what becomes of it.
+//!
+//! # Figures of one call
+//!
+//! [`CallStats`] shows one: where the time went, and which bytes were copied.
+//!
+//! # Spans
+//!
+//! With a subscriber that takes spans of level INFO of the target `tensorpipe_rpc`, each call is a span at both ends:
+//!
+//! | span | where | from, to |
+//! |---|---|---|
+//! | `rpc.call` | the caller | made, answered or dropped |
+//! | `rpc.handle` | the server | admitted, answered; entered while the handler is polled |
+//!
+//! Their fields: `service`, `method`, `call` (its number on the connection), `peer` (the name of the other end's context),
+//! `trace_id` (32 hexadecimal digits), `span_id` and `parent` (16), which is 0 for none. `rpc.call` continues the trace of the handler
+//! that makes the call, or that of `with_trace`; otherwise it begins a new one. The identity of the span travels in the call's header, so the
+//! `parent` of `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call` is the `span_id` of the `rpc.handle`
+//! around it. To `tracing` itself `rpc.handle` has no parent: that one is in another process.
+//!
+//! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`: ERROR where an end broke its word (a
+//! panic, a result that cannot be sent or read), WARN where arguments, time, capacity or the connection were in the way, DEBUG
+//! for the method's own error and for calls that were dropped.
+//!
+//! For OpenTelemetry: the numbers have its sizes. A layer that makes its spans takes `trace_id`, `span_id` and `parent` from the fields of
+//! `rpc.call` and `rpc.handle`; in a context of its own, give a client the context's ids by `with_trace`, and read a handler's by
+//! [`CallContext::trace`](crate::CallContext::trace).
+//!
+//! # Metrics
+//!
+//! With the feature `metrics`, through the facade of that name: nothing is kept without a recorder. Labels: `service`, `method` and `outcome`, all
+//! from what this process was built with.
+//!
+//! | name | kind | labels | what |
+//! |---|---|---|---|
+//! | `tensorpipe_client_calls_started` | counter | service, method | calls made |
+//! | `tensorpipe_client_calls_finished` | counter | service, method, outcome | calls answered, failed or dropped |
+//! | `tensorpipe_client_calls_in_flight` | gauge | service, method | calls that wait for their answer |
+//! | `tensorpipe_client_call_seconds` | histogram | service, method | from made to finished |
+//! | `tensorpipe_server_calls_started` | counter | service, method | handlers made |
+//! | `tensorpipe_server_calls_finished` | counter | service, method, outcome | handlers ended |
+//! | `tensorpipe_server_calls_in_flight` | gauge | service, method | handlers there are |
+//! | `tensorpipe_server_handler_seconds` | histogram | service, method | from a handler's first poll to its end |
+//! | `tensorpipe_server_calls_refused` | counter | outcome | calls refused on their header |
+//! | `tensorpipe_stream_items_sent` | counter | | items of streams, from here |
+//! | `tensorpipe_stream_items_received` | counter | | items of streams, to here |
+//! | `tensorpipe_references_held` | gauge | | values here that others refer to |
+//! | `tensorpipe_replica_connects` | counter | | connections made to replicas, the first ones and those after a loss |
+//! | `tensorpipe_replicas_lost` | counter | | replicas that were there and are gone |
+//! | `tensorpipe_pipes_open` | gauge | | pipes that carry calls |
+//! | `tensorpipe_pipe_bytes_out`, `_in`, `_copied`, `_lent`, `_borrowed` | counters | | [`PipeStats`](tensorpipe::PipeStats) of those pipes |
+//!
+//! Outcomes: `ok`, `service_error`, `panicked`, `overloaded`, `unimplemented`, `deadline`, `shutting_down`, `encode`, `bad_arguments`,
+//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `cancelled`, `other`. Those of pipes are brought up to date whenever a call is
+//! answered, and when a pipe ends.
+
+mod calling;
+mod figures;
+mod handling;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
+pub(crate) mod metrics;
+mod outcome;
+mod spans;
+mod stats;
+
+pub(crate) use calling::Noted;
+pub(crate) use figures::Figures;
+pub(crate) use handling::{Seen, watched};
+pub(crate) use outcome::of_failure;
+pub use stats::{CallStats, Carriage, ServerTimes};

@@ -1,0 +1,112 @@
+//! The spans of a call and the identities that they carry from process to process.
+
+use std::hash::{BuildHasher, RandomState};
+
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Span};
+
+use super::outcome::Verdict;
+use crate::header::TraceContext;
+use crate::schema::Method;
+
+/// Whether a subscriber may want spans. Without one this is a look at one number.
+pub(super) fn are_wanted() -> bool {
+    Level::INFO <= LevelFilter::current()
+}
+
+/// What a span of a call says of itself.
+pub(super) struct Named<'a> {
+    pub(super) service: &'a str,
+    pub(super) method: &'a Method,
+    pub(super) call: u64,
+    pub(super) peer: &'a str,
+}
+
+impl Named<'_> {
+    /// The span of a call made here within `around`, and what the call tells the other end: the same, where no subscriber
+    /// wants the span.
+    pub(super) fn calling(&self, around: TraceContext) -> (Span, TraceContext) {
+        let own = next(around);
+        let span = tracing::info_span!(
+            target: "tensorpipe_rpc",
+            "rpc.call",
+            service = self.service,
+            method = self.method.name,
+            call = self.call,
+            peer = self.peer,
+            trace_id = %format_args!("{:032x}", own.trace_id),
+            span_id = %format_args!("{:016x}", own.span_id),
+            parent = %format_args!("{:016x}", around.span_id),
+        );
+        let told = if span.is_disabled() { around } else { own };
+        (span, told)
+    }
+
+    /// The span of a call that is handled here, of a caller who said `caller`. Calls that its handler makes belong to it.
+    pub(super) fn handling(&self, caller: TraceContext) -> (Span, TraceContext) {
+        let own = next(caller);
+        let span = tracing::info_span!(
+            target: "tensorpipe_rpc",
+            parent: None,
+            "rpc.handle",
+            service = self.service,
+            method = self.method.name,
+            call = self.call,
+            peer = self.peer,
+            trace_id = %format_args!("{:032x}", own.trace_id),
+            span_id = %format_args!("{:016x}", own.span_id),
+            parent = %format_args!("{:016x}", caller.span_id),
+        );
+        let around = if span.is_disabled() { caller } else { own };
+        (span, around)
+    }
+}
+
+/// Says in `span` how its call failed.
+pub(super) fn failed(span: &Span, (outcome, level): Verdict, error: &dyn std::fmt::Display) {
+    if span.is_disabled() {
+        return;
+    }
+    macro_rules! say {
+        ($level:expr) => {
+            tracing::event!(target: "tensorpipe_rpc", parent: span, $level, outcome, %error, "the call failed")
+        };
+    }
+    match level {
+        Level::ERROR => say!(Level::ERROR),
+        Level::WARN => say!(Level::WARN),
+        _ => say!(Level::DEBUG),
+    }
+}
+
+/// A span's own identity: within `around`, or, where that is none, of a new trace.
+fn next(around: TraceContext) -> TraceContext {
+    let trace_id = match around.trace_id {
+        0 => u128::from(random()) << 64 | u128::from(random()),
+        known => known,
+    };
+    TraceContext {
+        trace_id,
+        span_id: random(),
+    }
+}
+
+/// Never 0. Of the keys that the standard library's tables get: from the system once a thread, another one each time.
+fn random() -> u64 {
+    RandomState::new().hash_one(0u8).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_goes_on_and_a_new_one_begins_where_there_is_none() {
+        let begun = next(TraceContext::default());
+        assert!(begun.trace_id > u128::from(u64::MAX) && begun.span_id != 0);
+        let inner = next(begun);
+        assert_eq!(inner.trace_id, begun.trace_id);
+        assert_ne!(inner.span_id, begun.span_id);
+        assert_ne!(next(TraceContext::default()).trace_id, begun.trace_id);
+    }
+}

@@ -1,0 +1,178 @@
+//! What is known of one call.
+
+use std::time::Duration;
+
+/// Where a call's time went and which of its bytes were copied: [`Call::stats`](crate::Call::stats), of calls made through
+/// `with_stats` of a client.
+///
+/// Clocks of two machines are never compared: each side measures spans of time on its own.
+///
+/// ```
+/// # use tensorpipe::{Context, Tensor};
+/// # use tensorpipe_rpc::{Server, tensor_service};
+/// #[tensor_service]
+/// pub trait Sum {
+///     async fn sum(&self, x: Tensor) -> f32;
+/// }
+/// # struct Adds;
+/// # impl Sum for Adds {
+/// #     async fn sum(&self, x: Tensor) -> f32 {
+/// #         x.as_slice::<f32>().unwrap().iter().sum()
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = Server::builder().service(SumService::new(Adds)).listen("tcp://127.0.0.1:0").await?;
+/// let client = SumClient::connect(server.url().to_string()).await?.with_stats();
+/// let ones = Tensor::from(vec![1f32; 1 << 20]);
+/// let (sum, stats) = client.sum(&ones).stats().await;
+/// assert_eq!(sum?, (1 << 20) as f32);
+/// // Within one process a large tensor is handed over.
+/// assert_eq!(stats.bytes_copied(), Some(0));
+/// assert!(stats.queue + stats.handling().unwrap() <= stats.round_trip);
+/// println!("{:?} of {:?} on the way", stats.wire().unwrap(), stats.round_trip);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallStats {
+    /// From the call's making until its message began to leave.
+    pub queue: Duration,
+    /// From the call's making until its result was here, or its failure known; zero for one that was not made or not asked
+    /// about.
+    pub round_trip: Duration,
+    /// What the server measured. `None` where it did not answer with a result: it refused the call, its handler panicked, time was
+    /// up, the connection ended; or is too old to measure.
+    pub server: Option<ServerTimes>,
+    /// The call's message.
+    pub request: Carriage,
+    /// The message that answered it.
+    pub reply: Carriage,
+}
+
+/// What a server measured of one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerTimes {
+    /// From the arrival of the call's header until its arguments were complete: while their tensors were on their way.
+    pub receiving: Duration,
+    /// From then until the handler was first polled.
+    pub waiting: Duration,
+    /// From then until the handler was ready, its result encoded: its own waits are part of it.
+    pub handling: Duration,
+}
+
+/// How one message of a call travelled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Carriage {
+    /// Its metadata, payloads and tensors, in bytes. Without what frames them.
+    pub bytes: u64,
+    /// Bytes of its payloads and tensors that went through a connection (a socket, or a ring in shared memory), in the message's own
+    /// frame or behind it: the CPU of each end copied them. `None` where that is not known.
+    pub streamed: Option<u64>,
+    /// Bytes of its payloads and tensors that the reader's CPU, and only it, copied from where the writer has them. `None`
+    /// where that is not known.
+    pub copied: Option<u64>,
+    /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame.
+    pub channels: Vec<String>,
+}
+
+impl CallStats {
+    /// How long the handler took. `None` as for [`CallStats::server`].
+    pub fn handling(&self) -> Option<Duration> {
+        self.server.map(|server| server.handling)
+    }
+
+    /// The time on the way, both ways: what of the round trip was neither [`CallStats::queue`] nor the server's
+    /// [waiting](ServerTimes::waiting) and [handling](ServerTimes::handling). The reply's wait for its turn on the server's pipe is
+    /// part of it. Never negative; `None` as for [`CallStats::server`].
+    pub fn wire(&self) -> Option<Duration> {
+        let ServerTimes {
+            waiting, handling, ..
+        } = self.server?;
+        let elsewhere = self.queue.saturating_add(waiting).saturating_add(handling);
+        Some(self.round_trip.saturating_sub(elsewhere))
+    }
+
+    /// Of the payloads and tensors of both messages, those bytes that this side's CPU copied on their way between your memory and the
+    /// other end: into or out of a connection, or out of memory of the peer's. A byte counts once a message, however often it
+    /// is copied. What the library does not see is not counted: a tensor that you fill, or copy in a handler. `None` where one of the two messages is not
+    /// accounted for.
+    pub fn bytes_copied_here(&self) -> Option<u64> {
+        let Self { request, reply, .. } = self;
+        sum([request.streamed, reply.streamed, reply.copied])
+    }
+
+    /// The same at the server.
+    pub fn bytes_copied_there(&self) -> Option<u64> {
+        let Self { request, reply, .. } = self;
+        sum([request.streamed, request.copied, reply.streamed])
+    }
+
+    /// Both together: `Some(0)` says that the call copied nothing.
+    pub fn bytes_copied(&self) -> Option<u64> {
+        sum([self.bytes_copied_here(), self.bytes_copied_there()])
+    }
+}
+
+fn sum<const N: usize>(counts: [Option<u64>; N]) -> Option<u64> {
+    counts
+        .into_iter()
+        .try_fold(0u64, |sum, count| Some(sum.saturating_add(count?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn time_on_the_way_is_what_is_left_and_never_negative() {
+        let server = |handling| ServerTimes {
+            receiving: ms(5),
+            waiting: ms(2),
+            handling,
+        };
+        let mut stats = CallStats {
+            queue: ms(1),
+            round_trip: ms(20),
+            server: Some(server(ms(10))),
+            ..CallStats::default()
+        };
+        assert_eq!(stats.wire(), Some(ms(7)));
+        // A server that says it took longer than all of it.
+        stats.server = Some(server(Duration::MAX));
+        assert_eq!(stats.wire(), Some(Duration::ZERO));
+        stats.server = None;
+        assert_eq!(stats.wire(), None);
+    }
+
+    #[test]
+    fn each_end_is_charged_for_what_its_own_cpu_copied() {
+        let way = |streamed, copied| Carriage {
+            bytes: 100,
+            streamed: Some(streamed),
+            copied: Some(copied),
+            channels: Vec::new(),
+        };
+        let mut stats = CallStats {
+            request: way(1, 10),
+            reply: way(100, 1000),
+            ..CallStats::default()
+        };
+        assert_eq!(stats.bytes_copied_here(), Some(1101));
+        assert_eq!(stats.bytes_copied_there(), Some(111));
+        assert_eq!(stats.bytes_copied(), Some(1212));
+        stats.request.copied = None;
+        assert_eq!(stats.bytes_copied_here(), Some(1101));
+        assert_eq!(
+            (stats.bytes_copied_there(), stats.bytes_copied()),
+            (None, None)
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! What a pipe says of what it did: which bytes it copied, how a message's parts came, when a message began to leave.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tensorpipe::{Allocation, BufferMut, Error, Handler, Incoming, MessageStats, Place, ResetCode};
+
+use super::*;
+
+/// Reads one message into memory of its own; the bytes that this copied, as the pipe counts.
+async fn into_own_memory(client: &Pipe, server: &Pipe, len: usize) -> u64 {
+    let before = server.stats().bytes_copied;
+    client.send(message(1, len)).unwrap();
+    let incoming = within("a message", server.read_descriptor()).await.unwrap();
+    let mut places = Allocation::default();
+    places
+        .tensors
+        .push(Place::Into(BufferMut::from_vec(vec![0u8; len])));
+    let read = within("a read", incoming.read_into(places)).await;
+    check(&read.unwrap(), 1, len);
+    server.stats().bytes_copied - before
+}
+
+#[tokio::test]
+async fn memory_that_a_reader_brings_is_filled_by_a_copy_where_the_bytes_are_elsewhere() {
+    // Within one process a large tensor would have been handed over.
+    let context = Context::new();
+    let (client, server) = pair(&context, &context).await;
+    for len in [100_000, 1 << 20] {
+        assert_eq!(into_own_memory(&client, &server, len).await, len as u64);
+    }
+    // What came with the message lies in pooled memory already.
+    let (client, server) = tcp_pair().await;
+    let copied = into_own_memory(&client, &server, 1000).await;
+    assert_eq!(
+        copied,
+        2 * 1000,
+        "out of the receive buffer, and from there"
+    );
+    // A large one is read from the socket straight into its place, but for what had come with the frames before it.
+    let copied = into_own_memory(&client, &server, 8 << 20).await;
+    assert!(copied < 1 << 20, "{copied}");
+}
+
+/// Notes how messages came that were not there whole.
+#[derive(Default)]
+struct Notes(Mutex<Vec<MessageStats>>);
+
+impl Handler for Notes {
+    fn incoming(&self, incoming: Incoming) {
+        let _ = incoming.accept();
+    }
+
+    fn message(&self, _: u64, _: Result<Message, Error>) {
+        panic!("the one with figures is called instead");
+    }
+
+    fn message_with_stats(&self, _: u64, message: Result<Message, Error>, stats: MessageStats) {
+        message.unwrap();
+        self.0.lock().unwrap().push(stats);
+    }
+
+    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+
+    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+
+    fn going_away(&self, _: u64, _: &str) {}
+
+    fn closed(&self, _: &Error) {}
+}
+
+#[tokio::test]
+async fn a_handler_hears_how_each_message_came() {
+    const LARGE: usize = 3 << 20;
+    let small = 100;
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let notes = Arc::new(Notes::default());
+        server.set_handler(notes.clone());
+        let both = message(1, small).tensor(message(2, LARGE).tensors.remove(0).tensor);
+        for _ in 0..3 {
+            within("a write", client.write(both.clone())).await.unwrap();
+        }
+        eventually("three notes", || notes.0.lock().unwrap().len() == 3).await;
+        let handed_over = server.route().channels[0].name == "xth";
+        let large = if handed_over { 0 } else { LARGE as u64 };
+        for stats in &*notes.0.lock().unwrap() {
+            assert_eq!(stats.streamed, small as u64 + large);
+            assert_eq!((stats.copied, stats.channels), (0, 1));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
+    let (client, server) = tcp_pair().await;
+    let told = Arc::new(AtomicUsize::new(0));
+    let send = |number| {
+        let id = client.send(message(number, 8)).unwrap();
+        let told = told.clone();
+        client.when_leaving(id, move || {
+            told.fetch_add(1, Ordering::SeqCst);
+        });
+    };
+    send(0);
+    assert_eq!(told.load(Ordering::SeqCst), 1, "nothing was before it");
+    // More than the peer gives credit for without reading.
+    const SENT: u64 = 3000;
+    (1..SENT).for_each(send);
+    pause(100).await;
+    let left = told.load(Ordering::SeqCst);
+    assert!(left < SENT as usize, "{left}");
+    for number in 0..SENT {
+        check(
+            &within("a message", server.read()).await.unwrap(),
+            number,
+            8,
+        );
+    }
+    eventually("all of them", || {
+        told.load(Ordering::SeqCst) == SENT as usize
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
+    let (client, server) = tcp_pair().await;
+    let kept = Arc::new(());
+    for number in 0..3000 {
+        let id = client.send(message(number, 8)).unwrap();
+        let kept = kept.clone();
+        client.when_leaving(id, move || drop(kept));
+    }
+    pause(50).await;
+    assert!(Arc::strong_count(&kept) > 1, "some wait for credit");
+    drop(server);
+    within("the end", client.ended()).await;
+    assert_eq!(Arc::strong_count(&kept), 1, "nor is it kept");
+    let id = 1 << 40;
+    let late = kept.clone();
+    client.when_leaving(id, move || drop(late));
+    assert_eq!(Arc::strong_count(&kept), 1);
+}

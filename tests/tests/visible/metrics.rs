@@ -1,0 +1,177 @@
+//! Metrics reach the recorder that the application installs, under the names that the documentation has.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use futures_util::stream;
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+use tensorpipe::Tensor;
+use tensorpipe_rpc::{Remote, Server, Stream, tensor_service};
+use tensorpipe_tests::{eventually, runtime, soon};
+
+#[tensor_service]
+trait Counted {
+    async fn echo(&self, tensor: Tensor) -> Tensor;
+    async fn fail(&self) -> Result<u64, String>;
+    async fn panic(&self) -> u64;
+    async fn sleep(&self) -> u64;
+    async fn keep(&self) -> Remote<Tensor>;
+    fn count(&self, to: u64) -> impl Stream<Item = u64> + Send;
+}
+
+struct Plain;
+
+impl Counted for Plain {
+    async fn echo(&self, tensor: Tensor) -> Tensor {
+        tensor
+    }
+
+    async fn fail(&self) -> Result<u64, String> {
+        Err("as it was asked to".to_owned())
+    }
+
+    async fn panic(&self) -> u64 {
+        panic!("as it was asked to");
+    }
+
+    async fn sleep(&self) -> u64 {
+        std::future::pending().await
+    }
+
+    async fn keep(&self) -> Remote<Tensor> {
+        Remote::new(Tensor::scalar(1f32))
+    }
+
+    fn count(&self, to: u64) -> impl Stream<Item = u64> + Send {
+        stream::iter(0..to)
+    }
+}
+
+/// Of all tests of this binary only this one makes references and streams, and has a service of this name.
+#[test]
+fn calls_streams_references_and_pipes_are_counted() {
+    metrics::set_global_recorder(Book).unwrap();
+    runtime().block_on(async {
+        let server = Server::builder().service(CountedService::new(Plain));
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let client = CountedClient::connect(server.url().to_string());
+        let client = soon("a client", client).await.unwrap();
+        assert!(value("tensorpipe_pipes_open") >= 2.0);
+        for _ in 0..3 {
+            soon("a call", client.echo(Tensor::scalar(1f32))).await.unwrap();
+        }
+        let _ = soon("a call", client.fail()).await.unwrap_err();
+        let _ = soon("a call", client.panic()).await.unwrap_err();
+        let sleeping = client.sleep();
+        let in_flight = |side: &str| value(&format!("tensorpipe_{side}_calls_in_flight method=sleep service=Counted"));
+        eventually("a call under way", || in_flight("server") == 1.0).await;
+        assert_eq!(in_flight("client"), 1.0);
+        drop(sleeping);
+        eventually("none under way", || in_flight("server") == 0.0).await;
+        assert_eq!(in_flight("client"), 0.0);
+
+        let kept = soon("a reference", client.keep()).await.unwrap();
+        assert_eq!(value("tensorpipe_references_held"), 1.0);
+        drop(kept);
+        eventually("none held", || value("tensorpipe_references_held") == 0.0).await;
+        let mut items = client.count(100);
+        let mut counted = 0;
+        while let Some(item) = soon("an item", items.next()).await {
+            assert_eq!(item.unwrap(), counted);
+            counted += 1;
+        }
+        for way in ["sent", "received"] {
+            assert_eq!(value(&format!("tensorpipe_stream_items_{way}")), 100.0);
+        }
+
+        for side in ["client", "server"] {
+            let finished = |method: &str, outcome: &str| {
+                value(&format!(
+                    "tensorpipe_{side}_calls_finished method={method} outcome={outcome} service=Counted"
+                ))
+            };
+            assert_eq!(finished("echo", "ok"), 3.0);
+            assert_eq!(finished("fail", "service_error"), 1.0);
+            assert_eq!(finished("panic", "panicked"), 1.0);
+            assert_eq!(finished("sleep", "cancelled"), 1.0);
+            assert_eq!(finished("count", "ok"), 1.0);
+            let started = |method: &str| value(&format!("tensorpipe_{side}_calls_started method={method} service=Counted"));
+            assert_eq!((started("echo"), started("sleep")), (3.0, 1.0));
+        }
+        for name in ["tensorpipe_client_call_seconds", "tensorpipe_server_handler_seconds"] {
+            assert_eq!(value(&format!("{name} method=echo service=Counted")), 3.0, "{name}");
+        }
+        for name in ["bytes_out", "bytes_in", "bytes_copied"] {
+            assert!(value(&format!("tensorpipe_pipe_{name}")) > 0.0, "{name}");
+        }
+    });
+}
+
+fn book() -> &'static Mutex<BTreeMap<String, Arc<AtomicU64>>> {
+    static BOOK: OnceLock<Mutex<BTreeMap<String, Arc<AtomicU64>>>> = OnceLock::new();
+    BOOK.get_or_init(Mutex::default)
+}
+
+fn entry(key: &str) -> Arc<AtomicU64> {
+    book()
+        .lock()
+        .unwrap()
+        .entry(key.to_owned())
+        .or_default()
+        .clone()
+}
+
+/// Of a counter, a gauge, or how often a histogram was given something: by its name and labels.
+fn value(key: &str) -> f64 {
+    let is_gauge = ["in_flight", "open", "held"]
+        .iter()
+        .any(|what| key.contains(what));
+    let bits = entry(key).load(Ordering::SeqCst);
+    if is_gauge {
+        f64::from_bits(bits)
+    } else {
+        bits as f64
+    }
+}
+
+struct Book;
+
+struct Count(Arc<AtomicU64>);
+
+impl HistogramFn for Count {
+    fn record(&self, _: f64) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn named(key: &Key) -> Arc<AtomicU64> {
+    let mut labels: Vec<_> = key
+        .labels()
+        .map(|label| format!(" {}={}", label.key(), label.value()))
+        .collect();
+    labels.sort();
+    entry(&format!("{}{}", key.name(), labels.concat()))
+}
+
+impl Recorder for Book {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(named(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(named(key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Count(named(key))))
+    }
+}

@@ -1,0 +1,101 @@
+//! What tests of figures have: a server in a process of its own, reached in one of several ways.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel};
+use tensorpipe::conformance::pattern;
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, DType, Pool, Tensor};
+use tensorpipe_rpc::{CallContext, Server, tensor_service};
+pub(crate) use tensorpipe_tests::{Child, runtime, say, soon};
+
+#[tensor_service]
+pub(crate) trait Model {
+    async fn take(&self, tensor: Tensor) -> u64;
+    async fn give(&self, cx: &CallContext, len: u64, pooled: bool) -> Tensor;
+    async fn sleep(&self, ms: u64) -> Result<u64, String>;
+    async fn panic(&self) -> u64;
+}
+
+struct Plain;
+
+impl Model for Plain {
+    async fn take(&self, tensor: Tensor) -> u64 {
+        tensor.byte_len() as u64
+    }
+
+    async fn give(&self, cx: &CallContext, len: u64, pooled: bool) -> Tensor {
+        match pooled {
+            true => of_pool(cx.pool(), len as usize),
+            false => of_heap(len as usize),
+        }
+    }
+
+    async fn sleep(&self, ms: u64) -> Result<u64, String> {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        if ms == 0 {
+            return Err("not at all".to_owned());
+        }
+        Ok(ms)
+    }
+
+    async fn panic(&self) -> u64 {
+        panic!("as it was asked to");
+    }
+}
+
+pub(crate) fn of_heap(len: usize) -> Tensor {
+    Tensor::from_vec(pattern(len, 3), [len as u64]).unwrap()
+}
+
+pub(crate) fn of_pool(pool: &Pool, len: usize) -> Tensor {
+    let mut tensor = pool.tensor(DType::U8, [len as u64]).unwrap();
+    let bytes = tensor.make_mut::<u8>().unwrap();
+    bytes.copy_from_slice(&pattern(len, 3));
+    tensor
+}
+
+/// What carries tensors.
+pub(crate) fn context(way: &str) -> Context {
+    let over_tcp = |channels: Vec<Arc<dyn Channel>>| {
+        let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+        Context::builder().transports([tcp]).channels(channels)
+    };
+    let builder = match way {
+        "defaults" => Context::builder(),
+        "basic" => over_tcp(vec![Arc::new(BasicChannel::new())]),
+        "cma" => over_tcp(vec![
+            Arc::new(CmaChannel::new()),
+            Arc::new(BasicChannel::new()),
+        ]),
+        "mpt" => over_tcp(vec![
+            Arc::new(MptChannel::new()),
+            Arc::new(BasicChannel::new()),
+        ]),
+        other => panic!("no way {other}"),
+    };
+    builder.build().unwrap()
+}
+
+/// A client here, and its server in another process.
+pub(crate) async fn client(way: &str) -> (ModelClient, Context, Child) {
+    let server = Child::start("server", &[("TEST_WAY", way)]);
+    let context = context(way);
+    let client = ModelClient::connect_with(&context, server.hear("url"));
+    let client = soon("a client", client).await.unwrap();
+    (client, context, server)
+}
+
+pub(crate) fn play() {
+    runtime().block_on(async {
+        let way = std::env::var("TEST_WAY").unwrap();
+        let server = Server::builder()
+            .context(&context(&way))
+            .service(ModelService::new(Plain))
+            .listen("tcp://127.0.0.1:0");
+        let server = server.await.unwrap();
+        say("url", server.url());
+        server.wait().await;
+    });
+}
