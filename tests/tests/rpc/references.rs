@@ -32,6 +32,33 @@ fn a_value_stays_in_its_process_and_is_used_there() {
 }
 
 #[test]
+fn a_chain_takes_one_round_trip_and_its_middle_never_comes_here() {
+    alone(async || {
+        let child = Child::start("server", &[]);
+        let (client, _) = client(&child.hear("url")).await;
+        let pipe = client.connection().pipe().clone();
+        let before = pipe.stats();
+        // It answers nothing for now: what leaves leaves without an answer.
+        child.suspend();
+        let mut tensor = client.make(1 << 20);
+        let mut links = Vec::new();
+        for _ in 0..4 {
+            let next = client.double(&tensor);
+            links.push(std::mem::replace(&mut tensor, next));
+        }
+        let bytes = client.bytes(&tensor);
+        eventually("all of it has left", || pipe.unwritten() == 0).await;
+        child.resume();
+        assert_eq!(soon("an answer", bytes).await.unwrap(), 16 << 20);
+        drop((links, tensor));
+        // 31 MiB were made there.
+        let stats = pipe.stats();
+        let moved = stats.bytes_in - before.bytes_in + stats.bytes_borrowed + stats.bytes_copied;
+        assert!(moved < 64 << 10, "{moved} bytes came");
+    });
+}
+
+#[test]
 fn a_third_process_takes_a_reference_and_talks_to_its_owner() {
     alone(async || {
         let mut owner = Child::start("server", &[]);

@@ -31,6 +31,11 @@ pub(crate) trait Works {
     async fn late_part(&self, size: u64, ms: u64) -> Remote<Part>;
     async fn size(&self, part: Remote<Part>) -> u64;
     async fn keep(&self, tensor: Tensor) -> Remote<Tensor>;
+    /// A tensor of so many bytes.
+    async fn make(&self, bytes: u64) -> Remote<Tensor>;
+    /// One of twice as many.
+    async fn double(&self, tensor: Remote<Tensor>) -> Remote<Tensor>;
+    async fn bytes(&self, tensor: Remote<Tensor>) -> u64;
     /// Opens a reference to a tensor of another process, and fetches it: its first byte.
     async fn open(&self, tensor: Shared<Tensor>) -> Result<u8, String>;
     /// Opens one to a part, and holds it.
@@ -138,6 +143,19 @@ impl Works for Hall {
 
     async fn keep(&self, tensor: Tensor) -> Remote<Tensor> {
         Remote::new(tensor)
+    }
+
+    async fn make(&self, bytes: u64) -> Remote<Tensor> {
+        Remote::new(numbered(bytes, 1))
+    }
+
+    async fn double(&self, tensor: Remote<Tensor>) -> Remote<Tensor> {
+        let bytes = tensor.here().unwrap().byte_len() as u64;
+        Remote::new(numbered(2 * bytes, 1))
+    }
+
+    async fn bytes(&self, tensor: Remote<Tensor>) -> u64 {
+        tensor.here().unwrap().byte_len() as u64
     }
 
     async fn open(&self, tensor: Shared<Tensor>) -> Result<u8, String> {

@@ -90,11 +90,17 @@ async fn a_card_that_describes_no_model_is_refused() {
 
 #[tokio::test]
 async fn embeddings_that_are_none_are_refused() {
-    for shape in [[1, 7], [2, tiny::DIMENSION as u64], [0, 0]] {
+    // Another number of rows is found out where the calls were gathered.
+    let lies = [
+        ([1, 7], "do not belong together"),
+        ([2, tiny::DIMENSION as u64], "a row for each"),
+        ([0, 0], "a row for each"),
+    ];
+    for (shape, words) in lies {
         let mut liar = Liar::new();
         liar.shape = shape;
         let error = liar.embed().await.unwrap_err();
-        assert!(error.contains("do not belong together"), "{error}");
+        assert!(error.contains(words), "{error}");
     }
     let mut liar = Liar::new();
     liar.dtype = DType::U8;
