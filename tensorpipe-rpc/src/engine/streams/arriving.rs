@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Incoming, Message};
+use tensorpipe::{Error, Incoming, Message, ResetCode};
 
 use super::{CallStreams, Tally};
 use crate::codec::{Arguments, Encoded, REPLY_HEADER};
@@ -53,7 +53,7 @@ impl Engine {
             }
             // The stream was dropped between its announcement and the read.
             None if !self.reading.has(id) => {
-                let code = tensorpipe::ResetCode::Cancelled;
+                let code = ResetCode::Cancelled;
                 self.pipe.stop(id, code, "the stream was dropped");
             }
             _ => {}
@@ -97,7 +97,7 @@ impl Engine {
             && let Some(outcome) = streams.release()
             && let Some(slot) = self.calls.find(streams.call)
         {
-            self.calls.complete(&slot, outcome);
+            self.let_go(&slot, self.calls.complete(&slot, outcome));
         }
     }
 
@@ -114,11 +114,15 @@ impl Engine {
         }
     }
 
-    /// Ends a call that was made here.
+    /// Ends a call that was made here. Whoever waits for it is told.
     pub(crate) fn fail_streaming(&self, call: u64, error: CallError) {
-        if let Some(slot) = self.calls.find(call) {
-            self.cancel(&slot);
-            slot.complete(Outcome::Failed(error));
+        let Some(slot) = self.calls.find(call) else {
+            return;
+        };
+        self.calls.complete(&slot, Outcome::Failed(error));
+        self.reset_call(&slot, ResetCode::Cancelled, "its stream broke");
+        if let Some(streams) = &slot.streams {
+            self.close_streams(streams);
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) trait Attic {
     async fn step(&self, cache: Remote<Cache>) -> Result<Remote<Cache>, String>;
     async fn steps(&self, cache: Remote<Cache>) -> u64;
     async fn several(&self, many: u64) -> Vec<Remote<Cache>>;
+    /// References, and a tensor that takes a while.
+    async fn laden(&self, bytes: u64) -> (Vec<Remote<Cache>>, Tensor);
     /// Its type says nothing of the reference.
     async fn pair(&self, number: u64) -> Pair;
     async fn read(&self, pair: Pair) -> u64;
@@ -112,6 +114,11 @@ impl Attic for Keeper {
 
     async fn several(&self, many: u64) -> Vec<Remote<Cache>> {
         (0..many).map(|steps| self.cache(steps)).collect()
+    }
+
+    async fn laden(&self, bytes: u64) -> (Vec<Remote<Cache>>, Tensor) {
+        let tensor = Tensor::zeros(tensorpipe::DType::U8, [bytes]).unwrap();
+        (vec![self.cache(0), self.cache(1)], tensor)
     }
 
     async fn pair(&self, number: u64) -> Pair {
