@@ -280,7 +280,7 @@ impl Engine {
     }
 
     /// Nobody looks at this outcome: nor at the references in it.
-    pub(super) fn let_go(&self, slot: &CallSlot, outcome: Option<Outcome>) {
+    pub(crate) fn let_go(&self, slot: &CallSlot, outcome: Option<Outcome>) {
         if outcome.is_some_and(|outcome| outcome.has_references()) {
             self.release(slot.id, None);
         }

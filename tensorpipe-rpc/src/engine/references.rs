@@ -83,10 +83,10 @@ impl Engine {
             return;
         };
         if !self.owned.is_pending(of) {
-            return self.fetch_now(call, of, index);
+            return self.fetch_now(admitted, of, index);
         }
         self.when_ended(id, admitted, vec![of], move |engine, admitted| {
-            engine.fetch_now(admitted.header.call, of, index);
+            engine.fetch_now(admitted, of, index);
         });
     }
 
@@ -102,11 +102,14 @@ impl Engine {
         Some((u64::from_le_bytes(*of), u32::from_le_bytes(*index)))
     }
 
-    fn fetch_now(&self, call: u64, of: u64, index: u32) {
+    fn fetch_now(&self, admitted: Admitted, of: u64, index: u32) {
+        let call = admitted.header.call;
         let Some(referent) = self.owned.find_at(of, index) else {
             return self.reply_failure(call, FailureCode::Unresolved, UNRESOLVED.to_owned());
         };
-        match caught(|| referent.fetched()) {
+        // Whoever drives the pipe may be the handler of another call: references in the value are in the answer to this one.
+        let context = admitted.context.clone();
+        match caught(|| context.within(|| referent.fetched())) {
             Ok(Some(reply)) => self.reply(call, None, reply),
             Ok(None) => {
                 let text = "the value does not travel: call a method of its owner's with it";

@@ -217,7 +217,7 @@ impl Drop for Pending {
 }
 
 /// A value whose drop panics harms nobody else.
-fn drop_quietly<T>(values: T) {
+pub(super) fn drop_quietly<T>(values: T) {
     if let Err(panic) = caught(|| drop(values)) {
         tracing::warn!(
             panic,

@@ -21,6 +21,7 @@ use crate::context::CallContext;
 use crate::engine::{Batch, CallSlot, Engine, Outcome, Received};
 use crate::error::CallError;
 use crate::header::Way;
+use crate::remote::decoding;
 use crate::schema::Method;
 
 /// What the stub of a method that answers with a stream returns: the call is on its way from the moment it is made. Each item
@@ -173,6 +174,15 @@ impl<T, E> CallStream<T, E> {
                 continue;
             }
             match outcome.take() {
+                Some(outcome) if outcome.has_references() => {
+                    let decode = || (self.decode.end)(self.method, outcome);
+                    let (ended, _) = decoding(engine.clone(), None, decode);
+                    if !matches!(ended, Err(CallError::Service(_))) {
+                        // Some of them may not have been looked at.
+                        engine.release(slot.id, None);
+                    }
+                    return Some(self.end(ended));
+                }
                 Some(outcome) => {
                     let ended = (self.decode.end)(self.method, outcome);
                     return Some(self.end(ended));
@@ -191,8 +201,15 @@ impl<T, E> CallStream<T, E> {
         ended.err().map(Err)
     }
 
-    fn cancel(&self) {
-        if let State::Streaming { engine, slot, .. } = &self.state {
+    fn cancel(&mut self) {
+        if let State::Streaming {
+            engine,
+            slot,
+            outcome,
+            ..
+        } = &mut self.state
+        {
+            engine.let_go(slot, outcome.take());
             engine.cancel(slot);
         }
     }

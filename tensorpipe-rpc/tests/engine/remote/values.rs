@@ -84,6 +84,35 @@ async fn references_deep_in_a_value_are_references() {
 }
 
 #[tokio::test]
+async fn references_in_what_is_fetched_and_in_a_streams_error_are_references() {
+    in_each(async |house| {
+        let kept = house.client.keep_pair(10).await.unwrap();
+        let pair = kept.fetch().await.unwrap();
+        assert_eq!(pair.right[2].fetch().await.unwrap(), 12);
+        assert_eq!(house.client.read(&pair).await.unwrap(), 43);
+        drop((kept, pair));
+        house.is_empty().await;
+        for read in 0..3 {
+            let mut items = house.client.fails_with(20);
+            if read > 0 {
+                assert_eq!(items.next().await.unwrap().unwrap(), 20);
+            }
+            if read > 1 {
+                match items.next().await {
+                    Some(Err(CallError::Service(pair))) => {
+                        assert_eq!(pair.right[1].fetch().await.unwrap(), 21);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            drop(items);
+            house.is_empty().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_makes_no_sense_is_said() {
     in_each(async |house| {
         let words = |error: CallError| error.to_string();
