@@ -146,3 +146,25 @@ async fn a_large_item_behind_a_small_one_is_not_more_than_the_reader_takes() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_reader_whose_items_are_there_leaves_other_tasks_their_turn() {
+    over_each(async |banks| {
+        let mut items = banks.client.count(100_000);
+        // So many that the next thousand comes at once.
+        for _ in 0..100 {
+            items.next().await.unwrap().unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let others = Arc::new(AtomicUsize::new(0));
+        let other = others.clone();
+        tokio::spawn(async move { other.fetch_add(1, Ordering::SeqCst) });
+        let mut before = 0;
+        while others.load(Ordering::SeqCst) == 0 {
+            items.next().await.unwrap().unwrap();
+            before += 1;
+        }
+        assert!(before <= 256, "{before} items");
+    })
+    .await;
+}
