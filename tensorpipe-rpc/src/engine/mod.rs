@@ -8,6 +8,7 @@ mod calls;
 mod deadlines;
 mod envelope;
 mod grants;
+mod notes;
 mod references;
 mod replying;
 mod running;
@@ -51,12 +52,16 @@ pub(crate) struct Engine {
     pub(crate) reached_at: OnceLock<String>,
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
+    later: notes::Later,
+    me: Weak<Self>,
 }
 
 impl Engine {
     /// Puts an engine on a pipe.
     pub(crate) fn start(pipe: Pipe, serving: Option<Serving>) -> Arc<Self> {
-        let engine = Arc::new(Self {
+        let engine = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            later: notes::Later::default(),
             calls: Arc::default(),
             serving,
             reading: streams::Reading::default(),

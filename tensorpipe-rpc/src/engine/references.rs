@@ -54,11 +54,9 @@ impl Engine {
             // It was under way for the reference alone.
             self.cancel(&slot);
         }
-        let mut metadata = Header::plain(Kind::Release, call).to_vec();
-        if let Some(index) = index {
-            metadata.extend_from_slice(&index.to_le_bytes());
-        }
-        self.send_note(metadata);
+        let body = index.map(u32::to_le_bytes);
+        let body = body.as_ref().map_or(&[][..], |index| index);
+        self.send_note(Kind::Release, call, body);
     }
 
     /// The peer does not refer to something any more.

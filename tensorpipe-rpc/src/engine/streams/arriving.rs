@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorpipe::{Error, Incoming, Message, ResetCode};
 
 use super::{CallStreams, Tally};
-use crate::codec::{Arguments, Encoded, REPLY_HEADER};
+use crate::codec::Arguments;
 use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
 use crate::error::CallError;
@@ -165,24 +165,14 @@ impl Engine {
         } else {
             Way::Argument
         };
-        let mut metadata = Header::plain(Kind::Credit(way), streams.call).to_vec();
-        metadata.extend_from_slice(&allowed.items.to_le_bytes());
-        metadata.extend_from_slice(&allowed.bytes.to_le_bytes());
-        self.send_note(metadata);
+        let mut body = [0; 16];
+        body[..8].copy_from_slice(&allowed.items.to_le_bytes());
+        body[8..].copy_from_slice(&allowed.bytes.to_le_bytes());
+        self.send_note(Kind::Credit(way), streams.call, &body);
     }
 
     /// Says something about a call that has no body.
     pub(crate) fn send_plain(&self, kind: Kind, call: u64) {
-        self.send_note(Header::plain(kind, call).to_vec());
-    }
-
-    pub(crate) fn send_note(&self, metadata: Vec<u8>) {
-        let encoded = Encoded {
-            metadata,
-            ..Encoded::default()
-        };
-        if let Err(error) = self.send(encoded, REPLY_HEADER) {
-            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to hear of a stream");
-        }
+        self.send_note(kind, call, &[]);
     }
 }

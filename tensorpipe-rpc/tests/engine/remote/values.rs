@@ -71,6 +71,17 @@ async fn a_reply_given_up_while_its_tensors_come_leaves_no_references_behind() {
 }
 
 #[tokio::test]
+async fn more_references_than_a_pipe_queues_are_let_go_of_at_once() {
+    in_each(async |house| {
+        let kept = house.client.several(70_000).await.unwrap();
+        assert_eq!(house.server.references(), 70_000);
+        drop(kept);
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn references_deep_in_a_value_are_references() {
     in_each(async |house| {
         let pair = house.client.pair(10).await.unwrap();
