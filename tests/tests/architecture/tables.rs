@@ -190,7 +190,16 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "stream",
         &[
-            "call", "caught", "client", "codec", "context", "engine", "error", "header", "schema",
+            "call",
+            "caught",
+            "client",
+            "codec",
+            "context",
+            "engine",
+            "error",
+            "header",
+            "remote::decoding",
+            "schema",
         ],
     ),
     ("limits", &[]),
