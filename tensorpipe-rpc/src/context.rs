@@ -203,7 +203,7 @@ impl CallContext {
     }
 }
 
-/// Of calls that are handled as one.
+/// Of calls that run otherwise than as one handler.
 impl CallContext {
     /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
     pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
@@ -214,6 +214,11 @@ impl CallContext {
     /// The runtime of its connection.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.inner.caller.runtime
+    }
+
+    /// Runs `work` as part of this call.
+    pub(crate) fn within<R>(self, work: impl FnOnce() -> R) -> R {
+        CURRENT.sync_scope(self, work)
     }
 
     /// Says that nobody waits any more.

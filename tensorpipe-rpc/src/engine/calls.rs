@@ -122,9 +122,10 @@ impl Calls {
         self.table().slots.get(&call).cloned()
     }
 
-    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) {
+    /// Gives the outcome back if nobody waits for it.
+    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> Option<Outcome> {
         self.table().slots.remove(&slot.id);
-        slot.complete(outcome);
+        slot.complete(outcome)
     }
 
     fn complete_where(&self, mut which: impl FnMut(&CallSlot) -> Option<CallError>) {
@@ -136,8 +137,7 @@ impl Calls {
             }
             None => true,
         });
-        done.into_iter()
-            .for_each(|(slot, error)| slot.complete(Outcome::Failed(error)));
+        done.into_iter().for_each(|(slot, error)| slot.fail(error));
     }
 
     /// The peer did not take message number `id`.
@@ -202,7 +202,7 @@ impl Engine {
         } = outgoing;
         if self.calls.is_draining() {
             let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins, noted));
-            slot.complete(Outcome::Failed(CallError::ShuttingDown));
+            slot.fail(CallError::ShuttingDown);
             return slot;
         }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
@@ -243,13 +243,13 @@ impl Engine {
                     noted.queued(message, &self.pipe);
                 }
             }
-            Err(Error::GoingAway { .. }) => self
-                .calls
-                .complete(&slot, Outcome::Failed(CallError::ShuttingDown)),
             Err(error) => {
-                let failed = CallError::Connection {
-                    error,
-                    may_have_run: false,
+                let failed = match error {
+                    Error::GoingAway { .. } => CallError::ShuttingDown,
+                    error => CallError::Connection {
+                        error,
+                        may_have_run: false,
+                    },
                 };
                 self.calls.complete(&slot, Outcome::Failed(failed));
             }
@@ -270,11 +270,7 @@ impl Engine {
             self.close_streams(streams);
         }
         // Answered, and nobody looked.
-        if let Some(Outcome::Value(body) | Outcome::ServiceError(body)) = slot.poll(None)
-            && body.references
-        {
-            self.release(slot.id, None);
-        }
+        self.let_go(slot, slot.abandon());
     }
 
     /// Takes back the request, and what of the reply is on its way.
@@ -286,9 +282,20 @@ impl Engine {
             self.pipe.reset(message, code, reason);
         }
         if let Some(reply) = slot.reply()
-            && self.calls.take_reading(reply).is_some()
+            && let Some((header, _)) = self.calls.take_reading(reply)
         {
             self.pipe.stop(reply, code, reason);
+            if header.flags & REFERENCES != 0 {
+                // Nobody will find them in it.
+                self.release(slot.id, None);
+            }
+        }
+    }
+
+    /// Nobody looks at this outcome: nor at the references in it.
+    pub(crate) fn let_go(&self, slot: &CallSlot, outcome: Option<Outcome>) {
+        if outcome.is_some_and(|outcome| outcome.has_references()) {
+            self.release(slot.id, None);
         }
     }
 
@@ -368,7 +375,7 @@ impl Engine {
         };
         // Otherwise with the last item.
         let Some(outcome) = outcome else { return };
-        self.calls.complete(slot, outcome);
+        self.let_go(slot, self.calls.complete(slot, outcome));
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
         {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tensorpipe::ResetCode;
 
 use super::Engine;
-use super::calls::{Calls, Outcome};
+use super::calls::Calls;
 use crate::error::CallError;
 
 impl Calls {
@@ -63,7 +63,7 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     };
     for slot in due {
         let after = slot.bound();
-        slot.complete(Outcome::Failed(CallError::Deadline { after }));
+        slot.fail(CallError::Deadline { after });
         engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
     }
     let Some(received) = engine.give_up_receiving(now) else {

@@ -8,6 +8,7 @@ mod calls;
 mod deadlines;
 mod envelope;
 mod grants;
+mod notes;
 mod references;
 mod replying;
 mod running;
@@ -54,12 +55,16 @@ pub(crate) struct Engine {
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
+    later: notes::Later,
+    me: Weak<Self>,
 }
 
 impl Engine {
     /// Puts an engine on a pipe.
     pub(crate) fn start(pipe: Pipe, serving: Option<Serving>) -> Arc<Self> {
-        let engine = Arc::new(Self {
+        let engine = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            later: notes::Later::default(),
             calls: Arc::default(),
             serving,
             reading: streams::Reading::default(),

@@ -55,11 +55,9 @@ impl Engine {
             // It was under way for the reference alone.
             self.cancel(&slot);
         }
-        let mut metadata = Header::plain(Kind::Release, call).to_vec();
-        if let Some(index) = index {
-            metadata.extend_from_slice(&index.to_le_bytes());
-        }
-        self.send_note(metadata);
+        let body = index.map(u32::to_le_bytes);
+        let body = body.as_ref().map_or(&[][..], |index| index);
+        self.send_note(Kind::Release, call, body);
     }
 
     /// The peer does not refer to something any more.
@@ -84,10 +82,10 @@ impl Engine {
             return;
         };
         if !self.owned.is_pending(of) {
-            return self.fetch_now(call, of, index);
+            return self.fetch_now(admitted, of, index);
         }
         self.when_ended(id, admitted, vec![of], move |engine, admitted| {
-            engine.fetch_now(admitted.header.call, of, index);
+            engine.fetch_now(admitted, of, index);
         });
     }
 
@@ -103,11 +101,14 @@ impl Engine {
         Some((u64::from_le_bytes(*of), u32::from_le_bytes(*index)))
     }
 
-    fn fetch_now(&self, call: u64, of: u64, index: u32) {
+    fn fetch_now(&self, admitted: Admitted, of: u64, index: u32) {
+        let call = admitted.header.call;
         let Some(referent) = self.owned.find_at(of, index) else {
             return self.reply_failure(call, FailureCode::Unresolved, UNRESOLVED.to_owned());
         };
-        match caught(|| referent.fetched()) {
+        // Whoever drives the pipe may be the handler of another call: references in the value are in the answer to this one.
+        let context = admitted.context.clone();
+        match caught(|| context.within(|| referent.fetched())) {
             Ok(Some(reply)) => self.reply(call, None, reply),
             Ok(None) => {
                 let text = "the value does not travel: call a method of its owner's with it";

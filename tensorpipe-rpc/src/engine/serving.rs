@@ -69,7 +69,9 @@ impl Engine {
     pub(super) fn is_behind(&self) -> bool {
         let serving = self.serving.as_ref();
         let calls = serving.map_or(0, |serving| serving.server.limits.calls_per_connection);
-        self.pipe.unwritten() > calls + REPLIES_BEYOND
+        let (unwritten, most) = (self.pipe.unwritten(), calls + REPLIES_BEYOND);
+        // What this side asks for itself does not count: each call, and a message of the stream that goes with it.
+        unwritten > most && unwritten > most + 2 * self.calls.under_way()
     }
 
     pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::calls::Outcome;
 use super::streams::CallStreams;
+use crate::error::CallError;
 use crate::observe::Noted;
 use crate::remote::Handle;
 
@@ -133,7 +134,8 @@ impl CallSlot {
         (reply != UNSENT).then_some(reply)
     }
 
-    pub(super) fn complete(&self, outcome: Outcome) {
+    /// Gives the outcome back if it has ended already, or nobody waits for it.
+    pub(super) fn complete(&self, outcome: Outcome) -> Option<Outcome> {
         if let Some(streams) = &self.streams {
             streams.no_more_sent();
         }
@@ -143,7 +145,7 @@ impl CallSlot {
         let waker = {
             let mut state = self.state();
             let State::Waiting(waker) = &mut *state else {
-                return;
+                return Some(outcome);
             };
             let waker = waker.take();
             *state = State::Done(outcome);
@@ -151,6 +153,20 @@ impl CallSlot {
         };
         if let Some(waker) = waker {
             waker.wake();
+        }
+        None
+    }
+
+    pub(super) fn fail(&self, error: CallError) {
+        self.complete(Outcome::Failed(error));
+    }
+
+    /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
+    pub(super) fn abandon(&self) -> Option<Outcome> {
+        let before = std::mem::replace(&mut *self.state(), State::Taken);
+        match before {
+            State::Done(outcome) => Some(outcome),
+            State::Waiting(_) | State::Taken => None,
         }
     }
 

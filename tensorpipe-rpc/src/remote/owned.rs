@@ -65,12 +65,19 @@ pub(crate) struct Owned {
 #[derive(Default)]
 struct Table {
     /// By the call whose reply gave them away.
-    values: FxHashMap<u64, Vec<Option<Arc<dyn Referent>>>>,
+    values: FxHashMap<u64, Given>,
     /// How many there are.
     count: usize,
     /// Calls under way whose results may be referred to already.
     pending: FxHashMap<u64, Arc<Gate>>,
     closed: bool,
+}
+
+/// What one reply gave away.
+struct Given {
+    values: Vec<Option<Arc<dyn Referent>>>,
+    /// How many are left: a look at all of them for each that goes would take the square of their number.
+    left: usize,
 }
 
 #[derive(Default)]
@@ -118,8 +125,9 @@ impl Owned {
             } else {
                 table.count += exports.len();
                 metrics::references_given(exports.len());
-                let exports = exports.into_iter().map(Some).collect();
-                table.values.insert(call, exports);
+                let left = exports.len();
+                let values = exports.into_iter().map(Some).collect();
+                table.values.insert(call, Given { values, left });
                 None
             }
         };
@@ -128,7 +136,8 @@ impl Owned {
 
     pub(super) fn find(&self, id: Id) -> Option<Arc<dyn Referent>> {
         let table = lock(&self.table);
-        table.values.get(&id.call)?.get(id.index as usize)?.clone()
+        let given = table.values.get(&id.call)?;
+        given.values.get(id.index as usize)?.clone()
     }
 
     /// The same, for a message of the peer's.
@@ -144,7 +153,7 @@ impl Owned {
             if let Some(gate) = table.pending.get(&call) {
                 gate.unwanted.store(true, Ordering::Release);
             }
-            let Some(values) = table.values.get_mut(&call) else {
+            let Some(Given { values, left }) = table.values.get_mut(&call) else {
                 return;
             };
             match index {
@@ -153,7 +162,8 @@ impl Owned {
                 }
                 None => released.extend(values.iter_mut().filter_map(Option::take)),
             }
-            if values.iter().all(Option::is_none) {
+            *left -= released.len();
+            if *left == 0 {
                 table.values.remove(&call);
             }
             table.count -= released.len();
@@ -227,7 +237,7 @@ impl Drop for Pending {
 }
 
 /// A value whose drop panics harms nobody else.
-fn drop_quietly<T>(values: T) {
+pub(super) fn drop_quietly<T>(values: T) {
     if let Err(panic) = caught(|| drop(values)) {
         tracing::warn!(
             panic,

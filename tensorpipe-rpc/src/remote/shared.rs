@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorpipe::Context;
 use tokio::runtime::Handle as Runtime;
+use tokio::time::Instant;
 
-use super::owned::Referent;
+use super::owned::{Referent, drop_quietly};
 use super::{Place, Remote};
 use crate::call::{Call, Made};
 use crate::client::Connection;
@@ -82,6 +83,9 @@ pub(crate) struct Grant {
 
 /// How long a reference that was shared can be claimed.
 const CLAIMABLE: Duration = Duration::from_secs(60);
+
+/// How long one is kept beyond that.
+const SWEEP: Duration = Duration::from_secs(10);
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
@@ -168,12 +172,20 @@ impl<T: Send + Sync + 'static> Shared<T> {
 /// References that were shared, and not claimed yet.
 #[derive(Default)]
 pub(crate) struct Grants {
-    table: Mutex<HashMap<Token, Arc<dyn Referent>>>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// With the time until which each can be claimed.
+    granted: HashMap<Token, (Instant, Arc<dyn Referent>)>,
+    /// A task looks for those whose time has passed: one, however many are given and claimed.
+    swept: bool,
 }
 
 impl Grants {
     pub(crate) fn count(&self) -> usize {
-        lock(&self.table).len()
+        lock(&self.table).granted.len()
     }
 
     /// Keeps a value for whoever claims it. Otherwise in words why not.
@@ -185,27 +197,99 @@ impl Grants {
     ) -> Result<Token, String> {
         let mut token = Token::default();
         getrandom::fill(&mut token).map_err(|error| error.to_string())?;
-        {
+        let until = Instant::now() + CLAIMABLE;
+        let swept = {
             let mut table = lock(&self.table);
-            if table.len() >= limit {
+            if table.granted.len() >= limit {
                 return Err(format!(
                     "{limit} references are shared and not claimed, the limit"
                 ));
             }
-            table.insert(token, referent);
+            table.granted.insert(token, (until, referent));
+            std::mem::replace(&mut table.swept, true)
+        };
+        if !swept {
+            runtime.spawn(Sweeper(Arc::downgrade(self)).run());
         }
-        let grants = Arc::downgrade(self);
-        runtime.spawn(async move {
-            tokio::time::sleep(CLAIMABLE).await;
-            if let Some(grants) = grants.upgrade() {
-                drop(grants.take(&token));
-            }
-        });
         Ok(token)
     }
 
     /// Takes it, once.
     pub(crate) fn take(&self, token: &Token) -> Option<Arc<dyn Referent>> {
-        lock(&self.table).remove(token)
+        let (until, referent) = lock(&self.table).granted.remove(token)?;
+        (Instant::now() < until).then_some(referent)
+    }
+
+    /// Lets go of those whose time has passed. Returns whether there are others.
+    fn let_go(&self, now: Instant) -> bool {
+        let (passed, left) = {
+            let mut table = lock(&self.table);
+            let passed = table.granted.extract_if(|_, (until, _)| *until <= now);
+            let passed: Vec<_> = passed.collect();
+            (passed, !table.granted.is_empty())
+        };
+        drop_quietly(passed);
+        left
+    }
+}
+
+/// Looks for references that nobody has claimed in time. If its runtime ends, the next one that is given begins it anew.
+struct Sweeper(Weak<Grants>);
+
+impl Sweeper {
+    async fn run(self) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            match self.0.upgrade() {
+                Some(grants) if grants.let_go(Instant::now()) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(grants) = self.0.upgrade() {
+            lock(&grants.table).swept = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::owned::Fixed;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_shared_is_kept_for_a_minute_and_watched_by_one_task() {
+        let (grants, value) = (Arc::new(Grants::default()), Arc::new(()));
+        let runtime = Runtime::current();
+        let tasks = || runtime.metrics().num_alive_tasks();
+        let give = || {
+            let referent = Arc::new(Fixed(value.clone()));
+            grants.give(referent, 2, &runtime)
+        };
+        for _ in 0..100 {
+            let token = give().unwrap();
+            assert!(grants.take(&token).is_some());
+            assert!(grants.take(&token).is_none(), "once");
+        }
+        assert_eq!(tasks(), 1);
+        let tokens = [give().unwrap(), give().unwrap()];
+        assert!(give().is_err());
+        tokio::time::sleep(CLAIMABLE - SWEEP).await;
+        assert!(grants.take(&tokens[0]).is_some());
+        assert_eq!(Arc::strong_count(&value), 2);
+        tokio::time::sleep(3 * SWEEP).await;
+        assert_eq!((grants.count(), Arc::strong_count(&value)), (0, 1));
+        assert!(grants.take(&tokens[1]).is_none());
+        assert_eq!(tasks(), 0);
+        // Begun anew.
+        give().unwrap();
+        assert_eq!(tasks(), 1);
+        drop(grants);
+        tokio::time::sleep(2 * SWEEP).await;
+        assert_eq!((tasks(), Arc::strong_count(&value)), (0, 1));
     }
 }

@@ -5,11 +5,12 @@ use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::task::coop::poll_proceed;
 
 use super::send::{Ended, send_items};
 use crate::call::Call;
@@ -58,6 +59,52 @@ impl<T: DeserializeOwned> Streaming<T> {
         poll_fn(|cx| self.poll_next_unpin(cx)).await
     }
 
+    fn poll_item(&mut self, cx: &Context<'_>) -> Poll<Option<T>> {
+        if self.finished {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(batch) = &mut self.batch {
+                if batch.left > 0 {
+                    batch.left -= 1;
+                    let last = batch.left == 0;
+                    match batch.items.item(last) {
+                        Ok(item) => return Poll::Ready(Some(item)),
+                        Err(error) => {
+                            if let Some((engine, streams)) = self.ends() {
+                                let code = FailureCode::BadArguments;
+                                engine.break_streams(streams, code, error.to_string());
+                            }
+                            // Dropped soon.
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                if let Some((engine, streams)) = self.ends()
+                    && let (Some(inbox), Some(batch)) = (&streams.inbox, &self.batch)
+                    && let Some(allowed) = inbox.consumed(batch)
+                {
+                    engine.send_credit(streams, allowed);
+                }
+                self.batch = None;
+            }
+            let streams = self.context.inner.streams.as_ref();
+            let Some(inbox) = streams.and_then(|streams| streams.inbox.as_ref()) else {
+                return Poll::Ready(None);
+            };
+            match inbox.take(Some(cx.waker())) {
+                Received::Items(batch) => self.batch = Some(batch),
+                // That the call is over says nothing of whether the stream was.
+                Received::Closed => return Poll::Pending,
+                Received::Nothing => return Poll::Pending,
+                Received::Finished => {
+                    self.finished = true;
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
     fn ends(&self) -> Option<(Arc<Engine>, &Arc<CallStreams>)> {
         let inner = &self.context.inner;
         Some((inner.caller.engine()?, inner.streams.as_ref()?))
@@ -68,50 +115,13 @@ impl<T: DeserializeOwned> Stream for Streaming<T> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let this = &mut *self;
-        if this.finished {
-            return Poll::Ready(None);
+        // Items that come as fast as they are taken leave other tasks their turn.
+        let budget = ready!(poll_proceed(cx));
+        let polled = self.poll_item(cx);
+        if polled.is_ready() {
+            budget.made_progress();
         }
-        loop {
-            if let Some(batch) = &mut this.batch {
-                if batch.left > 0 {
-                    batch.left -= 1;
-                    let last = batch.left == 0;
-                    match batch.items.item(last) {
-                        Ok(item) => return Poll::Ready(Some(item)),
-                        Err(error) => {
-                            if let Some((engine, streams)) = this.ends() {
-                                let code = FailureCode::BadArguments;
-                                engine.break_streams(streams, code, error.to_string());
-                            }
-                            // Dropped soon.
-                            return Poll::Pending;
-                        }
-                    }
-                }
-                if let Some((engine, streams)) = this.ends()
-                    && let (Some(inbox), Some(batch)) = (&streams.inbox, &this.batch)
-                    && let Some(allowed) = inbox.consumed(batch)
-                {
-                    engine.send_credit(streams, allowed);
-                }
-                this.batch = None;
-            }
-            let streams = this.context.inner.streams.as_ref();
-            let Some(inbox) = streams.and_then(|streams| streams.inbox.as_ref()) else {
-                return Poll::Ready(None);
-            };
-            match inbox.take(Some(cx.waker())) {
-                Received::Items(batch) => this.batch = Some(batch),
-                // That the call is over says nothing of whether the stream was.
-                Received::Closed => return Poll::Pending,
-                Received::Nothing => return Poll::Pending,
-                Received::Finished => {
-                    this.finished = true;
-                    return Poll::Ready(None);
-                }
-            }
-        }
+        polled
     }
 }
 

@@ -5,12 +5,13 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tensorpipe::Awaiting;
+use tokio::task::coop::poll_proceed;
 
 use super::argument::send_argument;
 use super::send::{Ended, send_items};
@@ -21,6 +22,7 @@ use crate::context::CallContext;
 use crate::engine::{Batch, CallSlot, Engine, Outcome, Received};
 use crate::error::CallError;
 use crate::header::Way;
+use crate::remote::decoding;
 use crate::schema::Method;
 
 /// What the stub of a method that answers with a stream returns: the call is on its way from the moment it is made. Each item
@@ -136,6 +138,40 @@ impl<T, E> CallStream<T, E> {
         self
     }
 
+    fn poll_item(&mut self, cx: &Context<'_>) -> Poll<Option<Result<T, CallError<E>>>> {
+        if let State::Failed(error) = &mut self.state {
+            return Poll::Ready(error.take().map(Err));
+        }
+        if let Some(found) = self.look(None) {
+            return Poll::Ready(found);
+        }
+        if let State::Streaming {
+            engine,
+            slot,
+            awaiting,
+            ..
+        } = &mut self.state
+        {
+            let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
+            if slot.leaves_soon() {
+                awaiting.register(cx.waker());
+            } else {
+                awaiting.drive(cx.waker());
+            }
+        }
+        if let Some(found) = self.look(Some(cx.waker())) {
+            return Poll::Ready(found);
+        }
+        if let State::Streaming {
+            awaiting: Some(awaiting),
+            ..
+        } = &mut self.state
+        {
+            awaiting.look_again(cx.waker());
+        }
+        Poll::Pending
+    }
+
     /// An item or the end, if it is here. Otherwise `waker`, if there is one, is woken when it is.
     fn look(&mut self, waker: Option<&Waker>) -> Option<Option<Result<T, CallError<E>>>> {
         loop {
@@ -173,6 +209,15 @@ impl<T, E> CallStream<T, E> {
                 continue;
             }
             match outcome.take() {
+                Some(outcome) if outcome.has_references() => {
+                    let decode = || (self.decode.end)(self.method, outcome);
+                    let (ended, _) = decoding(engine.clone(), None, decode);
+                    if !matches!(ended, Err(CallError::Service(_))) {
+                        // Some of them may not have been looked at.
+                        engine.release(slot.id, None);
+                    }
+                    return Some(self.end(ended));
+                }
                 Some(outcome) => {
                     let ended = (self.decode.end)(self.method, outcome);
                     return Some(self.end(ended));
@@ -191,8 +236,15 @@ impl<T, E> CallStream<T, E> {
         ended.err().map(Err)
     }
 
-    fn cancel(&self) {
-        if let State::Streaming { engine, slot, .. } = &self.state {
+    fn cancel(&mut self) {
+        if let State::Streaming {
+            engine,
+            slot,
+            outcome,
+            ..
+        } = &mut self.state
+        {
+            engine.let_go(slot, outcome.take());
             engine.cancel(slot);
         }
     }
@@ -202,38 +254,13 @@ impl<T, E> Stream for CallStream<T, E> {
     type Item = Result<T, CallError<E>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        if let State::Failed(error) = &mut this.state {
-            return Poll::Ready(error.take().map(Err));
+        // Items that come as fast as they are taken leave other tasks their turn.
+        let budget = ready!(poll_proceed(cx));
+        let polled = self.poll_item(cx);
+        if polled.is_ready() {
+            budget.made_progress();
         }
-        if let Some(found) = this.look(None) {
-            return Poll::Ready(found);
-        }
-        if let State::Streaming {
-            engine,
-            slot,
-            awaiting,
-            ..
-        } = &mut this.state
-        {
-            let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
-            if slot.leaves_soon() {
-                awaiting.register(cx.waker());
-            } else {
-                awaiting.drive(cx.waker());
-            }
-        }
-        if let Some(found) = this.look(Some(cx.waker())) {
-            return Poll::Ready(found);
-        }
-        if let State::Streaming {
-            awaiting: Some(awaiting),
-            ..
-        } = &mut this.state
-        {
-            awaiting.look_again(cx.waker());
-        }
-        Poll::Pending
+        polled
     }
 }
 

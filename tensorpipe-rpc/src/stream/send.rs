@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::Stream;
-use tensorpipe::{Error, Flush};
+use tensorpipe::{Error, Flush, PeerLimits};
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
 use crate::engine::{CallStreams, Engine, Room, size_of, to_message};
@@ -62,6 +62,7 @@ where
         streams,
         way,
         batch: None,
+        alone: None,
         room: 0,
         flush: None,
     };
@@ -73,6 +74,8 @@ struct Sender<'a> {
     streams: &'a CallStreams,
     way: Way,
     batch: Option<Batch>,
+    /// An item that did not go with those before it, and waits for credit of its own.
+    alone: Option<Batch>,
     /// Items that may be sent, those of `batch` included.
     room: u64,
     flush: Option<Flush>,
@@ -93,6 +96,16 @@ impl Batch {
             items: 0,
             begun: Instant::now(),
         }
+    }
+
+    /// Whether the peer takes it as one message.
+    fn fits(&self, limits: &PeerLimits) -> bool {
+        let (len, tensors, payloads) = self.encoder.mark();
+        let (parts, most) = (tensors + payloads, usize::from(limits.parts));
+        let inline = len as u64 <= u64::from(limits.metadata) && parts <= most;
+        let beside = (len - REPLY_HEADER) as u64 <= limits.payload && parts < most;
+        let all = self.encoder.bytes_since(Default::default());
+        (inline || beside) && all as u64 <= limits.message
     }
 }
 
@@ -118,6 +131,14 @@ impl Sender<'_> {
                     Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(ended)) => return Poll::Ready(ended),
                     Poll::Pending => return Poll::Pending,
+                }
+                if self.alone.is_some() {
+                    self.batch = self.alone.take();
+                    if let Err(ended) = self.leave() {
+                        return Poll::Ready(ended);
+                    }
+                    messages += 1;
+                    continue;
                 }
             }
             let leaves = match stream.as_mut().poll_next(cx) {
@@ -178,16 +199,19 @@ impl Sender<'_> {
         let before = batch.encoder.mark();
         encode(&mut batch.encoder, item)?;
         let len = batch.encoder.bytes_since(before);
-        if batch.items > 0 && len >= LARGE {
+        let limits = self.engine.pipe.peer_limits();
+        if batch.items > 0 && (len >= LARGE || !batch.fits(&limits)) {
             batch.encoder.truncate(before);
+            let mut alone = Batch::new();
+            let encoded = encode(&mut alone.encoder, item);
             self.leave()?;
-            let batch = self.batch.get_or_insert_with(Batch::new);
-            encode(&mut batch.encoder, item)?;
-            batch.items = 1;
-            return Ok(true);
+            encoded?;
+            alone.items = 1;
+            // Those before it may have used up what the reader takes.
+            self.alone = Some(alone);
+            return Ok(false);
         }
         batch.items += 1;
-        let limits = self.engine.pipe.peer_limits();
         // One part is kept for the body.
         let parts = batch.encoder.parts() + 1;
         Ok(len >= LARGE

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use tensorpipe::Context;
+use tensorpipe::{Context, Limits, Message};
 use tensorpipe_rpc::{
     CallContext, CallError, ConnectError, Connection, Server, ServerLimits, Streaming,
     tensor_service,
 };
 
-use crate::lab::{AtIt, shm, tcp, until};
+use crate::lab::{AtIt, Bench, LabClient, LabService, raw_call, shm, tcp, until};
 
 /// Served at both ends.
 #[tensor_service]
@@ -216,7 +216,7 @@ async fn a_client_that_serves_nothing_or_something_else_says_so() {
     // Neither is the other end asked twice for what it has.
     let connection = plain.connection();
     assert!(BallClient::on(connection).await.is_ok());
-    let none = crate::lab::LabClient::on(connection).await;
+    let none = LabClient::on(connection).await;
     assert!(
         matches!(none, Err(ConnectError::NoService { .. })),
         "{none:?}"
@@ -236,4 +236,49 @@ async fn a_client_has_limits_of_its_own() {
         other => panic!("{other:?}"),
     }
     drop(first);
+}
+
+/// What this side asks for itself is no reply that its caller leaves unread.
+#[tokio::test]
+async fn a_client_whose_own_calls_wait_to_be_read_still_serves() {
+    let mut small = Limits::default();
+    small.window_messages = 8;
+    let (near, far) = (tcp().build().unwrap(), tcp().limits(small).build().unwrap());
+    let listener = far.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (near_end, pipe) = tokio::join!(near.connect(url), listener.accept());
+    let (near_end, pipe) = (near_end.unwrap(), pipe.unwrap());
+    let mut limits = ServerLimits::default();
+    limits.calls_per_connection = 1;
+    let connection = Connection::builder()
+        .limits(limits)
+        .service(LabService::new(Bench::default()))
+        .over(near_end)
+        .unwrap();
+    // The other end, by hand: it takes the bind, and looks at nothing for a while.
+    let bind = async {
+        let bind = pipe.read().await.unwrap();
+        let mut value = vec![2, 12, 0, 0];
+        value.extend_from_slice(&bind.metadata[4..12]);
+        value.push(0);
+        pipe.send(Message::new(value)).unwrap();
+    };
+    let (client, ()) = tokio::join!(LabClient::on(&connection), bind);
+    let client = client.unwrap();
+    let calls: Vec<_> = (0..200).map(|_| client.sleep(1)).collect();
+    until(|| connection.pipe().unwritten() > 100).await;
+    pipe.send(raw_call("echo", 7, b"\x02hi")).unwrap();
+    let answered = async {
+        loop {
+            let message = pipe.read().await.unwrap();
+            if message.metadata[0] == 2 {
+                return message;
+            }
+        }
+    };
+    // Read only when the call has been there.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let answer = tokio::time::timeout(Duration::from_secs(5), answered).await;
+    assert_eq!(&answer.expect("it is answered").metadata[12..], b"\x02hi");
+    drop(calls);
 }

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::StreamExt;
 use tensorpipe::{Buffer, ContextBuilder, Error, Limits, Misuse, Payload, Tensor};
 use tensorpipe_rpc::{CallError, ConnectError, Server, ServerLimits, tensor_service};
 
 use super::lab::{LabClient, both, tcp, tensor};
+use super::streams::flow::Banks;
 
 fn small(change: impl FnOnce(&mut Limits)) -> ContextBuilder {
     let mut limits = Limits::default();
@@ -159,4 +161,24 @@ async fn what_travels_beside_the_body_is_counted_too() {
     assert_eq!(client.labels(labelled(3000)).await.unwrap(), 99_000);
     let error = client.labels(labelled(3100)).await.unwrap_err();
     assert_eq!(limit(&error), "metadata", "{error}");
+}
+
+#[tokio::test]
+async fn items_that_are_too_much_together_travel_apart() {
+    // Uneven on purpose: what one item needs says little of the next.
+    let sizes: Vec<u64> = [1, 1, 1, 1, 1, 30, 2, 28, 1, 0, 0, 31, 12, 20].repeat(3);
+    for (parts, metadata, payload) in [(32, 1 << 20, 8 << 30), (32, 1100, 100), (32, 300, 1100)] {
+        let near = small(|limits| {
+            (limits.parts, limits.metadata, limits.payload) = (parts, metadata, payload);
+        });
+        let (near, far) = (near.build().unwrap(), tcp().build().unwrap());
+        let banks = Banks::new(near, far, ServerLimits::default()).await;
+        let groups: Vec<_> = banks.client.groups(&sizes).collect().await;
+        let groups = groups.into_iter().map(|group| {
+            let (tensors, text) = group.unwrap();
+            assert_eq!(tensors.len(), text.len());
+            tensors.len() as u64
+        });
+        assert_eq!(groups.collect::<Vec<_>>(), sizes, "{parts} {metadata}");
+    }
 }

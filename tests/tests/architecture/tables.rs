@@ -221,6 +221,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "error",
             "header",
             "observe::metrics",
+            "remote::decoding",
             "schema",
         ],
     ),

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Incoming, Message};
+use tensorpipe::{Error, Incoming, Message, ResetCode};
 
 use super::{CallStreams, Tally};
-use crate::codec::{Arguments, Encoded, REPLY_HEADER};
+use crate::codec::Arguments;
 use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
 use crate::error::CallError;
@@ -54,7 +54,7 @@ impl Engine {
             }
             // The stream was dropped between its announcement and the read.
             None if !self.reading.has(id) => {
-                let code = tensorpipe::ResetCode::Cancelled;
+                let code = ResetCode::Cancelled;
                 self.pipe.stop(id, code, "the stream was dropped");
             }
             _ => {}
@@ -98,7 +98,7 @@ impl Engine {
             && let Some(outcome) = streams.release()
             && let Some(slot) = self.calls.find(streams.call)
         {
-            self.calls.complete(&slot, outcome);
+            self.let_go(&slot, self.calls.complete(&slot, outcome));
         }
     }
 
@@ -115,11 +115,15 @@ impl Engine {
         }
     }
 
-    /// Ends a call that was made here.
+    /// Ends a call that was made here. Whoever waits for it is told.
     pub(crate) fn fail_streaming(&self, call: u64, error: CallError) {
-        if let Some(slot) = self.calls.find(call) {
-            self.cancel(&slot);
-            slot.complete(Outcome::Failed(error));
+        let Some(slot) = self.calls.find(call) else {
+            return;
+        };
+        self.calls.complete(&slot, Outcome::Failed(error));
+        self.reset_call(&slot, ResetCode::Cancelled, "its stream broke");
+        if let Some(streams) = &slot.streams {
+            self.close_streams(streams);
         }
     }
 
@@ -162,24 +166,14 @@ impl Engine {
         } else {
             Way::Argument
         };
-        let mut metadata = Header::plain(Kind::Credit(way), streams.call).to_vec();
-        metadata.extend_from_slice(&allowed.items.to_le_bytes());
-        metadata.extend_from_slice(&allowed.bytes.to_le_bytes());
-        self.send_note(metadata);
+        let mut body = [0; 16];
+        body[..8].copy_from_slice(&allowed.items.to_le_bytes());
+        body[8..].copy_from_slice(&allowed.bytes.to_le_bytes());
+        self.send_note(Kind::Credit(way), streams.call, &body);
     }
 
     /// Says something about a call that has no body.
     pub(crate) fn send_plain(&self, kind: Kind, call: u64) {
-        self.send_note(Header::plain(kind, call).to_vec());
-    }
-
-    pub(crate) fn send_note(&self, metadata: Vec<u8>) {
-        let encoded = Encoded {
-            metadata,
-            ..Encoded::default()
-        };
-        if let Err(error) = self.send(encoded, REPLY_HEADER) {
-            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to hear of a stream");
-        }
+        self.send_note(kind, call, &[]);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{CallContext, Remote, Server, ServerLimits, tensor_service};
@@ -23,6 +24,15 @@ pub(super) struct Pair {
     pub(super) right: Vec<Remote<u64>>,
 }
 
+impl Pair {
+    fn new(number: u64) -> Self {
+        Self {
+            left: Remote::new(number),
+            right: (0..3).map(|i| Remote::new(number + i)).collect(),
+        }
+    }
+}
+
 #[tensor_service]
 pub(super) trait Attic {
     async fn keep(&self, tensor: Tensor) -> Remote<Tensor>;
@@ -36,9 +46,15 @@ pub(super) trait Attic {
     async fn step(&self, cache: Remote<Cache>) -> Result<Remote<Cache>, String>;
     async fn steps(&self, cache: Remote<Cache>) -> u64;
     async fn several(&self, many: u64) -> Vec<Remote<Cache>>;
+    /// References, and a tensor that takes a while.
+    async fn laden(&self, bytes: u64) -> (Vec<Remote<Cache>>, Tensor);
     /// Its type says nothing of the reference.
     async fn pair(&self, number: u64) -> Pair;
     async fn read(&self, pair: Pair) -> u64;
+    /// References in a value that is referred to.
+    async fn keep_pair(&self, number: u64) -> Remote<Pair>;
+    /// References in the error of a stream.
+    fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>>;
     async fn wrong(&self, number: Remote<String>) -> String;
     async fn back(&self, cx: &CallContext) -> Result<u64, String>;
 }
@@ -114,11 +130,21 @@ impl Attic for Keeper {
         (0..many).map(|steps| self.cache(steps)).collect()
     }
 
+    async fn laden(&self, bytes: u64) -> (Vec<Remote<Cache>>, Tensor) {
+        let tensor = Tensor::zeros(tensorpipe::DType::U8, [bytes]).unwrap();
+        (vec![self.cache(0), self.cache(1)], tensor)
+    }
+
     async fn pair(&self, number: u64) -> Pair {
-        Pair {
-            left: Remote::new(number),
-            right: (0..3).map(|i| Remote::new(number + i)).collect(),
-        }
+        Pair::new(number)
+    }
+
+    async fn keep_pair(&self, number: u64) -> Remote<Pair> {
+        Remote::new(Pair::new(number))
+    }
+
+    fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>> {
+        stream::iter([Ok(number), Err(Pair::new(number))])
     }
 
     async fn read(&self, pair: Pair) -> u64 {

@@ -52,6 +52,36 @@ async fn replies_that_nobody_looks_at_leave_nothing_behind() {
 }
 
 #[tokio::test]
+async fn a_reply_given_up_while_its_tensors_come_leaves_no_references_behind() {
+    in_each(async |house| {
+        for round in 0..60u64 {
+            let patience = Duration::from_micros(100 * round);
+            let client = match round % 2 {
+                0 => house.client.clone(),
+                _ => house
+                    .client
+                    .with_deadline(patience.max(Duration::from_micros(1))),
+            };
+            let call = client.laden(16 << 20);
+            let _ = tokio::time::timeout(patience, call).await;
+        }
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_references_than_a_pipe_queues_are_let_go_of_at_once() {
+    in_each(async |house| {
+        let kept = house.client.several(70_000).await.unwrap();
+        assert_eq!(house.server.references(), 70_000);
+        drop(kept);
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn references_deep_in_a_value_are_references() {
     in_each(async |house| {
         let pair = house.client.pair(10).await.unwrap();
@@ -60,6 +90,35 @@ async fn references_deep_in_a_value_are_references() {
         assert_eq!(house.client.read(&pair).await.unwrap(), 43);
         drop(pair);
         house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn references_in_what_is_fetched_and_in_a_streams_error_are_references() {
+    in_each(async |house| {
+        let kept = house.client.keep_pair(10).await.unwrap();
+        let pair = kept.fetch().await.unwrap();
+        assert_eq!(pair.right[2].fetch().await.unwrap(), 12);
+        assert_eq!(house.client.read(&pair).await.unwrap(), 43);
+        drop((kept, pair));
+        house.is_empty().await;
+        for read in 0..3 {
+            let mut items = house.client.fails_with(20);
+            if read > 0 {
+                assert_eq!(items.next().await.unwrap().unwrap(), 20);
+            }
+            if read > 1 {
+                match items.next().await {
+                    Some(Err(CallError::Service(pair))) => {
+                        assert_eq!(pair.right[1].fetch().await.unwrap(), 21);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            drop(items);
+            house.is_empty().await;
+        }
     })
     .await;
 }

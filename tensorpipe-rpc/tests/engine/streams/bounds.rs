@@ -110,3 +110,61 @@ async fn hundreds_of_stalled_streams_leave_the_connection_free() {
     })
     .await;
 }
+
+/// Sizes of items of which the first ones leave this much of what may be sent unasked, in bytes.
+fn nearly_all(left: usize) -> Vec<u64> {
+    // Each goes alone, behind a header and with a few bytes that say what it is.
+    let (alone, many) = (20_000, (256 << 10) / 20_100);
+    let rest = (256 << 10) - many * 20_040 - left;
+    let mut sizes = vec![alone; many];
+    sizes.push(rest as u64);
+    sizes
+}
+
+#[tokio::test]
+async fn a_large_item_behind_a_small_one_is_not_more_than_the_reader_takes() {
+    over_each(async |banks| {
+        for left in [100, 400, 1000] {
+            // The small one is ready, and takes what is left; the large one does not go with it.
+            let sizes = [nearly_all(left), vec![3000, 20_000, 3000, 20_000]].concat();
+            let mut tensors = banks.client.tensors(&sizes);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            for (seed, bytes) in sizes.iter().enumerate() {
+                let tensor = tensors.next().await.unwrap().unwrap();
+                let sent = numbered(*bytes, seed);
+                assert!(tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+            }
+            assert!(tensors.next().await.is_none());
+            // The same to a handler that has not said anything.
+            let given = sizes.clone().into_iter().enumerate();
+            let given = given.map(|(seed, bytes)| numbered(bytes, seed));
+            let call = banks.client.ignores_it(stream::iter(given));
+            let ended = tokio::time::timeout(Duration::from_millis(100), call).await;
+            assert!(ended.is_err(), "{ended:?}");
+        }
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reader_whose_items_are_there_leaves_other_tasks_their_turn() {
+    over_each(async |banks| {
+        let mut items = banks.client.count(100_000);
+        // So many that the next thousand comes at once.
+        for _ in 0..100 {
+            items.next().await.unwrap().unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let others = Arc::new(AtomicUsize::new(0));
+        let other = others.clone();
+        tokio::spawn(async move { other.fetch_add(1, Ordering::SeqCst) });
+        let mut before = 0;
+        while others.load(Ordering::SeqCst) == 0 {
+            items.next().await.unwrap().unwrap();
+            before += 1;
+        }
+        assert!(before <= 256, "{before} items");
+    })
+    .await;
+}

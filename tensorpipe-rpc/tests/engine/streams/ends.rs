@@ -116,6 +116,27 @@ async fn a_stream_given_as_an_argument_that_panics_is_the_callers_error() {
 }
 
 #[tokio::test]
+async fn a_caller_that_sleeps_hears_that_the_stream_it_gave_is_broken() {
+    over_each(async |banks| {
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let numbers = stream::once(async { 1 }).chain(stream::once(async {
+            let _ = told.await;
+            panic!("no further")
+        }));
+        let call = banks.client.sum(numbers);
+        let call = tokio::spawn(call);
+        until(|| banks.at_it() == 1).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        tell.send(()).unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(5), call).await;
+        let error = ended.expect("it is told").unwrap().unwrap_err();
+        assert!(error.to_string().contains("no further"), "{error}");
+        banks.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_server_that_goes_away_ends_streams_with_an_error() {
     over_each(async |banks| {
         let mut items = banks.client.slow(1_000_000, 1);

@@ -14,6 +14,8 @@ use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, tensor, until};
 pub(crate) trait Flow {
     fn count(&self, to: u64) -> impl Stream<Item = u64>;
     fn tensors(&self, sizes: Vec<u64>) -> impl Stream<Item = Tensor>;
+    /// Items of so many tensors of one byte, and texts of so many.
+    fn groups(&self, sizes: Vec<u64>) -> impl Stream<Item = (Vec<Tensor>, String)>;
     /// Counts until somebody is against it.
     fn fails_at(&self, at: u64) -> impl Stream<Item = Result<u64, String>>;
     fn panics_at(&self, at: u64) -> impl Stream<Item = u64>;
@@ -64,6 +66,14 @@ impl Flow for River {
         self.guarded(stream::iter(
             tensors.map(|(seed, bytes)| numbered(bytes, seed)),
         ))
+    }
+
+    fn groups(&self, sizes: Vec<u64>) -> impl Stream<Item = (Vec<Tensor>, String)> {
+        let groups = sizes.into_iter().map(|size| {
+            let tensors = (0..size as usize).map(|seed| numbered(1, seed));
+            (tensors.collect(), "x".repeat(size as usize))
+        });
+        self.guarded(stream::iter(groups))
     }
 
     fn fails_at(&self, at: u64) -> impl Stream<Item = Result<u64, String>> {

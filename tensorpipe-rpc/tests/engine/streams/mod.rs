@@ -2,6 +2,6 @@
 
 mod bounds;
 mod ends;
-mod flow;
+pub(crate) mod flow;
 mod items;
 mod strangers;

@@ -1,0 +1,126 @@
+//! Notes: messages of a header and a few bytes, which say something about a call and are not answered.
+//!
+//! None is lost as long as the pipe is there: where its queue is full, as after many references were dropped at once, they wait
+//! here until it has moved.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, Weak};
+
+use tensorpipe::{Error, Misuse};
+
+use super::Engine;
+use crate::codec::{Encoded, REPLY_HEADER};
+use crate::header::{Header, Kind};
+use crate::lock::lock;
+
+/// Notes that wait at most: no peer makes this side say more that is worth keeping.
+const MOST: usize = 1 << 20;
+
+/// Messages in the pipe's queue from which on those that wait go on waiting: others have room beside them.
+const AT_ONCE: usize = 1024;
+
+/// The longest note: a header and two numbers.
+const LONGEST: usize = REPLY_HEADER + 16;
+
+/// Notes for which the pipe had no room.
+#[derive(Default)]
+pub(super) struct Later {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    notes: VecDeque<Note>,
+    /// A task waits for the pipe to move.
+    waiting: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Note {
+    bytes: [u8; LONGEST],
+    len: usize,
+}
+
+impl Note {
+    fn new(kind: Kind, call: u64, body: &[u8]) -> Self {
+        let header = Header::plain(kind, call).to_vec();
+        let mut bytes = [0; LONGEST];
+        let all = header.iter().chain(body);
+        let len = bytes.iter_mut().zip(all).map(|(to, from)| *to = *from);
+        let len = len.count();
+        Self { bytes, len }
+    }
+}
+
+impl Engine {
+    /// Says something about a call, with at most 16 bytes.
+    pub(crate) fn send_note(&self, kind: Kind, call: u64, body: &[u8]) {
+        let note = Note::new(kind, call, body);
+        if !self.send_note_now(note) {
+            self.send_note_later(note);
+        }
+    }
+
+    /// Returns `false` if the pipe has no room for it.
+    fn send_note_now(&self, note: Note) -> bool {
+        let encoded = Encoded {
+            metadata: note.bytes[..note.len].to_vec(),
+            ..Encoded::default()
+        };
+        match self.send(encoded, REPLY_HEADER) {
+            Ok(_) => true,
+            Err(Error::Misuse(Misuse::TooManyWrites(_))) => false,
+            Err(error) => {
+                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to hear of a call");
+                true
+            }
+        }
+    }
+
+    fn send_note_later(&self, note: Note) {
+        let waiting = {
+            let mut state = lock(&self.later.state);
+            if state.notes.len() >= MOST {
+                tracing::warn!(pipe = self.pipe.name(), "too many notes wait to be written");
+                return;
+            }
+            state.notes.push_back(note);
+            std::mem::replace(&mut state.waiting, true)
+        };
+        if !waiting {
+            self.pipe.runtime().spawn(send_late(self.me.clone()));
+        }
+    }
+
+    /// Sends what waits, as far as there is room. Returns whether something is left.
+    fn send_waiting(&self) -> bool {
+        loop {
+            let note = {
+                let mut state = lock(&self.later.state);
+                let Some(note) = state.notes.pop_front() else {
+                    state.waiting = false;
+                    return false;
+                };
+                note
+            };
+            if self.pipe.unwritten() >= AT_ONCE || !self.send_note_now(note) {
+                lock(&self.later.state).notes.push_front(note);
+                return true;
+            }
+        }
+    }
+}
+
+/// Holds the engine for moments only: what waits does not keep a connection open.
+async fn send_late(engine: Weak<Engine>) {
+    loop {
+        let Some(flush) = engine.upgrade().map(|engine| engine.pipe.flush()) else {
+            return;
+        };
+        // Its error is the next message's too.
+        let _ = flush.await;
+        if !engine.upgrade().is_some_and(|engine| engine.send_waiting()) {
+            return;
+        }
+    }
+}
