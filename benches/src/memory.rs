@@ -1,9 +1,10 @@
 //! Memory of a process that is really there, as the kernel counts it.
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 /// What is resident, in KiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Resident {
     /// Private memory: heap, stacks, pools.
     pub(crate) anon: u64,
