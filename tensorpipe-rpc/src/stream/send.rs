@@ -61,6 +61,7 @@ where
         streams,
         way,
         batch: None,
+        unasked: false,
         room: 0,
         flush: None,
     };
@@ -72,6 +73,8 @@ struct Sender<'a> {
     streams: &'a CallStreams,
     way: Way,
     batch: Option<Batch>,
+    /// `batch` was begun when the one before it left: whether it may be sent has not been asked yet.
+    unasked: bool,
     /// Items that may be sent, those of `batch` included.
     room: u64,
     flush: Option<Flush>,
@@ -108,7 +111,7 @@ impl Sender<'_> {
     {
         let mut messages = 0;
         loop {
-            if self.batch.is_none() {
+            if self.batch.is_none() || self.unasked {
                 if messages >= TURN {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -118,6 +121,13 @@ impl Sender<'_> {
                     Poll::Ready(Err(ended)) => return Poll::Ready(ended),
                     Poll::Pending => return Poll::Pending,
                 }
+            }
+            if std::mem::take(&mut self.unasked) {
+                if let Err(ended) = self.leave() {
+                    return Poll::Ready(ended);
+                }
+                messages += 1;
+                continue;
             }
             let leaves = match stream.as_mut().poll_next(cx) {
                 Poll::Pending => {
@@ -183,7 +193,9 @@ impl Sender<'_> {
             let batch = self.batch.get_or_insert_with(Batch::new);
             encode(&mut batch.encoder, item)?;
             batch.items = 1;
-            return Ok(true);
+            // What has left may have taken the last of the room.
+            self.unasked = true;
+            return Ok(false);
         }
         batch.items += 1;
         let limits = self.engine.pipe.peer_limits();
