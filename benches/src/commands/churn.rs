@@ -5,13 +5,14 @@ use anyhow::{Result, bail};
 use crate::args::Churn;
 use crate::progress::Progress;
 use crate::report::{self, Align, Table};
-use crate::soak::churn::{Orders, Report, run as churn};
+use crate::soak::churn::{Orders, Report, run as churn, tune};
 
 /// Does it and prints what was done.
 ///
 /// # Errors
 /// With everything that was not as it should be; memory that grows beyond the bound, and what is left, too.
 pub(crate) fn run(arguments: &Churn) -> Result<()> {
+    tune()?;
     let orders = Orders {
         seed: arguments.seed,
         seconds: arguments.seconds,
@@ -74,8 +75,8 @@ fn words(report: &Report) -> String {
     };
     format!(
         "seed {}: {:.0} s over shm and tcp, every byte checked\n\n{table}\n  \
-         slopes: least squares through {} samples, one a second after a third of the time; anonymous and shared memory\n  \
-         at rest: no call under way, nothing held by anybody, seen at each sample; in the bustle: the most of it\n  \
+         slopes: least squares through {} samples, two a second, after a third of the time; anonymous and shared memory\n  \
+         at rest: no call under way, nothing held by anybody, seen at each sample, pools trimmed; in the bustle: the most of it\n  \
          done: {}; pipes of replicas cut {}\n  \
          left when all was closed (descriptors, mappings, pools, references, calls): {left}",
         report.seed,

@@ -13,7 +13,7 @@ use super::acts::{ACTS, act};
 use super::road::{self, Road};
 use super::service::ControlClient;
 use super::site::{Site, Visit};
-use super::watch::{LOOK, Look, PATIENCE, Report, Sample, side};
+use super::watch::{self, LOOK, Look, PATIENCE, Report, Sample, side};
 use super::{Addresses, Busy, Orders, PeerOrders, State};
 use crate::memory::resident;
 use crate::peer::Peer;
@@ -129,7 +129,7 @@ impl Caller {
         })
     }
 
-    /// A sample of the bustle and one of a rest, every second.
+    /// A sample of the bustle and one of a rest, twice a second.
     async fn watch(
         &self,
         start: Instant,
@@ -142,7 +142,7 @@ impl Caller {
         let (mut busy, mut rest) = (Vec::new(), Vec::new());
         let mut next = start;
         while start.elapsed().as_secs_f64() < seconds {
-            next += SECOND.min(Duration::from_secs_f64(seconds));
+            next += INTERVAL;
             tokio::select! {
                 () = tokio::time::sleep_until(next.into()) => {}
                 // It never ends by itself.
@@ -151,7 +151,7 @@ impl Caller {
                     bail!("a worker ended too early");
                 }
             }
-            busy.push(self.sample(start, visits).await?);
+            busy.push(self.sample(start, visits, false).await?);
             let resting = tokio::time::timeout(PATIENCE, bustle.gate.write());
             let resting = resting.await.map_err(|_| {
                 anyhow!(
@@ -161,16 +161,26 @@ impl Caller {
             })?;
             rest.push(self.rest(start, visits).await?);
             drop(resting);
-            progress.end();
+            if busy.len().is_multiple_of(2) {
+                progress.end();
+            }
         }
         Ok((busy, rest))
     }
 
-    async fn sample(&self, start: Instant, visits: &[Visit]) -> Result<Sample> {
-        let there = self.state(false).await?;
+    async fn sample(&self, start: Instant, visits: &[Visit], trim: bool) -> Result<Sample> {
+        let there = self.state(trim).await?;
+        if trim {
+            self.trim();
+        }
         let caller = Look {
             memory: resident(std::process::id())?,
             descriptors: Holdings::now()?.descriptors(),
+            kept: self
+                .sites
+                .iter()
+                .map(|site| watch::kept(&site.hand.context))
+                .sum(),
             busy: visits.iter().map(Visit::busy).sum(),
         };
         Ok(Sample {
@@ -179,6 +189,7 @@ impl Caller {
             server: Look {
                 memory: resident(self.peer.id())?,
                 descriptors: there.descriptors,
+                kept: there.kept,
                 busy: there.busy,
             },
         })
@@ -191,7 +202,7 @@ impl Caller {
             visit.everybody_is_there().await?;
         }
         loop {
-            let sample = self.sample(start, visits).await?;
+            let sample = self.sample(start, visits, true).await?;
             let Sample { caller, server, .. } = &sample;
             if caller.busy == Busy::default() && server.busy == Busy::default() {
                 return Ok(sample);
@@ -204,6 +215,13 @@ impl Caller {
                 left.join(", ")
             );
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Pools keep nothing warm.
+    fn trim(&self) {
+        for site in &self.sites {
+            site.hand.context.pool().trim(0);
         }
     }
 
@@ -228,9 +246,7 @@ impl Caller {
     }
 
     async fn held(&self) -> Result<[Holdings; 2]> {
-        for site in &self.sites {
-            site.hand.context.pool().trim(0);
-        }
+        self.trim();
         let there = self.state(true).await?;
         Ok([Holdings::now()?, there.held])
     }
@@ -310,7 +326,7 @@ async fn cut(control: ControlClient, bustle: Arc<Bustle>, mut dice: Dice) -> Res
     Ok(())
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_millis(500);
 /// Seconds of the first visit, which is not looked at.
 const OVERTURE: f64 = 1.0;
 const STEADY: Duration = Duration::from_millis(500);

@@ -4,14 +4,16 @@
 //! caller (this process)                                    server (a child)
 //!   workers, over shm and over tcp       -- calls -->        Everything
 //!     one act after another ([`acts`])   <-- calls back --   the same service is served here, too
-//!   every second                         -- state? -->       Control, on a server of its own
+//!   twice a second                       -- state? -->       Control, on a server of its own
 //!     a sample of the bustle; then a rest: the acts under way end, no new ones begin, and nothing may be held or under
 //!     way at either end; a sample of the rest; on it goes
 //! ```
 //! Memory at rest does not depend on what happens to be under way, so a line through it ([`trend`]) tells a leak of kilobytes a
-//! second from chance. What must be as before once all connections are closed is in [`residue`](super::residue).
+//! second from chance. Two things that are bounded, and by chance, are kept out of it: what pools keep warm, which they give
+//! back at each rest, and holes in the allocator's arenas, which are kept small ([`allocator`]). What must be as before once all connections are closed is in [`residue`](super::residue).
 
 mod acts;
+mod allocator;
 mod caller;
 mod parcel;
 mod peer;
@@ -21,6 +23,7 @@ mod site;
 mod trend;
 mod watch;
 
+pub(crate) use allocator::tune;
 pub(crate) use caller::run;
 pub(crate) use peer::play;
 pub(crate) use watch::Report;
@@ -74,6 +77,8 @@ struct State {
     /// Descriptors and mappings.
     held: Holdings,
     descriptors: u64,
+    /// Bytes that pools keep warm.
+    kept: u64,
 }
 
 /// What is under way or held, of one process.

@@ -114,12 +114,13 @@ struct House(Arc<Vec<Stand>>);
 
 impl Control for House {
     async fn state(&self, trim: bool) -> Result<State, String> {
-        let mut busy = Busy::default();
+        let (mut busy, mut kept) = (Busy::default(), 0);
         for stand in &*self.0 {
             if trim {
                 stand.context.pool().trim(0);
             }
             busy += stand.busy();
+            kept += super::watch::kept(&stand.context);
         }
         let held = Holdings::now().map_err(words)?;
         let descriptors = held.descriptors();
@@ -127,6 +128,7 @@ impl Control for House {
             busy,
             held,
             descriptors,
+            kept,
         })
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use tensorpipe::Context;
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::{Context, Pool, PoolOptions};
 
 /// A transport between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,13 @@ impl Road {
             Self::Shm => Arc::new(ShmTransport::new()),
             Self::Tcp => Arc::new(TcpTransport::new()),
         };
-        Ok(Context::builder().transports([transport]).build()?)
+        Ok(Context::builder()
+            .transports([transport])
+            .pool(Pool::new(PoolOptions {
+                retain: KEPT,
+                ..PoolOptions::default()
+            }))
+            .build()?)
     }
 
     /// An address of this process that nobody else has.
@@ -40,3 +46,7 @@ impl Road {
         }
     }
 }
+
+/// What a pool keeps warm between two rests, ordinary memory and lendable memory each: little, so that blocks are given back
+/// in the bustle, too.
+const KEPT: u64 = 16 << 20;

@@ -44,7 +44,7 @@ pub(super) trait Everything {
 /// Of the server's process.
 #[tensor_service]
 pub(super) trait Control {
-    /// `trim`: pools give back what they keep warm, so that descriptors and mappings can be compared.
+    /// `trim`: pools give back what they keep warm, so that memory and mappings can be compared.
     async fn state(&self, trim: bool) -> Result<State, String>;
     /// Closes a pipe of the replicas of a road.
     async fn cut(&self, road: u64, chance: u64) -> bool;

@@ -22,6 +22,14 @@ pub(super) fn pooled(context: &Context) -> u64 {
     stats.outstanding_bytes + stats.lendable.outstanding_bytes + stats.lendable.lent_bytes
 }
 
+/// Bytes that it keeps warm and nobody uses.
+pub(super) fn kept(context: &Context) -> u64 {
+    let stats = context.pool().stats();
+    let lendable = stats.lendable.mapped_bytes;
+    let used = stats.lendable.outstanding_bytes + stats.lendable.lent_bytes;
+    stats.retained_bytes + lendable.saturating_sub(used)
+}
+
 /// What a rendezvous holds, and who waits there.
 pub(super) fn waiting(rendezvous: &Rendezvous) -> u64 {
     let stats = rendezvous.stats();
@@ -51,6 +59,8 @@ impl Sum for Busy {
 pub(super) struct Look {
     pub(super) memory: Resident,
     pub(super) descriptors: u64,
+    /// Bytes that pools keep warm.
+    pub(super) kept: u64,
     #[serde(flatten)]
     pub(super) busy: Busy,
 }
@@ -163,6 +173,7 @@ mod tests {
         let look = Look {
             memory: Resident { anon, shmem: 100 },
             descriptors: 9,
+            kept: 0,
             busy: Busy::default(),
         };
         Sample {
