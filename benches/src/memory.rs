@@ -12,6 +12,16 @@ pub(crate) struct Resident {
     pub(crate) shmem: u64,
 }
 
+impl Resident {
+    /// Of each the less.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self {
+            anon: self.anon.min(other.anon),
+            shmem: self.shmem.min(other.shmem),
+        }
+    }
+}
+
 /// That of `process`.
 ///
 /// # Errors
