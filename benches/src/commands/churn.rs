@@ -50,7 +50,8 @@ fn words(report: &Report) -> String {
         ("MiB of pools", Align::Right),
     ]);
     let mib = |kib: u64| format!("{:.1}", kib as f64 / 1024.0);
-    let slope = |slope: Option<f64>| slope.map_or("-".to_owned(), |slope| format!("{slope:+.2}"));
+    let slope =
+        |slope: Option<f64>| slope.map_or_else(|| "-".to_owned(), |slope| format!("{slope:+.2}"));
     for side in &report.sides {
         table.push(vec![
             side.name.to_owned(),
