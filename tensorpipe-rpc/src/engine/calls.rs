@@ -120,9 +120,10 @@ impl Calls {
         self.table().slots.get(&call).cloned()
     }
 
-    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) {
+    /// Returns whether somebody may look at the outcome.
+    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> bool {
         self.table().slots.remove(&slot.id);
-        slot.complete(outcome);
+        slot.complete(outcome)
     }
 
     fn complete_where(&self, mut which: impl FnMut(&CallSlot) -> Option<CallError>) {
@@ -134,8 +135,9 @@ impl Calls {
             }
             None => true,
         });
-        done.into_iter()
-            .for_each(|(slot, error)| slot.complete(Outcome::Failed(error)));
+        for (slot, error) in done {
+            slot.complete(Outcome::Failed(error));
+        }
     }
 
     /// The peer did not take message number `id`.
@@ -233,9 +235,10 @@ impl Engine {
                     .reset(message, ResetCode::Deadline, "its deadline passed");
             }
             Ok(_) => {}
-            Err(Error::GoingAway { .. }) => self
-                .calls
-                .complete(&slot, Outcome::Failed(CallError::ShuttingDown)),
+            Err(Error::GoingAway { .. }) => {
+                self.calls
+                    .complete(&slot, Outcome::Failed(CallError::ShuttingDown));
+            }
             Err(error) => {
                 let failed = CallError::Connection {
                     error,
@@ -257,7 +260,7 @@ impl Engine {
             self.close_streams(streams);
         }
         // Answered, and nobody looked.
-        if let Some(Outcome::Value(body) | Outcome::ServiceError(body)) = slot.poll(None)
+        if let Some(Outcome::Value(body) | Outcome::ServiceError(body)) = slot.abandon()
             && body.references
         {
             self.release(slot.id, None);
@@ -345,7 +348,11 @@ impl Engine {
         };
         // Otherwise with the last item.
         let Some(outcome) = outcome else { return };
-        self.calls.complete(slot, outcome);
+        let refers = outcome.has_references();
+        if !self.calls.complete(slot, outcome) && refers {
+            // Given up, on another thread, since the reply was announced.
+            self.release(slot.id, None);
+        }
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
         {

@@ -34,6 +34,8 @@ pub(crate) struct CallSlot {
     _pins: Vec<Arc<Handle>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
+    /// Nobody will look at its outcome.
+    abandoned: AtomicBool,
 }
 
 enum State {
@@ -61,6 +63,7 @@ impl CallSlot {
             streams,
             _pins: pins,
             orphan: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
         }
     }
 
@@ -71,6 +74,12 @@ impl CallSlot {
 
     pub(super) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Acquire)
+    }
+
+    /// Nobody will look at its outcome: what there is of it already.
+    pub(super) fn abandon(&self) -> Option<Outcome> {
+        self.abandoned.store(true, Ordering::Release);
+        self.poll(None)
     }
 
     pub(super) fn set_leaves_soon(&self, soon: bool) {
@@ -128,14 +137,15 @@ impl CallSlot {
         (reply != UNSENT).then_some(reply)
     }
 
-    pub(super) fn complete(&self, outcome: Outcome) {
+    /// Returns whether somebody may look at the outcome. It is not kept where another came first.
+    pub(super) fn complete(&self, outcome: Outcome) -> bool {
         if let Some(streams) = &self.streams {
             streams.no_more_sent();
         }
         let waker = {
             let mut state = self.state();
             let State::Waiting(waker) = &mut *state else {
-                return;
+                return false;
             };
             let waker = waker.take();
             *state = State::Done(outcome);
@@ -144,6 +154,8 @@ impl CallSlot {
         if let Some(waker) = waker {
             waker.wake();
         }
+        // After the lock: who abandons says so before it looks under it.
+        !self.abandoned.load(Ordering::Acquire)
     }
 
     /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
