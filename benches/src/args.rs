@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Chain(Chain),
     /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
     Soak(Soak),
+    /// Do all that calls can do at once, check every byte, and look whether memory grows.
+    Churn(Churn),
     /// The second process.
     #[command(hide = true)]
     Serve,
@@ -55,6 +57,9 @@ pub(crate) enum Command {
     /// The process that is killed.
     #[command(hide = true)]
     SoakPeer,
+    /// The process that is called.
+    #[command(hide = true)]
+    ChurnPeer,
 }
 
 #[derive(Debug, Args)]
@@ -206,6 +211,31 @@ pub(crate) struct Soak {
     /// The largest tensor.
     #[arg(long, default_value = "32MiB")]
     pub(crate) largest: Size,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    pub(crate) runtime: Flavor,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Churn {
+    /// What is drawn by chance follows from it: what is done, sizes, what is given up.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How long it is done, in seconds; the first third is the warm-up.
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// The most that the memory of either process may grow, in MiB a minute; inf for no bound.
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) bound: f64,
+    /// The largest tensor.
+    #[arg(long, default_value = "2MiB")]
+    pub(crate) largest: Size,
+    /// Tasks over each transport that do one thing after another.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) workers: u32,
     /// The kind of tokio runtime on both sides.
     #[arg(long, value_enum, default_value_t = Flavor::Multi)]
     pub(crate) runtime: Flavor,

@@ -9,6 +9,7 @@
 //! report   rows -> table or JSON lines
 //! rendezvous  values sent and received by name     its own two ends
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
+//! soak/churn  two processes that live          all that calls can do at once; memory does not grow
 //! batch    many clients of one model          with and without #[rpc(batch(..))]
 //! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, batch, soak
 //! ```
@@ -52,9 +53,11 @@ fn main() -> ExitCode {
         Command::Targets(arguments) => commands::targets::run(&arguments),
         Command::Chain(arguments) => commands::chain::run(&arguments),
         Command::Soak(arguments) => commands::soak::run(&arguments),
+        Command::Churn(arguments) => commands::churn::run(&arguments),
         Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments),
         Command::RendezvousPeer => rendezvous::play(),
         Command::SoakPeer => soak::play(),
+        Command::ChurnPeer => soak::churn::play(),
         Command::Serve => peer::serve(),
         Command::ServeBatch => batch::serve(),
     };

@@ -1,14 +1,25 @@
 //! Memory of a process that is really there, as the kernel counts it.
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 /// What is resident, in KiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Resident {
     /// Private memory: heap, stacks, pools.
     pub(crate) anon: u64,
     /// Shared memory that has been touched, which other processes may have mapped, too.
     pub(crate) shmem: u64,
+}
+
+impl Resident {
+    /// Of each the less.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self {
+            anon: self.anon.min(other.anon),
+            shmem: self.shmem.min(other.shmem),
+        }
+    }
 }
 
 /// That of `process`.

@@ -3,6 +3,7 @@
 pub(crate) mod baseline;
 pub(crate) mod batch;
 pub(crate) mod chain;
+pub(crate) mod churn;
 pub(crate) mod compare;
 pub(crate) mod idle;
 pub(crate) mod limits;

@@ -11,6 +11,7 @@
 //! are cut off. What must be as before after each kill is in [`residue`].
 
 mod book;
+pub(crate) mod churn;
 mod dice;
 mod parcel;
 mod peer;

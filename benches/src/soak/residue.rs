@@ -12,12 +12,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use tensorpipe::Context;
 
 use super::parcel::Ledger;
 
 /// What this process holds, in words and numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holdings(BTreeMap<String, u64>);
 
 impl Holdings {
@@ -63,6 +64,12 @@ impl Holdings {
         held.0.insert("bytes of pools".to_owned(), pooled);
         held.0.insert("bytes of senders".to_owned(), ledger.held());
         Ok(held)
+    }
+
+    /// How many descriptors there are.
+    pub(super) fn descriptors(&self) -> u64 {
+        let kinds = self.0.iter().filter(|(name, _)| name.starts_with("fd "));
+        kinds.map(|(_, count)| count).sum()
     }
 
     /// What there is here and not in `before`, or less of it; nothing when they are the same.

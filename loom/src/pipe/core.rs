@@ -43,6 +43,11 @@ impl Core {
         Self::with(true, None)
     }
 
+    /// What has its turn in between is no matter here.
+    pub(super) fn wake_to_look(&self, waker: &std::task::Waker) {
+        waker.wake_by_ref();
+    }
+
     /// One that does no more than one message in a turn.
     pub(super) fn that_has_enough() -> Self {
         Self {

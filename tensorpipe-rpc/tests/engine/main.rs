@@ -10,6 +10,7 @@ mod context;
 mod counting;
 mod deadlines;
 mod drops;
+mod fairness;
 mod handlers;
 mod hostile_peers;
 mod lab;

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::task::Context;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -29,6 +29,18 @@ use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Routes;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
+
+/// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
+/// timers are looked at.
+fn is_alone_on_its_thread() -> bool {
+    let runtime = Handle::try_current();
+    runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
+}
+
+/// Wakes once sockets and timers have had their turn.
+fn wake_after_all(waker: &Waker) {
+    let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
+}
 
 /// For ever, for a clock that cannot count that far.
 const FAR: Duration = Duration::from_secs(1 << 32);
@@ -111,14 +123,21 @@ impl Core {
 
     /// There is more to be moved, but it is others' turn.
     fn come_back(&self) {
-        let runtime = Handle::try_current();
-        if runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread) {
-            // Sockets and timers have their turn, too: a task that wakes itself is run some sixty times before them.
+        if is_alone_on_its_thread() {
             self.poller.owe_wake();
-            let waker = self.poller.clone().into();
-            let _ = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
+            wake_after_all(&self.poller.clone().into());
         } else {
             self.poller.notify();
+        }
+    }
+
+    /// The spinner looks again once whoever is ready has run; where much has moved since they had their turn, sockets and
+    /// timers too.
+    pub(super) fn wake_to_look(&self, waker: &Waker) {
+        if self.counters.much_has_moved() && is_alone_on_its_thread() {
+            wake_after_all(waker);
+        } else {
+            waker.wake_by_ref();
         }
     }
 

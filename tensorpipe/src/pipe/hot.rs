@@ -6,8 +6,8 @@
 //! noticed by the background task's tick. `tensorpipe-loom` checks it in every order of the threads' steps.
 //!
 //! A look costs a few nanoseconds and no system call. Between some looks the task goes to the end of its runtime's queue
-//! (`wake_by_ref`), so that whatever else is ready runs first: of several busy pipes on one thread each gets its turn, and
-//! so do timers and sockets.
+//! (`Core::wake_to_look`), so that whatever else is ready runs first: of several busy pipes on one thread each gets its turn,
+//! and so do timers and sockets.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -168,7 +168,7 @@ impl Core {
         }
         hot.looks.fetch_add(1, Ordering::Relaxed);
         if !self.is_crowded() && lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now) {
-            waker.wake_by_ref();
+            self.wake_to_look(waker);
             return true;
         }
         *spins = false;

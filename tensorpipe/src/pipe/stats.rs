@@ -106,9 +106,36 @@ pub(crate) struct Counters {
     pub(super) bytes_in: AtomicU64,
     pub(super) wakes: AtomicU64,
     pub(super) bytes_copied: AtomicU64,
+    /// Bytes and reads, when others last had their turn.
+    moved: AtomicU64,
+    read: AtomicU64,
 }
 
+/// So many bytes, or reads of frames, in both directions together, are much: sockets and timers have their turn then. Looking
+/// at them is a system call, some half a microsecond.
+const MUCH: u64 = 1 << 20;
+const MANY: u64 = 64;
+
 impl Counters {
+    /// Whether so much has moved since this was `true` last that it is others' turn. Asked by one task at a time.
+    pub(super) fn much_has_moved(&self) -> bool {
+        let PipeStats {
+            reads,
+            bytes_in,
+            bytes_out,
+            ..
+        } = self.snapshot();
+        let moved = bytes_in + bytes_out;
+        let before = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let much = moved.saturating_sub(before(&self.moved)) >= MUCH
+            || reads.saturating_sub(before(&self.read)) >= MANY;
+        if much {
+            self.moved.store(moved, Ordering::Relaxed);
+            self.read.store(reads, Ordering::Relaxed);
+        }
+        much
+    }
+
     pub(crate) fn snapshot(&self) -> PipeStats {
         PipeStats {
             writes: self.writes.load(Ordering::Relaxed),

@@ -6,6 +6,9 @@ use super::{Slot, Stage, Table};
 use crate::rendezvous::error::{RecvError, SendError};
 use crate::rendezvous::key::Key;
 use crate::rendezvous::limits::REMEMBERED;
+
+/// So few are not tidied up.
+const SHORT: usize = 64;
 use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
@@ -110,12 +113,30 @@ impl<W> Table<W> {
             let slot = slots.and_then(|slots| slots.get(&earliest));
             let is_over =
                 |slot: &Slot<W>| matches!(slot.stage, Stage::Received) && slot.place.is_none();
-            if slot.is_some_and(is_over) {
-                self.forget(&earliest);
+            match slot {
+                None => self.stale = self.stale.saturating_sub(1),
+                Some(slot) if is_over(slot) => drop(self.forget(&earliest)),
+                Some(_) => {}
             }
         }
         self.admit();
         value
+    }
+
+    /// Forgets the received keys of finished steps once they are most of them: so each is looked at twice at the most.
+    pub(super) fn tidy(&mut self) {
+        if self.stale <= (self.received.len() / 2).max(SHORT) {
+            return;
+        }
+        let steps = &self.steps;
+        let is_known = |key: &Key| {
+            steps
+                .get(&key.step())
+                .is_some_and(|slots| slots.contains_key(key))
+        };
+        self.received.retain(is_known);
+        self.received.shrink_to(2 * self.received.len());
+        self.stale = 0;
     }
 
     /// Takes a key out of the table.

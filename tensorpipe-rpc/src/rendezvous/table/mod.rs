@@ -39,8 +39,10 @@ pub(super) struct Table<W> {
     limits: Limits,
     steps: HashMap<u64, HashMap<Key, Slot<W>>>,
     room: Room<W>,
-    /// Received, the earliest first; those of finished steps too, until they are the earliest.
+    /// Received, the earliest first; those of finished steps too, until they are the earliest, or most of them.
     received: VecDeque<Key>,
+    /// How many of these are of finished steps.
+    stale: usize,
     finished: Finished,
     aborted: Option<Aborted>,
     bytes: u64,
@@ -115,6 +117,7 @@ impl<W> Table<W> {
             steps: HashMap::new(),
             room: Room::default(),
             received: VecDeque::new(),
+            stale: 0,
             finished: Finished::default(),
             aborted: None,
             bytes: 0,
@@ -302,9 +305,11 @@ impl<W> Table<W> {
         self.finished.insert(step);
         if let Some(slots) = self.steps.remove(&step) {
             for (_, slot) in slots {
+                self.stale += usize::from(matches!(slot.stage, Stage::Received));
                 self.end(slot, &SendError::Finished { step });
             }
         }
+        self.tidy();
         self.admit();
     }
 
@@ -319,7 +324,7 @@ impl<W> Table<W> {
                 self.end(slot, &SendError::Aborted(aborted.clone()));
             }
         }
-        self.received = VecDeque::new();
+        (self.received, self.stale) = (VecDeque::new(), 0);
     }
 
     fn is_open(&self, step: u64) -> Result<(), RecvError> {

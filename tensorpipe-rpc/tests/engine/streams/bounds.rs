@@ -168,3 +168,23 @@ async fn a_reader_whose_items_are_there_leaves_other_tasks_their_turn() {
     })
     .await;
 }
+
+/// What the reader takes ends within a small item, behind which a large one is ready: that one waits, and is not sent along.
+#[tokio::test]
+async fn a_large_item_behind_the_last_small_one_that_there_is_room_for_waits() {
+    over_each(async |banks| {
+        let sizes = [(256 << 10) - 600, 1000, 1 << 20, 4 << 20, 10];
+        let mut tensors = banks.client.tensors(&sizes);
+        // Nothing has been read yet, so nothing more is allowed.
+        settled(|| banks.client.connection().pipe().stats().bytes_in as usize).await;
+        for (seed, bytes) in sizes.iter().enumerate() {
+            let tensor = tensors.next().await.unwrap().unwrap();
+            let sent = numbered(*bytes, seed);
+            assert!(tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+        }
+        assert!(tensors.next().await.is_none());
+        drop(tensors);
+        banks.is_clean().await;
+    })
+    .await;
+}

@@ -332,3 +332,28 @@ fn what_was_received_is_remembered_up_to_a_bound() {
         Err(SendError::Twice(_))
     ));
 }
+
+#[test]
+fn of_finished_steps_little_is_kept() {
+    let mut table = table(10, 10);
+    let mut receive = |i, step| {
+        table.send(&key(i, step), value(1)).unwrap();
+        let place = table.recv(&key(i, step), Give::Take).unwrap();
+        poll(&mut table, &key(i, step), place, 1).unwrap().unwrap();
+        if step > 0 {
+            table.finish(step);
+        }
+        table.received.len()
+    };
+    // Of a step that goes on.
+    for i in 0..100 {
+        receive(i, 0);
+    }
+    let most = (1..5000).map(|step| receive(step, step)).max();
+    assert!(most < Some(300), "{most:?}");
+    // What is of a step that goes on is still known.
+    assert!(matches!(
+        table.send(&key(5, 0), value(1)),
+        Err(SendError::Twice(_))
+    ));
+}
