@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use tensorpipe::{Context, DType, Error, Message, Misuse, Pipe, Tensor};
-use tensorpipe_tests::soon;
+use tensorpipe_tests::{eventually, soon};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const LEN: u64 = 96 << 20;
@@ -22,12 +22,61 @@ const LEN: u64 = 96 << 20;
 /// As far as this end may go between two turns of others.
 const BETWEEN_TURNS: u64 = LEN / 3;
 
-/// A tcp connection that is never empty, nor full: what comes within `patience` is waited for on the spot.
-struct Keen(TcpStream);
+/// A tcp connection that is never empty, nor full: what comes within its transport's patience is waited for on the spot.
+struct Keen(TcpStream, Arc<Gate>);
 
 /// Its transport, for the end that connects.
 struct KeenTransport {
     patience: Duration,
+    gate: Arc<Gate>,
+}
+
+/// The thread that the gate is for.
+const HELD_UP: &str = "held up";
+
+/// What a pipe has room for there, in bytes.
+const IN_THE_MIDDLE: usize = 64 << 10;
+
+/// Where whoever reads on one thread is held up.
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    is_shut: AtomicBool,
+    is_held_up: AtomicBool,
+}
+
+impl KeenTransport {
+    fn new(patience: Duration) -> Self {
+        let gate = Arc::default();
+        Self { patience, gate }
+    }
+}
+
+impl Gate {
+    /// It holds up who reads into the middle of a tensor. From then on there is always more to be read of what is read.
+    /// Returns how much to read.
+    fn pass(&self, len: usize) -> usize {
+        let is_meant = std::thread::current().name() == Some(HELD_UP);
+        if is_meant && len >= IN_THE_MIDDLE {
+            for _ in 0..20_000 {
+                if !self.is_shut.load(Ordering::SeqCst) {
+                    break;
+                }
+                self.is_held_up.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        match self.is_held_up.load(Ordering::SeqCst) {
+            true => len.min(1 << 10),
+            false => len,
+        }
+    }
+}
+
+impl Drop for Keen {
+    fn drop(&mut self) {
+        self.1.open.store(false, Ordering::SeqCst);
+    }
 }
 
 fn poll<T>(cx: &mut TaskContext<'_>, done: io::Result<T>) -> Poll<io::Result<T>> {
@@ -53,7 +102,10 @@ impl AsyncRead for Keen {
         cx: &mut TaskContext<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = self.0.read(buf.initialize_unfilled());
+        let bytes = buf.initialize_unfilled();
+        let Keen(stream, gate) = &mut *self;
+        let len = gate.pass(bytes.len());
+        let read = stream.read(&mut bytes[..len]);
         poll(cx, read.map(|len| buf.advance(len)))
     }
 }
@@ -108,7 +160,9 @@ impl Transport for KeenTransport {
         stream
             .set_write_timeout(Some(Duration::from_secs(1)))
             .unwrap();
-        Box::pin(async move { Ok(Box::new(Keen(stream)) as Box<dyn Connection>) })
+        self.gate.open.store(true, Ordering::SeqCst);
+        let keen = Box::new(Keen(stream, self.gate.clone()));
+        Box::pin(async move { Ok(keen as Box<dyn Connection>) })
     }
 
     fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
@@ -175,7 +229,7 @@ fn large() -> Message {
 async fn a_tensor_that_comes_as_fast_as_it_is_read_leaves_others_their_turn() {
     let url = peer(async |pipe| pipe.write(large()).await.unwrap());
     let patience = Duration::from_millis(20);
-    let pipe = context(KeenTransport { patience })
+    let pipe = context(KeenTransport::new(patience))
         .connect(url)
         .await
         .unwrap();
@@ -192,7 +246,7 @@ async fn a_tensor_that_comes_as_fast_as_it_is_read_leaves_others_their_turn() {
 async fn a_tensor_that_is_taken_as_fast_as_it_is_sent_leaves_others_their_turn() {
     let url = peer(async |pipe| drop(pipe.read().await.unwrap()));
     let patience = Duration::from_millis(1);
-    let pipe = context(KeenTransport { patience })
+    let pipe = context(KeenTransport::new(patience))
         .connect(url)
         .await
         .unwrap();
@@ -203,4 +257,33 @@ async fn a_tensor_that_is_taken_as_fast_as_it_is_sent_leaves_others_their_turn()
     let (written, most) = between_turns(async { pipe.write(large()).await }, stats).await;
     written.unwrap();
     assert!(most <= BETWEEN_TURNS, "{} MiB without a turn", most >> 20);
+}
+
+/// It ends while one thread reads, which is in the middle of much.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_that_ends_while_much_is_read_lets_go_of_its_connection() {
+    let url = peer(async |pipe| drop(pipe.write(large()).await));
+    let transport = KeenTransport::new(Duration::from_millis(20));
+    let gate = transport.gate.clone();
+    let pipe = context(transport).connect(url).await.unwrap();
+    let mut reading = Box::pin(pipe.read());
+    tokio::select! {
+        _ = &mut reading => panic!("the tensor is too small"),
+        () = eventually("bytes", || pipe.stats().bytes_in > 1 << 20) => {}
+    }
+    gate.is_shut.store(true, Ordering::SeqCst);
+    let (other, runtime) = (pipe.clone(), tokio::runtime::Handle::current());
+    // No thread of the runtime's, where whoever it wakes would have to wait for it.
+    let thread = std::thread::Builder::new().name(HELD_UP.to_owned());
+    let waiting = thread.spawn(move || runtime.block_on(other.ended()));
+    eventually("a read", || gate.is_held_up.load(Ordering::SeqCst)).await;
+    soon("the end", pipe.close_within(Duration::ZERO))
+        .await
+        .unwrap_err();
+    drop(reading);
+    // Whoever else would let go of it has tried, and could not.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.is_shut.store(false, Ordering::SeqCst);
+    eventually("the connection's end", || !gate.open.load(Ordering::SeqCst)).await;
+    drop(waiting.unwrap().join().unwrap());
 }

@@ -115,9 +115,12 @@ impl Core {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
             return self.io.kick();
         }
-        let more = (self.io).drive(&self.poller, |io| io.round(self), || self.deliver());
-        if more {
-            self.come_back();
+        while (self.io).drive(&self.poller, |io| io.round(self), || self.deliver()) {
+            if !lock(&self.shared).is_over() {
+                return self.come_back();
+            }
+            // Its background task may have tried to let go of the connection meanwhile, and be no more: nobody is left to
+            // come back.
         }
     }
 
