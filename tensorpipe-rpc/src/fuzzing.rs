@@ -1,7 +1,14 @@
-//! What the target `call` in `fuzz/` runs (feature `fuzzing`): what a peer's message may hold, and what must be true
-//! whatever it is. Panics where it is not. Not for anybody else: it changes without notice.
+//! What the targets `call` and `conversation` in `fuzz/` run (feature `fuzzing`): what a peer's message may hold, what a peer may
+//! say, and what must be true whatever it is. Panics where it is not. Not for anybody else: it changes without notice.
 //!
-//! Invariant: an input decides everything; there is no clock and no chance.
+//! Invariant: an input decides everything that is said; of `call` there is no clock and no chance.
+
+mod conversation;
+mod script;
+mod stranger;
+mod talk;
+
+pub use conversation::conversation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -55,7 +62,16 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     pushed.unwrap_or_else(|error| panic!("{error}"));
     all.push([&[1][..], &encoder.finish().metadata].concat());
     all.push([&[2][..], &encoded(&ours()).metadata].concat());
-    all.into_iter().map(|bytes| ("call", bytes)).collect()
+    let calls = all.into_iter().map(|bytes| ("call", bytes));
+    // Everything that a conversation chooses among, in turn.
+    let talk = (0..8u8).map(|of| {
+        (0..=255)
+            .map(|i: u8| i.wrapping_mul(7 + 2 * of) ^ of)
+            .collect()
+    });
+    calls
+        .chain(talk.map(|bytes| ("conversation", bytes)))
+        .collect()
 }
 
 /// Whatever is accepted as a header, its body begins inside the message.
@@ -218,7 +234,10 @@ mod tests {
     /// Each seed, and each seed cut anywhere and with one byte changed, is an input that the target bears.
     #[test]
     fn seeds_and_what_is_near_them_hold() {
-        for (_, seed) in super::seeds() {
+        let calls = super::seeds()
+            .into_iter()
+            .filter(|(target, _)| *target == "call");
+        for (_, seed) in calls {
             super::call(&seed);
             for at in 0..seed.len() {
                 super::call(&seed[..at]);
