@@ -224,9 +224,12 @@ pub(crate) struct Churn {
     /// What is drawn by chance follows from it: what is done, sizes, what is given up.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// How long it is done, in seconds; the first third is the warm-up.
+    /// How long memory is looked at, in seconds.
     #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     pub(crate) seconds: f64,
+    /// How long the same is done before, in seconds.
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
+    pub(crate) warm_up: f64,
     /// The most that the memory of either process may grow, in MiB a minute; inf for no bound.
     #[arg(long, default_value_t = 1.0)]
     pub(crate) bound: f64,

@@ -22,6 +22,26 @@ impl Resident {
     }
 }
 
+/// Bytes of this process's heap that are in use, if they are counted (feature `heap`).
+pub(crate) fn in_use() -> Option<u64> {
+    #[cfg(feature = "heap")]
+    return {
+        let stats = ALLOCATOR.stats();
+        // What grows or shrinks in place counts as allocated or freed already.
+        Some(
+            stats
+                .bytes_allocated
+                .saturating_sub(stats.bytes_deallocated) as u64,
+        )
+    };
+    #[cfg(not(feature = "heap"))]
+    None
+}
+
+#[cfg(feature = "heap")]
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
+
 /// That of `process`.
 ///
 /// # Errors

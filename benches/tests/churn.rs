@@ -9,7 +9,17 @@ use serde_json::Value;
 #[test]
 fn everything_at_once_leaves_nothing() {
     let mut churn = Command::new(env!("CARGO_BIN_EXE_tp-bench"))
-        .args(["churn", "--seed", "7", "--seconds", "5", "--bound", "inf"])
+        .args([
+            "churn",
+            "--seed",
+            "7",
+            "--seconds",
+            "4",
+            "--warm-up",
+            "1",
+            "--bound",
+            "inf",
+        ])
         .args(["--largest", "1MiB", "--json"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

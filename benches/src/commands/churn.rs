@@ -15,13 +15,14 @@ pub(crate) fn run(arguments: &Churn) -> Result<()> {
     tune()?;
     let orders = Orders {
         seed: arguments.seed,
+        warm_up: arguments.warm_up,
         seconds: arguments.seconds,
         bound: arguments.bound,
         largest: arguments.largest.0,
         workers: arguments.workers,
         runtime: arguments.runtime,
     };
-    let progress = Progress::new(orders.seconds.ceil() as usize);
+    let progress = Progress::new((orders.warm_up + orders.seconds).ceil() as usize);
     let report = churn(&orders, &progress)?;
     drop(progress);
     if arguments.json {
@@ -40,6 +41,7 @@ fn words(report: &Report) -> String {
     let mut table = Table::new(&[
         ("process", Align::Left),
         ("MiB a minute", Align::Right),
+        ("of it in use", Align::Right),
         ("in the bustle", Align::Right),
         ("MiB at rest", Align::Right),
         ("at the end", Align::Right),
@@ -56,6 +58,7 @@ fn words(report: &Report) -> String {
         table.push(vec![
             side.name.to_owned(),
             slope(side.slope),
+            slope(side.heap_slope),
             slope(side.busy_slope),
             mib(side.warm_kib),
             mib(side.end_kib),
@@ -76,7 +79,8 @@ fn words(report: &Report) -> String {
     };
     format!(
         "seed {}: {:.0} s over shm and tcp, every byte checked\n\n{table}\n  \
-         slopes: least squares through {} samples, two a second, after a third of the time; anonymous and shared memory\n  \
+         slopes: least squares through {} samples, two a second, after the warm-up; anonymous and shared memory; in use: of the \
+         heap, with the feature `heap`\n  \
          at rest: no call under way, nothing held by anybody, seen at each sample, pools trimmed; in the bustle: the most of it\n  \
          done: {}; pipes of replicas cut {}\n  \
          left when all was closed (descriptors, mappings, pools, references, calls): {left}",

@@ -35,10 +35,13 @@ pub(crate) fn run(orders: &Orders, progress: &Progress) -> Result<Report> {
             let caller = Caller::start(&orders).await?;
             // What is made once in a process and stays is there before anything is counted.
             caller
-                .churn(!orders.seed, OVERTURE, &Progress::new(0))
+                .churn(!orders.seed, 0.0, OVERTURE, &Progress::new(0))
                 .await?;
             let before = caller.holdings().await?;
-            let mut report = caller.churn(orders.seed, orders.seconds, &progress).await?;
+            let (warm_up, seconds) = (orders.warm_up, orders.seconds);
+            let mut report = caller
+                .churn(orders.seed, warm_up, seconds, &progress)
+                .await?;
             report.left = caller.left(&before).await?;
             anyhow::Ok(report)
         })
@@ -82,8 +85,14 @@ impl Caller {
         })
     }
 
-    /// Connects, does everything for so many seconds, and closes.
-    async fn churn(&self, seed: u64, seconds: f64, progress: &Progress) -> Result<Report> {
+    /// Connects, does everything for so many seconds, and as many more, and closes.
+    async fn churn(
+        &self,
+        seed: u64,
+        warm_up: f64,
+        seconds: f64,
+        progress: &Progress,
+    ) -> Result<Report> {
         let mut visits = Vec::new();
         for (site, there) in self.sites.iter().zip(&self.addresses.roads) {
             let visit = site.visit(there).await;
@@ -101,7 +110,14 @@ impl Caller {
         workers.spawn(cut(self.control.clone(), bustle.clone(), dice.fork()));
         let start = Instant::now();
         let watched = self
-            .watch(start, seconds, &visits, &bustle, &mut workers, progress)
+            .watch(
+                start,
+                warm_up + seconds,
+                &visits,
+                &bustle,
+                &mut workers,
+                progress,
+            )
             .await;
         bustle.is_over.store(true, Ordering::SeqCst);
         while let Some(worker) = workers.join_next().await {
@@ -111,12 +127,12 @@ impl Caller {
         for visit in visits {
             visit.close().await?;
         }
-        let side = |name, of| side(name, seconds, &busy, &rest, of);
+        let side = |name, of| side(name, warm_up, &busy, &rest, of);
         Ok(Report {
             case: "churn",
             seed,
             seconds: start.elapsed().as_secs_f64(),
-            samples: rest.iter().filter(|one| one.at >= seconds / 3.0).count(),
+            samples: rest.iter().filter(|one| one.at >= warm_up).count(),
             acts: bustle.acts(),
             cuts: bustle.cuts.load(Ordering::SeqCst),
             bound: self.orders.bound,
@@ -181,6 +197,7 @@ impl Caller {
                 .iter()
                 .map(|site| watch::kept(&site.hand.context))
                 .sum(),
+            heap: crate::memory::in_use(),
             busy: visits.iter().map(Visit::busy).sum(),
         };
         Ok(Sample {
@@ -190,6 +207,7 @@ impl Caller {
                 memory: resident(self.peer.id())?,
                 descriptors: there.descriptors,
                 kept: there.kept,
+                heap: there.heap,
                 busy: there.busy,
             },
         })

@@ -37,6 +37,8 @@ use crate::plan::Flavor;
 #[derive(Clone, Debug)]
 pub(crate) struct Orders {
     pub(crate) seed: u64,
+    /// How long all is done before memory is looked at.
+    pub(crate) warm_up: f64,
     pub(crate) seconds: f64,
     /// The most that either process may grow, in MiB a minute.
     pub(crate) bound: f64,
@@ -79,6 +81,8 @@ struct State {
     descriptors: u64,
     /// Bytes that pools keep warm.
     kept: u64,
+    /// Bytes of the heap in use, where they are counted.
+    heap: Option<u64>,
 }
 
 /// What is under way or held, of one process.

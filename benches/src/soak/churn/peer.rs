@@ -129,6 +129,7 @@ impl Control for House {
             held,
             descriptors,
             kept,
+            heap: crate::memory::in_use(),
         })
     }
 

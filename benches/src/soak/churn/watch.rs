@@ -61,6 +61,8 @@ pub(super) struct Look {
     pub(super) descriptors: u64,
     /// Bytes that pools keep warm.
     pub(super) kept: u64,
+    /// Bytes of the heap in use, where they are counted.
+    pub(super) heap: Option<u64>,
     #[serde(flatten)]
     pub(super) busy: Busy,
 }
@@ -86,7 +88,9 @@ pub(crate) struct Side {
     pub(crate) name: &'static str,
     /// MiB a minute by which memory at rest grew after the warm-up, by least squares; `None`: too few samples.
     pub(crate) slope: Option<f64>,
-    /// The same, of the samples in the bustle.
+    /// The same of what is in use of the heap, where that is counted: without the holes that the allocator keeps.
+    pub(crate) heap_slope: Option<f64>,
+    /// That of resident memory in the bustle.
     pub(crate) busy_slope: Option<f64>,
     /// Resident memory at rest, at the end of the warm-up and at the end, in KiB.
     pub(crate) warm_kib: u64,
@@ -134,27 +138,29 @@ impl Report {
     }
 }
 
-/// Those of one process: a third of the time is the warm-up.
+/// Those of one process; what comes before the end of the warm-up does not count.
 pub(super) fn side(
     name: &'static str,
-    seconds: f64,
+    warm_up: f64,
     bustle: &[Sample],
     rest: &[Sample],
     of: fn(&Sample) -> &Look,
 ) -> Side {
-    let warm = |samples: &[Sample]| -> Vec<(f64, f64)> {
-        let warm = samples.iter().filter(|sample| sample.at >= seconds / 3.0);
-        // Minutes and MiB.
-        warm.map(|sample| (sample.at / 60.0, of(sample).kib() as f64 / 1024.0))
+    // Minutes and MiB.
+    let warm = |samples: &[Sample], kib: fn(&Look) -> Option<u64>| -> Vec<(f64, f64)> {
+        let warm = samples.iter().filter(|sample| sample.at >= warm_up);
+        warm.filter_map(|sample| Some((sample.at / 60.0, kib(of(sample))? as f64 / 1024.0)))
             .collect()
     };
+    let resident = |look: &Look| Some(look.kib());
     let most = |what: fn(&Look) -> u64| bustle.iter().map(|sample| what(of(sample))).max();
-    let at_rest = warm(rest);
+    let at_rest = warm(rest, resident);
     let kib = |point: Option<&(f64, f64)>| point.map_or(0, |(_, mib)| (mib * 1024.0) as u64);
     Side {
         name,
         slope: trend::slope(&at_rest),
-        busy_slope: trend::slope(&warm(bustle)),
+        heap_slope: trend::slope(&warm(rest, |look| Some(look.heap? >> 10))),
+        busy_slope: trend::slope(&warm(bustle, resident)),
         warm_kib: kib(at_rest.first()),
         end_kib: kib(at_rest.last()),
         most_kib: most(Look::kib).unwrap_or_default(),
@@ -174,6 +180,7 @@ mod tests {
             memory: Resident { anon, shmem: 100 },
             descriptors: 9,
             kept: 0,
+            heap: Some(1 << 20),
             busy: Busy::default(),
         };
         Sample {
@@ -193,7 +200,7 @@ mod tests {
             }
         };
         let rest: Vec<_> = (0..60).map(|at| sample(at as f64, kib(at))).collect();
-        let side = side("caller", 60.0, &rest, &rest, |sample| &sample.caller);
+        let side = side("caller", 20.0, &rest, &rest, |sample| &sample.caller);
         Report {
             case: "churn",
             seed: 1,
@@ -206,6 +213,13 @@ mod tests {
             left: left.iter().map(|left| (*left).to_owned()).collect(),
             rest,
         }
+    }
+
+    #[test]
+    fn what_is_in_use_has_a_slope_of_its_own() {
+        let side = &report(16, &[]).sides[0];
+        assert_eq!(side.heap_slope, Some(0.0));
+        assert!(side.slope.is_some_and(|slope| slope > 0.9));
     }
 
     #[test]
