@@ -51,7 +51,7 @@ pub enum CallError<E = Infallible> {
     /// An argument refers to a value that is not there: the call that was to make it failed, or its owner has let go of it. The
     /// method did not run. In the server's words.
     Unresolved(Arc<str>),
-    /// A reason that this version does not know. In the server's words.
+    /// Another reason: an item of a stream that was given made no sense there, for example. In the server's words.
     Other(Arc<str>),
 }
 

@@ -99,6 +99,7 @@ pub(crate) enum FailureCode {
     Mismatch,
     NoService,
     Unresolved,
+    BadItem,
     Other(u8),
 }
 
@@ -138,6 +139,7 @@ impl FailureCode {
             Self::Mismatch => 8,
             Self::NoService => 9,
             Self::Unresolved => 10,
+            Self::BadItem => 11,
             Self::Other(code) => code,
         }
     }
@@ -154,6 +156,7 @@ impl FailureCode {
             8 => Self::Mismatch,
             9 => Self::NoService,
             10 => Self::Unresolved,
+            11 => Self::BadItem,
             other => Self::Other(other),
         }
     }

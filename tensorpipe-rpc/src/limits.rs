@@ -15,7 +15,7 @@ pub struct ServerLimits {
     /// its place for so long: lower it where strangers may connect. Default one hour.
     pub longest_call: Duration,
     /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
-    /// is [`CallError::Overloaded`](crate::CallError::Overloaded); the method has run. Default 2^20.
+    /// is [`CallError::BadReply`](crate::CallError::BadReply): the method has run. Default 2^20.
     pub references: usize,
     /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
     pub drain: Duration,

@@ -2,6 +2,8 @@
 //! that is safe, and end with the truth where it is not.
 #![allow(missing_docs, reason = "a test")]
 
+#[path = "replicas/callers.rs"]
+mod callers;
 #[path = "replicas/deaths.rs"]
 mod deaths;
 #[path = "replicas/scene.rs"]
@@ -15,6 +17,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("server") => scene::play(),
+        Some("client") => callers::call(),
         Some(other) => panic!("no role {other}"),
     }
 }

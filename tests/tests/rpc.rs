@@ -3,6 +3,8 @@
 
 #[path = "rpc/back.rs"]
 mod back;
+#[path = "rpc/overload.rs"]
+mod overload;
 #[path = "rpc/references.rs"]
 mod references;
 #[path = "rpc/streams.rs"]

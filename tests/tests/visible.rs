@@ -6,6 +6,8 @@
 mod copies;
 #[path = "visible/metrics.rs"]
 mod metrics;
+#[path = "visible/pipes.rs"]
+mod pipes;
 #[path = "visible/scene.rs"]
 mod scene;
 #[path = "visible/spans.rs"]

@@ -136,8 +136,8 @@ fn report(
     transport: &str,
 ) -> Report {
     let millis = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
-    let sentences = load.calls * load.sentences as u64;
-    let computed = (work.tokens + work.padding).max(1);
+    let sentences = load.calls.saturating_mul(load.sentences as u64);
+    let computed = work.tokens.saturating_add(work.padding).max(1);
     Report {
         clients: load.clients,
         calls: load.calls,

@@ -103,14 +103,15 @@ pub struct Work {
 }
 
 impl Work {
-    /// What was done since `earlier`.
+    /// What was done since `earlier`; nothing, of a server that says it has done less.
     pub fn since(&self, earlier: &Self) -> Self {
+        let since = |now: u64, then: u64| now.saturating_sub(then);
         Self {
-            runs: self.runs - earlier.runs,
-            sentences: self.sentences - earlier.sentences,
-            tokens: self.tokens - earlier.tokens,
-            passes: self.passes - earlier.passes,
-            padding: self.padding - earlier.padding,
+            runs: since(self.runs, earlier.runs),
+            sentences: since(self.sentences, earlier.sentences),
+            tokens: since(self.tokens, earlier.tokens),
+            passes: since(self.passes, earlier.passes),
+            padding: since(self.padding, earlier.padding),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Padding and truncation that the file asks for are put aside: a row is always as wide as the model's longest sentence,
 //! and a longer one is cut there.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tensorpipe::{Misuse, Tensor};
@@ -30,6 +31,10 @@ impl Tokens {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn parse(json: &[u8], width: usize, vocabulary: usize) -> Result<Self, String> {
+        caught(|| Self::read(json, width, vocabulary))
+    }
+
+    fn read(json: &[u8], width: usize, vocabulary: usize) -> Result<Self, String> {
         let mut tokenizer = Tokenizer::from_bytes(json)
             .map_err(|error| format!("it is no tokenizer of the `tokenizers` library: {error}"))?;
         let known = tokenizer.get_vocab_size(true);
@@ -74,10 +79,12 @@ impl Tokens {
         let mut lengths = Vec::with_capacity(sentences.len());
         for (sentence, row) in sentences.iter().zip(tokens.chunks_exact_mut(self.width)) {
             let sentence = sentence.as_ref();
-            let encoding = self
-                .tokenizer
-                .encode_fast(sentence, true)
-                .map_err(|error| format!("cannot tokenize {sentence:?}: {error}"))?;
+            let encoded = caught(|| {
+                let encoded = self.tokenizer.encode_fast(sentence, true);
+                encoded.map_err(|error| error.to_string())
+            });
+            let encoding =
+                encoded.map_err(|error| format!("cannot tokenize {sentence:?}: {error}"))?;
             let ids = encoding.get_ids();
             let length = ids.len().min(self.width);
             row[..length].copy_from_slice(&ids[..length]);
@@ -92,8 +99,16 @@ impl Tokens {
     }
 }
 
+/// A tokenizer may be anybody's, and the library takes much of it on trust.
+fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let panicked = |_| Err("the `tokenizers` library panicked over this tokenizer".to_owned());
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked)
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::tiny;
 
@@ -142,5 +157,38 @@ mod tests {
         assert!(error.contains("but the model knows 10"), "{error}");
         let error = parse(whole.as_bytes(), 2, 100);
         assert!(error.starts_with("it adds 2 tokens"), "{error}");
+    }
+
+    #[test]
+    fn a_tokenizer_over_which_the_library_panics_is_refused_in_words() {
+        // That one thing of it is so is enough, whether it is found when it is read or when it is used.
+        let wrong = [
+            (
+                "normalizer",
+                json!({"type": "Precompiled", "precompiled_charsmap": "AA=="}),
+            ),
+            ("pre_tokenizer", json!({"type": "FixedLength", "length": 0})),
+            (
+                "post_processor",
+                json!({
+                    "type": "TemplateProcessing",
+                    "single": [{"Sequence": {"id": "B", "type_id": 0}}],
+                    "pair": [],
+                    "special_tokens": {},
+                }),
+            ),
+        ];
+        for (part, wrong) in wrong {
+            let mut json: Value = serde_json::from_str(&tiny::tokenizer()).unwrap();
+            json[part] = wrong;
+            let tokens = Tokens::parse(json.to_string().as_bytes(), 8, tiny::VOCABULARY);
+            let error = tokens
+                .and_then(|tokens| tokens.rows(&["a cab"]))
+                .unwrap_err();
+            assert!(
+                error.contains("the `tokenizers` library panicked"),
+                "{error}"
+            );
+        }
     }
 }

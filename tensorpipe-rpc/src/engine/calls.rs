@@ -400,7 +400,7 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::BadReply => CallError::BadReply(text),
         FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
         FailureCode::Unresolved => CallError::Unresolved(text),
-        FailureCode::Other(_) => CallError::Other(text),
+        FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
     })
 }
 

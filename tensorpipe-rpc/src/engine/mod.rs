@@ -222,6 +222,7 @@ impl Handler for Receiver {
             engine.reading.clear();
             engine.owned.close();
             engine.abandon_all();
+            engine.meter.closed(&engine.pipe);
         }
     }
 }

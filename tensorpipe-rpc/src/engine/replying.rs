@@ -116,7 +116,8 @@ impl Engine {
             let limit = limit.map_or(0, |serving| serving.server.limits.references);
             if !self.owned.give(call, references, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
-                return self.reply_failure(call, FailureCode::Overloaded, text);
+                // The method has run: not an overload, after which it may be called again.
+                return self.reply_failure(call, FailureCode::BadReply, text);
             }
         }
         let sent = self.send(

@@ -3,6 +3,7 @@
 //! Labels come from what this process was built with, never from a peer: their number is bounded by the program.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::metrics::{counter, gauge, histogram};
@@ -83,17 +84,23 @@ pub(crate) fn replica_lost() {
 }
 
 /// What was told of one pipe.
-pub(crate) struct Meter(Mutex<PipeStats>);
+pub(crate) struct Meter {
+    told: Mutex<PipeStats>,
+    is_open: AtomicBool,
+}
 
 impl Meter {
     pub(crate) fn opened() -> Self {
         gauge!("tensorpipe_pipes_open").increment(1);
-        Self(Mutex::default())
+        Self {
+            told: Mutex::default(),
+            is_open: AtomicBool::new(true),
+        }
     }
 
     /// Tells what the pipe has done since the last time.
     pub(crate) fn read(&self, pipe: &Pipe) {
-        let mut told = lock(&self.0);
+        let mut told = lock(&self.told);
         let now = pipe.stats();
         counter!("tensorpipe_pipe_bytes_out").increment(now.bytes_out - told.bytes_out);
         counter!("tensorpipe_pipe_bytes_in").increment(now.bytes_in - told.bytes_in);
@@ -103,10 +110,22 @@ impl Meter {
             .increment(now.bytes_borrowed - told.bytes_borrowed);
         *told = now;
     }
+
+    /// The pipe has ended, whoever still has a handle to it.
+    pub(crate) fn closed(&self, pipe: &Pipe) {
+        self.read(pipe);
+        self.close();
+    }
+
+    fn close(&self) {
+        if self.is_open.swap(false, Ordering::Relaxed) {
+            gauge!("tensorpipe_pipes_open").decrement(1);
+        }
+    }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        gauge!("tensorpipe_pipes_open").decrement(1);
+        self.close();
     }
 }

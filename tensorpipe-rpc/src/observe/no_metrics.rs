@@ -39,4 +39,6 @@ impl Meter {
     }
 
     pub(crate) fn read(&self, _: &Pipe) {}
+
+    pub(crate) fn closed(&self, _: &Pipe) {}
 }

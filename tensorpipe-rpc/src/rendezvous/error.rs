@@ -73,6 +73,14 @@ pub enum RecvError {
     /// Somebody has it already.
     #[error("`{0}` was received before; a value has one receiver")]
     Received(Key),
+    /// Consumers have not said of so many values that they have them, so that no more are lent.
+    #[error(
+        "{values} values are lent and not known to have arrived; await the receives that are under way, then ask again"
+    )]
+    Unconfirmed {
+        /// How many.
+        values: usize,
+    },
     /// It was not there in time.
     #[error(
         "`{key}` did not come within {after:?}; its producer is slow or not there, wait longer with `recv_within`"

@@ -3,6 +3,10 @@
 /// How many values a rendezvous remembers as received: a second send or receive of one of these is an error, not a wait.
 pub(super) const REMEMBERED: usize = 16384;
 
+/// How many values may be lent at once whose consumers have not said that they have them. They may be beyond the bounds, since
+/// somebody has asked for each: a consumer that never says so is lent no more.
+pub(super) const LENT: usize = 16384;
+
 /// How much a rendezvous holds of what its process has sent and nobody has received. A value that somebody waits for is
 /// taken all the same: so bounds never stop what would go on.
 #[derive(Clone, Debug, PartialEq, Eq)]

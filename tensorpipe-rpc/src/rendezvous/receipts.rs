@@ -2,7 +2,7 @@
 //!
 //! The first leaves at once, on the task that has received the value, so that the producer hears of it before it is asked for the
 //! next one. Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in
-//! a call that is awaited, until the connection ends; then the value stays with its producer.
+//! a call that is awaited, until the producer has heard of it or the connection ends; then the value stays with its producer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,14 @@ use super::service::TensorRendezvousClient;
 use crate::call::Call;
 use crate::error::CallError;
 
-/// How long until those are told again who had no time.
+/// How long until a producer that did not take a receipt is told again, at first: then twice as long each time.
 const AGAIN: Duration = Duration::from_millis(10);
+
+/// The longest that this becomes.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Receipts that are given at once: no more than any peer takes in a message.
+const TOGETHER: usize = 512;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -75,19 +81,26 @@ async fn give_others(
     client: TensorRendezvousClient,
     gathered: Arc<Mutex<Gathered>>,
 ) {
+    let mut again = AGAIN;
     loop {
         match told.await {
-            Ok(()) => keys.clear(),
-            // The first one may have been made within a call that had no time left.
-            Err(CallError::Overloaded(_) | CallError::Deadline { .. }) => {
-                tokio::time::sleep(AGAIN).await;
+            Ok(()) => {
+                keys.drain(..keys.len().min(TOGETHER));
+                again = AGAIN;
             }
-            Err(error) => {
+            Err(error) if is_over(&client, &error) => {
                 tracing::debug!(%error, "receipts of values are not taken any more");
                 let mut gathered = lock(&gathered);
                 gathered.keys = Vec::new();
                 gathered.state = State::Over;
                 return;
+            }
+            // It has too much to do, or replies of its wait to be read. The first one may have been made within a call that
+            // had no time left.
+            Err(error) => {
+                tracing::debug!(%error, "a receipt is given again");
+                tokio::time::sleep(again).await;
+                again = LONGEST.min(2 * again);
             }
         }
         {
@@ -102,7 +115,13 @@ async fn give_others(
     }
 }
 
+/// Whether nobody can be told any more.
+fn is_over(client: &TensorRendezvousClient, error: &CallError) -> bool {
+    matches!(error, CallError::ShuttingDown) || client.connection().pipe().has_ended()
+}
+
 fn tell(client: &TensorRendezvousClient, keys: &[Key]) -> Call<()> {
+    let keys = &keys[..keys.len().min(TOGETHER)];
     let keys: Vec<_> = keys.iter().map(|key| key.as_str().to_owned()).collect();
     client.received(keys)
 }

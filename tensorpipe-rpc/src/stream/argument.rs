@@ -19,7 +19,7 @@ use crate::codec::Argument;
 use crate::context::CallContext;
 use crate::engine::{Batch, CallStreams, Engine, Received};
 use crate::error::CallError;
-use crate::header::{FailureCode, Kind, Way};
+use crate::header::{Kind, Way};
 
 /// The stream that a caller gave as an argument: what a method of a service trait names as the type of that argument.
 ///
@@ -72,8 +72,7 @@ impl<T: DeserializeOwned> Streaming<T> {
                         Ok(item) => return Poll::Ready(Some(item)),
                         Err(error) => {
                             if let Some((engine, streams)) = self.ends() {
-                                let code = FailureCode::BadArguments;
-                                engine.break_streams(streams, code, error.to_string());
+                                engine.break_streams(streams, &error.to_string());
                             }
                             // Dropped soon.
                             return Poll::Pending;

@@ -1,5 +1,7 @@
 //! A peer that calls what only the library calls, with what it likes.
 
+use std::sync::{Arc, Mutex};
+
 use serde::{Deserialize, Serialize};
 use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Value};
 use tensorpipe_rpc::{Server, tensor_service};
@@ -153,4 +155,59 @@ async fn what_a_producer_says_is_an_error_that_can_be_shown() {
         );
     }
     assert_eq!(back.stats().waiting, 0);
+}
+
+/// Panics over the first receipts that it is given.
+struct Deaf {
+    panics: Mutex<u32>,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl TensorRendezvous for Deaf {
+    async fn hello(&self) -> Hello {
+        Liar.hello().await
+    }
+
+    async fn pull(&self, _: String) -> Pulled {
+        Pulled::Value(Value::dead())
+    }
+
+    async fn received(&self, keys: Vec<String>) {
+        {
+            let mut panics = self.panics.lock().unwrap();
+            if *panics > 0 {
+                *panics -= 1;
+                drop(panics);
+                panic!("what was that?");
+            }
+        }
+        self.heard.lock().unwrap().extend(keys);
+    }
+
+    async fn abort(&self, _: String, _: String) {}
+}
+
+#[tokio::test]
+async fn a_producer_that_does_not_take_a_receipt_is_told_again() {
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let deaf = Deaf {
+        panics: Mutex::new(3),
+        heard: heard.clone(),
+    };
+    let server = Server::builder().service(TensorRendezvousService::new(deaf));
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let back = Rendezvous::builder("back").peer("front", server.url());
+    let back = back.build().unwrap();
+    let mut keys = Vec::new();
+    for tensor in ["a", "b", "c"] {
+        let key = soon(back.key_from("front", tensor, 1)).await.unwrap();
+        assert!(soon(back.recv(&key)).await.unwrap().is_dead);
+        keys.push(key.to_string());
+    }
+    until(|| {
+        let mut heard = heard.lock().unwrap().clone();
+        heard.sort_unstable();
+        heard == keys
+    })
+    .await;
 }

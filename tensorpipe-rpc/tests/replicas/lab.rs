@@ -43,6 +43,8 @@ pub(crate) trait Work {
     /// The same, where a signature does not show it.
     #[rpc(idempotent)]
     async fn several(&self, id: u64) -> Vec<Remote<u64>>;
+    /// The same, and not to be run twice.
+    async fn gives(&self, id: u64) -> Vec<Remote<u64>>;
     /// The name of this server, and the one that stayed.
     #[rpc(idempotent)]
     async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64);
@@ -116,6 +118,10 @@ impl Work for Worker {
     async fn several(&self, id: u64) -> Vec<Remote<u64>> {
         self.ledger.begin(id);
         vec![Remote::new(self.name), Remote::new(self.name)]
+    }
+
+    async fn gives(&self, id: u64) -> Vec<Remote<u64>> {
+        self.several(id).await
     }
 
     async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64) {

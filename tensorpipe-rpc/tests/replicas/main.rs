@@ -10,3 +10,4 @@ mod proxy;
 mod references;
 mod streams;
 mod suitable;
+mod unwell;

@@ -4,7 +4,7 @@ use tensorpipe_rpc::{ConnectError, Connection, ReplicaState, tensor_service};
 
 use super::lab::{Ledger, WorkClient, client_of, replicas_of, sites, soon, states, tcp, until};
 
-mod other {
+pub(crate) mod other {
     use super::*;
 
     /// Another definition.
@@ -14,7 +14,7 @@ mod other {
     }
 
     /// One from before most methods.
-    pub(super) mod older {
+    pub(crate) mod older {
         use super::*;
 
         #[tensor_service]
@@ -25,7 +25,7 @@ mod other {
     }
 }
 
-struct Stranger;
+pub(crate) struct Stranger;
 
 impl other::Work for Stranger {
     async fn who(&self, _: String) -> u64 {

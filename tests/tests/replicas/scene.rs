@@ -20,6 +20,8 @@ pub(crate) trait Work {
     async fn nap(&self, ms: u64) -> u32;
     /// The same; not to be run twice. The server says that it has begun.
     async fn once(&self, ms: u64) -> u32;
+    /// Handlers of the two that are at it.
+    async fn busy(&self) -> u64;
     /// The server shuts down in good order.
     async fn drain(&self);
 }
@@ -36,10 +38,28 @@ pub(crate) mod other {
 
 struct Worker {
     drain: Arc<Notify>,
+    busy: Arc<AtomicU64>,
+}
+
+/// One that is.
+struct AtIt(Arc<AtomicU64>);
+
+impl AtIt {
+    fn new(busy: &Arc<AtomicU64>) -> Self {
+        busy.fetch_add(1, Ordering::SeqCst);
+        Self(busy.clone())
+    }
+}
+
+impl Drop for AtIt {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Work for Worker {
     async fn nap(&self, ms: u64) -> u32 {
+        let _at_it = AtIt::new(&self.busy);
         tokio::time::sleep(Duration::from_millis(ms)).await;
         std::process::id()
     }
@@ -47,6 +67,10 @@ impl Work for Worker {
     async fn once(&self, ms: u64) -> u32 {
         say("begun", ms);
         self.nap(ms).await
+    }
+
+    async fn busy(&self) -> u64 {
+        self.busy.load(Ordering::SeqCst)
     }
 
     async fn drain(&self) {
@@ -74,6 +98,7 @@ pub(crate) fn play() {
         let builder = match var("TEST_STRANGE") {
             None => builder.service(WorkService::new(Worker {
                 drain: drain.clone(),
+                busy: Arc::default(),
             })),
             Some(_) => builder.service(other::WorkService::new(Stranger)),
         };

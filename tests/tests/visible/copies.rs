@@ -51,6 +51,28 @@ fn a_tensor_of_the_pool_is_copied_by_nobody() {
 }
 
 #[test]
+fn several_tensors_of_a_call_are_accounted_for_each_by_its_way() {
+    runtime().block_on(async {
+        let (client, context, _server) = client("defaults").await;
+        let (pooled, heap, small) = (of_pool(context.pool(), LEN), of_heap(8 << 20), of_heap(100));
+        for _ in 0..2 {
+            let call = client.with_stats().mix(&pooled, &heap, &small);
+            let (mixed, stats) = soon("a call", call.stats()).await;
+            assert_eq!(mixed.unwrap().len(), 3);
+            // The small ones ride in their message, which is written and read, too.
+            let through = (Some((8 << 20) + 100), NOTHING);
+            for way in [&stats.request, &stats.reply] {
+                let mut channels = way.channels.clone();
+                channels.sort_unstable();
+                assert_eq!(channels, ["basic", "lease"]);
+                assert_eq!((way.streamed, way.copied), through);
+                assert!(way.bytes > (LEN + (8 << 20) + 100) as u64);
+            }
+        }
+    });
+}
+
+#[test]
 fn nor_while_other_calls_beside_it_copy_a_lot() {
     runtime().block_on(async {
         let (client, context, _server) = client("defaults").await;

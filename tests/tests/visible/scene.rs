@@ -14,6 +14,14 @@ pub(crate) use tensorpipe_tests::{Child, runtime, say, soon};
 pub(crate) trait Model {
     async fn take(&self, tensor: Tensor) -> u64;
     async fn give(&self, cx: &CallContext, len: u64, pooled: bool) -> Tensor;
+    /// A tensor of the pool, one of the heap, and a small one; its lengths are those of what it is given.
+    async fn mix(
+        &self,
+        cx: &CallContext,
+        pooled: Tensor,
+        heap: Tensor,
+        small: Tensor,
+    ) -> Vec<Tensor>;
     async fn sleep(&self, ms: u64) -> Result<u64, String>;
     async fn panic(&self) -> u64;
 }
@@ -30,6 +38,20 @@ impl Model for Plain {
             true => of_pool(cx.pool(), len as usize),
             false => of_heap(len as usize),
         }
+    }
+
+    async fn mix(
+        &self,
+        cx: &CallContext,
+        pooled: Tensor,
+        heap: Tensor,
+        small: Tensor,
+    ) -> Vec<Tensor> {
+        vec![
+            of_pool(cx.pool(), pooled.byte_len()),
+            of_heap(heap.byte_len()),
+            of_heap(small.byte_len()),
+        ]
     }
 
     async fn sleep(&self, ms: u64) -> Result<u64, String> {

@@ -1,7 +1,10 @@
 //! Servers that say nonsense: an error in words for their clients, whatever it is.
 
+use std::sync::Mutex;
+
 use tensorpipe::{DType, Payload, Tensor};
 use tensorpipe_inference::client::Client;
+use tensorpipe_inference::load::{self, Load};
 use tensorpipe_inference::service::{Card, EmbedError, Embedder, EmbedderService, Work};
 use tensorpipe_inference::tiny;
 use tensorpipe_rpc::Server;
@@ -11,6 +14,8 @@ struct Liar {
     card: Card,
     shape: [u64; 2],
     dtype: DType,
+    /// What it says of its work, the last first.
+    work: Mutex<Vec<Work>>,
 }
 
 /// What it makes of an honest card.
@@ -26,7 +31,7 @@ impl Embedder for Liar {
     }
 
     async fn work(&self) -> Work {
-        Work::default()
+        self.work.lock().unwrap().pop().unwrap_or_default()
     }
 }
 
@@ -43,16 +48,18 @@ impl Liar {
             },
             shape: [1, tiny::DIMENSION as u64],
             dtype: DType::F32,
+            work: Mutex::default(),
         }
+    }
+
+    async fn serve(self) -> Server {
+        let server = Server::builder().service(EmbedderService::new(self));
+        server.listen("tcp://127.0.0.1:0").await.unwrap()
     }
 
     /// What becomes of one sentence.
     async fn embed(self) -> Result<Vec<Vec<f32>>, String> {
-        let server = Server::builder()
-            .service(EmbedderService::new(self))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
+        let server = self.serve().await;
         let words = |error| format!("{error:#}");
         let client = Client::connect(server.url().as_ref())
             .await
@@ -106,4 +113,33 @@ async fn embeddings_that_are_none_are_refused() {
     liar.dtype = DType::U8;
     let error = liar.embed().await.unwrap_err();
     assert!(error.contains("f32") && error.contains("u8"), "{error}");
+}
+
+#[tokio::test]
+async fn work_that_cannot_be_is_reported_all_the_same() {
+    let much = Work {
+        runs: u64::MAX,
+        sentences: u64::MAX,
+        tokens: u64::MAX,
+        passes: u64::MAX,
+        padding: u64::MAX,
+    };
+    // Less than before, and more than there are numbers.
+    for work in [vec![Work::default(), much], vec![much, Work::default()]] {
+        let liar = Liar {
+            work: Mutex::new(work),
+            ..Liar::new()
+        };
+        let server = liar.serve().await;
+        let client = Client::connect(server.url().as_ref()).await.unwrap();
+        let load = Load {
+            clients: 1,
+            calls: 2,
+            sentences: 1,
+        };
+        let report = load::run(&client, load, vec!["a word".to_owned()]).await;
+        let report = report.unwrap();
+        assert_eq!(report.calls, 2);
+        assert!(report.mean_batch.is_finite() && report.padding.is_finite());
+    }
 }

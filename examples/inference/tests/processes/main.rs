@@ -169,6 +169,53 @@ async fn a_server_that_is_killed_is_an_error_for_its_clients() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_killed_under_load_ends_the_load_with_an_error() {
+    let scene = Scene::new().await;
+    let load = Load {
+        clients: 4,
+        calls: u64::MAX,
+        sentences: 2,
+    };
+    let sentences = SENTENCES.lines().map(str::to_owned).collect();
+    let kills = async {
+        while scene.client.work().await.unwrap().runs < 20 {}
+        let id = scene.server.id().unwrap();
+        kill(Pid::from_raw(id as i32), Signal::SIGKILL).unwrap();
+    };
+    let loaded = timeout(PATIENCE, load::run(&scene.client, load, sentences));
+    let (loaded, ()) = tokio::join!(loaded, kills);
+    let error = loaded.expect("it loads a dead server").unwrap_err();
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("no embeddings from the server at tcp://"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn whatever_is_written_has_an_embedding() {
+    let scene = Scene::new().await;
+    let odd = [
+        "",
+        " \t\n",
+        "\0\u{1}\u{7f}",
+        "\u{feff}\u{200b}\u{202e}",
+        "é́́́́́́",
+        "日本語 العربية हिन्दी",
+        "👩‍👩‍👧‍👦🏳️‍🌈",
+        "[CLS] [SEP] [PAD] [UNK] [MASK]",
+        "\u{10ffff}\u{fffd}",
+    ];
+    let long = "日本".repeat(50_000);
+    let all: Vec<&str> = odd.into_iter().chain([long.as_str()]).collect();
+    for embedding in scene.client.embed(&all).await.unwrap() {
+        let length: f32 = embedding.iter().map(|x| x * x).sum();
+        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    }
+    scene.end().await;
+}
+
+#[tokio::test]
 async fn a_load_is_measured() {
     let scene = Scene::new().await;
     let load = Load {

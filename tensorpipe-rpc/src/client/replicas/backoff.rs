@@ -8,12 +8,15 @@ use std::time::Duration;
 /// The shortest pause, whatever is asked for: connecting again without one would keep a core busy.
 const SHORTEST: Duration = Duration::from_millis(1);
 
+/// And the longest: what is far beyond any clock cannot be waited for.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
 /// The pauses between attempts to connect to a replica again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
     /// The first pause, after a connection was lost or an attempt failed. Default 50 ms, at least 1 ms.
     pub first: Duration,
-    /// The longest pause. Default 5 s.
+    /// The longest pause. Default 5 s, at most a day.
     pub longest: Duration,
     /// Each pause is so many times as long as the one before. Default 2, at least 1.
     pub factor: f64,
@@ -38,7 +41,7 @@ impl Backoff {
     /// `0..1`.
     pub(super) fn pause(&self, failures: u32, chance: f64) -> Duration {
         let exponent = f64::from(failures.saturating_sub(1));
-        let longest = self.longest.max(SHORTEST);
+        let longest = self.longest.clamp(SHORTEST, LONGEST);
         let first = self.first.clamp(SHORTEST, longest);
         // `max` and `min` take the other number for one that is none, and no comparison holds for it.
         let grown = first.as_secs_f64() * self.factor.max(1.0).powf(exponent);
@@ -80,6 +83,16 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_that_no_clock_has_is_a_day() {
+        let backoff = Backoff {
+            first: Duration::MAX,
+            longest: Duration::MAX,
+            ..Backoff::default()
+        };
+        assert_eq!(backoff.pause(1, 0.0), LONGEST);
+    }
+
+    #[test]
     fn chance_differs_and_stays_below_one() {
         let chances: Vec<f64> = (0..100).map(|_| chance()).collect();
         assert!(chances.iter().all(|chance| (0.0..1.0).contains(chance)));
@@ -100,7 +113,7 @@ mod tests {
             let (first, longest) = (Duration::from_micros(first), Duration::from_micros(longest));
             let backoff = Backoff { first, longest, factor, jitter };
             let pause = backoff.pause(failures, chance);
-            prop_assert!(pause >= SHORTEST && pause <= longest.max(SHORTEST), "{pause:?}");
+            prop_assert!(pause >= SHORTEST && pause <= longest.clamp(SHORTEST, LONGEST), "{pause:?}");
         }
 
         #[test]

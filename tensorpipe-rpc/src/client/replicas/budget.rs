@@ -14,7 +14,7 @@ const TOKEN: u64 = 1000;
 pub struct RetryBudget {
     /// So many for each call. Default 0.2.
     pub share: f64,
-    /// And so many at first, or after a time without retries. Default 20.
+    /// And so many at first, or after a time without retries. Default 20. With 0 the share alone counts.
     pub reserve: u32,
 }
 
@@ -37,9 +37,11 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(budget: RetryBudget) -> Self {
-        let most = u64::from(budget.reserve) * TOKEN;
+        let reserve = u64::from(budget.reserve) * TOKEN;
+        // Room for one: shares are saved up until they are a whole token.
+        let most = reserve.max(TOKEN);
         Self {
-            tokens: AtomicU64::new(most),
+            tokens: AtomicU64::new(reserve),
             // What is no number, or below none, becomes 0.
             per_call: (budget.share * TOKEN as f64) as u64,
             most,
@@ -105,6 +107,17 @@ mod tests {
         assert_eq!(spend(), 2);
         (0..1000).for_each(|_| budget.deposit());
         assert_eq!(spend(), 3, "no more than the reserve is kept");
+    }
+
+    #[test]
+    fn without_a_reserve_there_is_the_share() {
+        let budget = Budget::new(RetryBudget {
+            share: 0.25,
+            reserve: 0,
+        });
+        assert!(!budget.withdraw());
+        (0..4).for_each(|_| budget.deposit());
+        assert!(budget.withdraw() && !budget.withdraw());
     }
 
     #[test]

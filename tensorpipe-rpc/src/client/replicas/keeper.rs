@@ -1,7 +1,8 @@
 //! The task of one replica: connects, asks for the services, sees it go, and connects again.
 //!
-//! Between two attempts there is always a pause, also after a pipe that worked; a pipe that never answered a call and ended soon
-//! counts as an attempt that failed. So a server that takes pipes and dies is not connected to in a loop.
+//! Between two attempts there is always a pause, also after a pipe that worked; a pipe that never answered a call and ended soon,
+//! or on which a question had no answer, counts as an attempt that failed. So a server that takes pipes and dies, or says
+//! nothing, is not connected to in a loop, nor for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use super::replica::{Live, gone};
 use super::table::Shared;
 use crate::client::bind::bind;
 use crate::client::connection::Connection;
-use crate::error::ConnectError;
+use crate::error::{CallError, ConnectError};
 
 /// Keeps replica number `index` connected, for ever.
 pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
@@ -28,10 +29,10 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
                 let begun = Instant::now();
                 let live = Live::new(Connection::over(pipe));
                 shared.came(index, &live);
-                let error = serve(&shared, index, &live).await;
+                let (error, worked_until) = serve(&shared, index, &live).await;
                 shared.take_out(index, &live, error);
                 if live.answered.load(Ordering::Relaxed)
-                    || begun.elapsed() >= options.backoff.longest
+                    || worked_until - begun >= options.backoff.longest
                 {
                     (failures, since) = (0, Instant::now());
                 } else {
@@ -70,37 +71,55 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
     }
 }
 
-/// Asks for services as clients want them, until the replica is gone: how.
-async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> ConnectError {
+/// Asks for services as clients want them, until the replica is gone: how, and when it worked last. One that did not answer a
+/// question has not worked since it was asked.
+async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError, Instant) {
     let (_, news) = shared.url(index);
     let engine = &live.connection.engine;
+    let closed = || {
+        ConnectError::Pipe(Error::Closed {
+            pipe: engine.pipe.name().into(),
+            by_peer: true,
+        })
+    };
+    let mut put_off = 0;
     loop {
+        let mut again_at = None;
         while let Some(schema) = shared.unasked(index, live) {
+            let asked = Instant::now();
             match bind(engine, schema).await {
                 Err(error @ (ConnectError::NoService { .. } | ConnectError::Mismatch(_))) => {
                     shared.asked(index, live, Err(error));
                 }
-                Err(error) => return error,
+                // What it has goes on; another pipe would only be more to do.
+                Err(ConnectError::Call(CallError::Overloaded(_))) => {
+                    put_off += 1;
+                    let pause = shared.options.backoff.pause(put_off, chance());
+                    again_at = Some(Instant::now() + pause);
+                    break;
+                }
+                Err(error) => return (error, asked),
                 Ok(number) => shared.asked(index, live, Ok(number)),
             }
+            put_off = 0;
         }
+        let again = async {
+            match again_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = engine.calls.over.notified() => {
-                let closed = || ConnectError::Pipe(Error::Closed {
-                    pipe: engine.pipe.name().into(),
-                    by_peer: true,
-                });
-                return gone(live).unwrap_or_else(closed);
+                return (gone(live).unwrap_or_else(closed), Instant::now());
             }
             () = news.notified() => {
                 if !shared.is_live(index, live) {
                     // A call has taken it out, with its reason; this one is not used.
-                    return ConnectError::Pipe(Error::Closed {
-                        pipe: engine.pipe.name().into(),
-                        by_peer: true,
-                    });
+                    return (closed(), Instant::now());
                 }
             }
+            () = again => {}
         }
     }
 }

@@ -175,7 +175,9 @@ impl SurvivingCall {
         }
         if verdict == Verdict::NotHere {
             self.tried.push(*index);
-            if !shared.budget.withdraw() {
+            // A method that an older server lacks costs that one no work.
+            let is_free = matches!(error, CallError::Unimplemented(_));
+            if !is_free && !shared.budget.withdraw() {
                 return Err(error.clone());
             }
         }

@@ -38,7 +38,7 @@ impl Engine {
             Err(_) => {
                 drop(incoming);
                 let text = "it sent more items of a stream than it may";
-                return self.break_streams(&streams, FailureCode::BadArguments, text.to_owned());
+                return self.break_streams(&streams, text);
             }
         }
         if incoming.is_whole() {
@@ -73,14 +73,9 @@ impl Engine {
         let body = match message.map(|message| to_body(message, &header)) {
             Ok(Some(body)) => body,
             Ok(None) => {
-                let text = "the body of an item is missing".to_owned();
-                return self.break_streams(streams, FailureCode::BadArguments, text);
+                return self.break_streams(streams, "the body of an item is missing");
             }
             Err(error) => {
-                let code = match error {
-                    Error::OutOfMemory { .. } => FailureCode::Overloaded,
-                    _ => FailureCode::BadArguments,
-                };
                 if streams.made_here {
                     let failed = CallError::Connection {
                         error,
@@ -88,7 +83,7 @@ impl Engine {
                     };
                     return self.fail_streaming(streams.call, failed);
                 }
-                return self.break_streams(streams, code, error.to_string());
+                return self.break_streams(streams, &error.to_string());
             }
         };
         let items = Arguments::new(body.metadata, body.payloads, body.tensors);
@@ -103,12 +98,14 @@ impl Engine {
     }
 
     /// The peer did what no peer does, or an item makes no sense: the call ends.
-    pub(crate) fn break_streams(&self, streams: &CallStreams, code: FailureCode, text: String) {
+    pub(crate) fn break_streams(&self, streams: &CallStreams, why: &str) {
         if streams.made_here {
-            self.fail_streaming(streams.call, CallError::Other(text.into()));
+            self.fail_streaming(streams.call, CallError::Other(why.into()));
             return;
         }
-        self.reply_failure(streams.call, code, text);
+        // Not arguments that make no sense, nor an overload: after those it could be called again.
+        let text = format!("its stream broke, and the method may have run in part: {why}");
+        self.reply_failure(streams.call, FailureCode::BadItem, text);
         self.close_streams(streams);
         if let Some(serving) = &self.serving {
             serving.streams.cancel(streams.call);

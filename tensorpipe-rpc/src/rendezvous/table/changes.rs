@@ -80,6 +80,13 @@ impl<W> Table<W> {
         slot.ok_or_else(|| RecvError::Awaited(key.clone()))
     }
 
+    /// Whether somebody in another process may have it by now.
+    pub(super) fn is_lent(&self, key: &Key) -> bool {
+        let slots = self.steps.get(&key.step());
+        let slot = slots.and_then(|slots| slots.get(key));
+        slot.is_some_and(|slot| matches!(slot.stage, Stage::Here { lent: true, .. }))
+    }
+
     /// Nobody has a place at this key any more.
     pub(super) fn leave(&mut self, key: &Key) {
         let slots = self.steps.get_mut(&key.step());
@@ -98,9 +105,10 @@ impl<W> Table<W> {
             return None;
         }
         let value = match std::mem::replace(&mut slot.stage, Stage::Received) {
-            Stage::Here { value, .. } => {
+            Stage::Here { value, lent } => {
                 self.bytes -= value.byte_len();
                 self.values -= 1;
+                self.lent -= usize::from(lent);
                 Some(value)
             }
             _ => None,
@@ -111,12 +119,12 @@ impl<W> Table<W> {
         {
             let slots = self.steps.get(&earliest.step());
             let slot = slots.and_then(|slots| slots.get(&earliest));
-            let is_over =
-                |slot: &Slot<W>| matches!(slot.stage, Stage::Received) && slot.place.is_none();
-            match slot {
+            let received = |slot: &&Slot<W>| matches!(slot.stage, Stage::Received);
+            match slot.filter(received) {
                 None => self.stale = self.stale.saturating_sub(1),
-                Some(slot) if is_over(slot) => drop(self.forget(&earliest)),
-                Some(_) => {}
+                Some(slot) if slot.place.is_none() => drop(self.forget(&earliest)),
+                // Somebody has asked, and not looked since: later.
+                Some(_) => self.received.push_back(earliest),
             }
         }
         self.admit();
@@ -181,9 +189,10 @@ impl<W> Table<W> {
     /// A slot that was taken out of the table.
     pub(super) fn end(&mut self, slot: Slot<W>, why: &SendError) {
         match slot.stage {
-            Stage::Here { value, .. } => {
+            Stage::Here { value, lent } => {
                 self.bytes -= value.byte_len();
                 self.values -= 1;
+                self.lent -= usize::from(lent);
                 self.after.dropped.push(value);
             }
             Stage::Blocked(number, value) => {

@@ -13,6 +13,7 @@
 //!   up, or is lent a value and goes, takes nothing away;
 //! - `bytes` and `values` are the sums over what is Here; a send makes them exceed the limits only where a receiver has a place;
 //! - a blocked send that a receiver asks for is let in at once: a bound delays nothing that somebody waits for;
+//! - `lent` counts what is lent, and at [`LENT`] nothing further is: who confirms nothing does not fill this process;
 //! - whoever can go on is in the list of [`Table::after`].
 //!
 //! `W` wakes a task; whoever drives the table does so after it has let go of its lock.
@@ -30,7 +31,7 @@ use self::finished::Finished;
 use self::room::Room;
 use super::error::{Aborted, RecvError, SendError};
 use super::key::Key;
-use super::limits::{Limits, Stats};
+use super::limits::{LENT, Limits, Stats};
 use super::value::Value;
 
 /// See the module's documentation.
@@ -47,6 +48,7 @@ pub(super) struct Table<W> {
     aborted: Option<Aborted>,
     bytes: u64,
     values: usize,
+    lent: usize,
     waiting: usize,
     next_place: u64,
     after: After<W>,
@@ -122,6 +124,7 @@ impl<W> Table<W> {
             aborted: None,
             bytes: 0,
             values: 0,
+            lent: 0,
             waiting: 0,
             next_place: 0,
             after: After::default(),
@@ -206,6 +209,9 @@ impl<W> Table<W> {
     /// asked before has given up, or is dead, and that is only not known here yet.
     pub(super) fn recv(&mut self, key: &Key, give: Give) -> Result<u64, RecvError> {
         self.is_open(key.step())?;
+        if give == Give::Lend && self.lent >= LENT && !self.is_lent(key) {
+            return Err(RecvError::Unconfirmed { values: self.lent });
+        }
         let slots = self.steps.entry(key.step()).or_default();
         let slot = slots.entry(key.clone()).or_insert(Slot {
             stage: Stage::Empty,
@@ -245,8 +251,10 @@ impl<W> Table<W> {
         let give = slot.place.as_ref().map(|place| place.give);
         let given = match &mut slot.stage {
             Stage::Here { value, lent } if give == Some(Give::Lend) => {
-                *lent = true;
-                Some(value.clone())
+                let value = value.clone();
+                let before = std::mem::replace(lent, true);
+                self.lent += usize::from(!before);
+                Some(value)
             }
             Stage::Here { .. } | Stage::Received => None,
             Stage::Empty | Stage::Blocked(..) => {
@@ -285,13 +293,13 @@ impl<W> Table<W> {
 
     /// Whoever was lent the value has it. A confirmation of what was not lent changes nothing.
     pub(super) fn confirm(&mut self, key: &Key) {
+        if !self.is_lent(key) {
+            return;
+        }
         let slots = self.steps.get_mut(&key.step());
         let Some(slot) = slots.and_then(|slots| slots.get_mut(key)) else {
             return;
         };
-        if !matches!(slot.stage, Stage::Here { lent: true, .. }) {
-            return;
-        }
         // Whoever has asked meanwhile hears that it came too late.
         if let Some(place) = &mut slot.place {
             self.after.wakes.extend(place.wake.take());

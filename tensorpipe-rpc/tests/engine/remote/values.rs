@@ -223,7 +223,7 @@ async fn a_connection_refers_to_so_much_and_no_more() {
     let house = House::new(build(), build(), limits).await;
     let kept = house.client.several(7).await.unwrap();
     let error = house.client.several(4).await.unwrap_err();
-    assert!(matches!(error, CallError::Overloaded(_)), "{error}");
+    assert!(matches!(error, CallError::BadReply(_)), "{error}");
     until(|| house.held() == 7).await;
     drop(kept);
     house.is_empty().await;

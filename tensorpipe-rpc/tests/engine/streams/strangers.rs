@@ -102,6 +102,27 @@ async fn words_that_make_no_sense_end_their_call_at_most() {
 }
 
 #[tokio::test]
+async fn a_call_whose_stream_breaks_is_not_one_that_did_not_run() {
+    let (banks, there) = served().await;
+    there.send(call("sum", 1, &[])).unwrap();
+    there
+        .send(message(ARGUMENT_ITEMS, 1, 1, &[0x80; 20]))
+        .unwrap();
+    let answer = answer(&there).await;
+    assert_eq!(answer[0], FAILURE);
+    banks.is_clean().await;
+    // What that answer is to a client.
+    let (client, pipe) = by_hand().await;
+    let call = client.sum(futures_util::stream::iter([1]));
+    let number = id(&pipe.read().await.unwrap());
+    pipe.send(message(FAILURE, answer[3], number, &answer[12..]))
+        .unwrap();
+    let error = call.await.unwrap_err();
+    assert!(error.may_have_run(), "{error:?}");
+    assert!(error.to_string().contains("run in part"), "{error}");
+}
+
+#[tokio::test]
 async fn words_about_no_call_or_the_wrong_one_change_nothing() {
     let (banks, pipe) = served().await;
     for kind in [ARGUMENT_ITEMS, REPLY_ITEMS, END, CREDIT, STOP] {

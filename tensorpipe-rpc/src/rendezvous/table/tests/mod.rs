@@ -1,5 +1,6 @@
 //! What the table does.
 
+mod bounds;
 mod random;
 mod stories;
 

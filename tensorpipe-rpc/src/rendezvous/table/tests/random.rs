@@ -190,7 +190,7 @@ fn check(
     places: &[Asked],
     asleep: &HashSet<u32>,
 ) -> Result<(), TestCaseError> {
-    let (mut bytes, mut values, mut waiting) = (0, 0, 0);
+    let (mut bytes, mut values, mut waiting, mut on_loan) = (0, 0, 0, 0);
     for (step, slots) in &table.steps {
         prop_assert!(!slots.is_empty());
         for (key, slot) in slots {
@@ -199,7 +199,8 @@ fn check(
             match &slot.stage {
                 Stage::Empty => prop_assert!(slot.place.is_some(), "a slot of nothing"),
                 Stage::Blocked(..) => prop_assert!(slot.place.is_none(), "it is asked for"),
-                Stage::Here { value, .. } => {
+                Stage::Here { value, lent } => {
+                    on_loan += usize::from(*lent);
                     bytes += value.byte_len();
                     values += 1;
                 }
@@ -214,8 +215,8 @@ fn check(
     }
     let stats = table.stats();
     prop_assert_eq!(
-        (stats.bytes, stats.values, stats.waiting),
-        (bytes, values, waiting)
+        (stats.bytes, stats.values, stats.waiting, table.lent),
+        (bytes, values, waiting, on_loan)
     );
     if let Some((_, key)) = table.room.first() {
         let slots = &table.steps[&key.step()];

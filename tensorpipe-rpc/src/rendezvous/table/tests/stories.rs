@@ -1,15 +1,13 @@
 //! Told step by step.
 
-use std::collections::HashMap;
 use std::task::Poll;
 
 use super::super::{Give, Table};
 use super::{key, table, value};
-use crate::rendezvous::limits::REMEMBERED;
 use crate::rendezvous::{Aborted, Key, RecvError, SendError, Stats};
 
 /// The bytes of the value that is given, or why there is none; `None`: not yet.
-fn poll(
+pub(super) fn poll(
     table: &mut Table<u32>,
     key: &Key,
     place: u64,
@@ -313,47 +311,4 @@ fn an_abort_reaches_everybody_and_stays() {
     said(&table.send(&key(5, 5), value(1)).unwrap_err());
     said(&table.park(&key(5, 5), value(1)).unwrap_err());
     assert_eq!(table.stats(), Stats::default());
-}
-
-#[test]
-fn what_was_received_is_remembered_up_to_a_bound() {
-    let mut table = table(10, 10);
-    for i in 0..REMEMBERED as u64 + 5 {
-        table.send(&key(i, i / 100), value(1)).unwrap();
-        let place = table.recv(&key(i, i / 100), Give::Take).unwrap();
-        poll(&mut table, &key(i, i / 100), place, 1)
-            .unwrap()
-            .unwrap();
-    }
-    let known: usize = table.steps.values().map(HashMap::len).sum();
-    assert_eq!((known, table.received.len()), (REMEMBERED, REMEMBERED));
-    assert!(matches!(
-        table.send(&key(5, 0), value(1)),
-        Err(SendError::Twice(_))
-    ));
-}
-
-#[test]
-fn of_finished_steps_little_is_kept() {
-    let mut table = table(10, 10);
-    let mut receive = |i, step| {
-        table.send(&key(i, step), value(1)).unwrap();
-        let place = table.recv(&key(i, step), Give::Take).unwrap();
-        poll(&mut table, &key(i, step), place, 1).unwrap().unwrap();
-        if step > 0 {
-            table.finish(step);
-        }
-        table.received.len()
-    };
-    // Of a step that goes on.
-    for i in 0..100 {
-        receive(i, 0);
-    }
-    let most = (1..5000).map(|step| receive(step, step)).max();
-    assert!(most < Some(300), "{most:?}");
-    // What is of a step that goes on is still known.
-    assert!(matches!(
-        table.send(&key(5, 0), value(1)),
-        Err(SendError::Twice(_))
-    ));
 }

@@ -1,0 +1,126 @@
+//! Servers that are there and not well: that answer nothing, lack a method, ran a call and cannot send its result, or have too
+//! much to do to be asked.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tensorpipe::Context;
+use tensorpipe_rpc::{
+    CallError, ConnectError, ReplicaState, Replicas, RetryBudget, ServerLimits, tensor_service,
+};
+
+use super::lab::{
+    Ledger, Site, WorkClient, client_of, quick, replicas_of, sites, soon, states, tcp, until,
+};
+use super::suitable::{Stranger, other};
+
+/// Takes every pipe, hears what is asked first, and lets go of it after a while.
+async fn never_answers(context: &Context) -> String {
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    tokio::spawn(async move {
+        while let Ok(pipe) = listener.accept().await {
+            tokio::spawn(async move {
+                let _ = pipe.read().await;
+                tokio::time::sleep(4 * quick().longest).await;
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn one_that_takes_pipes_and_answers_nothing_is_given_up() {
+    let context = tcp();
+    let url = never_answers(&context).await;
+    let builder = Replicas::builder().context(&context).url(url);
+    let replicas = builder.backoff(quick()).attempts(3).connect().await;
+    let replicas = replicas.unwrap();
+    // However long each pipe lasted, nothing has worked on it.
+    let error = soon(WorkClient::on(&replicas)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unavailable(_)), "{error:?}");
+    assert_eq!(states(&replicas), [ReplicaState::GivenUp]);
+}
+
+#[tokio::test]
+async fn a_method_that_one_lacks_is_called_elsewhere_whatever_the_budget() {
+    let ledger = Ledger::default();
+    let mut sites = sites(2, &ledger).await;
+    soon(sites[0].server.take().unwrap().shutdown()).await;
+    let older = other::older::WorkService::new(Stranger);
+    let _older = sites[0].serve(older).await;
+    let budget = RetryBudget {
+        share: 0.0,
+        reserve: 2,
+    };
+    let (client, _replicas) = client_of(replicas_of(&sites).retry_budget(budget)).await;
+    // That is for servers that have too much to do.
+    for id in 0..20 {
+        assert_eq!(soon(client.add(id, 0)).await.unwrap(), 1);
+        assert_eq!(ledger.runs(id), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_has_run_is_not_run_again_because_its_references_were_too_many() {
+    let ledger = Ledger::default();
+    let mut limits = ServerLimits::default();
+    limits.references = 1;
+    let sites = [
+        Site::new(0, &ledger, limits.clone()).await,
+        Site::new(1, &ledger, limits).await,
+    ];
+    let (client, _replicas) = client_of(replicas_of(&sites)).await;
+    let error = soon(client.gives(1)).await.unwrap_err();
+    assert!(matches!(error, CallError::BadReply(_)), "{error:?}");
+    assert!(error.may_have_run() && error.to_string().contains("limit"));
+    assert_eq!(ledger.runs(1), 1);
+}
+
+#[tensor_service]
+trait Other {
+    async fn hello(&self) -> u64;
+}
+
+struct Nine;
+
+impl Other for Nine {
+    async fn hello(&self) -> u64 {
+        9
+    }
+}
+
+#[tokio::test]
+async fn one_with_too_much_to_do_to_be_asked_goes_on_with_what_it_has() {
+    let ledger = Ledger::default();
+    let mut limits = ServerLimits::default();
+    limits.calls_per_connection = 1;
+    let context = tcp();
+    let worker = super::lab::Worker {
+        name: 0,
+        ledger: ledger.clone(),
+    };
+    let server = tensorpipe_rpc::Server::builder()
+        .context(&context)
+        .limits(limits)
+        .service(super::lab::WorkService::new(worker))
+        .service(OtherService::new(Nine))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let proxy = super::proxy::Proxy::to(server.url().as_ref()).await;
+    let builder = Replicas::builder().context(&context).url(&proxy.url);
+    let (client, replicas) = client_of(builder.backoff(quick())).await;
+    let held = client.once(1);
+    until(|| ledger.runs(1) == 1).await;
+    // Another client of another service: the answer has to wait until there is room.
+    let asked = replicas.clone();
+    let other = tokio::spawn(async move { OtherClient::on(&asked).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(states(&replicas), [ReplicaState::Live]);
+    assert!(!other.is_finished());
+    drop(held);
+    let other = soon(other).await.unwrap().unwrap();
+    assert_eq!(soon(other.hello()).await.unwrap(), 9);
+    assert_eq!(proxy.came.load(Ordering::SeqCst), 1, "on the pipe it has");
+}
