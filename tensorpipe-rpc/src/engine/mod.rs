@@ -7,6 +7,7 @@ mod admission;
 mod calls;
 mod deadlines;
 mod envelope;
+mod failures;
 mod grants;
 mod notes;
 mod references;

@@ -11,7 +11,8 @@ use tensorpipe_rpc::{
     tensor_service,
 };
 
-use crate::lab::{AtIt, Bench, LabClient, LabService, raw_call, shm, tcp, until};
+use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, until};
+use crate::raw::raw_call;
 
 /// Served at both ends.
 #[tensor_service]

@@ -2,7 +2,8 @@
 
 use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{Both, LabClient, MIB, over_each_with, raw_call, tensor, until};
+use super::lab::{Both, LabClient, MIB, over_each_with, tensor, until};
+use super::raw::raw_call;
 
 fn limits(calls: usize, calls_per_connection: usize) -> ServerLimits {
     let mut limits = ServerLimits::default();

@@ -129,6 +129,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
 pub(crate) const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("caught", &[]),
+    ("builder", &["limits", "service"]),
     // Values and definitions: of calls only that a reply is encoded within one, and what references it gives away.
     (
         "codec",
@@ -187,7 +188,14 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     ),
     (
         "server",
-        &["engine", "header", "limits", "remote::Grants", "service"],
+        &[
+            "builder",
+            "engine",
+            "header",
+            "limits",
+            "remote::Grants",
+            "service",
+        ],
     ),
     // What an engine keeps for references, and what a user has of them.
     (
@@ -226,10 +234,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
         ],
     ),
     ("limits", &[]),
-    (
-        "callbacks",
-        &["client", "context", "limits", "server", "service"],
-    ),
+    ("callbacks", &["builder", "client", "context", "server"]),
     (
         "client",
         &[

@@ -8,7 +8,9 @@ use futures_util::{Stream, StreamExt, stream};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{Connection, Server, ServerLimits, Streaming, tensor_service};
 
-use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, tensor, until};
+use crate::lab::{
+    AtIt, Bench, LabClient, LabService, holds_nothing, in_time, is_at_rest, shm, tcp, tensor, until,
+};
 
 #[tensor_service]
 pub(crate) trait Flow {
@@ -183,10 +185,8 @@ impl Banks {
     /// Nothing is under way, nothing is held, and the connection goes on.
     pub(crate) async fn is_clean(&self) {
         until(|| self.at_it() == 0).await;
-        until(|| self.server.calls_under_way() == 0).await;
-        until(|| self.client.connection().calls_under_way() == 0).await;
-        let held = |context: &Context| context.pool().stats().outstanding_bytes;
-        until(|| held(&self.near) == 0 && held(&self.far) == 0).await;
+        is_at_rest(&self.server, self.client.connection()).await;
+        holds_nothing([&self.near, &self.far]).await;
         assert_eq!(self.lab.echo("still here").await.unwrap(), "still here");
         let counted: Vec<_> = self.client.count(3).map(Result::unwrap).collect().await;
         assert_eq!(counted, [0, 1, 2]);
@@ -198,9 +198,6 @@ pub(crate) async fn over_each(test: impl AsyncFn(Banks)) {
     for context in [tcp, shm, Context::builder] {
         let build = |name| context().name(name).build().unwrap();
         let banks = Banks::new(build("near"), build("far"), ServerLimits::default());
-        let told = async { test(banks.await).await };
-        tokio::time::timeout(Duration::from_secs(60), told)
-            .await
-            .expect("within a minute, on the slowest machine");
+        in_time(async { test(banks.await).await }).await;
     }
 }
