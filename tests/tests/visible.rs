@@ -10,6 +10,8 @@ mod metrics;
 mod scene;
 #[path = "visible/spans.rs"]
 mod spans;
+#[path = "visible/streams.rs"]
+mod streams;
 #[path = "visible/times.rs"]
 mod times;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::serving::Serving;
 use super::streams::{CallStreams, Open};
 use crate::context::CallContext;
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, STATS};
 use crate::observe::Seen;
 use crate::remote::Pending;
 use crate::server::ServerShared;
@@ -86,7 +86,7 @@ impl Serving {
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let ends = streams
             .any()
-            .then(|| CallStreams::of_handler(header.call, streams));
+            .then(|| CallStreams::of_handler(header.call, streams, header.flags & STATS != 0));
         let context = CallContext::new(
             header.call,
             deadline,

@@ -192,7 +192,7 @@ impl Handler for Receiver {
         if let Some((header, slot)) = engine.calls.take_reading(id) {
             engine.reply_complete(&header, &slot, message, came);
         } else if let Some((header, streams)) = engine.reading.take(id) {
-            engine.items_complete(&streams, id, header, message);
+            engine.items_complete(&streams, id, header, message, came);
         } else {
             engine.call_complete(id, message, came);
         }

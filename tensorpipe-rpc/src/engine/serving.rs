@@ -152,28 +152,27 @@ impl Engine {
         message: Result<Message, Error>,
         came: MessageStats,
     ) {
-        let call = admitted.header.call;
-        if let Some(seen) = &admitted.context.inner.seen {
+        if let Some(seen) = &admitted.context.inner.seen
+            && message.is_ok()
+        {
             seen.complete(came);
         }
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
             Err(error @ Error::OutOfMemory { .. }) => {
-                return self.reply_failure(call, FailureCode::Overloaded, error.to_string());
+                return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
             }
             Err(error) => {
-                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+                return self.give_up(&admitted, FailureCode::BadArguments, error.to_string());
             }
             Ok(None) => {
-                return self.reply_failure(
-                    call,
-                    FailureCode::BadArguments,
-                    "the call's body is missing".to_owned(),
-                );
+                let text = "the call's body is missing".to_owned();
+                return self.give_up(&admitted, FailureCode::BadArguments, text);
             }
             Ok(Some(body)) => body,
         };
+        let call = admitted.header.call;
         match admitted.target {
             None => match admitted.header.kind {
                 Kind::Fetch => self.fetch(id, admitted, &body),
@@ -198,7 +197,7 @@ impl Engine {
     ) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
             let text = "which calls it waits for is cut short".to_owned();
-            return self.reply_failure(admitted.header.call, FailureCode::BadArguments, text);
+            return self.give_up(&admitted, FailureCode::BadArguments, text);
         };
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
         if calls.is_empty() {
@@ -244,19 +243,15 @@ impl Engine {
                 if missed {
                     let mut handler = made.ok();
                     drop_quietly(&mut handler);
-                    let call = admitted.header.call;
-                    return self.reply_failure(
-                        call,
-                        FailureCode::Unresolved,
-                        UNRESOLVED.to_owned(),
-                    );
+                    let text = UNRESOLVED.to_owned();
+                    return self.give_up(&admitted, FailureCode::Unresolved, text);
                 }
                 made
             }
         };
         let mut handler = match made {
             Ok(handler) => handler,
-            Err(panic) => return self.reply_panic(admitted.header.call, panic),
+            Err(panic) => return self.reply_panic(&admitted, panic),
         };
         if speed.is_short() {
             let begun = Instant::now();
@@ -274,11 +269,11 @@ impl Engine {
                 (polled, mut done) => {
                     drop_quietly(&mut done);
                     return match polled {
-                        Ok(Poll::Ready(_)) if late => self.reply_late(admitted.header.call),
+                        Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
                         Ok(Poll::Ready(reply)) => {
                             self.reply(admitted.header.call, admitted.target, reply)
                         }
-                        Err(panic) => self.reply_panic(admitted.header.call, panic),
+                        Err(panic) => self.reply_panic(&admitted, panic),
                         Ok(Poll::Pending) => {}
                     };
                 }
@@ -304,7 +299,7 @@ impl Engine {
         for (id, (admitted, _)) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
-            self.reply_late(admitted.header.call);
+            self.reply_late(&admitted);
         }
         next
     }

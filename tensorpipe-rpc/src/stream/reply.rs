@@ -22,6 +22,7 @@ use crate::context::CallContext;
 use crate::engine::{Batch, CallSlot, Engine, Outcome, Received};
 use crate::error::CallError;
 use crate::header::Way;
+use crate::observe::CallStats;
 use crate::remote::decoding;
 use crate::schema::Method;
 
@@ -51,7 +52,8 @@ enum State<E> {
         /// How the call ended, once that is known. Items may still be there.
         outcome: Option<Outcome>,
     },
-    Done,
+    /// It has ended like this.
+    Done(Option<Box<CallStats>>),
 }
 
 impl<T, E> fmt::Debug for CallStream<T, E> {
@@ -121,6 +123,16 @@ impl<T, E> CallStream<T, E> {
     /// The next item; `None` when there are no further ones. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<T, CallError<E>>> {
         poll_fn(|cx| self.poll_next_unpin(cx)).await
+    }
+
+    /// What happened until now, for calls made through `with_stats` of a client: whole once [`CallStream::next`] has given `None`, or the
+    /// error that ends the stream.
+    pub fn stats(&self) -> CallStats {
+        match &self.state {
+            State::Streaming { engine, slot, .. } => slot.stats(&engine.pipe),
+            State::Failed(_) | State::Done(None) => CallStats::default(),
+            State::Done(Some(stats)) => (**stats).clone(),
+        }
     }
 
     /// Gives the call the stream that is one of its arguments. For generated code.
@@ -232,7 +244,13 @@ impl<T, E> CallStream<T, E> {
     fn end(&mut self, ended: Result<(), CallError<E>>) -> Option<Result<T, CallError<E>>> {
         self.batch = None;
         self.cancel();
-        self.state = State::Done;
+        let stats = match &self.state {
+            State::Streaming { engine, slot, .. } if slot.noted.is_some() => {
+                Some(Box::new(slot.stats(&engine.pipe)))
+            }
+            _ => None,
+        };
+        self.state = State::Done(stats);
         ended.err().map(Err)
     }
 

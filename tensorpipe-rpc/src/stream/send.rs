@@ -240,6 +240,9 @@ impl Sender<'_> {
                 if let Some(credits) = &self.streams.credits {
                     credits.sent(items.into(), size);
                 }
+                if let Some(carried) = &self.streams.carried {
+                    carried.sent(items, size);
+                }
                 Ok(())
             }
             Err(Error::Misuse(misuse)) => Err(Ended::Refused(misuse.to_string())),

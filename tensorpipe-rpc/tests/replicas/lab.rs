@@ -245,6 +245,15 @@ pub(crate) fn assert_unavailable(error: &CallError, ran: bool) {
     assert_eq!(*may_have_run, ran, "{error:?}");
 }
 
+/// Cuts the only one that is at work.
+pub(crate) async fn cut_the_busy(sites: &[Site]) -> usize {
+    let busy = |site: &Site| site.server.as_ref().unwrap().calls_under_way() > 0;
+    until(|| sites.iter().any(busy)).await;
+    let index = sites.iter().position(busy).unwrap();
+    sites[index].proxy.cut();
+    index
+}
+
 pub(crate) async fn until(what: impl Fn() -> bool) {
     let at_last = async {
         while !what() {

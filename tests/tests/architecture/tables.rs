@@ -158,11 +158,13 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
         &[
             "codec",
             "context",
+            "engine::Engine",
             "engine::Outcome",
             "error::CallError",
             "header",
             "lock",
             "schema::Method",
+            "schema::Streams",
         ],
     ),
     // In front of a handler, behind the engine: neither knows of the other.
@@ -228,6 +230,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "engine",
             "error",
             "header",
+            "observe::CallStats",
             "observe::metrics",
             "remote::decoding",
             "schema",

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
-use super::{CallStreams, Tally};
+use super::{CallStreams, Tally, size_of};
 use crate::codec::Arguments;
+use crate::context::CallContext;
 use crate::engine::calls::Outcome;
-use crate::engine::{Engine, to_body};
+use crate::engine::{Engine, in_frame, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
@@ -42,15 +43,19 @@ impl Engine {
             }
         }
         if incoming.is_whole() {
+            let came = match &streams.carried {
+                Some(_) => in_frame(&incoming),
+                None => MessageStats::default(),
+            };
             if let Some(message) = incoming.accept() {
-                self.items_complete(&streams, id, header, message);
+                self.items_complete(&streams, id, header, message, came);
             }
             return;
         }
         self.reading.begin(id, header, &streams);
         match incoming.accept() {
             Some(message) if self.reading.take(id).is_some() => {
-                self.items_complete(&streams, id, header, message);
+                self.items_complete(&streams, id, header, message, MessageStats::default());
             }
             // The stream was dropped between its announcement and the read.
             None if !self.reading.has(id) => {
@@ -68,8 +73,14 @@ impl Engine {
         id: u64,
         header: Header,
         message: Result<Message, Error>,
+        came: MessageStats,
     ) {
         let Some(inbox) = &streams.inbox else { return };
+        if let (Some(carried), Kind::Items(_, items), Ok(message)) =
+            (&streams.carried, header.kind, &message)
+        {
+            carried.came(items, size_of(message), came);
+        }
         let body = match message.map(|message| to_body(message, &header)) {
             Ok(Some(body)) => body,
             Ok(None) => {
@@ -108,11 +119,15 @@ impl Engine {
             self.fail_streaming(streams.call, CallError::Other(text.into()));
             return;
         }
-        self.reply_failure(streams.call, code, text);
-        self.close_streams(streams);
-        if let Some(serving) = &self.serving {
-            serving.streams.cancel(streams.call);
+        let serving = self.serving.as_ref();
+        let context = serving.and_then(|serving| serving.streams.context(streams.call));
+        let figures = context.as_ref().and_then(CallContext::figures);
+        self.fail(streams.call, figures.as_ref(), code, text);
+        // Whoever finds the streams closed finds the call given up.
+        if let Some(context) = context {
+            context.inner.cancel.set();
         }
+        self.close_streams(streams);
     }
 
     /// Ends a call that was made here. Whoever waits for it is told.

@@ -21,6 +21,7 @@ use tensorpipe::{Message, ResetCode};
 use super::Outcome;
 use crate::header::Header;
 use crate::lock::lock;
+use crate::observe::Carried;
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -51,33 +52,53 @@ pub(crate) struct CallStreams {
     pub(crate) inbox: Option<Inbox>,
     /// Items that go.
     pub(crate) credits: Option<Credits>,
+    /// Where the caller wants to know what went over them.
+    pub(crate) carried: Option<Carried>,
     /// What ended the call while the bytes of items were on their way.
     held: Mutex<Option<Outcome>>,
 }
 
 impl CallStreams {
     /// The caller's end: it sends arguments and receives replies.
-    pub(crate) fn of_caller(call: u64, streams: Streams) -> Arc<Self> {
-        Self::new(call, true, streams.reply, streams.argument)
+    pub(crate) fn of_caller(call: u64, streams: Streams, asked: bool) -> Arc<Self> {
+        let ways = (streams.reply, streams.argument);
+        Self::new(call, true, ways, asked)
     }
 
     /// The end of whoever handles the call.
-    pub(crate) fn of_handler(call: u64, streams: Streams) -> Arc<Self> {
-        Self::new(call, false, streams.argument, streams.reply)
+    pub(crate) fn of_handler(call: u64, streams: Streams, asked: bool) -> Arc<Self> {
+        let ways = (streams.argument, streams.reply);
+        Self::new(call, false, ways, asked)
     }
 
-    fn new(call: u64, made_here: bool, receives: bool, sends: bool) -> Arc<Self> {
+    fn new(call: u64, made_here: bool, (receives, sends): (bool, bool), asked: bool) -> Arc<Self> {
         Arc::new(Self {
             call,
             made_here,
             inbox: receives.then(|| Inbox::new(WINDOW)),
             credits: sends.then(Credits::new),
+            carried: asked.then(Carried::default),
             held: Mutex::default(),
         })
     }
 }
 
 impl CallStreams {
+    /// Which there are, by the call's method.
+    pub(crate) fn ways(&self) -> Streams {
+        let (receives, sends) = (self.inbox.is_some(), self.credits.is_some());
+        match self.made_here {
+            true => Streams {
+                argument: sends,
+                reply: receives,
+            },
+            false => Streams {
+                argument: receives,
+                reply: sends,
+            },
+        }
+    }
+
     /// Keeps how the call ended until all items are here. Gives it back if they are.
     pub(crate) fn hold(&self, outcome: Outcome) -> Option<Outcome> {
         let waits = matches!(outcome, Outcome::Value(_) | Outcome::ServiceError(_))
