@@ -168,7 +168,7 @@ pub use observe::CallStats;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
 pub use service::Service;
-pub use stream::{CallStream, Streaming};
+pub use stream::{CallStream, Interrupted, Streaming};
 /// Makes a client and a server of a trait of remote calls.
 ///
 /// ```

@@ -84,7 +84,7 @@ impl Arguments {
             deadline,
             streams: streams
                 .any()
-                .then(|| CallStreams::of_caller(id, streams, asked)),
+                .then(|| CallStreams::of_caller(id, streams, asked, &engine.unread)),
             pins: self.met.pins,
             noted,
         });

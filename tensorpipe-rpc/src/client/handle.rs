@@ -205,7 +205,7 @@ impl ClientHandle {
             deadline,
             streams: streams
                 .any()
-                .then(|| CallStreams::of_caller(id, streams, asked)),
+                .then(|| CallStreams::of_caller(id, streams, asked, &engine.unread)),
             pins: met.pins,
             noted,
         });

@@ -84,9 +84,10 @@ impl Serving {
         let peer = self.caller.name();
         let seen =
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
+        let asked = header.flags & STATS != 0;
         let ends = streams
             .any()
-            .then(|| CallStreams::of_handler(header.call, streams, header.flags & STATS != 0));
+            .then(|| CallStreams::of_handler(header.call, streams, asked, &self.unread));
         let context = CallContext::new(
             header.call,
             deadline,

@@ -10,8 +10,8 @@ use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
 use super::running::{Running, drop_quietly};
-use super::streams::StreamTable;
-use super::{Body, Engine, in_frame, to_body};
+use super::streams::{StreamTable, Unread};
+use super::{Body, Engine, in_frame, to_body, unread_of};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
@@ -36,6 +36,8 @@ pub(crate) struct Serving {
     /// Calls admitted and not answered.
     pub(super) busy: Arc<AtomicUsize>,
     pub(super) streams: Arc<StreamTable>,
+    /// The engine's.
+    pub(super) unread: Arc<Unread>,
 }
 
 #[derive(Default)]
@@ -50,6 +52,7 @@ struct Table {
 impl Serving {
     pub(crate) fn new(server: Arc<ServerShared>, id: u64, pipe: &Pipe) -> Self {
         Self {
+            unread: unread_of(pipe, &server.limits),
             server,
             id,
             caller: Arc::new(Caller::new(pipe)),

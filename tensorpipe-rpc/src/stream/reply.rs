@@ -197,7 +197,6 @@ impl<T, E> CallStream<T, E> {
                 return Some(None);
             };
             let streams = slot.streams.as_ref();
-            let inbox = streams.and_then(|streams| Some((streams, streams.inbox.as_ref()?)));
             if let Some(batch) = &mut self.batch {
                 if batch.left > 0 {
                     batch.left -= 1;
@@ -207,15 +206,13 @@ impl<T, E> CallStream<T, E> {
                     };
                     return Some(Some(self.end(Err(CallError::Decode(error)))?));
                 }
-                if let Some((streams, inbox)) = inbox
-                    && let Some(allowed) = inbox.consumed(batch)
-                {
-                    engine.send_credit(streams, allowed);
+                if let Some(streams) = streams {
+                    engine.consumed(streams, batch);
                 }
                 self.batch = None;
             }
-            if let Some((_, inbox)) = inbox
-                && let Received::Items(batch) = inbox.take(waker)
+            if let Some(streams) = streams
+                && let Received::Items(batch) = engine.take_items(streams, waker)
             {
                 self.batch = Some(batch);
                 continue;

@@ -86,7 +86,10 @@ impl Ball for Player {
     }
 
     async fn sum(&self, numbers: Streaming<u64>) -> u64 {
-        numbers.fold(0, async |sum, number| sum + number).await
+        numbers
+            .values()
+            .fold(0, async |sum, number| sum + number)
+            .await
     }
 }
 

@@ -125,7 +125,10 @@ impl Work for Worker {
 
     async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64 {
         self.ledger.begin(id);
-        numbers.fold(0, async |sum, number| sum + number).await
+        numbers
+            .values()
+            .fold(0, async |sum, number| sum + number)
+            .await
     }
 }
 

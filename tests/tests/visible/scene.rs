@@ -77,12 +77,12 @@ impl Model for Plain {
 
     async fn drink(&self, tensors: Streaming<Tensor>) -> u64 {
         let sum = async |sum, tensor: Tensor| sum + tensor.byte_len() as u64;
-        tensors.fold(0, sum).await
+        tensors.values().fold(0, sum).await
     }
 
     fn sip(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Result<Tensor, String>> {
         let last = stream::iter([Err("no more".to_owned())]);
-        tensors.take(2).map(Ok).chain(last)
+        tensors.values().take(2).map(Ok).chain(last)
     }
 }
 

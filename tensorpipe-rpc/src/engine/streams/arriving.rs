@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
+use super::inbox::{Announced, HeldItems};
 use super::{CallStreams, Tally, size_of};
 use crate::codec::Arguments;
 use crate::context::CallContext;
@@ -29,33 +30,69 @@ impl Engine {
         };
         let Some(inbox) = &streams.inbox else { return };
         let (id, descriptor) = (incoming.id(), incoming.descriptor());
+        let is_here = incoming.is_whole();
         let size = Tally {
             items: count.into(),
             bytes: descriptor.metadata.len() as u64 + descriptor.byte_len(),
         };
-        match inbox.announced(id, size) {
-            Ok(true) => metrics::items_received(count.into()),
-            Ok(false) => return,
+        match inbox.announced(id, size, is_here) {
+            Ok(Announced::Unwanted) => {}
+            Ok(Announced::Wanted) => {
+                metrics::items_received(count.into());
+                self.read_items(&streams, HeldItems { header, incoming });
+            }
+            Ok(Announced::NoRoom(excess)) => {
+                metrics::items_received(count.into());
+                self.hold_items(&streams, HeldItems { header, incoming }, excess);
+            }
             Err(_) => {
                 drop(incoming);
                 let text = "it sent more items of a stream than it may";
-                return self.break_streams(&streams, FailureCode::BadArguments, text.to_owned());
+                self.break_streams(&streams, FailureCode::BadArguments, text.to_owned());
             }
         }
+    }
+
+    /// Keeps a message with its sender until there is room for it.
+    fn hold_items(&self, streams: &Arc<CallStreams>, message: HeldItems, excess: u64) {
+        let Some(inbox) = &streams.inbox else { return };
+        if !self.unread.hold() {
+            // Each costs some of what the pipe takes in all, which is there for other calls, too.
+            drop(message);
+            let text = "too many streams of this connection have items that their readers let lie";
+            if streams.made_here {
+                let error = CallError::Overloaded(text.into());
+                return self.fail_streaming(streams.call, error);
+            }
+            return self.break_streams(streams, FailureCode::Overloaded, text.to_owned());
+        }
+        if inbox.hold(message, excess) {
+            self.unread.wait(streams);
+            // Room may have come meanwhile.
+            self.read_held();
+        } else {
+            self.unread.let_go();
+        }
+    }
+
+    /// Reads a message of items.
+    pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: HeldItems) {
+        let HeldItems { header, incoming } = message;
+        let id = incoming.id();
         if incoming.is_whole() {
             let came = match &streams.carried {
                 Some(_) => in_frame(&incoming),
                 None => MessageStats::default(),
             };
             if let Some(message) = incoming.accept() {
-                self.items_complete(&streams, id, header, message, came);
+                self.items_complete(streams, id, header, message, came);
             }
             return;
         }
-        self.reading.begin(id, header, &streams);
+        self.reading.begin(id, header, streams);
         match incoming.accept() {
             Some(message) if self.reading.take(id).is_some() => {
-                self.items_complete(&streams, id, header, message, MessageStats::default());
+                self.items_complete(streams, id, header, message, MessageStats::default());
             }
             // The stream was dropped between its announcement and the read.
             None if !self.reading.has(id) => {

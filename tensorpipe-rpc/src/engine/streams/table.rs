@@ -59,7 +59,10 @@ impl Drop for Open {
             .and_then(|context| context.inner.caller.engine())
         {
             Some(engine) => engine.close_streams(streams),
-            None => streams.no_more_sent(),
+            None => {
+                streams.no_more_sent();
+                streams.no_more_read();
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A service of streams, and both ends of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
@@ -30,10 +30,15 @@ pub(crate) trait Flow {
     async fn first(&self, tensors: Streaming<Tensor>, many: u64) -> u64;
     /// Drops its stream, and goes on for a while.
     async fn drops_it(&self, numbers: Streaming<u64>, ms: u64) -> ();
+    /// Has its stream read by a task of its own, and returns at once or never.
+    async fn reads_elsewhere(&self, numbers: Streaming<u64>, returns: bool) -> ();
     /// Never looks at its stream.
     async fn ignores_it(&self, tensors: Streaming<Tensor>) -> ();
     fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor>;
 }
+
+/// So many items, and why not more.
+pub(crate) type Read = (u64, Option<String>);
 
 #[derive(Clone, Default)]
 pub(crate) struct River {
@@ -41,6 +46,8 @@ pub(crate) struct River {
     pub(crate) at_it: Arc<AtomicUsize>,
     /// Items that streams without end have made.
     pub(crate) made: Arc<AtomicUsize>,
+    /// What each task of a handler's has read.
+    pub(crate) elsewhere: Arc<Mutex<Vec<Read>>>,
 }
 
 impl River {
@@ -112,14 +119,14 @@ impl Flow for River {
         let _at_it = AtIt::new(&self.at_it);
         let mut sum = 0;
         while let Some(number) = numbers.next().await {
-            sum += number;
+            sum += number.unwrap();
         }
         sum
     }
 
     async fn first(&self, tensors: Streaming<Tensor>, many: u64) -> u64 {
         let _at_it = AtIt::new(&self.at_it);
-        let bytes = tensors.take(many as usize);
+        let bytes = tensors.values().take(many as usize);
         bytes
             .fold(0, async |sum, tensor| sum + tensor.byte_len() as u64)
             .await
@@ -131,6 +138,26 @@ impl Flow for River {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
+    async fn reads_elsewhere(&self, mut numbers: Streaming<u64>, returns: bool) {
+        let (elsewhere, at_it) = (self.elsewhere.clone(), AtIt::new(&self.at_it));
+        tokio::spawn(async move {
+            let _at_it = at_it;
+            let mut came = 0;
+            let end = loop {
+                match numbers.next().await {
+                    Some(Ok(_)) => came += 1,
+                    Some(Err(error)) => break Some(error.to_string()),
+                    None => break None,
+                }
+            };
+            assert!(numbers.next().await.is_none(), "an error is the last");
+            elsewhere.lock().unwrap().push((came, end));
+        });
+        if !returns {
+            std::future::pending().await
+        }
+    }
+
     async fn ignores_it(&self, tensors: Streaming<Tensor>) {
         let _at_it = AtIt::new(&self.at_it);
         std::future::pending::<()>().await;
@@ -138,7 +165,7 @@ impl Flow for River {
     }
 
     fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor> {
-        self.guarded(tensors)
+        self.guarded(tensors.values())
     }
 }
 
