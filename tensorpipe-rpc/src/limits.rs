@@ -7,7 +7,8 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct ServerLimits {
     /// Calls under way at once, of all connections. Beyond, a call is refused as
-    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Default 16384.
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Of these places half are divided among the
+    /// connections that there are: what one has not taken of its share is kept for it, whatever the others ask for. Default 16384.
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,

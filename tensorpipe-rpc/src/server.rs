@@ -23,6 +23,9 @@ const GOODBYE: &str = "the server is shutting down";
 /// Makes a [`Server`]: see [`Server::builder`].
 pub type ServerBuilder = Builder<Server>;
 
+/// From so many connections on they are not looked at one by one.
+const SEVERAL: usize = 64;
+
 impl ServerBuilder {
     /// Listens at a URL, e.g. `tcp://0.0.0.0:5000`, and serves from now on.
     ///
@@ -190,6 +193,8 @@ pub(crate) struct ServerShared {
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
+    /// How many `connections` there are.
+    connected: AtomicUsize,
     calls: AtomicUsize,
     draining: AtomicBool,
     /// Where it listens.
@@ -236,6 +241,7 @@ impl ServerShared {
             connections: Mutex::default(),
             gone: Mutex::default(),
             next_connection: AtomicU64::new(0),
+            connected: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
@@ -269,6 +275,7 @@ impl ServerShared {
                 return;
             }
             connections.insert(id, engine);
+            self.connected.store(connections.len(), Ordering::Relaxed);
         }
         // It may have ended before it was in the table.
         if pipe.has_ended() {
@@ -295,7 +302,12 @@ impl ServerShared {
     }
 
     pub(crate) fn forget(&self, id: u64) {
-        let engine = self.connections().remove(&id);
+        let engine = {
+            let mut connections = self.connections();
+            let engine = connections.remove(&id);
+            self.connected.store(connections.len(), Ordering::Relaxed);
+            engine
+        };
         if let Some(engine) = engine {
             *self.gone() += engine.pipe.stats();
         }
@@ -317,6 +329,38 @@ impl ServerShared {
     pub(crate) fn call_ended(&self) {
         if self.calls.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
             self.ended.notify_one();
+        }
+    }
+
+    /// Whether a connection with `busy` calls under way may have one more, which has been counted. Half of all places are kept for
+    /// connections that have less than their share of them: whoever comes late, or asks for little, finds one.
+    pub(crate) fn has_room_for(&self, busy: usize) -> Result<(), String> {
+        let (calls, most) = (self.calls(), self.limits.calls);
+        if calls > most {
+            return Err(format!("{most} calls are under way, the limit"));
+        }
+        let connected = self.connected.load(Ordering::Relaxed).max(1);
+        let share = most / (2 * connected);
+        let others = connected - 1;
+        // All that others could have is still there, or it is this one's own.
+        if calls + others * share <= most || busy < share {
+            return Ok(());
+        }
+        let kept = match connected {
+            // A look at each would take long.
+            SEVERAL.. => others * share,
+            _ => {
+                let all = self.connections();
+                let busy = all.values().filter_map(|engine| engine.serving.as_ref());
+                busy.map(|serving| share.saturating_sub(serving.busy()))
+                    .sum()
+            }
+        };
+        match calls + kept <= most {
+            true => Ok(()),
+            false => Err(format!(
+                "{busy} calls of this connection are under way, and what is left of {most}, the limit, is kept for others"
+            )),
         }
     }
 

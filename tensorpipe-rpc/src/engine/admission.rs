@@ -61,11 +61,8 @@ impl Serving {
             let text = format!("{busy} calls of this connection are under way, the limit");
             return Err((FailureCode::Overloaded, text));
         }
-        if server.calls() > limits.calls {
-            return Err((
-                FailureCode::Overloaded,
-                format!("{} calls are under way, the limit", limits.calls),
-            ));
+        if let Err(text) = server.has_room_for(busy) {
+            return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
         let left = if header.time_left_us == 0 {

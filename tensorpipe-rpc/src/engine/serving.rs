@@ -1,6 +1,6 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -60,6 +60,11 @@ impl Serving {
             busy: Arc::default(),
             streams: Arc::default(),
         }
+    }
+
+    /// Calls admitted and not answered.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

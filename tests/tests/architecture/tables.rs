@@ -176,6 +176,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
+            "limits",
             "caught",
             "codec",
             "context",
