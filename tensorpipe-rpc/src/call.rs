@@ -14,7 +14,7 @@ use tensorpipe::Awaiting;
 use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::CallError;
-use crate::observe::CallStats;
+use crate::observe::{Attempts, CallStats};
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
@@ -39,7 +39,7 @@ enum State<E> {
     /// It needed nobody else.
     Answered(Outcome),
     Waiting(UnderWay),
-    Surviving(Surviving),
+    Surviving(Surviving, Option<Arc<Attempts>>),
     Done,
 }
 
@@ -47,8 +47,8 @@ enum State<E> {
 pub(crate) enum Made {
     /// On one connection, with which it ends.
     Sent(UnderWay),
-    /// On replicas: it ends when one of them has answered, or none can.
-    Surviving(Surviving),
+    /// On replicas: it ends when one of them has answered, or none can. Beside it what its caller wants to know.
+    Surviving(Surviving, Option<Arc<Attempts>>),
 }
 
 impl Made {
@@ -177,15 +177,22 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Its result, and what happened: for calls made through `with_stats` of a client; of others nothing is known, nor of those over [`Replicas`](crate::Replicas). Dropping the
-    /// future cancels the call.
+    /// Its result, or why there is none, and what happened: for calls made through `with_stats` of a client; of others nothing is known.
+    /// Dropping the future cancels the call.
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
-        let noted = match &self.state {
-            State::Waiting(call) => call.slot.noted.clone(),
-            _ => None,
+        let told: Box<dyn FnOnce() -> CallStats + Send + Sync> = match &self.state {
+            State::Waiting(call) if call.slot.noted.is_some() => {
+                let (engine, slot) = (call.engine.clone(), call.slot.clone());
+                Box::new(move || slot.stats(&engine.pipe))
+            }
+            State::Surviving(_, Some(attempts)) => {
+                let attempts = attempts.clone();
+                Box::new(move || attempts.stats())
+            }
+            _ => Box::new(CallStats::default),
         };
         let result = self.await;
-        (result, noted.map(|noted| noted.stats()).unwrap_or_default())
+        (result, told())
     }
 
     /// The reference that it will return.
@@ -195,7 +202,7 @@ impl<T, E> Call<T, E> {
                 let promised = || Arc::new(Handle::promised(call.engine.clone(), call.slot.id));
                 Ok(self.promised.get_or_init(promised).clone())
             }
-            State::Waiting(_) | State::Surviving(_) => Err(
+            State::Waiting(_) | State::Surviving(..) => Err(
                 "the call's result is no reference by its method's signature: write its type as `Remote<T>`",
             ),
             State::Failed(_) => Err("the call that makes it was not made"),
@@ -218,7 +225,7 @@ impl<E> State<E> {
     fn new(made: Result<Made, CallError<E>>) -> Self {
         match made {
             Ok(Made::Sent(call)) => Self::Waiting(call),
-            Ok(Made::Surviving(call)) => Self::Surviving(call),
+            Ok(Made::Surviving(call, attempts)) => Self::Surviving(call, attempts),
             Err(error) => Self::Failed(Some(error)),
         }
     }
@@ -278,7 +285,7 @@ impl<T, E> Future for Call<T, E> {
                 return Poll::Ready((this.decode)(this.method, outcome));
             }
             State::Waiting(call) => call.poll(cx).map(|outcome| (outcome, None)),
-            State::Surviving(call) => call.as_mut().poll(cx),
+            State::Surviving(call, _) => call.as_mut().poll(cx),
         };
         let Poll::Ready((outcome, from)) = outcome else {
             return Poll::Pending;

@@ -6,7 +6,7 @@
 //!      1     1  length of the header, so that a later version's fields can be skipped
 //!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows, 4 the body holds
 //!               references, 8 behind the body stands which calls this one waits for,
-//!               16 figures are asked for (kind call), or here (kinds value and service error)
+//!               16 figures are asked for (kind call), or here (kinds value, service error and failure)
 //!      3     1  failure code (kind failure), items in the message (kinds of items), which stream (kind credit), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -207,6 +207,14 @@ impl Header {
             trace,
             len: 0,
         }
+    }
+
+    /// Whether figures are asked for.
+    pub(crate) fn asking(mut self, asked: bool) -> Self {
+        if asked {
+            self.flags |= STATS;
+        }
+        self
     }
 
     /// The header of anything else.

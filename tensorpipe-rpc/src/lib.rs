@@ -130,6 +130,7 @@ pub mod fuzzing;
 pub mod rendezvous;
 pub mod schema;
 
+mod builder;
 mod call;
 mod callbacks;
 mod caught;
@@ -152,6 +153,7 @@ pub mod tarpc;
 #[path = "tarpc/stub.rs"]
 mod tarpc_stub;
 
+pub use builder::Builder;
 pub use call::Call;
 pub use callbacks::ConnectionBuilder;
 pub use client::{
@@ -166,7 +168,7 @@ pub use observe::CallStats;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
 pub use service::Service;
-pub use stream::{CallStream, Streaming};
+pub use stream::{CallStream, Interrupted, Streaming};
 /// Makes a client and a server of a trait of remote calls.
 ///
 /// ```

@@ -7,7 +7,8 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct ServerLimits {
     /// Calls under way at once, of all connections. Beyond, a call is refused as
-    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Default 16384.
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Of these places half are divided among the
+    /// connections that there are: what one has not taken of its share is kept for it, whatever the others ask for. Default 16384.
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,
@@ -17,6 +18,10 @@ pub struct ServerLimits {
     /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
     /// is [`CallError::BadReply`](crate::CallError::BadReply): the method has run. Default 2^20.
     pub references: usize,
+    /// Bytes of streams' items that may lie unread, of all streams of one connection and beyond 256 KiB of each. Where they are used
+    /// up nothing fails: streams go on in smaller steps, and an item that is larger waits at its sender until there is room or its
+    /// reader waits for it. The same holds, with the default, for what clients read. Default 256 MiB.
+    pub unread_items: u64,
     /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
     pub drain: Duration,
 }
@@ -28,6 +33,7 @@ impl Default for ServerLimits {
             calls_per_connection: 4096,
             longest_call: Duration::from_secs(3600),
             references: 1 << 20,
+            unread_items: 256 << 20,
             drain: Duration::from_secs(30),
         }
     }

@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tensorpipe::{Context, Error, Misuse, Pipe, PipeStats, Url};
+use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::builder::Builder;
 use crate::engine::{Engine, FirstPoll, Serving};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
@@ -19,45 +20,17 @@ use crate::service::Service;
 /// What clients of a server that stops hear.
 const GOODBYE: &str = "the server is shutting down";
 
-/// Makes a [`Server`].
-#[derive(Default)]
-pub struct ServerBuilder {
-    context: Option<Context>,
-    services: Vec<Arc<dyn Service>>,
-    limits: ServerLimits,
-}
+/// Makes a [`Server`]: see [`Server::builder`].
+pub type ServerBuilder = Builder<Server>;
 
-impl fmt::Debug for ServerBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerBuilder")
-            .field("services", &self.services.len())
-            .finish_non_exhaustive()
-    }
-}
+/// From so many connections on they are not looked at one by one.
+const SEVERAL: usize = 64;
 
 impl ServerBuilder {
-    /// Serves a service, beside those that were named before.
-    pub fn service(mut self, service: impl Service) -> Self {
-        self.services.push(Arc::new(service));
-        self
-    }
-
-    /// Uses this context instead of the process's default one.
-    pub fn context(mut self, context: &Context) -> Self {
-        self.context = Some(context.clone());
-        self
-    }
-
-    /// How much is done at once.
-    pub fn limits(mut self, limits: ServerLimits) -> Self {
-        self.limits = limits;
-        self
-    }
-
     /// Listens at a URL, e.g. `tcp://0.0.0.0:5000`, and serves from now on.
     ///
     /// # Errors
-    /// As [`Context::listen`]; [`Misuse`] for two services of one name.
+    /// As [`Context::listen`](tensorpipe::Context::listen); [`Misuse`] for two services of one name.
     pub async fn listen(self, url: impl AsRef<str>) -> Result<Server, Error> {
         self.listen_at([url]).await
     }
@@ -70,40 +43,37 @@ impl ServerBuilder {
         self,
         urls: impl IntoIterator<Item = U>,
     ) -> Result<Server, Error> {
-        let context = self
-            .context
-            .clone()
-            .unwrap_or_else(|| Context::global().clone());
-        let shared = Arc::new(ServerShared::new(self.services, self.limits)?);
-        let listener = context.listen(urls).await?;
-        let urls = listener.urls().to_vec();
-        let _ = shared.urls.set(urls.iter().map(Url::to_string).collect());
-        let accepting = shared.clone();
+        let context = self.chosen_context().clone();
+        let shared = Arc::new(ServerShared::of(self)?);
+        let listener = Arc::new(context.listen(urls).await?);
+        let urls = listener.urls().iter().map(Url::to_string);
+        let _ = shared.urls.set(urls.collect());
+        let (accepting, door) = (shared.clone(), listener.clone());
         let accept = tokio::spawn(async move {
-            while let Ok(pipe) = listener.accept().await {
+            while let Ok(pipe) = door.accept().await {
                 accepting.serve(pipe);
             }
         });
         Ok(Server {
             shared,
-            urls,
+            listener,
             accept,
         })
     }
 }
 
-/// Serves services at one or several URLs. Dropping it stops: calls under way end first, within their deadlines, and their
+/// Serves services at one or several URLs. Dropping it stops, and frees these at once: calls under way end first, within their deadlines, and their
 /// replies have [`ServerLimits::drain`] to get across.
 pub struct Server {
     shared: Arc<ServerShared>,
-    urls: Vec<Url>,
+    listener: Arc<Listener>,
     accept: JoinHandle<()>,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
-            .field("urls", &self.urls)
+            .field("urls", &self.urls())
             .finish_non_exhaustive()
     }
 }
@@ -116,12 +86,12 @@ impl Server {
 
     /// Where it listens first; a port 0 has become a real one.
     pub fn url(&self) -> &Url {
-        &self.urls[0]
+        self.listener.url()
     }
 
     /// Where it listens.
     pub fn urls(&self) -> &[Url] {
-        &self.urls
+        self.listener.urls()
     }
 
     /// Serves a pipe that came another way.
@@ -168,9 +138,10 @@ impl Server {
 
     /// Stops in good order: no new pipes and calls (callers learn that theirs did not run), calls under way end first and
     /// their replies get across, for [`ServerLimits::drain`] at most, then the pipes close, within
-    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger). Returns how many calls had to be given up.
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger). Where it listened is free from the beginning. Returns how many calls
+    /// had to be given up.
     pub async fn shutdown(self) -> usize {
-        self.accept.abort();
+        self.stop_listening();
         let shared = &self.shared;
         let engines = shared.drain();
         let until = Instant::now() + shared.limits.drain;
@@ -189,11 +160,17 @@ impl Server {
         }
         given_up
     }
+
+    /// Its addresses are free when this returns; the aborted task lets go of what it holds later.
+    fn stop_listening(&self) {
+        self.accept.abort();
+        self.listener.close();
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.accept.abort();
+        self.stop_listening();
         // Calls under way, those too whose tensors are on their way, hold their engine, and with it the pipe.
         let engines = self.shared.drain();
         let connections = std::mem::take(&mut *self.shared.connections());
@@ -216,6 +193,8 @@ pub(crate) struct ServerShared {
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
+    /// How many `connections` there are.
+    connected: AtomicUsize,
     calls: AtomicUsize,
     draining: AtomicBool,
     /// Where it listens.
@@ -226,10 +205,10 @@ pub(crate) struct ServerShared {
 }
 
 impl ServerShared {
-    pub(crate) fn new(
-        services: Vec<Arc<dyn Service>>,
-        limits: ServerLimits,
-    ) -> Result<Self, Misuse> {
+    pub(crate) fn of<T>(builder: Builder<T>) -> Result<Self, Misuse> {
+        let Builder {
+            services, limits, ..
+        } = builder;
         let mut served: Vec<Served> = Vec::new();
         for service in services {
             let schema = service.schema();
@@ -262,6 +241,7 @@ impl ServerShared {
             connections: Mutex::default(),
             gone: Mutex::default(),
             next_connection: AtomicU64::new(0),
+            connected: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
@@ -295,6 +275,7 @@ impl ServerShared {
                 return;
             }
             connections.insert(id, engine);
+            self.connected.store(connections.len(), Ordering::Relaxed);
         }
         // It may have ended before it was in the table.
         if pipe.has_ended() {
@@ -321,7 +302,12 @@ impl ServerShared {
     }
 
     pub(crate) fn forget(&self, id: u64) {
-        let engine = self.connections().remove(&id);
+        let engine = {
+            let mut connections = self.connections();
+            let engine = connections.remove(&id);
+            self.connected.store(connections.len(), Ordering::Relaxed);
+            engine
+        };
         if let Some(engine) = engine {
             *self.gone() += engine.pipe.stats();
         }
@@ -343,6 +329,38 @@ impl ServerShared {
     pub(crate) fn call_ended(&self) {
         if self.calls.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
             self.ended.notify_one();
+        }
+    }
+
+    /// Whether a connection with `busy` calls under way may have one more, which has been counted. Half of all places are kept for
+    /// connections that have less than their share of them: whoever comes late, or asks for little, finds one.
+    pub(crate) fn has_room_for(&self, busy: usize) -> Result<(), String> {
+        let (calls, most) = (self.calls(), self.limits.calls);
+        if calls > most {
+            return Err(format!("{most} calls are under way, the limit"));
+        }
+        let connected = self.connected.load(Ordering::Relaxed).max(1);
+        let share = most / (2 * connected);
+        let others = connected - 1;
+        // All that others could have is still there, or it is this one's own.
+        if calls + others * share <= most || busy < share {
+            return Ok(());
+        }
+        let kept = match connected {
+            // A look at each would take long.
+            SEVERAL.. => others * share,
+            _ => {
+                let all = self.connections();
+                let busy = all.values().filter_map(|engine| engine.serving.as_ref());
+                busy.map(|serving| share.saturating_sub(serving.busy()))
+                    .sum()
+            }
+        };
+        match calls + kept <= most {
+            true => Ok(()),
+            false => Err(format!(
+                "{busy} calls of this connection are under way, and what is left of {most}, the limit, is kept for others"
+            )),
         }
     }
 

@@ -132,8 +132,8 @@ impl Listener {
             .ok_or_else(|| closed().into())
     }
 
-    /// Stops listening; pipes that were accepted go on.
-    pub fn close(self) {
+    /// Stops listening: its addresses are free when this returns. Pipes that were accepted go on.
+    pub fn close(&self) {
         self.tasks.stop();
     }
 }

@@ -12,6 +12,8 @@ mod pipes;
 mod scene;
 #[path = "visible/spans.rs"]
 mod spans;
+#[path = "visible/streams.rs"]
+mod streams;
 #[path = "visible/times.rs"]
 mod times;
 

@@ -61,13 +61,15 @@ impl Arguments {
         mut self,
         engine: &Arc<Engine>,
         (service, name): (u32, &'static str),
+        asked: bool,
     ) -> Result<Sent, CallError> {
         let (deadline, trace) = self.terms;
         let id = engine.calls.next_id();
         let left = micros(deadline.map(|(_, after)| after));
         let name = (name, self.method);
-        let (noted, trace) = Noted::of(false, name, (id, &engine.pipe), trace);
-        let header = Header::call(id, service, self.method.id, left, trace).to_vec();
+        let (noted, trace) = Noted::of(asked, name, (id, engine), trace);
+        let header = Header::call(id, service, self.method.id, left, trace);
+        let header = header.asking(asked).to_vec();
         // A trace that begins here makes it longer.
         let header_len = header.len();
         self.encoded.metadata.splice(..self.header_len, header);
@@ -80,7 +82,9 @@ impl Arguments {
             encoded: self.encoded,
             header_len,
             deadline,
-            streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
+            streams: streams
+                .any()
+                .then(|| CallStreams::of_caller(id, streams, asked, &engine.unread)),
             pins: self.met.pins,
             noted,
         });

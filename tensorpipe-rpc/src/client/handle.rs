@@ -16,7 +16,7 @@ use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
 use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
 use crate::error::{CallError, ConnectError};
-use crate::header::{Header, STATS};
+use crate::header::Header;
 use crate::observe::Noted;
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
@@ -148,11 +148,7 @@ impl ClientHandle {
                 // A stream is given away as it is sent, and references are to one server: these cannot be made again.
                 let once = method.streams.any() || method.promises || arguments.refers();
                 if !once {
-                    return Ok(Made::Surviving(joined.call(
-                        method,
-                        terms,
-                        arguments.keep(),
-                    )));
+                    return Ok(joined.call(method, terms, arguments.keep(), self.stats));
                 }
                 self.send_to_one(joined, arguments)?
             }
@@ -183,13 +179,10 @@ impl ClientHandle {
         let id = engine.calls.next_id();
         let left = micros(deadline.map(|(_, after)| after));
         let streams = method.streams;
-        let asked = self.stats && !streams.any();
-        let (noted, trace) = Noted::of(asked, (self.name, method), (id, &engine.pipe), trace);
-        let mut header = Header::call(id, self.service, method.id, left, trace);
-        if asked {
-            header.flags |= STATS;
-        }
-        let header = header.to_vec();
+        let asked = self.stats;
+        let (noted, trace) = Noted::of(asked, (self.name, method), (id, engine), trace);
+        let header = Header::call(id, self.service, method.id, left, trace);
+        let header = header.asking(asked).to_vec();
         let header_len = header.len();
         let mut encoder = Encoder::after(header);
         let here = Arc::as_ptr(engine).addr();
@@ -210,7 +203,9 @@ impl ClientHandle {
             encoded,
             header_len,
             deadline,
-            streams: streams.any().then(|| CallStreams::of_caller(id, streams)),
+            streams: streams
+                .any()
+                .then(|| CallStreams::of_caller(id, streams, asked, &engine.unread)),
             pins: met.pins,
             noted,
         });
@@ -222,10 +217,11 @@ impl ClientHandle {
         match arguments.owner() {
             None => {
                 let place = joined.here()?;
-                arguments.send(&place.live.connection.engine, (place.service, self.name))
+                let engine = &place.live.connection.engine;
+                arguments.send(engine, (place.service, self.name), self.stats)
             }
             Some(owner) => match owner.bound(joined.schema) {
-                Some(service) => arguments.send(&owner, (service, self.name)),
+                Some(service) => arguments.send(&owner, (service, self.name), self.stats),
                 None => Err(CallError::Unresolved(
                     "its owner is not among these replicas".into(),
                 )),

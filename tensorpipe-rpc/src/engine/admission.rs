@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::serving::Serving;
 use super::streams::{CallStreams, Open};
 use crate::context::CallContext;
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, STATS};
 use crate::observe::Seen;
 use crate::remote::Pending;
 use crate::server::ServerShared;
@@ -61,11 +61,8 @@ impl Serving {
             let text = format!("{busy} calls of this connection are under way, the limit");
             return Err((FailureCode::Overloaded, text));
         }
-        if server.calls() > limits.calls {
-            return Err((
-                FailureCode::Overloaded,
-                format!("{} calls are under way, the limit", limits.calls),
-            ));
+        if let Err(text) = server.has_room_for(busy) {
+            return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
         let left = if header.time_left_us == 0 {
@@ -84,9 +81,10 @@ impl Serving {
         let peer = self.caller.name();
         let seen =
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
+        let asked = header.flags & STATS != 0;
         let ends = streams
             .any()
-            .then(|| CallStreams::of_handler(header.call, streams));
+            .then(|| CallStreams::of_handler(header.call, streams, asked, &self.unread));
         let context = CallContext::new(
             header.call,
             deadline,

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 
+use super::failures::failure;
 use super::slot::CallSlot;
 use super::streams::CallStreams;
 use super::{Body, Engine, in_frame, to_body, to_message};
@@ -23,9 +24,6 @@ const TOGETHER_FROM: usize = 8;
 
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
-
-/// How much of a server's words is shown, in bytes.
-const SHOWN: usize = 16 << 10;
 
 /// How a call ended, still encoded.
 pub(crate) enum Outcome {
@@ -384,36 +382,4 @@ impl Engine {
                 .reset(message, ResetCode::Cancelled, "the call was answered");
         }
     }
-}
-
-fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
-    let text: Arc<str> = printable(&body.metadata).into();
-    Outcome::Failed(match code {
-        FailureCode::Panicked => CallError::Panicked(text),
-        FailureCode::Overloaded => CallError::Overloaded(text),
-        FailureCode::Unimplemented => CallError::Unimplemented(text),
-        FailureCode::BadArguments => CallError::BadArguments(text),
-        FailureCode::Deadline => CallError::Deadline {
-            after: slot.bound(),
-        },
-        FailureCode::ShuttingDown => CallError::ShuttingDown,
-        FailureCode::BadReply => CallError::BadReply(text),
-        FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
-        FailureCode::Unresolved => CallError::Unresolved(text),
-        FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
-    })
-}
-
-/// What a server says, to be shown to a person: shortened, without what moves the cursor of a terminal.
-fn printable(text: &[u8]) -> String {
-    let text = &text[..text.len().min(SHOWN)];
-    let mut out = String::with_capacity(text.len());
-    for c in String::from_utf8_lossy(text).chars() {
-        match c {
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
 }

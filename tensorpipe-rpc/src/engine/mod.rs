@@ -7,6 +7,7 @@ mod admission;
 mod calls;
 mod deadlines;
 mod envelope;
+mod failures;
 mod grants;
 mod notes;
 mod references;
@@ -24,7 +25,7 @@ pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
+pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread, size_of};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCod
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
+use crate::limits::ServerLimits;
 use crate::lock::lock;
 use crate::observe::metrics::Meter;
 use crate::remote::Owned;
@@ -48,6 +50,8 @@ pub(crate) struct Engine {
     pub(crate) serving: Option<Serving>,
     /// Items of streams whose bytes are on their way.
     reading: streams::Reading,
+    /// How much more of them may lie unread.
+    pub(crate) unread: Arc<Unread>,
     /// The peer's numbers for services that it was asked for, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
     /// The URL by which the peer was reached.
@@ -62,7 +66,12 @@ pub(crate) struct Engine {
 impl Engine {
     /// Puts an engine on a pipe.
     pub(crate) fn start(pipe: Pipe, serving: Option<Serving>) -> Arc<Self> {
+        let unread = match &serving {
+            Some(serving) => serving.unread.clone(),
+            None => unread_of(&pipe, &ServerLimits::default()),
+        };
         let engine = Arc::new_cyclic(|me| Self {
+            unread,
             me: me.clone(),
             later: notes::Later::default(),
             calls: Arc::default(),
@@ -110,6 +119,13 @@ impl Engine {
         // Goes on in the background.
         let _ = self.pipe.close_within(within).now_or_never();
     }
+}
+
+/// How much of streams may lie unread of a pipe.
+fn unread_of(pipe: &Pipe, limits: &ServerLimits) -> Arc<Unread> {
+    // The pipe takes other messages beside those that wait.
+    let most_held = pipe.window_messages() / 4;
+    Unread::new(limits.unread_items, most_held as usize)
 }
 
 impl Drop for Engine {
@@ -191,7 +207,7 @@ impl Handler for Receiver {
         if let Some((header, slot)) = engine.calls.take_reading(id) {
             engine.reply_complete(&header, &slot, message, came);
         } else if let Some((header, streams)) = engine.reading.take(id) {
-            engine.items_complete(&streams, id, header, message);
+            engine.items_complete(&streams, id, header, message, came);
         } else {
             engine.call_complete(id, message, came);
         }

@@ -114,7 +114,7 @@ impl Engine {
                 let text = "the value does not travel: call a method of its owner's with it";
                 self.reply_failure(call, FailureCode::Unresolved, text.to_owned());
             }
-            Err(panic) => self.reply_panic(call, panic),
+            Err(panic) => self.reply_panic(&admitted, panic),
         }
     }
 
@@ -140,7 +140,7 @@ impl Engine {
                 () = context.cancelled() => {
                     engine.ran(id);
                     if !context.was_given_up() {
-                        engine.reply_late(admitted.header.call);
+                        engine.reply_late(&admitted);
                     }
                 }
                 () = ended => {

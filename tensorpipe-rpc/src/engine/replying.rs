@@ -2,6 +2,7 @@
 
 use tensorpipe::Error;
 
+use super::admission::Admitted;
 use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
@@ -59,40 +60,9 @@ impl Engine {
             Some(services[service].service.schema().methods[method].name)
         };
         let figures = reply.take_figures();
-        let (kind, encoded) = match reply.into_outcome() {
-            Outcome::Value(encoded) => (Kind::Value, encoded),
-            Outcome::Error(encoded) => (Kind::ServiceError, encoded),
-            Outcome::Unsendable(error) => {
-                let error = match method() {
-                    Some(method) => error.in_method(method),
-                    None => error,
-                };
-                return self.reply_failure(call, FailureCode::BadReply, error.to_string());
-            }
-            Outcome::Refused(reason) => {
-                return self.reply_failure(call, FailureCode::BadReply, reason);
-            }
-            Outcome::BadArguments(error) => {
-                let error = match method() {
-                    Some(method) => error.in_method(method),
-                    None => error,
-                };
-                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
-            }
-            Outcome::Panicked(panic) => return self.reply_panic(call, panic),
-            Outcome::Unfit(reason) => {
-                return self.reply_failure(call, FailureCode::BadArguments, reason);
-            }
-            Outcome::Overloaded(reason) => {
-                return self.reply_failure(call, FailureCode::Overloaded, reason);
-            }
-            Outcome::UnknownMethod(method) => {
-                return self.reply_failure(
-                    call,
-                    FailureCode::Unimplemented,
-                    format!("method number {method}"),
-                );
-            }
+        let (kind, encoded) = match sendable(reply.into_outcome(), method) {
+            Ok(sendable) => sendable,
+            Err((code, text)) => return self.fail(call, figures.as_deref(), code, text),
         };
         let Encoded {
             mut metadata,
@@ -101,14 +71,7 @@ impl Engine {
             references,
         } = encoded;
         Header::put_reply(&mut metadata, kind, call);
-        let mut header_len = REPLY_HEADER;
-        // A caller whose metadata has no room for them gets its result all the same.
-        if let Some(figures) = figures
-            && self.pipe.peer_limits().metadata as usize >= Figures::HEADER
-        {
-            figures.put(&mut metadata);
-            header_len = Figures::HEADER;
-        }
+        let header_len = self.put_figures(figures.as_deref(), &mut metadata);
         let gives = !references.is_empty();
         if gives {
             metadata[2] |= REFERENCES;
@@ -117,7 +80,7 @@ impl Engine {
             if !self.owned.give(call, references, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
                 // The method has run: not an overload, after which it may be called again.
-                return self.reply_failure(call, FailureCode::BadReply, text);
+                return self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
             }
         }
         let sent = self.send(
@@ -137,7 +100,8 @@ impl Engine {
             Ok(_) => {}
             // Too large for the caller's limits, or on a device that no channel serves.
             Err(Error::Misuse(misuse)) => {
-                self.reply_failure(call, FailureCode::BadReply, misuse.to_string())
+                let text = misuse.to_string();
+                self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
             }
             Err(error) => {
                 tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
@@ -146,37 +110,106 @@ impl Engine {
     }
 
     /// Time was up before there was a reply.
-    pub(super) fn reply_late(&self, call: u64) {
-        self.reply_failure(call, FailureCode::Deadline, String::new());
+    pub(super) fn reply_late(&self, admitted: &Admitted) {
+        self.give_up(admitted, FailureCode::Deadline, String::new());
     }
 
-    pub(super) fn reply_panic(&self, call: u64, panic: String) {
-        self.reply_failure(call, FailureCode::Panicked, panic);
+    pub(super) fn reply_panic(&self, admitted: &Admitted, panic: String) {
+        self.give_up(admitted, FailureCode::Panicked, panic);
     }
 
-    pub(super) fn reply_failure(&self, call: u64, code: FailureCode, mut text: String) {
+    /// Why a call that was admitted has no result.
+    pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: String) {
+        let figures = admitted.context.figures();
+        self.fail(admitted.header.call, figures.as_ref(), code, text);
+    }
+
+    /// The same of any, of which nothing was measured.
+    pub(super) fn reply_failure(&self, call: u64, code: FailureCode, text: String) {
+        self.fail(call, None, code, text);
+    }
+
+    pub(super) fn fail(
+        &self,
+        call: u64,
+        figures: Option<&Figures>,
+        code: FailureCode,
+        mut text: String,
+    ) {
         text.truncate(text.floor_char_boundary(REASON_MAX));
-        let mut sent = self.send_failure(call, code, &text);
+        let mut sent = self.send_failure(call, figures, code, &text);
         if let Err(Error::Misuse(_)) = sent {
             // Of a caller that takes hardly anything: what fits, rather than no answer.
             let room = self.pipe.peer_limits().metadata as usize;
             let room = room.saturating_sub(REPLY_HEADER);
-            sent = self.send_failure(call, code, &text[..text.floor_char_boundary(room)]);
+            sent = self.send_failure(call, None, code, &text[..text.floor_char_boundary(room)]);
         }
         if let Err(error) = sent {
             tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
         }
     }
 
-    fn send_failure(&self, call: u64, code: FailureCode, text: &str) -> Result<u64, Error> {
+    fn send_failure(
+        &self,
+        call: u64,
+        figures: Option<&Figures>,
+        code: FailureCode,
+        text: &str,
+    ) -> Result<u64, Error> {
         let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
+        let header_len = self.put_figures(figures, &mut metadata);
         metadata.extend_from_slice(text.as_bytes());
         let encoded = Encoded {
             metadata,
             ..Encoded::default()
         };
-        self.send(encoded, REPLY_HEADER)
+        self.send(encoded, header_len)
     }
+
+    /// Puts figures behind the header of a reply, and returns its length then. A caller whose metadata has no room for them gets its
+    /// answer all the same.
+    fn put_figures(&self, figures: Option<&Figures>, metadata: &mut Vec<u8>) -> usize {
+        let room = self.pipe.peer_limits().metadata as usize;
+        let Some(figures) = figures.filter(|figures| figures.header_len() <= room) else {
+            return REPLY_HEADER;
+        };
+        figures.put(metadata);
+        figures.header_len()
+    }
+}
+
+/// What of a reply is sent, or why it is not.
+fn sendable(
+    outcome: Outcome,
+    method: impl FnOnce() -> Option<&'static str>,
+) -> Result<(Kind, Encoded), (FailureCode, String)> {
+    let (code, text) = match outcome {
+        Outcome::Value(encoded) => return Ok((Kind::Value, encoded)),
+        Outcome::Error(encoded) => return Ok((Kind::ServiceError, encoded)),
+        Outcome::Unsendable(error) => {
+            let error = match method() {
+                Some(method) => error.in_method(method),
+                None => error,
+            };
+            (FailureCode::BadReply, error.to_string())
+        }
+        Outcome::Refused(reason) => (FailureCode::BadReply, reason),
+        Outcome::BadArguments(error) => {
+            let error = match method() {
+                Some(method) => error.in_method(method),
+                None => error,
+            };
+            (FailureCode::BadArguments, error.to_string())
+        }
+        Outcome::Panicked(panic) => (FailureCode::Panicked, panic),
+        Outcome::Unfit(reason) => (FailureCode::BadArguments, reason),
+        Outcome::Overloaded(reason) => (FailureCode::Overloaded, reason),
+        Outcome::UnknownMethod(method) => {
+            let text = format!("method number {method}");
+            (FailureCode::Unimplemented, text)
+        }
+    };
+    Err((code, text))
 }
 
 /// What a client says first.

@@ -87,7 +87,6 @@ impl Future for Running {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let call = this.admitted.header.call;
         if this.admitted.context.inner.cancel.poll(cx).is_ready() {
             // Nobody waits: no reply. Dropping the handler ends it at its await.
             drop_quietly(&mut this.handler);
@@ -107,8 +106,9 @@ impl Future for Running {
                 drop_quietly(&mut this.handler);
                 if this.admitted.context.is_cancelled() {
                     // Blocking work that saw it stopped half way: not a result.
-                    this.engine.reply_late(call);
+                    this.engine.reply_late(&this.admitted);
                 } else {
+                    let call = this.admitted.header.call;
                     this.engine.reply(call, this.admitted.target, reply);
                 }
                 this.answered = true;
@@ -116,7 +116,7 @@ impl Future for Running {
             }
             Err(panic) => {
                 drop_quietly(&mut this.handler);
-                this.engine.reply_panic(call, panic);
+                this.engine.reply_panic(&this.admitted, panic);
                 this.answered = true;
                 return Poll::Ready(());
             }
@@ -129,7 +129,7 @@ impl Future for Running {
         if up {
             this.admitted.context.inner.cancel.set();
             drop_quietly(&mut this.handler);
-            this.engine.reply_late(call);
+            this.engine.reply_late(&this.admitted);
             return Poll::Ready(());
         }
         Poll::Pending

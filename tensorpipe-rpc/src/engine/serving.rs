@@ -1,6 +1,6 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -10,8 +10,8 @@ use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
 use super::running::{Running, drop_quietly};
-use super::streams::StreamTable;
-use super::{Body, Engine, in_frame, to_body};
+use super::streams::{StreamTable, Unread};
+use super::{Body, Engine, in_frame, to_body, unread_of};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
@@ -36,6 +36,8 @@ pub(crate) struct Serving {
     /// Calls admitted and not answered.
     pub(super) busy: Arc<AtomicUsize>,
     pub(super) streams: Arc<StreamTable>,
+    /// The engine's.
+    pub(super) unread: Arc<Unread>,
 }
 
 #[derive(Default)]
@@ -50,6 +52,7 @@ struct Table {
 impl Serving {
     pub(crate) fn new(server: Arc<ServerShared>, id: u64, pipe: &Pipe) -> Self {
         Self {
+            unread: unread_of(pipe, &server.limits),
             server,
             id,
             caller: Arc::new(Caller::new(pipe)),
@@ -57,6 +60,11 @@ impl Serving {
             busy: Arc::default(),
             streams: Arc::default(),
         }
+    }
+
+    /// Calls admitted and not answered.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -152,28 +160,27 @@ impl Engine {
         message: Result<Message, Error>,
         came: MessageStats,
     ) {
-        let call = admitted.header.call;
-        if let Some(seen) = &admitted.context.inner.seen {
+        if let Some(seen) = &admitted.context.inner.seen
+            && message.is_ok()
+        {
             seen.complete(came);
         }
         let body = match message.map(|message| to_body(message, &admitted.header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
             Err(error @ Error::OutOfMemory { .. }) => {
-                return self.reply_failure(call, FailureCode::Overloaded, error.to_string());
+                return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
             }
             Err(error) => {
-                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+                return self.give_up(&admitted, FailureCode::BadArguments, error.to_string());
             }
             Ok(None) => {
-                return self.reply_failure(
-                    call,
-                    FailureCode::BadArguments,
-                    "the call's body is missing".to_owned(),
-                );
+                let text = "the call's body is missing".to_owned();
+                return self.give_up(&admitted, FailureCode::BadArguments, text);
             }
             Ok(Some(body)) => body,
         };
+        let call = admitted.header.call;
         match admitted.target {
             None => match admitted.header.kind {
                 Kind::Fetch => self.fetch(id, admitted, &body),
@@ -198,7 +205,7 @@ impl Engine {
     ) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
             let text = "which calls it waits for is cut short".to_owned();
-            return self.reply_failure(admitted.header.call, FailureCode::BadArguments, text);
+            return self.give_up(&admitted, FailureCode::BadArguments, text);
         };
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
         if calls.is_empty() {
@@ -244,19 +251,15 @@ impl Engine {
                 if missed {
                     let mut handler = made.ok();
                     drop_quietly(&mut handler);
-                    let call = admitted.header.call;
-                    return self.reply_failure(
-                        call,
-                        FailureCode::Unresolved,
-                        UNRESOLVED.to_owned(),
-                    );
+                    let text = UNRESOLVED.to_owned();
+                    return self.give_up(&admitted, FailureCode::Unresolved, text);
                 }
                 made
             }
         };
         let mut handler = match made {
             Ok(handler) => handler,
-            Err(panic) => return self.reply_panic(admitted.header.call, panic),
+            Err(panic) => return self.reply_panic(&admitted, panic),
         };
         if speed.is_short() {
             let begun = Instant::now();
@@ -274,11 +277,11 @@ impl Engine {
                 (polled, mut done) => {
                     drop_quietly(&mut done);
                     return match polled {
-                        Ok(Poll::Ready(_)) if late => self.reply_late(admitted.header.call),
+                        Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
                         Ok(Poll::Ready(reply)) => {
                             self.reply(admitted.header.call, admitted.target, reply)
                         }
-                        Err(panic) => self.reply_panic(admitted.header.call, panic),
+                        Err(panic) => self.reply_panic(&admitted, panic),
                         Ok(Poll::Pending) => {}
                     };
                 }
@@ -304,7 +307,7 @@ impl Engine {
         for (id, (admitted, _)) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
-            self.reply_late(admitted.header.call);
+            self.reply_late(&admitted);
         }
         next
     }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use tensorpipe::Pipe;
+
 use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
-use crate::observe::Noted;
+use crate::observe::{CallStats, Noted};
 use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
@@ -67,6 +69,21 @@ impl CallSlot {
             _pins: pins,
             noted,
             orphan: AtomicBool::new(false),
+        }
+    }
+
+    /// What is known of it, if its caller asked.
+    pub(crate) fn stats(&self, pipe: &Pipe) -> CallStats {
+        let Some(noted) = &self.noted else {
+            return CallStats::default();
+        };
+        match self
+            .streams
+            .as_ref()
+            .and_then(|streams| Some((streams, streams.carried.as_ref()?)))
+        {
+            Some((streams, carried)) => noted.stats_with(carried, streams.ways(), pipe),
+            None => noted.stats(),
         }
     }
 

@@ -226,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn whatever_a_peer_says_nothing_is_left(script in prop::collection::vec(any::<u8>(), 0..600)) {

@@ -77,7 +77,7 @@ impl Talk for Talker {
     async fn sum(&self, mut numbers: Streaming<u32>) -> u64 {
         let _held = self.hold();
         let mut sum = 0;
-        while let Some(number) = numbers.next().await {
+        while let Some(Ok(number)) = numbers.next().await {
             sum += u64::from(number);
         }
         sum
@@ -88,7 +88,7 @@ impl Talk for Talker {
         let first = tensors.next().await;
         drop(tensors);
         tokio::task::yield_now().await;
-        first.map_or(0, |first| first.byte_len() as u64)
+        first.map_or(0, |first| first.map_or(1, |first| first.byte_len() as u64))
     }
 
     fn count(&self, to: u8) -> impl Stream<Item = u32> {
@@ -111,10 +111,7 @@ impl Talk for Talker {
         let held = self.hold();
         tensors.map(move |tensor| {
             let _held = &held;
-            match tensor.byte_len() {
-                3 => Err("three".to_owned()),
-                _ => Ok(tensor),
-            }
+            tensor.map_err(|error| error.to_string())
         })
     }
 

@@ -11,12 +11,12 @@ use tracing::Span;
 
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
-use super::{CallStats, Carriage, Figures, metrics};
-use crate::engine::Outcome;
+use super::{Attempt, CallStats, Carriage, Carried, Figures, metrics};
+use crate::engine::{Engine, Outcome};
 use crate::error::CallError;
 use crate::header::{Header, TraceContext};
 use crate::lock::lock;
-use crate::schema::Method;
+use crate::schema::{Method, Streams};
 
 /// See the module's documentation.
 pub(crate) struct Noted {
@@ -36,7 +36,7 @@ impl Noted {
     pub(crate) fn of(
         asked: bool,
         name: (&'static str, &'static Method),
-        place: (u64, &Pipe),
+        place: (u64, &Engine),
         around: TraceContext,
     ) -> (Option<Arc<Self>>, TraceContext) {
         match asked || metrics::ON || spans::are_wanted() {
@@ -51,27 +51,35 @@ impl Noted {
     fn begin(
         asked: bool,
         (service, method): (&'static str, &'static Method),
-        (call, pipe): (u64, &Pipe),
+        (call, engine): (u64, &Engine),
         around: TraceContext,
     ) -> (Option<Arc<Self>>, TraceContext) {
         let named = Named {
             service,
             method,
             call,
-            peer: pipe.peer_name(),
+            peer: engine.pipe.peer_name(),
         };
         let (span, trace) = match spans::are_wanted() {
             true => named.calling(around),
             false => (Span::none(), around),
         };
         metrics::call_started(service, method.name);
+        let attempt = Attempt {
+            url: engine.reached_at.get().cloned(),
+            ..Attempt::default()
+        };
+        let stats = CallStats {
+            attempts: Vec::from_iter(asked.then_some(attempt)),
+            ..CallStats::default()
+        };
         let noted = Self {
             service,
             method: method.name,
             made: Instant::now(),
             asked,
             span,
-            stats: Mutex::default(),
+            stats: Mutex::new(stats),
             ended: AtomicBool::new(false),
         };
         (Some(Arc::new(noted)), trace)
@@ -108,28 +116,21 @@ impl Noted {
         stats.reply.bytes = descriptor.metadata.len() as u64 + descriptor.byte_len();
         if let Some(figures) = Figures::find(header, &descriptor.metadata) {
             stats.server = Some(figures.times);
-            let Figures {
-                streamed,
-                copied,
-                channels,
-                ..
-            } = figures;
-            stats.request.travelled(streamed, copied, channels, pipe);
+            if let Some(came) = figures.request {
+                stats.request.travelled(came, pipe);
+            }
+            if let Some(argument) = figures.argument {
+                let taken = stats.argument.get_or_insert_default();
+                taken.items = argument.items;
+                taken.carriage.travelled(argument.travelled, pipe);
+            }
         }
     }
 
     /// All of the reply is here, and came like this.
     pub(crate) fn reply_came(&self, came: MessageStats, pipe: &Pipe) {
         if self.asked {
-            let MessageStats {
-                streamed,
-                copied,
-                channels,
-                ..
-            } = came;
-            lock(&self.stats)
-                .reply
-                .travelled(streamed, copied, channels, pipe);
+            lock(&self.stats).reply.travelled(came, pipe);
         }
     }
 
@@ -160,7 +161,14 @@ impl Noted {
             return;
         }
         let took = self.made.elapsed();
-        lock(&self.stats).round_trip = took;
+        {
+            let mut stats = lock(&self.stats);
+            stats.round_trip = took;
+            if let Some(attempt) = stats.attempts.last_mut() {
+                attempt.took = took;
+                attempt.error = failed.map(|_| error.to_string());
+            }
+        }
         let outcome = failed.map_or(outcome::OK, |(outcome, _)| outcome);
         metrics::call_finished(self.service, self.method, outcome, took);
         if let Some(verdict) = failed {
@@ -175,6 +183,29 @@ impl Noted {
             false => CallStats::default(),
         }
     }
+
+    /// The same of a call with streams, over which this went.
+    pub(crate) fn stats_with(&self, carried: &Carried, streams: Streams, pipe: &Pipe) -> CallStats {
+        let mut stats = self.stats();
+        if streams.argument {
+            let sent = carried.all_sent();
+            let argument = stats.argument.get_or_insert_default();
+            if argument.items != sent.items {
+                // Some were not looked at, or their reader has not said yet what became of them.
+                argument.carriage = Carriage::default();
+            }
+            argument.items = sent.items;
+            argument.carriage.bytes = sent.bytes;
+        }
+        if streams.reply {
+            let came = carried.all_came();
+            let result = stats.result.get_or_insert_default();
+            result.items = came.items;
+            result.carriage.bytes = came.bytes;
+            result.carriage.travelled(came.travelled, pipe);
+        }
+        stats
+    }
 }
 
 impl Drop for Noted {
@@ -185,7 +216,13 @@ impl Drop for Noted {
 }
 
 impl Carriage {
-    fn travelled(&mut self, streamed: u64, copied: u64, channels: u64, pipe: &Pipe) {
+    fn travelled(&mut self, how: MessageStats, pipe: &Pipe) {
+        let MessageStats {
+            streamed,
+            copied,
+            channels,
+            ..
+        } = how;
         self.streamed = Some(streamed);
         self.copied = Some(copied);
         let known = pipe.route().channels.iter().take(64).enumerate();

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tensorpipe::MessageStats;
+
+use super::carried::Counted;
 use super::stats::ServerTimes;
 use crate::codec::REPLY_HEADER;
 use crate::header::{Header, STATS};
@@ -10,36 +13,43 @@ use crate::header::{Header, STATS};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(super) times: ServerTimes,
-    /// Of the call's message, as its reader counts: see [`MessageStats`](tensorpipe::MessageStats).
-    pub(super) streamed: u64,
-    pub(super) copied: u64,
-    pub(super) channels: u64,
+    /// How the call's message came, once all of it is here.
+    pub(super) request: Option<MessageStats>,
+    /// What has come of the stream that is an argument, if the method has one.
+    pub(super) argument: Option<Counted>,
 }
 
 impl Figures {
     const LEN: usize = 48;
 
-    /// The length of a reply's header with figures.
-    pub(crate) const HEADER: usize = REPLY_HEADER + Self::LEN;
+    /// Of what has come of the stream that is an argument.
+    const ARGUMENT_LEN: usize = 32;
+
+    /// The length of a reply's header with these.
+    pub(crate) fn header_len(&self) -> usize {
+        let argument = self.argument.map_or(0, |_| Self::ARGUMENT_LEN);
+        REPLY_HEADER + Self::LEN + argument
+    }
 
     /// Puts them behind the header that `metadata` begins with. What follows moves.
     pub(crate) fn put(&self, metadata: &mut Vec<u8>) {
         let Self {
             times,
-            streamed,
-            copied,
-            channels,
-        } = *self;
+            request,
+            argument,
+        } = self;
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let fields = [
+        let mut fields = vec![
             nanos(times.receiving),
             nanos(times.waiting),
             nanos(times.handling),
-            streamed,
-            copied,
-            channels,
         ];
-        metadata[1] = Self::HEADER as u8;
+        fields.extend(request.map_or(UNKNOWN, numbers));
+        if let Some(argument) = argument {
+            fields.push(argument.items);
+            fields.extend(numbers(argument.travelled));
+        }
+        metadata[1] = self.header_len() as u8;
         metadata[2] |= STATS;
         let bytes = fields.into_iter().flat_map(u64::to_le_bytes);
         metadata.splice(REPLY_HEADER..REPLY_HEADER, bytes);
@@ -51,20 +61,43 @@ impl Figures {
             return None;
         }
         let (fields, _) = metadata.get(REPLY_HEADER..header.len)?.as_chunks::<8>();
-        let [receiving, waiting, handling, streamed, copied, channels] =
-            *fields.first_chunk::<6>()?;
-        let time = |nanos| Duration::from_nanos(u64::from_le_bytes(nanos));
+        let ([receiving, waiting, handling, streamed, copied, channels], more) =
+            fields.split_first_chunk::<6>()?;
+        let time = |nanos: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*nanos));
+        let request = travelled([streamed, copied, channels]);
+        let known = numbers(request) != UNKNOWN;
+        let argument = more.first_chunk::<4>();
         Some(Self {
             times: ServerTimes {
                 receiving: time(receiving),
                 waiting: time(waiting),
                 handling: time(handling),
             },
-            streamed: u64::from_le_bytes(streamed),
-            copied: u64::from_le_bytes(copied),
-            channels: u64::from_le_bytes(channels),
+            request: known.then_some(request),
+            argument: argument.map(|[items, streamed, copied, channels]| Counted {
+                items: u64::from_le_bytes(*items),
+                // The caller knows what it sent.
+                bytes: 0,
+                travelled: travelled([streamed, copied, channels]),
+            }),
         })
     }
+}
+
+/// Stands for what is not known.
+const UNKNOWN: [u64; 3] = [u64::MAX; 3];
+
+fn numbers(travelled: MessageStats) -> [u64; 3] {
+    [travelled.streamed, travelled.copied, travelled.channels]
+}
+
+fn travelled(numbers: [&[u8; 8]; 3]) -> MessageStats {
+    let [streamed, copied, channels] = numbers.map(|number| u64::from_le_bytes(*number));
+    let mut travelled = MessageStats::default();
+    travelled.streamed = streamed;
+    travelled.copied = copied;
+    travelled.channels = channels;
+    travelled
 }
 
 #[cfg(test)]
@@ -79,37 +112,68 @@ mod tests {
                 waiting: Duration::from_nanos(1),
                 handling: Duration::from_millis(1),
             },
-            streamed: 3,
-            copied: 4,
-            channels: 1,
+            request: Some(of(3, 4, 1)),
+            argument: None,
         }
     }
 
-    fn reply() -> Vec<u8> {
+    fn of(streamed: u64, copied: u64, channels: u64) -> MessageStats {
+        travelled(
+            [streamed, copied, channels]
+                .map(u64::to_le_bytes)
+                .each_ref(),
+        )
+    }
+
+    fn of_stream() -> Figures {
+        let argument = Counted {
+            items: 9,
+            bytes: 0,
+            travelled: of(5, 6, 2),
+        };
+        Figures {
+            argument: Some(argument),
+            ..figures()
+        }
+    }
+
+    fn reply(figures: Figures) -> Vec<u8> {
         let mut metadata = Header::plain(Kind::Value, 5).to_vec();
         metadata.extend_from_slice(b"body");
-        figures().put(&mut metadata);
+        figures.put(&mut metadata);
         metadata
     }
 
     #[test]
     fn they_stand_between_header_and_body() {
-        let metadata = reply();
-        let header = Header::decode(&metadata).unwrap();
-        assert_eq!((header.kind, header.call), (Kind::Value, 5));
-        assert_eq!(&metadata[header.len..], b"body");
-        assert_eq!(Figures::find(&header, &metadata), Some(figures()));
+        let unknown = Figures {
+            request: None,
+            ..figures()
+        };
+        for figures in [figures(), of_stream(), unknown] {
+            let metadata = reply(figures);
+            let header = Header::decode(&metadata).unwrap();
+            assert_eq!((header.kind, header.call), (Kind::Value, 5));
+            assert_eq!(header.len, figures.header_len());
+            assert_eq!(&metadata[header.len..], b"body");
+            assert_eq!(Figures::find(&header, &metadata), Some(figures));
+        }
     }
 
     #[test]
     fn wire_md_shows_them() {
-        let shown = &examples("figures")["VALUE with figures"];
-        assert_eq!(shown, &reply()[..Figures::HEADER]);
+        let examples = examples("figures");
+        for (name, figures) in [
+            ("VALUE with figures", figures()),
+            ("VALUE with figures of a stream", of_stream()),
+        ] {
+            assert_eq!(examples[name], reply(figures)[..figures.header_len()]);
+        }
     }
 
     #[test]
     fn those_of_a_peer_that_makes_them_up_are_not_there() {
-        let metadata = reply();
+        let metadata = reply(figures());
         for len in 0..=u8::MAX {
             let mut lies = metadata.clone();
             lies[1] = len;
@@ -119,7 +183,7 @@ mod tests {
             let found = Figures::find(&header, &lies);
             assert_eq!(
                 found.is_some(),
-                usize::from(len) >= Figures::HEADER,
+                usize::from(len) >= figures().header_len(),
                 "{len}"
             );
         }

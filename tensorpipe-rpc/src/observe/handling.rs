@@ -11,8 +11,7 @@ use tracing::Span;
 
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
-use super::stats::ServerTimes;
-use super::{Figures, metrics};
+use super::{Carried, Figures, metrics};
 use crate::codec::Reply;
 use crate::context::{CallContext, Scoped};
 use crate::header::{Header, STATS, TraceContext};
@@ -92,11 +91,8 @@ impl Seen {
             let now = Instant::now();
             let mut so_far = lock(&self.so_far);
             so_far.complete = Some(now);
-            let figures = &mut so_far.figures;
-            figures.times.receiving = now - self.arrived;
-            figures.streamed = came.streamed;
-            figures.copied = came.copied;
-            figures.channels = came.channels;
+            so_far.figures.times.receiving = now - self.arrived;
+            so_far.figures.request = Some(came);
         }
     }
 
@@ -117,7 +113,7 @@ impl Seen {
     }
 
     /// Its handler is ready.
-    fn ready(&self, reply: &mut Reply) {
+    fn ready(&self, reply: &mut Reply, context: &CallContext) {
         let took = self.took();
         let failed = outcome::of_reply(reply.outcome());
         let outcome = failed
@@ -127,20 +123,49 @@ impl Seen {
         if let Some((verdict, error)) = failed {
             spans::failed(&self.span, verdict, &error);
         }
-        if self.asked {
-            let figures = lock(&self.so_far).figures;
-            let times = ServerTimes {
-                handling: took,
-                ..figures.times
-            };
-            reply.measured(Figures { times, ..figures });
+        if let Some(figures) = context.figures() {
+            reply.measured(figures);
         }
+    }
+
+    /// What was measured until now, of a caller who asked.
+    fn figures(&self, argument: Option<&Carried>) -> Option<Figures> {
+        if !self.asked {
+            return None;
+        }
+        let now = Instant::now();
+        let SoFar {
+            mut figures,
+            complete,
+            begun,
+        } = *lock(&self.so_far);
+        let times = &mut figures.times;
+        match (complete, begun) {
+            (None, _) => times.receiving = now - self.arrived,
+            (Some(complete), None) => times.waiting = now - complete,
+            (Some(_), Some(begun)) => times.handling = now - begun,
+        }
+        figures.argument = argument.map(Carried::all_came);
+        Some(figures)
     }
 
     /// Its handler was given up.
     fn given_up(&self, verdict: Verdict, error: &str) {
         metrics::handler_finished(self.service, self.method, verdict.0, self.took());
         spans::failed(&self.span, verdict, &error);
+    }
+}
+
+impl CallContext {
+    /// What was measured of its call until now, if its caller asked.
+    pub(crate) fn figures(&self) -> Option<Figures> {
+        let inner = &self.inner;
+        let streams = inner
+            .streams
+            .as_ref()
+            .filter(|streams| streams.ways().argument);
+        let argument = streams.and_then(|streams| streams.carried.as_ref());
+        inner.seen.as_ref()?.figures(argument)
     }
 }
 
@@ -192,7 +217,7 @@ impl Future for Watched {
             }
             Poll::Ready(mut reply) => {
                 this.stage = Stage::Ready;
-                seen.ready(&mut reply);
+                seen.ready(&mut reply, &this.context);
                 Poll::Ready(reply)
             }
         }

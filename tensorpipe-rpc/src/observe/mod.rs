@@ -5,7 +5,8 @@
 //!
 //! # Figures of one call
 //!
-//! [`CallStats`] shows one: where the time went, and which bytes were copied.
+//! [`CallStats`] shows one: where the time went, and which bytes were copied, also of a stream, a call that failed, and one that was made
+//! several times over [`Replicas`](crate::Replicas).
 //!
 //! # Spans
 //!
@@ -58,7 +59,9 @@
 //! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `cancelled`, `other`. Those of pipes are brought up to date whenever a call is
 //! answered, and when a pipe ends.
 
+mod attempts;
 mod calling;
+mod carried;
 mod figures;
 mod handling;
 #[cfg(feature = "metrics")]
@@ -70,8 +73,10 @@ mod outcome;
 mod spans;
 mod stats;
 
+pub(crate) use attempts::Attempts;
 pub(crate) use calling::Noted;
+pub(crate) use carried::Carried;
 pub(crate) use figures::Figures;
 pub(crate) use handling::{Seen, watched};
 pub(crate) use outcome::of_failure;
-pub use stats::{CallStats, Carriage, ServerTimes};
+pub use stats::{Attempt, CallStats, Carriage, ServerTimes, StreamStats};

@@ -22,22 +22,29 @@ pub(super) struct Named<'a> {
     pub(super) peer: &'a str,
 }
 
+/// A span of `$named`, of its own identity within that of `$around`; then its parent, if it says so, and its name.
+macro_rules! span {
+    ($named:expr, $own:expr, $around:expr, $($place:tt)*) => {
+        tracing::info_span!(
+            target: "tensorpipe_rpc",
+            $($place)*,
+            service = $named.service,
+            method = $named.method.name,
+            call = $named.call,
+            peer = $named.peer,
+            trace_id = %format_args!("{:032x}", $own.trace_id),
+            span_id = %format_args!("{:016x}", $own.span_id),
+            parent = %format_args!("{:016x}", $around.span_id),
+        )
+    };
+}
+
 impl Named<'_> {
     /// The span of a call made here within `around`, and what the call tells the other end: the same, where no subscriber
     /// wants the span.
     pub(super) fn calling(&self, around: TraceContext) -> (Span, TraceContext) {
         let own = next(around);
-        let span = tracing::info_span!(
-            target: "tensorpipe_rpc",
-            "rpc.call",
-            service = self.service,
-            method = self.method.name,
-            call = self.call,
-            peer = self.peer,
-            trace_id = %format_args!("{:032x}", own.trace_id),
-            span_id = %format_args!("{:016x}", own.span_id),
-            parent = %format_args!("{:016x}", around.span_id),
-        );
+        let span = span!(self, own, around, "rpc.call");
         let told = if span.is_disabled() { around } else { own };
         (span, told)
     }
@@ -45,18 +52,7 @@ impl Named<'_> {
     /// The span of a call that is handled here, of a caller who said `caller`. Calls that its handler makes belong to it.
     pub(super) fn handling(&self, caller: TraceContext) -> (Span, TraceContext) {
         let own = next(caller);
-        let span = tracing::info_span!(
-            target: "tensorpipe_rpc",
-            parent: None,
-            "rpc.handle",
-            service = self.service,
-            method = self.method.name,
-            call = self.call,
-            peer = self.peer,
-            trace_id = %format_args!("{:032x}", own.trace_id),
-            span_id = %format_args!("{:016x}", own.span_id),
-            parent = %format_args!("{:016x}", caller.span_id),
-        );
+        let span = span!(self, own, caller, parent: None, "rpc.handle");
         let around = if span.is_disabled() { caller } else { own };
         (span, around)
     }

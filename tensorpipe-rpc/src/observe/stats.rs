@@ -2,20 +2,26 @@
 
 use std::time::Duration;
 
-/// Where a call's time went and which of its bytes were copied: [`Call::stats`](crate::Call::stats), of calls made through
-/// `with_stats` of a client.
+/// Where a call's time went and which of its bytes were copied, of calls made through `with_stats` of a client:
+/// [`Call::stats`](crate::Call::stats) beside the result or the error, [`CallStream::stats`](crate::CallStream::stats) of a
+/// stream, so far or, behind its last item, as a whole.
 ///
 /// Clocks of two machines are never compared: each side measures spans of time on its own.
 ///
 /// ```
 /// # use tensorpipe::{Context, Tensor};
-/// # use tensorpipe_rpc::{Server, tensor_service};
+/// # use tensorpipe_rpc::{Server, Stream, tensor_service};
 /// #[tensor_service]
 /// pub trait Sum {
 ///     async fn sum(&self, x: Tensor) -> f32;
+///     fn halves(&self, x: Tensor) -> impl Stream<Item = Tensor>;
 /// }
 /// # struct Adds;
 /// # impl Sum for Adds {
+/// #     fn halves(&self, x: Tensor) -> impl Stream<Item = Tensor> {
+/// #         let half = x.shape()[0] / 2;
+/// #         futures_util::stream::iter([x.rows(0..half).unwrap(), x.rows(half..2 * half).unwrap()])
+/// #     }
 /// #     async fn sum(&self, x: Tensor) -> f32 {
 /// #         x.as_slice::<f32>().unwrap().iter().sum()
 /// #     }
@@ -31,6 +37,13 @@ use std::time::Duration;
 /// assert_eq!(stats.bytes_copied(), Some(0));
 /// assert!(stats.queue + stats.handling().unwrap() <= stats.round_trip);
 /// println!("{:?} of {:?} on the way", stats.wire().unwrap(), stats.round_trip);
+///
+/// let mut halves = client.halves(&ones);
+/// while let Some(half) = halves.next().await {
+///     assert_eq!(half?.shape(), [1 << 19]);
+/// }
+/// let stats = halves.stats();
+/// assert_eq!((stats.result.as_ref().unwrap().items, stats.bytes_copied()), (2, Some(0)));
 /// # Ok(())
 /// # }
 /// ```
@@ -42,13 +55,43 @@ pub struct CallStats {
     /// From the call's making until its result was here, or its failure known; zero for one that was not made or not asked
     /// about.
     pub round_trip: Duration,
-    /// What the server measured. `None` where it did not answer with a result: it refused the call, its handler panicked, time was
-    /// up, the connection ended; or is too old to measure.
+    /// What the server measured until it answered, with a result or the reason why there is none. `None` where it did not answer: time
+    /// was up here before, the call was dropped, the connection ended; where it refused the call on its header; or is too old to
+    /// measure.
     pub server: Option<ServerTimes>,
     /// The call's message.
     pub request: Carriage,
     /// The message that answered it.
     pub reply: Carriage,
+    /// What was sent of the stream that is an argument. `None` where the method has none.
+    pub argument: Option<StreamStats>,
+    /// What has come of the stream that is the result. `None` where the method has none.
+    pub result: Option<StreamStats>,
+    /// Each time that it was sent: once, except over [`Replicas`](crate::Replicas). All that is not about time as a whole is about the
+    /// last one.
+    pub attempts: Vec<Attempt>,
+}
+
+/// What went over one stream of a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// Its items.
+    pub items: u64,
+    /// The messages that brought them, of one or several items each, taken together.
+    pub carriage: Carriage,
+}
+
+/// One of the times that a call was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// The URL by which that server was reached. `None` where the pipe came another way.
+    pub url: Option<String>,
+    /// From its sending until its answer was here, or its failure known.
+    pub took: Duration,
+    /// How it failed. `None` for the one that was answered.
+    pub error: Option<String>,
 }
 
 /// What a server measured of one call.
@@ -59,7 +102,8 @@ pub struct ServerTimes {
     pub receiving: Duration,
     /// From then until the handler was first polled.
     pub waiting: Duration,
-    /// From then until the handler was ready, its result encoded: its own waits are part of it.
+    /// From then until the handler was ready, its result encoded, its stream at its end: its own waits are part of it, and those for
+    /// whoever reads its stream.
     pub handling: Duration,
 }
 
@@ -87,40 +131,58 @@ impl CallStats {
 
     /// The time on the way, both ways: what of the round trip was neither [`CallStats::queue`] nor the server's
     /// [waiting](ServerTimes::waiting) and [handling](ServerTimes::handling). The reply's wait for its turn on the server's pipe is
-    /// part of it. Never negative; `None` as for [`CallStats::server`].
+    /// part of it: how long that will be is not known yet when the figures leave with it. Of a call over replicas, of its last attempt.
+    /// Never negative; `None` as for [`CallStats::server`].
     pub fn wire(&self) -> Option<Duration> {
         let ServerTimes {
             waiting, handling, ..
         } = self.server?;
         let elsewhere = self.queue.saturating_add(waiting).saturating_add(handling);
-        Some(self.round_trip.saturating_sub(elsewhere))
+        let took = self
+            .attempts
+            .last()
+            .map_or(self.round_trip, |last| last.took);
+        Some(took.saturating_sub(elsewhere))
     }
 
-    /// Of the payloads and tensors of both messages, those bytes that this side's CPU copied on their way between your memory and the
+    /// Of the payloads and tensors of both messages and of all items, those bytes that this side's CPU copied on their way between your memory and the
     /// other end: into or out of a connection, or out of memory of the peer's. A byte counts once a message, however often it
-    /// is copied. What the library does not see is not counted: a tensor that you fill, or copy in a handler. `None` where one of the two messages is not
-    /// accounted for.
+    /// is copied. What the library does not see is not counted: a tensor that you fill, or copy in a handler. `None` where one of the two messages, or
+    /// a sent item, is not accounted for.
     pub fn bytes_copied_here(&self) -> Option<u64> {
-        let Self { request, reply, .. } = self;
-        sum([request.streamed, reply.streamed, reply.copied])
+        let (there, here) = self.ways();
+        let there = there.map(|way| way.streamed);
+        sum(there.chain(here.flat_map(|way| [way.streamed, way.copied])))
     }
 
     /// The same at the server.
     pub fn bytes_copied_there(&self) -> Option<u64> {
-        let Self { request, reply, .. } = self;
-        sum([request.streamed, request.copied, reply.streamed])
+        let (there, here) = self.ways();
+        let here = here.map(|way| way.streamed);
+        sum(here.chain(there.flat_map(|way| [way.streamed, way.copied])))
     }
 
     /// Both together: `Some(0)` says that the call copied nothing.
     pub fn bytes_copied(&self) -> Option<u64> {
         sum([self.bytes_copied_here(), self.bytes_copied_there()])
     }
+
+    /// What went to the server, and what came from there.
+    fn ways(
+        &self,
+    ) -> (
+        impl Iterator<Item = &Carriage>,
+        impl Iterator<Item = &Carriage>,
+    ) {
+        let there = self.argument.iter().map(|stream| &stream.carriage);
+        let here = self.result.iter().map(|stream| &stream.carriage);
+        (there.chain([&self.request]), here.chain([&self.reply]))
+    }
 }
 
-fn sum<const N: usize>(counts: [Option<u64>; N]) -> Option<u64> {
-    counts
-        .into_iter()
-        .try_fold(0u64, |sum, count| Some(sum.saturating_add(count?)))
+fn sum(counts: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
+    let mut counts = counts.into_iter();
+    counts.try_fold(0u64, |sum, count| Some(sum.saturating_add(count?)))
 }
 
 #[cfg(test)]
@@ -168,8 +230,13 @@ mod tests {
         assert_eq!(stats.bytes_copied_here(), Some(1101));
         assert_eq!(stats.bytes_copied_there(), Some(111));
         assert_eq!(stats.bytes_copied(), Some(1212));
+        let items = |carriage| Some(StreamStats { items: 1, carriage });
+        stats.argument = items(way(10_000, 100_000));
+        stats.result = items(way(0, 7));
+        assert_eq!(stats.bytes_copied_here(), Some(1101 + 10_000 + 7));
+        assert_eq!(stats.bytes_copied_there(), Some(111 + 110_000));
         stats.request.copied = None;
-        assert_eq!(stats.bytes_copied_here(), Some(1101));
+        assert_eq!(stats.bytes_copied_here(), Some(11_108));
         assert_eq!(
             (stats.bytes_copied_there(), stats.bytes_copied()),
             (None, None)

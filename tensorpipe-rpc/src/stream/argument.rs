@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::coop::poll_proceed;
@@ -15,7 +15,7 @@ use tokio::task::coop::poll_proceed;
 use super::send::{Ended, send_items};
 use crate::call::Call;
 use crate::caught::caught;
-use crate::codec::Argument;
+use crate::codec::{Argument, DecodeError};
 use crate::context::CallContext;
 use crate::engine::{Batch, CallStreams, Engine, Received};
 use crate::error::CallError;
@@ -24,12 +24,28 @@ use crate::header::{Kind, Way};
 /// The stream that a caller gave as an argument: what a method of a service trait names as the type of that argument.
 ///
 /// It ends where the caller's ends. When the caller goes away, or an item cannot be read, the handler is dropped at its next
-/// await, as for any call. Dropping it tells the caller that no further items are wanted; the call goes on.
+/// await, as for any call; whoever else reads the stream, a task that the handler has spawned, gets an [`Interrupted`]. So does
+/// a task that reads on when its handler has returned. Dropping it tells the caller that no further items are wanted; the call goes
+/// on.
 pub struct Streaming<T> {
     context: CallContext,
     batch: Option<Batch>,
     finished: bool,
     items: PhantomData<fn() -> T>,
+}
+
+/// Why a [`Streaming`] ended before the caller's stream did.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Interrupted {
+    /// Its caller gave the call up or is gone, time is up, or the handler has returned.
+    #[error(
+        "the call is over, and its stream was not: what has come of it is not all; give up what it was for"
+    )]
+    CallOver,
+    /// An item is not what its type says. The call has failed with this.
+    #[error("an item of the stream cannot be read: {0}")]
+    Unreadable(#[source] DecodeError),
 }
 
 impl<T> Unpin for Streaming<T> {}
@@ -54,12 +70,30 @@ impl<T: DeserializeOwned> Streaming<T> {
         }
     }
 
-    /// The next item; `None` when the caller has no further ones. Cancel safe.
-    pub async fn next(&mut self) -> Option<T> {
+    /// The next item; `None` when the caller has no further ones, and behind an error. Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<T, Interrupted>> {
         poll_fn(|cx| self.poll_next_unpin(cx)).await
     }
 
-    fn poll_item(&mut self, cx: &Context<'_>) -> Poll<Option<T>> {
+    /// The items alone, for the handler itself: where the stream is interrupted they just do not go on, and the handler is dropped
+    /// there. Elsewhere that is a wait without end: a task of its own reads the stream itself.
+    pub fn values(self) -> impl Stream<Item = T> + Send + Unpin + use<T> {
+        let (mut items, mut interrupted) = (self, false);
+        stream::poll_fn(move |cx| {
+            if interrupted {
+                return Poll::Pending;
+            }
+            match ready!(items.poll_next_unpin(cx)).transpose() {
+                Ok(item) => Poll::Ready(item),
+                Err(_) => {
+                    interrupted = true;
+                    Poll::Pending
+                }
+            }
+        })
+    }
+
+    fn poll_item(&mut self, cx: &Context<'_>) -> Poll<Option<Result<T, Interrupted>>> {
         if self.finished {
             return Poll::Ready(None);
         }
@@ -68,40 +102,40 @@ impl<T: DeserializeOwned> Streaming<T> {
                 if batch.left > 0 {
                     batch.left -= 1;
                     let last = batch.left == 0;
-                    match batch.items.item(last) {
-                        Ok(item) => return Poll::Ready(Some(item)),
-                        Err(error) => {
-                            if let Some((engine, streams)) = self.ends() {
-                                engine.break_streams(streams, &error.to_string());
-                            }
-                            // Dropped soon.
-                            return Poll::Pending;
-                        }
-                    }
+                    let item = batch.items.item(last);
+                    return Poll::Ready(Some(item.map_err(|error| self.unreadable(error))));
                 }
-                if let Some((engine, streams)) = self.ends()
-                    && let (Some(inbox), Some(batch)) = (&streams.inbox, &self.batch)
-                    && let Some(allowed) = inbox.consumed(batch)
-                {
-                    engine.send_credit(streams, allowed);
+                if let (Some((engine, streams)), Some(batch)) = (self.ends(), &self.batch) {
+                    engine.consumed(streams, batch);
                 }
                 self.batch = None;
             }
-            let streams = self.context.inner.streams.as_ref();
-            let Some(inbox) = streams.and_then(|streams| streams.inbox.as_ref()) else {
-                return Poll::Ready(None);
+            let received = match self.ends() {
+                Some((engine, streams)) => engine.take_items(streams, Some(cx.waker())),
+                None => Received::Closed,
             };
-            match inbox.take(Some(cx.waker())) {
+            match received {
                 Received::Items(batch) => self.batch = Some(batch),
-                // That the call is over says nothing of whether the stream was.
-                Received::Closed => return Poll::Pending,
-                Received::Nothing => return Poll::Pending,
                 Received::Finished => {
                     self.finished = true;
                     return Poll::Ready(None);
                 }
+                Received::Closed => {
+                    self.finished = true;
+                    return Poll::Ready(Some(Err(Interrupted::CallOver)));
+                }
+                Received::Held(_) | Received::Nothing => return Poll::Pending,
             }
         }
+    }
+
+    /// Ends the call, whose caller is told.
+    fn unreadable(&mut self, error: DecodeError) -> Interrupted {
+        self.finished = true;
+        if let Some((engine, streams)) = self.ends() {
+            engine.break_streams(streams, &error.to_string());
+        }
+        Interrupted::Unreadable(error)
     }
 
     fn ends(&self) -> Option<(Arc<Engine>, &Arc<CallStreams>)> {
@@ -111,9 +145,9 @@ impl<T: DeserializeOwned> Streaming<T> {
 }
 
 impl<T: DeserializeOwned> Stream for Streaming<T> {
-    type Item = T;
+    type Item = Result<T, Interrupted>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // Items that come as fast as they are taken leave other tasks their turn.
         let budget = ready!(poll_proceed(cx));
         let polled = self.poll_item(cx);

@@ -23,11 +23,11 @@
 //!     }
 //!
 //!     async fn sum(&self, numbers: Streaming<u32>) -> u32 {
-//!         numbers.fold(0, async |sum, number| sum + number).await
+//!         numbers.values().fold(0, async |sum, number| sum + number).await
 //!     }
 //!
 //!     fn double(&self, numbers: Streaming<u32>) -> impl Stream<Item = u32> {
-//!         numbers.map(|number| 2 * number)
+//!         numbers.values().map(|number| 2 * number)
 //!     }
 //! }
 //!
@@ -51,13 +51,17 @@
 //! # }
 //! ```
 //!
+//! A [`Streaming`] gives an error where the call is over before the caller's stream was ([`Interrupted`]): so a task that a handler spawns
+//! for it does not take a part for all. The handler itself is dropped then, and reads the [`values`](Streaming::values) alone.
+//!
 //! A call is under way until its stream has ended: its deadline, limits and the drain of a shutdown apply until then.
 //! Dropping a [`CallStream`] cancels the call. A reader that stalls holds up the sender of its own stream, after 1024 items or
-//! 4 MiB (one item of any size always goes), and nothing else.
+//! 4 MiB (one item of any size always goes), and nothing else. What lies unread of all streams of a connection is bounded, too:
+//! [`ServerLimits::unread_items`](crate::ServerLimits::unread_items).
 
 mod argument;
 mod reply;
 mod send;
 
-pub use argument::Streaming;
+pub use argument::{Interrupted, Streaming};
 pub use reply::{CallStream, reply_results, reply_values};

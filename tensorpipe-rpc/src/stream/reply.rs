@@ -22,6 +22,7 @@ use crate::context::CallContext;
 use crate::engine::{Batch, CallSlot, Engine, Outcome, Received};
 use crate::error::CallError;
 use crate::header::Way;
+use crate::observe::CallStats;
 use crate::remote::decoding;
 use crate::schema::Method;
 
@@ -51,7 +52,8 @@ enum State<E> {
         /// How the call ended, once that is known. Items may still be there.
         outcome: Option<Outcome>,
     },
-    Done,
+    /// It has ended like this.
+    Done(Option<Box<CallStats>>),
 }
 
 impl<T, E> fmt::Debug for CallStream<T, E> {
@@ -123,6 +125,16 @@ impl<T, E> CallStream<T, E> {
         poll_fn(|cx| self.poll_next_unpin(cx)).await
     }
 
+    /// What happened until now, for calls made through `with_stats` of a client: whole once [`CallStream::next`] has given `None`, or the
+    /// error that ends the stream.
+    pub fn stats(&self) -> CallStats {
+        match &self.state {
+            State::Streaming { engine, slot, .. } => slot.stats(&engine.pipe),
+            State::Failed(_) | State::Done(None) => CallStats::default(),
+            State::Done(Some(stats)) => (**stats).clone(),
+        }
+    }
+
     /// Gives the call the stream that is one of its arguments. For generated code.
     #[doc(hidden)]
     pub fn sending<A, S>(self, stream: S) -> Self
@@ -185,7 +197,6 @@ impl<T, E> CallStream<T, E> {
                 return Some(None);
             };
             let streams = slot.streams.as_ref();
-            let inbox = streams.and_then(|streams| Some((streams, streams.inbox.as_ref()?)));
             if let Some(batch) = &mut self.batch {
                 if batch.left > 0 {
                     batch.left -= 1;
@@ -195,15 +206,13 @@ impl<T, E> CallStream<T, E> {
                     };
                     return Some(Some(self.end(Err(CallError::Decode(error)))?));
                 }
-                if let Some((streams, inbox)) = inbox
-                    && let Some(allowed) = inbox.consumed(batch)
-                {
-                    engine.send_credit(streams, allowed);
+                if let Some(streams) = streams {
+                    engine.consumed(streams, batch);
                 }
                 self.batch = None;
             }
-            if let Some((_, inbox)) = inbox
-                && let Received::Items(batch) = inbox.take(waker)
+            if let Some(streams) = streams
+                && let Received::Items(batch) = engine.take_items(streams, waker)
             {
                 self.batch = Some(batch);
                 continue;
@@ -232,7 +241,13 @@ impl<T, E> CallStream<T, E> {
     fn end(&mut self, ended: Result<(), CallError<E>>) -> Option<Result<T, CallError<E>>> {
         self.batch = None;
         self.cancel();
-        self.state = State::Done;
+        let stats = match &self.state {
+            State::Streaming { engine, slot, .. } if slot.noted.is_some() => {
+                Some(Box::new(slot.stats(&engine.pipe)))
+            }
+            _ => None,
+        };
+        self.state = State::Done(stats);
         ended.err().map(Err)
     }
 

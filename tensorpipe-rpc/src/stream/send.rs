@@ -4,11 +4,12 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_util::Stream;
-use tensorpipe::{Error, Flush, PeerLimits};
+use tensorpipe::{Error, PeerLimits};
+use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
 use crate::engine::{CallStreams, Engine, Room, size_of, to_message};
@@ -27,7 +28,7 @@ const TOGETHER: Duration = Duration::from_micros(50);
 /// Messages in a row, after which others have their turn.
 const TURN: u32 = 8;
 
-/// Messages of a pipe that may wait to be read by the peer before a stream adds one.
+/// Messages of a pipe that may wait before a stream adds one while its last one has not begun to leave.
 const BACKLOG: usize = 64;
 
 /// How a stream ended.
@@ -64,7 +65,8 @@ where
         batch: None,
         alone: None,
         room: 0,
-        flush: None,
+        last: None,
+        leaving: None,
     };
     poll_fn(|cx| sender.poll(cx, stream.as_mut(), &encode)).await
 }
@@ -78,7 +80,10 @@ struct Sender<'a> {
     alone: Option<Batch>,
     /// Items that may be sent, those of `batch` included.
     room: u64,
-    flush: Option<Flush>,
+    /// The message that was sent last.
+    last: Option<u64>,
+    /// It is waited for.
+    leaving: Option<oneshot::Receiver<()>>,
 }
 
 struct Batch {
@@ -174,19 +179,24 @@ impl Sender<'_> {
             Room::None => return Poll::Pending,
             Room::Closed => return Poll::Ready(Err(Ended::Closed)),
         };
-        if self.flush.is_none() && self.engine.pipe.unwritten() < BACKLOG {
-            return Poll::Ready(Ok(()));
+        // A pipe that moves slowly carries other messages too: they do not stand behind all that a stream has. Nor does it wait
+        // for them: their readers may let them lie.
+        if self.leaving.is_none()
+            && self.engine.pipe.unwritten() >= BACKLOG
+            && let Some(last) = self.last.take()
+        {
+            let (told, leaving) = oneshot::channel();
+            self.engine.pipe.when_leaving(last, move || {
+                let _ = told.send(());
+            });
+            self.leaving = Some(leaving);
         }
-        // A pipe that moves slowly carries other messages too: they do not stand behind all that a stream has.
-        let flush = self.flush.get_or_insert_with(|| self.engine.pipe.flush());
-        match Pin::new(flush).poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(()) | Err(Error::GoingAway { .. })) => {
-                self.flush = None;
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Ended::Closed)),
+        if let Some(leaving) = &mut self.leaving {
+            // Where the pipe has ended, sending says so.
+            let _ = ready!(Pin::new(leaving).poll(cx));
+            self.leaving = None;
         }
+        Poll::Ready(Ok(()))
     }
 
     /// Puts an item into the message. Returns whether that leaves now.
@@ -235,10 +245,14 @@ impl Sender<'_> {
         let message = to_message(encoded, REPLY_HEADER, &self.engine.pipe.peer_limits());
         let size = size_of(&message);
         match self.engine.pipe.send(message) {
-            Ok(_) => {
+            Ok(sent) => {
+                self.last = Some(sent);
                 metrics::items_sent(items.into());
                 if let Some(credits) = &self.streams.credits {
                     credits.sent(items.into(), size);
+                }
+                if let Some(carried) = &self.streams.carried {
+                    carried.sent(items, size);
                 }
                 Ok(())
             }

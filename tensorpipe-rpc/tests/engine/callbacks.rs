@@ -11,7 +11,8 @@ use tensorpipe_rpc::{
     tensor_service,
 };
 
-use crate::lab::{AtIt, Bench, LabClient, LabService, raw_call, shm, tcp, until};
+use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, until};
+use crate::raw::raw_call;
 
 /// Served at both ends.
 #[tensor_service]
@@ -85,7 +86,10 @@ impl Ball for Player {
     }
 
     async fn sum(&self, numbers: Streaming<u64>) -> u64 {
-        numbers.fold(0, async |sum, number| sum + number).await
+        numbers
+            .values()
+            .fold(0, async |sum, number| sum + number)
+            .await
     }
 }
 

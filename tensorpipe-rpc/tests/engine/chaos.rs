@@ -5,7 +5,8 @@ use std::time::Duration;
 use tensorpipe::{DType, Incoming, Message, Pipe, ResetCode, Tensor};
 use tensorpipe_rpc::{Connection, ServerLimits};
 
-use super::lab::{LabClient, MIB, both, raw_call, tcp, until};
+use super::lab::{LabClient, MIB, both, tcp, until};
+use super::raw::raw_call;
 use super::stress::Numbers;
 
 fn noise(numbers: &mut Numbers, len: u64) -> Vec<u8> {

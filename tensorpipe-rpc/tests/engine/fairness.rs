@@ -51,7 +51,7 @@ impl Desk for Done {
 
     async fn pour(&self, mut tensors: Streaming<Tensor>) -> u64 {
         let mut taken = 0;
-        while tensors.next().await.is_some() {
+        while let Some(Ok(_)) = tensors.next().await {
             self.ticks.fetch_add(1, Ordering::SeqCst);
             taken += 1;
         }

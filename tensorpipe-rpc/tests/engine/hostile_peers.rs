@@ -2,44 +2,18 @@
 
 use std::time::Duration;
 
-use tensorpipe::{DType, Limits, Message, Payload, Pipe, Tensor};
-use tensorpipe_rpc::{CallError, Connection, ServerLimits};
+use tensorpipe::{DType, Limits, Payload, Pipe, Tensor};
+use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{LabClient, both, raw_call, tcp, until};
+use super::lab::{LabClient, both, tcp, until};
+use super::raw::{self, BIND, FAILURE, VALUE, call_id, message, raw_call, take_bind};
 
-const VALUE: u8 = 2;
-const FAILURE: u8 = 4;
-const BIND: u8 = 5;
 const TARPC: u8 = 6;
 
-/// A message of this kind with the header of a reply.
-fn message(kind: u8, code: u8, call: u64, body: &[u8]) -> Message {
-    let mut metadata = vec![kind, 12, 0, code];
-    metadata.extend_from_slice(&call.to_le_bytes());
-    metadata.extend_from_slice(body);
-    Message::new(metadata)
-}
-
-/// A server of calls, written by hand: it has taken the client's bind.
 async fn by_hand() -> (LabClient, Pipe) {
-    let context = tcp().build().unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (near, far) = tokio::join!(context.connect(url), listener.accept());
-    let (connection, pipe) = (Connection::over(near.unwrap()), far.unwrap());
-    let serve = async {
-        let bind = pipe.read().await.unwrap();
-        assert_eq!(bind.metadata[0], BIND);
-        let call = bind.metadata[4..12].try_into().unwrap();
-        let service = message(VALUE, 0, u64::from_le_bytes(call), &[0]);
-        pipe.send(service).unwrap();
-    };
-    let (client, ()) = tokio::join!(LabClient::on(&connection), serve);
+    let (connection, pipe) = raw::by_hand().await;
+    let (client, ()) = tokio::join!(LabClient::on(&connection), take_bind(&pipe));
     (client.unwrap(), pipe)
-}
-
-fn call_id(metadata: &[u8]) -> u64 {
-    u64::from_le_bytes(metadata[4..12].try_into().unwrap())
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{Context, ContextBuilder, DType, Message, Tensor};
-use tensorpipe_rpc::{CallContext, Server, ServerLimits, Service, tensor_service};
+use tensorpipe::{Context, ContextBuilder, DType, Tensor};
+use tensorpipe_rpc::{CallContext, Connection, Server, ServerLimits, tensor_service};
 
 #[tensor_service]
 pub(crate) trait Lab {
@@ -181,20 +181,20 @@ pub(crate) fn shm() -> ContextBuilder {
 /// Runs a test over what goes through the kernel, through rings in shared memory, and inside the process.
 pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
     for context in [tcp, shm, Context::builder] {
-        let both = both(
-            context().name("near"),
-            context().name("far"),
-            limits.clone(),
-        );
-        let told = async { test(both.await).await };
-        tokio::time::timeout(Duration::from_secs(60), told)
-            .await
-            .expect("within a minute, on the slowest machine");
+        let (near, far) = (context().name("near"), context().name("far"));
+        let both = both(near, far, limits.clone());
+        in_time(async { test(both.await).await }).await;
     }
 }
 
 pub(crate) async fn over_each(test: impl AsyncFn(Both)) {
     over_each_with(ServerLimits::default(), test).await;
+}
+
+/// Within a minute, on the slowest machine.
+pub(crate) async fn in_time(story: impl Future<Output = ()>) {
+    let told = tokio::time::timeout(Duration::from_secs(60), story).await;
+    told.expect("within a minute");
 }
 
 pub(crate) async fn until(what: impl Fn() -> bool) {
@@ -220,26 +220,22 @@ impl Both {
     /// Nothing is under way, nothing is held, and the connection goes on.
     pub(crate) async fn is_clean(&self) {
         until(|| self.at_it() == 0).await;
-        until(|| self.server.calls_under_way() == 0).await;
-        until(|| self.client.connection().calls_under_way() == 0).await;
-        let held = |context: &Context| context.pool().stats().outstanding_bytes;
-        until(|| held(&self.near) == 0 && held(&self.far) == 0).await;
+        is_at_rest(&self.server, self.client.connection()).await;
+        holds_nothing([&self.near, &self.far]).await;
         assert_eq!(self.client.echo("still here").await.unwrap(), "still here");
     }
 }
 
-/// A call of a method of the lab, written by hand: of a client that does not follow the rules.
-pub(crate) fn raw_call(method: &str, call: u64, arguments: &[u8]) -> Message {
-    let schema = Service::schema(&LabService::new(Bench::default()));
-    let method = schema.methods.iter().find(|m| m.name == method);
-    let id = method.map_or(0, |method| method.id);
-    let mut metadata = vec![1, 28, 0, 0];
-    metadata.extend_from_slice(&call.to_le_bytes());
-    metadata.extend_from_slice(&0u32.to_le_bytes());
-    metadata.extend_from_slice(&id.to_le_bytes());
-    metadata.extend_from_slice(&0u64.to_le_bytes());
-    metadata.extend_from_slice(arguments);
-    Message::new(metadata)
+/// No call is under way, at either end.
+pub(crate) async fn is_at_rest(server: &Server, connection: &Connection) {
+    until(|| server.calls_under_way() == 0).await;
+    until(|| connection.calls_under_way() == 0).await;
+}
+
+/// No tensor is kept.
+pub(crate) async fn holds_nothing(contexts: [&Context; 2]) {
+    let held = |context: &&Context| context.pool().stats().outstanding_bytes;
+    until(|| contexts.iter().map(held).all(|held| held == 0)).await;
 }
 
 /// 1 MiB, as postcard writes it.

@@ -2,7 +2,8 @@
 
 use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{Both, LabClient, MIB, over_each_with, raw_call, tensor, until};
+use super::lab::{Both, LabClient, MIB, over_each_with, tensor, until};
+use super::raw::raw_call;
 
 fn limits(calls: usize, calls_per_connection: usize) -> ServerLimits {
     let mut limits = ServerLimits::default();
@@ -58,6 +59,44 @@ async fn of_all_connections() {
         drop(running);
         both.is_clean().await;
         assert_eq!(other.length(tensor(1 << 20, 1)).await.unwrap(), 1 << 20);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_connection_does_not_take_the_places_of_another() {
+    over_each_with(limits(12, 100), async |both| {
+        let connect = async || {
+            let url = both.server.url().to_string();
+            LabClient::connect_with(&both.near, url).await.unwrap()
+        };
+        // As long as it is alone all are its.
+        let running: Vec<_> = (0..12).map(|_| both.client.sleep(60_000)).collect();
+        until(|| both.at_it() == 12).await;
+        is_overloaded(&both, &both.client).await;
+        drop(running);
+        until(|| both.server.calls_under_way() == 0).await;
+        // Two others have asked for nothing: a sixth each is kept for them.
+        let (second, third) = (connect().await, connect().await);
+        until(|| both.server.pipes().len() == 3).await;
+        let greedy: Vec<_> = (0..8).map(|_| both.client.sleep(60_000)).collect();
+        until(|| both.at_it() == 8).await;
+        is_overloaded(&both, &both.client).await;
+        let late: Vec<_> = [&second, &second, &third, &third]
+            .map(|client| client.sleep(60_000))
+            .into();
+        until(|| both.at_it() == 12).await;
+        is_overloaded(&both, &second).await;
+        // What they have had is anybody's, beyond what they may still ask for.
+        drop(late);
+        until(|| both.server.calls_under_way() == 8).await;
+        is_overloaded(&both, &both.client).await;
+        drop((second, third));
+        until(|| both.server.pipes().len() == 1).await;
+        let more: Vec<_> = (0..4).map(|_| both.client.sleep(60_000)).collect();
+        until(|| both.at_it() == 12).await;
+        drop((greedy, more));
+        both.is_clean().await;
     })
     .await;
 }

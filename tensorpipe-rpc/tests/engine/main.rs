@@ -15,6 +15,7 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
+mod raw;
 mod remote;
 mod services;
 mod shutdown;

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use tensorpipe::{Pipe, Timeouts};
-use tensorpipe_rpc::{CallError, ServerLimits};
+use tensorpipe_rpc::{CallError, Server, ServerLimits};
 
 use super::lab::{
-    Both, LabClient, MIB, both, over_each, over_each_with, raw_call, tcp, tensor, until,
+    Bench, Both, LabClient, LabService, MIB, both, over_each, over_each_with, tcp, tensor, until,
 };
+use super::raw::raw_call;
 
 #[tokio::test]
 async fn running_calls_finish_and_new_ones_did_not_run() {
@@ -130,11 +131,11 @@ async fn an_abrupt_end_leaves_open_whether_a_call_ran() {
             .enable_all()
             .build()
             .unwrap();
-        let bench = super::lab::Bench::default();
+        let bench = Bench::default();
         let server = runtime.block_on(
-            tensorpipe_rpc::Server::builder()
+            Server::builder()
                 .context(&tcp().build().unwrap())
-                .service(super::lab::LabService::new(bench.clone()))
+                .service(LabService::new(bench.clone()))
                 .listen("tcp://127.0.0.1:0"),
         );
         let server = server.unwrap();
@@ -241,4 +242,28 @@ async fn a_shutdown_that_is_not_waited_for_goes_on() {
         client.connection().pipe().ended().await;
     })
     .await;
+}
+
+/// On one thread: nothing else runs between the one server's end and the other's beginning.
+#[tokio::test]
+async fn where_a_server_listened_another_can_listen_as_soon_as_it_has_stopped() {
+    let context = tcp().build().unwrap();
+    let listen = async |url: &str| {
+        let server = Server::builder().context(&context);
+        let server = server.service(LabService::new(Bench::default()));
+        server.listen(url).await.unwrap()
+    };
+    let mut server = listen("tcp://127.0.0.1:0").await;
+    let url = server.url().to_string();
+    for round in 0..6 {
+        if round >= 2 {
+            let client = LabClient::connect_with(&context, &url).await.unwrap();
+            assert_eq!(client.echo("there").await.unwrap(), "there");
+        }
+        match round % 2 {
+            0 => assert_eq!(server.shutdown().await, 0),
+            _ => drop(server),
+        }
+        server = listen(&url).await;
+    }
 }

@@ -9,8 +9,8 @@ use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
-    Backoff, CallContext, Remote, ReplicaState, Replicas, ReplicasBuilder, Server, ServerLimits,
-    Service, Stream, Streaming, tensor_service,
+    Backoff, CallContext, CallError, Remote, ReplicaState, Replicas, ReplicasBuilder, Server,
+    ServerLimits, Service, Stream, Streaming, tensor_service,
 };
 
 use super::proxy::Proxy;
@@ -131,7 +131,10 @@ impl Work for Worker {
 
     async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64 {
         self.ledger.begin(id);
-        numbers.fold(0, async |sum, number| sum + number).await
+        numbers
+            .values()
+            .fold(0, async |sum, number| sum + number)
+            .await
     }
 }
 
@@ -176,18 +179,10 @@ impl Site {
     }
 
     /// A server of anything in its place.
-    pub(crate) async fn serve(&self, service: impl Service + Clone) -> Server {
-        let listening = async {
-            loop {
-                let server = Server::builder().context(&self.context);
-                match server.service(service.clone()).listen(&self.url).await {
-                    Ok(server) => return server,
-                    // The one before is gone, and its port not yet free.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
-                }
-            }
-        };
-        soon(listening).await
+    pub(crate) async fn serve(&self, service: impl Service) -> Server {
+        let server = Server::builder().context(&self.context);
+        let listening = server.service(service).listen(&self.url);
+        soon(listening).await.unwrap()
     }
 }
 
@@ -228,17 +223,44 @@ pub(crate) fn states(replicas: &Replicas) -> Vec<ReplicaState> {
     status.iter().map(|replica| replica.state).collect()
 }
 
+fn count_live(replicas: &Replicas) -> usize {
+    let is_live = |state: &&ReplicaState| **state == ReplicaState::Live;
+    states(replicas).iter().filter(is_live).count()
+}
+
 /// A client of all, when all are there.
 pub(crate) async fn client_of(builder: ReplicasBuilder) -> (WorkClient, Replicas) {
     let replicas = builder.connect().await.unwrap();
     let client = WorkClient::on(&replicas).await.unwrap();
-    until(|| {
-        states(&replicas)
-            .iter()
-            .all(|state| *state == ReplicaState::Live)
-    })
-    .await;
+    until(|| count_live(&replicas) == replicas.status().len()).await;
     (client, replicas)
+}
+
+/// A client whose servers were all there, and of which none can be reached.
+pub(crate) async fn all_gone(count: u64, ledger: &Ledger) -> (Vec<Site>, WorkClient, Replicas) {
+    let sites = sites(count, ledger).await;
+    let (client, replicas) = client_of(replicas_of(&sites)).await;
+    sites.iter().for_each(|site| site.proxy.cut());
+    until(|| count_live(&replicas) == 0).await;
+    (sites, client, replicas)
+}
+
+/// It failed for want of servers, and may or may not have run.
+#[track_caller]
+pub(crate) fn assert_unavailable(error: &CallError, ran: bool) {
+    let CallError::Unavailable { may_have_run, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(*may_have_run, ran, "{error:?}");
+}
+
+/// Cuts the only one that is at work.
+pub(crate) async fn cut_the_busy(sites: &[Site]) -> usize {
+    let busy = |site: &Site| site.server.as_ref().unwrap().calls_under_way() > 0;
+    until(|| sites.iter().any(busy)).await;
+    let index = sites.iter().position(busy).unwrap();
+    sites[index].proxy.cut();
+    index
 }
 
 pub(crate) async fn until(what: impl Fn() -> bool) {

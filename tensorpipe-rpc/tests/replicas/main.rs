@@ -4,6 +4,7 @@
 mod chaos;
 mod connecting;
 mod ends;
+mod figures;
 mod lab;
 mod moving;
 mod proxy;

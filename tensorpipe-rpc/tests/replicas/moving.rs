@@ -6,17 +6,8 @@ use tensorpipe::Tensor;
 use tensorpipe_rpc::{Balance, CallError, ReplicaState, RetryBudget, ServerLimits};
 
 use super::lab::{
-    Ledger, Site, WorkClient, client_of, replicas_of, sites, soon, states, tcp, until,
+    Ledger, Site, WorkClient, client_of, cut_the_busy, replicas_of, sites, soon, states, tcp, until,
 };
-
-/// Cuts the only one that is at work.
-async fn cut_the_busy(sites: &[Site]) -> usize {
-    let busy = |site: &Site| site.server.as_ref().unwrap().calls_under_way() > 0;
-    until(|| sites.iter().any(busy)).await;
-    let index = sites.iter().position(busy).unwrap();
-    sites[index].proxy.cut();
-    index
-}
 
 #[tokio::test]
 async fn an_idempotent_call_goes_on_elsewhere_when_its_server_dies() {

@@ -1,9 +1,11 @@
 //! A call with a stream is made on one replica, and ends with it.
 
 use futures_util::stream;
-use tensorpipe_rpc::{CallError, ConnectError, ReplicaState};
+use tensorpipe_rpc::{ConnectError, ReplicaState};
 
-use super::lab::{Ledger, client_of, replicas_of, sites, soon, states, until};
+use super::lab::{
+    Ledger, all_gone, assert_unavailable, client_of, replicas_of, sites, soon, states, until,
+};
 
 #[tokio::test]
 async fn a_stream_ends_with_its_server_and_the_next_one_is_made_elsewhere() {
@@ -47,21 +49,9 @@ async fn streams_keep_away_from_a_server_that_shuts_down() {
 #[tokio::test]
 async fn a_stream_does_not_wait_for_a_server() {
     let ledger = Ledger::default();
-    let sites = sites(1, &ledger).await;
-    let (client, replicas) = client_of(replicas_of(&sites)).await;
-    sites[0].proxy.cut();
-    until(|| states(&replicas) != [ReplicaState::Live]).await;
+    let (_sites, client, _replicas) = all_gone(1, &ledger).await;
     let error = soon(client.names(1).next()).await.unwrap().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            CallError::Unavailable {
-                may_have_run: false,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert_unavailable(&error, false);
     let error = soon(client.sum(1, stream::iter([1]))).await.unwrap_err();
     assert!(!error.may_have_run(), "{error:?}");
 }

@@ -120,6 +120,12 @@ impl Pipe {
         self.core().peer_limits
     }
 
+    /// Messages that the peer may have under way to this side and that are not read yet:
+    /// [`Limits::window_messages`](crate::Limits::window_messages).
+    pub fn window_messages(&self) -> u64 {
+        lock(&self.core().shared).state.limits().window_messages
+    }
+
     /// The pool that received tensors come from.
     pub fn pool(&self) -> &Pool {
         &self.core().pool

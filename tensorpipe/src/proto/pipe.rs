@@ -168,6 +168,11 @@ impl<S: Clone, D> PipeState<S, D> {
         self.events.clear();
     }
 
+    /// What this side takes.
+    pub(crate) fn limits(&self) -> &WireLimits {
+        &self.ours
+    }
+
     /// What the peer takes.
     pub(crate) fn peer_limits(&self) -> &WireLimits {
         &self.peer

@@ -129,6 +129,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
 pub(crate) const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("caught", &[]),
+    ("builder", &["limits", "service"]),
     // Values and definitions: of calls only that a reply is encoded within one, and what references it gives away.
     (
         "codec",
@@ -157,11 +158,13 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
         &[
             "codec",
             "context",
+            "engine::Engine",
             "engine::Outcome",
             "error::CallError",
             "header",
             "lock",
             "schema::Method",
+            "schema::Streams",
         ],
     ),
     // In front of a handler, behind the engine: neither knows of the other.
@@ -173,6 +176,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
+            "limits",
             "caught",
             "codec",
             "context",
@@ -187,7 +191,14 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     ),
     (
         "server",
-        &["engine", "header", "limits", "remote::Grants", "service"],
+        &[
+            "builder",
+            "engine",
+            "header",
+            "limits",
+            "remote::Grants",
+            "service",
+        ],
     ),
     // What an engine keeps for references, and what a user has of them.
     (
@@ -220,16 +231,14 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "engine",
             "error",
             "header",
+            "observe::CallStats",
             "observe::metrics",
             "remote::decoding",
             "schema",
         ],
     ),
     ("limits", &[]),
-    (
-        "callbacks",
-        &["client", "context", "limits", "server", "service"],
-    ),
+    ("callbacks", &["builder", "client", "context", "server"]),
     (
         "client",
         &[

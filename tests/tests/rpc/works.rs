@@ -110,6 +110,7 @@ impl Works for Hall {
         let _counted = Counted::new(&self.under_way);
         let (mut bytes, mut i) = (0, 0);
         while let Some(tensor) = tensors.next().await {
+            let tensor = tensor.map_err(|error| error.to_string())?;
             if !is_numbered(&tensor, i) {
                 return Err(format!("number {i} is another one"));
             }

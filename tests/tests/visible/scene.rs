@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, DType, Pool, Tensor};
-use tensorpipe_rpc::{CallContext, Server, tensor_service};
+use tensorpipe_rpc::{CallContext, Server, Stream, Streaming, tensor_service};
 pub(crate) use tensorpipe_tests::{Child, runtime, say, soon};
 
 #[tensor_service]
@@ -24,6 +25,19 @@ pub(crate) trait Model {
     ) -> Vec<Tensor>;
     async fn sleep(&self, ms: u64) -> Result<u64, String>;
     async fn panic(&self) -> u64;
+    async fn refuse(&self, tensor: Tensor) -> Result<u64, String>;
+    /// So many tensors.
+    fn pour(
+        &self,
+        cx: CallContext,
+        tensors: u64,
+        len: u64,
+        pooled: bool,
+    ) -> impl Stream<Item = Tensor>;
+    /// The bytes of all.
+    async fn drink(&self, tensors: Streaming<Tensor>) -> u64;
+    /// The first two come back, and then the second's refusal.
+    fn sip(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Result<Tensor, String>>;
 }
 
 struct Plain;
@@ -64,6 +78,33 @@ impl Model for Plain {
 
     async fn panic(&self) -> u64 {
         panic!("as it was asked to");
+    }
+
+    async fn refuse(&self, tensor: Tensor) -> Result<u64, String> {
+        Err(format!("not {} bytes", tensor.byte_len()))
+    }
+
+    fn pour(
+        &self,
+        cx: CallContext,
+        tensors: u64,
+        len: u64,
+        pooled: bool,
+    ) -> impl Stream<Item = Tensor> {
+        stream::iter(0..tensors).map(move |_| match pooled {
+            true => of_pool(cx.pool(), len as usize),
+            false => of_heap(len as usize),
+        })
+    }
+
+    async fn drink(&self, tensors: Streaming<Tensor>) -> u64 {
+        let sum = async |sum, tensor: Tensor| sum + tensor.byte_len() as u64;
+        tensors.values().fold(0, sum).await
+    }
+
+    fn sip(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Result<Tensor, String>> {
+        let last = stream::iter([Err("no more".to_owned())]);
+        tensors.values().take(2).map(Ok).chain(last)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorpipe_rpc::{CallError, CallStats};
 
-use super::scene::{client, of_heap, runtime, soon};
+use super::scene::{client, of_heap, of_pool, runtime, soon};
 
 #[test]
 fn the_handlers_time_is_the_handlers_and_the_parts_make_the_whole() {
@@ -36,17 +36,10 @@ fn an_error_of_the_methods_own_has_figures_as_a_result_has() {
 }
 
 #[test]
-fn of_a_call_that_did_not_come_to_an_end_there_only_this_side_is_known() {
+fn of_a_call_that_was_not_answered_only_this_side_is_known() {
     runtime().block_on(async {
         let (client, _context, mut server) = client("basic").await;
         let asked = client.with_stats();
-        let (panicked, stats) = soon("a call", asked.panic().stats()).await;
-        assert!(matches!(panicked, Err(CallError::Panicked(_))));
-        assert!(stats.round_trip > Duration::ZERO && stats.request.bytes > 0);
-        assert_eq!(
-            (stats.server, stats.wire(), stats.bytes_copied()),
-            (None, None, None)
-        );
         let brief = asked.with_deadline(Duration::from_millis(20));
         let (late, stats) = soon("a call", brief.sleep(5000).stats()).await;
         assert!(matches!(late, Err(CallError::Deadline { .. })));
@@ -58,6 +51,38 @@ fn of_a_call_that_did_not_come_to_an_end_there_only_this_side_is_known() {
         assert!(matches!(cut, Err(CallError::Connection { .. })));
         assert!(stats.round_trip > Duration::ZERO);
         assert_eq!((stats.server, stats.bytes_copied()), (None, None));
+    });
+}
+
+#[test]
+fn a_call_that_failed_there_has_figures_until_it_did() {
+    runtime().block_on(async {
+        let (client, context, _server) = client("defaults").await;
+        let asked = client.with_stats();
+        let (panicked, stats) = soon("a call", asked.panic().stats()).await;
+        assert!(matches!(panicked, Err(CallError::Panicked(_))));
+        assert!(stats.round_trip > Duration::ZERO && stats.request.bytes > 0);
+        assert!(stats.server.is_some() && stats.wire().is_some());
+        assert_eq!(stats.bytes_copied(), Some(0));
+        let [attempt] = &stats.attempts[..] else {
+            panic!("{stats:?}");
+        };
+        assert!(
+            attempt
+                .error
+                .as_ref()
+                .unwrap()
+                .contains("as it was asked to")
+        );
+        assert_eq!(attempt.took, stats.round_trip);
+        // What it was given went its way all the same.
+        let ours = of_pool(context.pool(), 8 << 20);
+        let (refused, stats) = soon("a call", asked.refuse(&ours).stats()).await;
+        assert!(matches!(refused, Err(CallError::Service(_))));
+        assert_eq!(
+            (&*stats.request.channels[0], stats.bytes_copied()),
+            ("lease", Some(0))
+        );
     });
 }
 

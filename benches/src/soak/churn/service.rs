@@ -101,7 +101,7 @@ impl Everything for Hand {
     async fn sip(&self, mut parcels: Streaming<Parcel>, most: u64) -> Result<u64, String> {
         for taken in 0..most {
             match parcels.next().await {
-                Some(parcel) => parcel.check()?,
+                Some(parcel) => parcel.map_err(|error| error.to_string())?.check()?,
                 None => return Ok(taken),
             };
         }
@@ -109,7 +109,7 @@ impl Everything for Hand {
     }
 
     fn through(&self, parcels: Streaming<Parcel>) -> impl Stream<Item = Parcel> {
-        parcels
+        parcels.values()
     }
 
     async fn keep(&self, parcel: Parcel) -> Result<Remote<Parcel>, String> {

@@ -27,7 +27,9 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
         let hopeless = match context.connect_with(&*url, &ConnectPolicy::once()).await {
             Ok(pipe) => {
                 let begun = Instant::now();
-                let live = Live::new(Connection::over(pipe));
+                let connection = Connection::over(pipe);
+                connection.was_reached_at(&url);
+                let live = Live::new(connection);
                 shared.came(index, &live);
                 let (error, worked_until) = serve(&shared, index, &live).await;
                 shared.take_out(index, &live, error);

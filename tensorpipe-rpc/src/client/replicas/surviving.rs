@@ -3,6 +3,7 @@
 //! What did not run is made again whatever the method; what may have run only if the method is idempotent. An error never
 //! says of a call that it did not run if an earlier attempt may have.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Instant;
@@ -10,13 +11,13 @@ use std::time::Instant;
 use super::Joined;
 use super::table::{Pick, Place};
 use super::verdict::{Verdict, verdict};
-use crate::call::{Sent, Surviving, UnderWay};
+use crate::call::{Made, Sent, UnderWay};
 use crate::client::handle::{Deadline, Terms, micros};
 use crate::context::TraceContext;
 use crate::engine::{Kept, Outcome, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
-use crate::observe::Noted;
+use crate::observe::{Attempts, Noted};
 use crate::schema::Method;
 
 impl Joined {
@@ -26,7 +27,8 @@ impl Joined {
         method: &'static Method,
         (deadline, trace): Terms,
         kept: Kept,
-    ) -> Surviving {
+        asked: bool,
+    ) -> Made {
         let shared = &self.replicas.inner.shared;
         shared.budget.deposit();
         let call = SurvivingCall {
@@ -38,13 +40,15 @@ impl Joined {
             left: shared.options.tries,
             tried: Vec::new(),
             ran: None,
+            attempts: asked.then(Attempts::new),
         };
+        let attempts = call.attempts.clone();
         // Under way before anybody polls it.
         let first = match shared.pick(self.service, &[]) {
             Pick::Here(place) => Some(call.send(place)),
             _ => None,
         };
-        Box::pin(call.finish(first))
+        Made::Surviving(Box::pin(call.finish(first)), attempts)
     }
 
     /// A replica that is there, for a call that is made once.
@@ -72,6 +76,8 @@ struct SurvivingCall {
     tried: Vec<usize>,
     /// The error of an attempt that may have run.
     ran: Option<CallError>,
+    /// Where its caller wants to know of each.
+    attempts: Option<Arc<Attempts>>,
 }
 
 /// One attempt.
@@ -107,9 +113,13 @@ impl SurvivingCall {
         let id = engine.calls.next_id();
         let left = self.deadline.map(|(at, _)| at - Instant::now().min(at));
         let name = (self.joined.schema.service, self.method);
-        let (noted, trace) = Noted::of(false, name, (id, &engine.pipe), self.trace);
+        let asked = self.attempts.is_some();
+        let (noted, trace) = Noted::of(asked, name, (id, engine), self.trace);
+        if let (Some(attempts), Some(noted)) = (&self.attempts, &noted) {
+            attempts.add(noted.clone());
+        }
         let header = Header::call(id, place.service, self.method.id, micros(left), trace);
-        let header = header.to_vec();
+        let header = header.asking(asked).to_vec();
         let header_len = header.len();
         let slot = engine.call(Outgoing {
             id,

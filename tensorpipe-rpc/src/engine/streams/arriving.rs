@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
-use super::{CallStreams, Tally};
+use super::inbox::{Announced, HeldItems};
+use super::{CallStreams, Tally, size_of};
 use crate::codec::Arguments;
+use crate::context::CallContext;
 use crate::engine::calls::Outcome;
-use crate::engine::{Engine, to_body};
+use crate::engine::{Engine, in_frame, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
@@ -28,29 +30,65 @@ impl Engine {
         };
         let Some(inbox) = &streams.inbox else { return };
         let (id, descriptor) = (incoming.id(), incoming.descriptor());
+        let is_here = incoming.is_whole();
         let size = Tally {
             items: count.into(),
             bytes: descriptor.metadata.len() as u64 + descriptor.byte_len(),
         };
-        match inbox.announced(id, size) {
-            Ok(true) => metrics::items_received(count.into()),
-            Ok(false) => return,
+        match inbox.announced(id, size, is_here) {
+            Ok(Announced::Unwanted) => {}
+            Ok(Announced::Wanted) => {
+                metrics::items_received(count.into());
+                self.read_items(&streams, HeldItems { header, incoming });
+            }
+            Ok(Announced::NoRoom(excess)) => {
+                metrics::items_received(count.into());
+                self.hold_items(&streams, HeldItems { header, incoming }, excess);
+            }
             Err(_) => {
                 drop(incoming);
                 let text = "it sent more items of a stream than it may";
-                return self.break_streams(&streams, text);
+                self.break_streams(&streams, text);
             }
         }
+    }
+
+    /// Keeps a message with its sender until there is room for it.
+    fn hold_items(&self, streams: &Arc<CallStreams>, message: HeldItems, excess: u64) {
+        let Some(inbox) = &streams.inbox else { return };
+        if !self.unread.hold() {
+            // Each costs some of what the pipe takes in all, which is there for other calls, too.
+            drop(message);
+            let text = "too many streams of this connection have items that their readers let lie";
+            return self.break_streams(streams, text);
+        }
+        if inbox.hold(message, excess) {
+            self.unread.wait(streams);
+            // Room may have come meanwhile.
+            self.read_held();
+        } else {
+            self.unread.let_go();
+        }
+    }
+
+    /// Reads a message of items.
+    pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: HeldItems) {
+        let HeldItems { header, incoming } = message;
+        let id = incoming.id();
         if incoming.is_whole() {
+            let came = match &streams.carried {
+                Some(_) => in_frame(&incoming),
+                None => MessageStats::default(),
+            };
             if let Some(message) = incoming.accept() {
-                self.items_complete(&streams, id, header, message);
+                self.items_complete(streams, id, header, message, came);
             }
             return;
         }
-        self.reading.begin(id, header, &streams);
+        self.reading.begin(id, header, streams);
         match incoming.accept() {
             Some(message) if self.reading.take(id).is_some() => {
-                self.items_complete(&streams, id, header, message);
+                self.items_complete(streams, id, header, message, MessageStats::default());
             }
             // The stream was dropped between its announcement and the read.
             None if !self.reading.has(id) => {
@@ -68,8 +106,14 @@ impl Engine {
         id: u64,
         header: Header,
         message: Result<Message, Error>,
+        came: MessageStats,
     ) {
         let Some(inbox) = &streams.inbox else { return };
+        if let (Some(carried), Kind::Items(_, items), Ok(message)) =
+            (&streams.carried, header.kind, &message)
+        {
+            carried.came(items, size_of(message), came);
+        }
         let body = match message.map(|message| to_body(message, &header)) {
             Ok(Some(body)) => body,
             Ok(None) => {
@@ -105,11 +149,15 @@ impl Engine {
         }
         // Not arguments that make no sense, nor an overload: after those it could be called again.
         let text = format!("its stream broke, and the method may have run in part: {why}");
-        self.reply_failure(streams.call, FailureCode::BadItem, text);
-        self.close_streams(streams);
-        if let Some(serving) = &self.serving {
-            serving.streams.cancel(streams.call);
+        let serving = self.serving.as_ref();
+        let context = serving.and_then(|serving| serving.streams.context(streams.call));
+        let figures = context.as_ref().and_then(CallContext::figures);
+        self.fail(streams.call, figures.as_ref(), FailureCode::BadItem, text);
+        // Whoever finds the streams closed finds the call given up.
+        if let Some(context) = context {
+            context.inner.cancel.set();
         }
+        self.close_streams(streams);
     }
 
     /// Ends a call that was made here. Whoever waits for it is told.

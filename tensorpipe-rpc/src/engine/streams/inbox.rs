@@ -1,17 +1,25 @@
 //! The receiving end of a stream: items in the order of their messages, whatever the order in which these are complete.
+//!
+//! What its sender may send beyond [`FIRST`], and what has come beyond that, is taken from the room of its connection
+//! ([`Unread`]): `taken` is never less than [`State::needed`].
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use tensorpipe::Incoming;
+
+use super::unread::Unread;
 use super::{FIRST, Tally};
 use crate::codec::Arguments;
+use crate::header::Header;
 use crate::lock::lock;
 
 /// See the module's documentation.
 pub(crate) struct Inbox {
     state: Mutex<State>,
     window: Tally,
+    unread: Arc<Unread>,
 }
 
 struct State {
@@ -23,6 +31,10 @@ struct State {
     /// What the sender was told, and what was consumed then.
     allowed: Tally,
     at: Tally,
+    /// Bytes of the connection's.
+    taken: u64,
+    /// The last message, for which there is no room.
+    held: Option<Held>,
     finished: bool,
     closed: bool,
     waker: Option<Waker>,
@@ -32,6 +44,32 @@ struct Entry {
     message: u64,
     size: Tally,
     body: Option<Arguments>,
+}
+
+/// A message of items that is not read yet, and by how much it exceeds what was allowed.
+struct Held {
+    message: HeldItems,
+    excess: u64,
+}
+
+/// See [`Held`].
+#[derive(Debug)]
+pub(crate) struct HeldItems {
+    pub(crate) header: Header,
+    pub(crate) incoming: Incoming,
+}
+
+impl State {
+    /// Bytes that have come and are not consumed, or may still come: without those that the stream has to itself.
+    fn needed(&self) -> u64 {
+        let may_come = match self.finished {
+            true => self.received.bytes,
+            false => self.received.bytes.max(self.allowed.bytes),
+        };
+        let excess = self.held.as_ref().map_or(0, |held| held.excess);
+        let ahead = may_come.saturating_sub(self.consumed.bytes);
+        ahead.saturating_sub(excess).saturating_sub(FIRST.bytes)
+    }
 }
 
 /// The items of one message, decoded one after another.
@@ -50,8 +88,32 @@ pub(crate) enum Received {
     Finished,
     /// None: it is not read any more.
     Closed,
+    /// None yet: this is the next message, which is to be read now.
+    Held(Box<HeldItems>),
     /// None yet.
     Nothing,
+}
+
+/// What becomes of a message that is not read yet.
+#[derive(Debug)]
+pub(crate) enum Unheld {
+    /// It is to be read.
+    Read(Box<HeldItems>),
+    /// There is no room for it.
+    NoRoom,
+    /// There is none.
+    None,
+}
+
+/// What becomes of a message of items.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// It is to be read.
+    Wanted,
+    /// Nobody reads it.
+    Unwanted,
+    /// It is wanted, and there is no room for it: it exceeds what was allowed by so much.
+    NoRoom(u64),
 }
 
 /// The peer sent more than it was allowed to, or a message without items.
@@ -59,7 +121,7 @@ pub(crate) enum Received {
 pub(crate) struct Excess;
 
 impl Inbox {
-    pub(super) fn new(window: Tally) -> Self {
+    pub(super) fn new(window: Tally, unread: Arc<Unread>) -> Self {
         Self {
             state: Mutex::new(State {
                 messages: VecDeque::new(),
@@ -68,19 +130,27 @@ impl Inbox {
                 consumed: Tally::default(),
                 allowed: FIRST,
                 at: Tally::default(),
+                taken: 0,
+                held: None,
                 finished: false,
                 closed: false,
                 waker: None,
             }),
             window,
+            unread,
         }
     }
 
-    /// A message of so many items and bytes is announced. Returns whether it is wanted.
-    pub(super) fn announced(&self, message: u64, size: Tally) -> Result<bool, Excess> {
+    /// A message of so many items and bytes is announced, of which all is here or not.
+    pub(super) fn announced(
+        &self,
+        message: u64,
+        size: Tally,
+        is_here: bool,
+    ) -> Result<Announced, Excess> {
         let mut state = lock(&self.state);
         if state.closed {
-            return Ok(false);
+            return Ok(Announced::Unwanted);
         }
         let items = state.received.items.checked_add(size.items).ok_or(Excess)?;
         let over = items > state.allowed.items || state.received.bytes >= state.allowed.bytes;
@@ -90,12 +160,55 @@ impl Inbox {
         state.received.items = items;
         state.received.bytes = state.received.bytes.saturating_add(size.bytes);
         state.incomplete += 1;
+        let is_awaited = state.messages.is_empty() && state.waker.is_some();
         state.messages.push_back(Entry {
             message,
             size,
             body: None,
         });
-        Ok(true)
+        let excess = state.needed().saturating_sub(state.taken);
+        if is_here || is_awaited {
+            self.unread.take_anyway(excess);
+        } else if excess > 0 && !self.unread.take_all(excess) {
+            return Ok(Announced::NoRoom(excess));
+        }
+        state.taken += excess;
+        Ok(Announced::Wanted)
+    }
+
+    /// The message for which there is no room is read later. Returns `false` if nobody reads it.
+    pub(super) fn hold(&self, message: HeldItems, excess: u64) -> bool {
+        let mut state = lock(&self.state);
+        if state.closed {
+            // Outside the lock it is let go of.
+            drop(state);
+            drop(message);
+            return false;
+        }
+        state.held = Some(Held { message, excess });
+        // Its reader may have begun to wait for it.
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+
+    /// The message that is to be read later, if there is room for it now.
+    pub(super) fn unhold(&self) -> Unheld {
+        let mut state = lock(&self.state);
+        let Some(held) = state.held.take() else {
+            return Unheld::None;
+        };
+        let excess = held.excess;
+        if !self.unread.take_all(excess) {
+            state.held = Some(held);
+            return Unheld::NoRoom;
+        }
+        state.taken += excess;
+        self.unread.let_go();
+        Unheld::Read(Box::new(held.message))
     }
 
     /// All of a message is here.
@@ -121,6 +234,7 @@ impl Inbox {
         let waker = {
             let mut state = lock(&self.state);
             state.finished = true;
+            self.keep_needed(&mut state);
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -148,7 +262,16 @@ impl Inbox {
                     size,
                 });
             }
-            Some(entry) => state.messages.push_front(entry),
+            Some(entry) => {
+                let is_last = state.messages.is_empty();
+                state.messages.push_front(entry);
+                if is_last && let Some(Held { message, excess }) = state.held.take() {
+                    self.unread.take_anyway(excess);
+                    self.unread.let_go();
+                    state.taken += excess;
+                    return Received::Held(Box::new(message));
+                }
+            }
             None if state.closed => return Received::Closed,
             None if state.finished => return Received::Finished,
             None => {}
@@ -165,6 +288,7 @@ impl Inbox {
         let mut state = lock(&self.state);
         state.consumed.items += batch.size.items;
         state.consumed.bytes = state.consumed.bytes.saturating_add(batch.size.bytes);
+        self.keep_needed(&mut state);
         if state.finished || state.closed {
             return None;
         }
@@ -179,28 +303,52 @@ impl Inbox {
             return None;
         }
         state.at = consumed;
-        state.allowed = Tally {
-            items: allowed.items.max(consumed.items + self.window.items),
-            bytes: allowed
-                .bytes
-                .max(consumed.bytes.saturating_add(self.window.bytes)),
-        };
+        state.allowed.items = allowed.items.max(consumed.items + self.window.items);
+        if state.held.is_none() {
+            // Beyond what the stream has to itself as much as there is.
+            let most = self.window.bytes.saturating_sub(FIRST.bytes);
+            let wanted = most.saturating_sub(state.taken);
+            state.taken += self.unread.take_some(wanted);
+            let ahead = FIRST.bytes + state.taken;
+            state.allowed.bytes = allowed.bytes.max(consumed.bytes.saturating_add(ahead));
+        }
         Some(state.allowed)
+    }
+
+    /// Gives back what is not needed any longer.
+    fn keep_needed(&self, state: &mut State) {
+        let needed = state.needed();
+        self.unread.give_back(state.taken.saturating_sub(needed));
+        state.taken = state.taken.min(needed);
     }
 
     /// Nobody reads any more. Returns the messages that are on their way.
     pub(super) fn close(&self) -> Vec<u64> {
-        let (messages, waker) = {
+        let (mut messages, held, waker) = {
             let mut state = lock(&self.state);
             state.closed = true;
             state.incomplete = 0;
-            (std::mem::take(&mut state.messages), state.waker.take())
+            self.unread.give_back(std::mem::take(&mut state.taken));
+            let messages = std::mem::take(&mut state.messages);
+            (messages, state.held.take(), state.waker.take())
         };
+        if let Some(held) = held {
+            // Not read at all, and the last one.
+            messages.pop_back();
+            self.unread.let_go();
+            drop(held);
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
         let incomplete = messages.iter().filter(|entry| entry.body.is_none());
         incomplete.map(|entry| entry.message).collect()
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -4,7 +4,13 @@ use super::*;
 use crate::engine::streams::WINDOW;
 
 fn message(inbox: &Inbox, id: u64, items: u64, bytes: u64) -> bool {
-    inbox.announced(id, Tally { items, bytes }).unwrap()
+    let announced = inbox.announced(id, Tally { items, bytes }, true);
+    announced.unwrap() == Announced::Wanted
+}
+
+/// One that has room for itself.
+fn alone() -> Inbox {
+    Inbox::new(WINDOW, Unread::new(u64::MAX, 0))
 }
 
 fn body() -> Arguments {
@@ -20,7 +26,7 @@ fn take(inbox: &Inbox) -> Option<Batch> {
 
 #[test]
 fn items_come_in_the_order_of_their_messages() {
-    let inbox = Inbox::new(WINDOW);
+    let inbox = alone();
     (0..3).for_each(|id| assert!(message(&inbox, id, 1, 10)));
     inbox.complete(2, body());
     inbox.complete(1, body());
@@ -35,33 +41,48 @@ fn items_come_in_the_order_of_their_messages() {
 
 #[test]
 fn whoever_sends_more_than_it_may_is_found_out() {
-    let inbox = Inbox::new(WINDOW);
-    assert!(inbox.announced(0, Tally::default()).is_err(), "no items");
+    let inbox = alone();
+    assert!(
+        inbox.announced(0, Tally::default(), true).is_err(),
+        "no items"
+    );
     assert!(message(&inbox, 0, FIRST.items, 1));
-    assert!(inbox.announced(1, Tally { items: 1, bytes: 1 }).is_err());
+    assert!(
+        inbox
+            .announced(1, Tally { items: 1, bytes: 1 }, true)
+            .is_err()
+    );
 
-    let inbox = Inbox::new(WINDOW);
+    let inbox = alone();
     assert!(message(&inbox, 0, 1, FIRST.bytes - 1));
     assert!(message(&inbox, 1, 1, u64::MAX), "one of any size");
-    assert!(inbox.announced(2, Tally { items: 1, bytes: 0 }).is_err());
+    assert!(
+        inbox
+            .announced(2, Tally { items: 1, bytes: 0 }, true)
+            .is_err()
+    );
 
-    let inbox = Inbox::new(WINDOW);
+    let inbox = alone();
     inbox.finish();
-    assert!(inbox.announced(0, Tally { items: 1, bytes: 1 }).is_err());
+    assert!(
+        inbox
+            .announced(0, Tally { items: 1, bytes: 1 }, true)
+            .is_err()
+    );
     let huge = Tally {
         items: u64::MAX,
         bytes: 0,
     };
-    assert!(inbox.announced(0, huge).is_err());
+    assert!(inbox.announced(0, huge, true).is_err());
 }
 
 #[test]
 fn a_closed_stream_wants_nothing_and_names_what_is_on_its_way() {
-    let inbox = Inbox::new(WINDOW);
+    let inbox = alone();
     (0..3).for_each(|id| assert!(message(&inbox, id, 1, 10)));
     inbox.complete(1, body());
     assert_eq!(inbox.close(), [0, 2]);
-    assert!(!inbox.announced(3, Tally { items: 1, bytes: 1 }).unwrap());
+    assert!(!message(&inbox, 3, 1, 1));
     inbox.complete(0, body());
     assert!(matches!(inbox.take(None), Received::Closed));
 }
@@ -71,7 +92,7 @@ fn a_closed_stream_wants_nothing_and_names_what_is_on_its_way() {
 #[test]
 fn the_sender_is_told_in_time_and_not_for_each_item() {
     for size in [0, 1, 100, 5000, 300 << 10, 9 << 20] {
-        let inbox = Inbox::new(WINDOW);
+        let inbox = alone();
         let (mut allowed, mut sent, mut told) = (FIRST, Tally::default(), 0);
         for id in 0..5000 {
             if sent.items >= allowed.items || sent.bytes >= allowed.bytes {
@@ -94,4 +115,70 @@ fn the_sender_is_told_in_time_and_not_for_each_item() {
         let windows = 5000 * (1 + size / 1024) / 256 + 64;
         assert!(told <= windows, "told {told} times of {size} bytes");
     }
+}
+
+/// Two streams of a connection in which the one has all that there is beyond what each has to itself.
+#[test]
+fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
+    let most = 2 * WINDOW.bytes;
+    let unread = Unread::new(most, 0);
+    let streams = [(); 3].map(|()| Inbox::new(WINDOW, unread.clone()));
+    let step = |inbox: &Inbox, id| {
+        assert!(message(inbox, id, 1, FIRST.bytes));
+        inbox.complete(id, body());
+        let batch = take(inbox).unwrap();
+        inbox.consumed(&batch);
+        lock(&inbox.state).allowed.bytes
+    };
+    let allowed = streams.each_ref().map(|inbox| step(inbox, 0));
+    let full = FIRST.bytes + WINDOW.bytes;
+    // The third has what the others have left of two windows.
+    assert_eq!(allowed, [full, full, 2 * FIRST.bytes + 2 * FIRST.bytes]);
+    assert_eq!(unread.taken(), most);
+    // It goes on, and never has more.
+    for id in 1..50 {
+        let allowed = step(&streams[2], id);
+        assert!(allowed - (id + 1) * FIRST.bytes <= 3 * FIRST.bytes);
+        assert!(unread.taken() <= most);
+    }
+    let [first, ..] = &streams;
+    first.close();
+    // There is room again, which it hears of in time.
+    let last = (50..53).map(|id| step(&streams[2], id)).max().unwrap();
+    assert!(last > 50 * FIRST.bytes + WINDOW.bytes, "{last}");
+    drop(streams);
+    assert_eq!(unread.taken(), 0);
+}
+
+#[test]
+fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
+    let unread = Unread::new(1 << 20, 8);
+    let inbox = || Inbox::new(WINDOW, unread.clone());
+    let large = Tally {
+        items: 1,
+        bytes: 9 << 20,
+    };
+    // One gets through alone, however large.
+    let first = inbox();
+    assert_eq!(first.announced(0, large, false).unwrap(), Announced::Wanted);
+    let excess = large.bytes - FIRST.bytes;
+    assert_eq!(unread.taken(), excess);
+    let second = inbox();
+    let announced = second.announced(0, large, false).unwrap();
+    assert_eq!(announced, Announced::NoRoom(excess));
+    let awaited = inbox();
+    assert!(matches!(
+        awaited.take(Some(Waker::noop())),
+        Received::Nothing
+    ));
+    assert_eq!(
+        awaited.announced(0, large, false).unwrap(),
+        Announced::Wanted
+    );
+    let here = inbox();
+    assert_eq!(here.announced(0, large, true).unwrap(), Announced::Wanted);
+    assert_eq!(unread.taken(), 3 * excess);
+    // All of it comes back.
+    drop((first, second, awaited, here));
+    assert_eq!(unread.taken(), 0);
 }

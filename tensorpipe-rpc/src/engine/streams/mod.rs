@@ -2,18 +2,23 @@
 //!
 //! A call has at most one stream each way. Items are messages of their own that name the call; the receiving end says how
 //! many items and bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a
-//! stalled reader keeps is bounded, and nothing of a stream stands before other calls.
+//! stalled reader keeps is bounded, and nothing of a stream stands before other calls. What all stalled readers of a connection
+//! keep is bounded too ([`Unread`]).
 
 mod arriving;
 mod credits;
 mod inbox;
 mod table;
+mod unread;
 
 pub(crate) use credits::{Credits, Room};
 pub(crate) use inbox::{Batch, Inbox, Received};
 pub(crate) use table::{Open, StreamTable};
+pub(crate) use unread::Unread;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 use rustc_hash::FxHashMap;
 use tensorpipe::{Message, ResetCode};
@@ -21,6 +26,7 @@ use tensorpipe::{Message, ResetCode};
 use super::Outcome;
 use crate::header::Header;
 use crate::lock::lock;
+use crate::observe::Carried;
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -51,33 +57,71 @@ pub(crate) struct CallStreams {
     pub(crate) inbox: Option<Inbox>,
     /// Items that go.
     pub(crate) credits: Option<Credits>,
+    /// Where the caller wants to know what went over them.
+    pub(crate) carried: Option<Carried>,
+    /// It stands among those that wait for room.
+    waits: AtomicBool,
     /// What ended the call while the bytes of items were on their way.
     held: Mutex<Option<Outcome>>,
 }
 
 impl CallStreams {
     /// The caller's end: it sends arguments and receives replies.
-    pub(crate) fn of_caller(call: u64, streams: Streams) -> Arc<Self> {
-        Self::new(call, true, streams.reply, streams.argument)
+    pub(crate) fn of_caller(
+        call: u64,
+        streams: Streams,
+        asked: bool,
+        unread: &Arc<Unread>,
+    ) -> Arc<Self> {
+        let ways = (streams.reply, streams.argument);
+        Self::new((call, true), ways, asked, unread)
     }
 
     /// The end of whoever handles the call.
-    pub(crate) fn of_handler(call: u64, streams: Streams) -> Arc<Self> {
-        Self::new(call, false, streams.argument, streams.reply)
+    pub(crate) fn of_handler(
+        call: u64,
+        streams: Streams,
+        asked: bool,
+        unread: &Arc<Unread>,
+    ) -> Arc<Self> {
+        let ways = (streams.argument, streams.reply);
+        Self::new((call, false), ways, asked, unread)
     }
 
-    fn new(call: u64, made_here: bool, receives: bool, sends: bool) -> Arc<Self> {
+    fn new(
+        (call, made_here): (u64, bool),
+        (receives, sends): (bool, bool),
+        asked: bool,
+        unread: &Arc<Unread>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             call,
             made_here,
-            inbox: receives.then(|| Inbox::new(WINDOW)),
+            inbox: receives.then(|| Inbox::new(WINDOW, unread.clone())),
             credits: sends.then(Credits::new),
+            carried: asked.then(Carried::default),
+            waits: AtomicBool::new(false),
             held: Mutex::default(),
         })
     }
 }
 
 impl CallStreams {
+    /// Which there are, by the call's method.
+    pub(crate) fn ways(&self) -> Streams {
+        let (receives, sends) = (self.inbox.is_some(), self.credits.is_some());
+        match self.made_here {
+            true => Streams {
+                argument: sends,
+                reply: receives,
+            },
+            false => Streams {
+                argument: receives,
+                reply: sends,
+            },
+        }
+    }
+
     /// Keeps how the call ended until all items are here. Gives it back if they are.
     pub(crate) fn hold(&self, outcome: Outcome) -> Option<Outcome> {
         let waits = matches!(outcome, Outcome::Value(_) | Outcome::ServiceError(_))
@@ -93,6 +137,13 @@ impl CallStreams {
     pub(super) fn no_more_sent(&self) {
         if let Some(credits) = &self.credits {
             credits.close();
+        }
+    }
+
+    /// The connection is gone.
+    fn no_more_read(&self) {
+        if let Some(inbox) = &self.inbox {
+            inbox.close();
         }
     }
 
@@ -135,6 +186,35 @@ pub(crate) fn size_of(message: &Message) -> u64 {
 }
 
 impl super::Engine {
+    /// The next items of a call, as [`Inbox::take`]. One that waits for room is read now.
+    pub(crate) fn take_items(&self, streams: &Arc<CallStreams>, waker: Option<&Waker>) -> Received {
+        let Some(inbox) = &streams.inbox else {
+            return Received::Finished;
+        };
+        loop {
+            match inbox.take(waker) {
+                Received::Held(message) => self.read_items(streams, *message),
+                received => return received,
+            }
+        }
+    }
+
+    /// The application has had all of a batch: its sender, and others that wait for room, hear of it.
+    pub(crate) fn consumed(&self, streams: &CallStreams, batch: &Batch) {
+        let Some(inbox) = &streams.inbox else { return };
+        if let Some(allowed) = inbox.consumed(batch) {
+            self.send_credit(streams, allowed);
+        }
+        self.read_held();
+    }
+
+    /// Reads messages that wait for room, as far as there is some.
+    fn read_held(&self) {
+        while let Some((streams, message)) = self.unread.next() {
+            self.read_items(&streams, *message);
+        }
+    }
+
     /// Nobody reads the call's items any more. What is on its way is not taken.
     pub(crate) fn close_streams(&self, streams: &CallStreams) {
         streams.no_more_sent();
@@ -150,5 +230,6 @@ impl super::Engine {
                     .stop(message, ResetCode::Cancelled, "the stream was dropped");
             }
         }
+        self.read_held();
     }
 }

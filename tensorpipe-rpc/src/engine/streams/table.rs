@@ -33,12 +33,9 @@ impl StreamTable {
         lock(&self.calls).get(&call)?.inner.streams.clone()
     }
 
-    /// Drops the call's handler at its next await. It is not answered.
-    pub(super) fn cancel(&self, call: u64) {
-        let context = lock(&self.calls).get(&call).cloned();
-        if let Some(context) = context {
-            context.inner.cancel.set();
-        }
+    /// The call of that number, if it has streams.
+    pub(super) fn context(&self, call: u64) -> Option<CallContext> {
+        lock(&self.calls).get(&call).cloned()
     }
 }
 
@@ -62,7 +59,10 @@ impl Drop for Open {
             .and_then(|context| context.inner.caller.engine())
         {
             Some(engine) => engine.close_streams(streams),
-            None => streams.no_more_sent(),
+            None => {
+                streams.no_more_sent();
+                streams.no_more_read();
+            }
         }
     }
 }

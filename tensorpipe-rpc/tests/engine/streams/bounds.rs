@@ -10,7 +10,7 @@ use super::flow::{Banks, numbered, over_each};
 use crate::lab::until;
 
 /// Waits until the number has stayed as it is for a while: more than it takes to send what may be sent.
-async fn settled(number: impl Fn() -> usize) -> usize {
+pub(super) async fn settled(number: impl Fn() -> usize) -> usize {
     loop {
         let before = number();
         tokio::time::sleep(Duration::from_millis(150)).await;
@@ -84,7 +84,7 @@ async fn a_handler_that_stalls_stops_the_callers_stream_and_no_other_call() {
     .await;
 }
 
-async fn calls_go_on(banks: &Banks) {
+pub(super) async fn calls_go_on(banks: &Banks) {
     for _ in 0..20 {
         assert_eq!(banks.lab.echo("meanwhile").await.unwrap(), "meanwhile");
     }

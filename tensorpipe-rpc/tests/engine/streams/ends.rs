@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt, stream};
 use tensorpipe::DType;
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{CallError, ServerLimits};
+use tensorpipe_rpc::{CallError, Connection, ServerLimits};
 
-use super::flow::{Banks, over_each};
+use super::flow::{Banks, FlowClient, over_each};
 use crate::lab::{AtIt, tcp, until};
 
 /// Numbers without end, and whether somebody still has them.
@@ -228,4 +228,43 @@ async fn a_stream_counts_as_a_call_until_it_ends() {
     drop((first, second));
     until(|| banks.server.calls_under_way() == 0).await;
     banks.is_clean().await;
+}
+
+/// What a handler's own task learns of a stream whose call is over.
+#[tokio::test]
+async fn a_task_that_reads_a_stream_learns_that_its_call_is_over() {
+    over_each(async |banks| {
+        let read = async || {
+            until(|| !banks.river.elsewhere.lock().unwrap().is_empty()).await;
+            banks.river.elsewhere.lock().unwrap().remove(0)
+        };
+        let broken_off = |end: Option<String>| end.is_some_and(|end| end.contains("is over"));
+        let endless = || stream::iter(0..10).chain(stream::pending());
+        // The caller gives it up, its time is up, or the handler has returned.
+        let call = banks.client.reads_elsewhere(endless(), false);
+        until(|| banks.at_it() == 1).await;
+        drop(call);
+        assert!(broken_off(read().await.1));
+        let brief = banks.client.with_deadline(Duration::from_millis(500));
+        let error = brief.reads_elsewhere(endless(), false).await.unwrap_err();
+        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        assert!(broken_off(read().await.1));
+        banks.client.reads_elsewhere(endless(), true).await.unwrap();
+        assert!(broken_off(read().await.1));
+        // A stream at its end is none of these.
+        let call = banks.client.reads_elsewhere(stream::iter(0..10), false);
+        assert_eq!(read().await, (10, None));
+        drop(call);
+        banks.is_clean().await;
+        // The connection breaks.
+        let other = banks.near.connect(banks.server.url().to_string()).await;
+        let other = Connection::over(other.unwrap());
+        let client = FlowClient::on(&other).await.unwrap();
+        let call = client.reads_elsewhere(endless(), false);
+        until(|| banks.at_it() == 1).await;
+        other.close().await.unwrap();
+        call.await.unwrap_err();
+        assert!(broken_off(read().await.1));
+    })
+    .await;
 }

@@ -1,14 +1,16 @@
 //! A service of streams, and both ends of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{Connection, Server, ServerLimits, Streaming, tensor_service};
 
-use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, tensor, until};
+use crate::lab::{
+    AtIt, Bench, LabClient, LabService, holds_nothing, in_time, is_at_rest, shm, tcp, tensor, until,
+};
 
 #[tensor_service]
 pub(crate) trait Flow {
@@ -28,10 +30,15 @@ pub(crate) trait Flow {
     async fn first(&self, tensors: Streaming<Tensor>, many: u64) -> u64;
     /// Drops its stream, and goes on for a while.
     async fn drops_it(&self, numbers: Streaming<u64>, ms: u64) -> ();
+    /// Has its stream read by a task of its own, and returns at once or never.
+    async fn reads_elsewhere(&self, numbers: Streaming<u64>, returns: bool) -> ();
     /// Never looks at its stream.
     async fn ignores_it(&self, tensors: Streaming<Tensor>) -> ();
     fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor>;
 }
+
+/// So many items, and why not more.
+pub(crate) type Read = (u64, Option<String>);
 
 #[derive(Clone, Default)]
 pub(crate) struct River {
@@ -39,6 +46,8 @@ pub(crate) struct River {
     pub(crate) at_it: Arc<AtomicUsize>,
     /// Items that streams without end have made.
     pub(crate) made: Arc<AtomicUsize>,
+    /// What each task of a handler's has read.
+    pub(crate) elsewhere: Arc<Mutex<Vec<Read>>>,
 }
 
 impl River {
@@ -110,14 +119,14 @@ impl Flow for River {
         let _at_it = AtIt::new(&self.at_it);
         let mut sum = 0;
         while let Some(number) = numbers.next().await {
-            sum += number;
+            sum += number.unwrap();
         }
         sum
     }
 
     async fn first(&self, tensors: Streaming<Tensor>, many: u64) -> u64 {
         let _at_it = AtIt::new(&self.at_it);
-        let bytes = tensors.take(many as usize);
+        let bytes = tensors.values().take(many as usize);
         bytes
             .fold(0, async |sum, tensor| sum + tensor.byte_len() as u64)
             .await
@@ -129,6 +138,26 @@ impl Flow for River {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
+    async fn reads_elsewhere(&self, mut numbers: Streaming<u64>, returns: bool) {
+        let (elsewhere, at_it) = (self.elsewhere.clone(), AtIt::new(&self.at_it));
+        tokio::spawn(async move {
+            let _at_it = at_it;
+            let mut came = 0;
+            let end = loop {
+                match numbers.next().await {
+                    Some(Ok(_)) => came += 1,
+                    Some(Err(error)) => break Some(error.to_string()),
+                    None => break None,
+                }
+            };
+            assert!(numbers.next().await.is_none(), "an error is the last");
+            elsewhere.lock().unwrap().push((came, end));
+        });
+        if !returns {
+            std::future::pending().await
+        }
+    }
+
     async fn ignores_it(&self, tensors: Streaming<Tensor>) {
         let _at_it = AtIt::new(&self.at_it);
         std::future::pending::<()>().await;
@@ -136,7 +165,7 @@ impl Flow for River {
     }
 
     fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor> {
-        self.guarded(tensors)
+        self.guarded(tensors.values())
     }
 }
 
@@ -183,10 +212,8 @@ impl Banks {
     /// Nothing is under way, nothing is held, and the connection goes on.
     pub(crate) async fn is_clean(&self) {
         until(|| self.at_it() == 0).await;
-        until(|| self.server.calls_under_way() == 0).await;
-        until(|| self.client.connection().calls_under_way() == 0).await;
-        let held = |context: &Context| context.pool().stats().outstanding_bytes;
-        until(|| held(&self.near) == 0 && held(&self.far) == 0).await;
+        is_at_rest(&self.server, self.client.connection()).await;
+        holds_nothing([&self.near, &self.far]).await;
         assert_eq!(self.lab.echo("still here").await.unwrap(), "still here");
         let counted: Vec<_> = self.client.count(3).map(Result::unwrap).collect().await;
         assert_eq!(counted, [0, 1, 2]);
@@ -198,9 +225,6 @@ pub(crate) async fn over_each(test: impl AsyncFn(Banks)) {
     for context in [tcp, shm, Context::builder] {
         let build = |name| context().name(name).build().unwrap();
         let banks = Banks::new(build("near"), build("far"), ServerLimits::default());
-        let told = async { test(banks.await).await };
-        tokio::time::timeout(Duration::from_secs(60), told)
-            .await
-            .expect("within a minute, on the slowest machine");
+        in_time(async { test(banks.await).await }).await;
     }
 }

@@ -5,3 +5,4 @@ mod ends;
 pub(crate) mod flow;
 mod items;
 mod strangers;
+mod unread;

@@ -2,39 +2,20 @@
 
 use futures_util::StreamExt;
 use tensorpipe::{Message, Pipe};
-use tensorpipe_rpc::{CallError, Connection, ServerLimits, Service};
+use tensorpipe_rpc::{CallError, ServerLimits};
 
 use super::flow::{Banks, FlowClient, FlowService, River};
 use crate::lab::{tcp, until};
+use crate::raw::{self, FAILURE, VALUE, call_id, message, raw_call_of, take_bind};
 
-const CALL: u8 = 1;
-const VALUE: u8 = 2;
-const FAILURE: u8 = 4;
-const BIND: u8 = 5;
 const ARGUMENT_ITEMS: u8 = 9;
 const REPLY_ITEMS: u8 = 10;
 const END: u8 = 11;
 const CREDIT: u8 = 12;
 const STOP: u8 = 13;
 
-/// A message of this kind; `code` is its third byte.
-fn message(kind: u8, code: u8, call: u64, body: &[u8]) -> Message {
-    let mut metadata = vec![kind, 12, 0, code];
-    metadata.extend_from_slice(&call.to_le_bytes());
-    metadata.extend_from_slice(body);
-    Message::new(metadata)
-}
-
 fn call(method: &str, call: u64, arguments: &[u8]) -> Message {
-    let schema = Service::schema(&FlowService::new(River::default()));
-    let method = schema.methods.iter().find(|m| m.name == method).unwrap();
-    let mut metadata = vec![CALL, 28, 0, 0];
-    metadata.extend_from_slice(&call.to_le_bytes());
-    metadata.extend_from_slice(&0u32.to_le_bytes());
-    metadata.extend_from_slice(&method.id.to_le_bytes());
-    metadata.extend_from_slice(&0u64.to_le_bytes());
-    metadata.extend_from_slice(arguments);
-    Message::new(metadata)
+    raw_call_of(&FlowService::new(River::default()), method, call, arguments)
 }
 
 /// A server, and a pipe to it on which somebody writes what they like.
@@ -114,7 +95,7 @@ async fn a_call_whose_stream_breaks_is_not_one_that_did_not_run() {
     // What that answer is to a client.
     let (client, pipe) = by_hand().await;
     let call = client.sum(futures_util::stream::iter([1]));
-    let number = id(&pipe.read().await.unwrap());
+    let number = call_id(&pipe.read().await.unwrap().metadata);
     pipe.send(message(FAILURE, answer[3], number, &answer[12..]))
         .unwrap();
     let error = call.await.unwrap_err();
@@ -158,24 +139,10 @@ async fn a_credit_without_end_lets_a_stream_run_no_further_than_the_pipe_does() 
     banks.is_clean().await;
 }
 
-/// A server of streams, written by hand: it has taken the client's bind.
 async fn by_hand() -> (FlowClient, Pipe) {
-    let context = tcp().build().unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (near, far) = tokio::join!(context.connect(url), listener.accept());
-    let (connection, pipe) = (Connection::over(near.unwrap()), far.unwrap());
-    let serve = async {
-        let bind = pipe.read().await.unwrap();
-        assert_eq!(bind.metadata[0], BIND);
-        pipe.send(message(VALUE, 0, id(&bind), &[0])).unwrap();
-    };
-    let (client, ()) = tokio::join!(FlowClient::on(&connection), serve);
+    let (connection, pipe) = raw::by_hand().await;
+    let (client, ()) = tokio::join!(FlowClient::on(&connection), take_bind(&pipe));
     (client.unwrap(), pipe)
-}
-
-fn id(message: &Message) -> u64 {
-    u64::from_le_bytes(message.metadata[4..12].try_into().unwrap())
 }
 
 #[tokio::test]
@@ -194,7 +161,7 @@ async fn a_server_that_breaks_the_rules_ends_that_stream_with_an_error() {
     let (client, pipe) = by_hand().await;
     for wrong in breaks {
         let items = client.count(9);
-        let call = id(&pipe.read().await.unwrap());
+        let call = call_id(&pipe.read().await.unwrap().metadata);
         for message in wrong(call) {
             pipe.send(message).unwrap();
         }
@@ -211,7 +178,7 @@ async fn a_server_that_breaks_the_rules_ends_that_stream_with_an_error() {
     }
     // The pipe goes on.
     let mut items = client.count(1);
-    let call = id(&pipe.read().await.unwrap());
+    let call = call_id(&pipe.read().await.unwrap().metadata);
     pipe.send(message(REPLY_ITEMS, 1, call, &[7])).unwrap();
     pipe.send(message(VALUE, 0, call, &[])).unwrap();
     assert_eq!(items.next().await.unwrap().unwrap(), 7);

@@ -1,0 +1,47 @@
+//! Why a server has no result, as its caller hears it.
+//!
+//! The words are a peer's: they are shortened, and do not move the cursor of a terminal.
+
+use std::sync::Arc;
+
+use super::Body;
+use super::calls::Outcome;
+use super::slot::CallSlot;
+use crate::error::CallError;
+use crate::header::FailureCode;
+
+/// How a call has ended that its server answers with this.
+pub(super) fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
+    let text: Arc<str> = printable(&body.metadata).into();
+    Outcome::Failed(match code {
+        FailureCode::Panicked => CallError::Panicked(text),
+        FailureCode::Overloaded => CallError::Overloaded(text),
+        FailureCode::Unimplemented => CallError::Unimplemented(text),
+        FailureCode::BadArguments => CallError::BadArguments(text),
+        FailureCode::Deadline => CallError::Deadline {
+            after: slot.bound(),
+        },
+        FailureCode::ShuttingDown => CallError::ShuttingDown,
+        FailureCode::BadReply => CallError::BadReply(text),
+        FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
+        FailureCode::Unresolved => CallError::Unresolved(text),
+        FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
+    })
+}
+
+/// To be shown to a person.
+fn printable(text: &[u8]) -> String {
+    let text = &text[..text.len().min(SHOWN)];
+    let mut out = String::with_capacity(text.len());
+    for c in String::from_utf8_lossy(text).chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// How much of a server's words is shown, in bytes.
+const SHOWN: usize = 16 << 10;

@@ -1,0 +1,148 @@
+//! How much may lie unread of all streams of one connection, in bytes.
+//!
+//! Each stream has [`FIRST`](super::FIRST) to itself; what its sender is allowed beyond, and by how much an item exceeds that, is
+//! taken from here, and comes back as items are consumed. Where nothing is left a stream is allowed no more than it has to itself,
+//! and an item that is not here yet stays with its sender, until there is room or its reader waits for it. Only what is here
+//! already, and what a reader waits for, is taken whether there is room or not.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::CallStreams;
+use super::inbox::{HeldItems, Inbox, Unheld};
+use crate::lock::lock;
+
+/// See the module's documentation.
+pub(crate) struct Unread {
+    most: u64,
+    taken: AtomicU64,
+    /// Messages that may be kept from being read: they use up what the pipe takes in all.
+    most_held: usize,
+    /// How many are.
+    held: AtomicUsize,
+    waiting: Mutex<Waiting>,
+}
+
+/// Streams that have one, or had, the longest first: each once.
+#[derive(Default)]
+struct Waiting {
+    streams: VecDeque<Weak<CallStreams>>,
+    /// So many of them that it is time to look for those that are gone.
+    many: usize,
+}
+
+impl Unread {
+    pub(crate) fn new(most: u64, most_held: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            taken: AtomicU64::new(0),
+            most_held,
+            held: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// Takes so many bytes, or as many as there are.
+    pub(super) fn take_some(&self, wanted: u64) -> u64 {
+        let mut got = 0;
+        let _ = self.update(|taken| {
+            got = wanted.min(self.most.saturating_sub(taken));
+            Some(taken + got)
+        });
+        got
+    }
+
+    /// Takes so many bytes, or none. What is more than there ever is gets through alone.
+    pub(super) fn take_all(&self, wanted: u64) -> bool {
+        let all = |taken: u64| {
+            let sum = taken.saturating_add(wanted);
+            (taken == 0 || sum <= self.most).then_some(sum)
+        };
+        self.update(all).is_ok()
+    }
+
+    /// Takes so many bytes, of which there may not be enough.
+    pub(super) fn take_anyway(&self, wanted: u64) {
+        let _ = self.update(|taken| Some(taken.saturating_add(wanted)));
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        if bytes > 0 {
+            let _ = self.update(|taken| Some(taken.saturating_sub(bytes)));
+        }
+    }
+
+    fn update(&self, change: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
+        let order = Ordering::AcqRel;
+        self.taken.fetch_update(order, Ordering::Acquire, change)
+    }
+
+    /// One more message is kept from being read. Returns `false` if too many are.
+    pub(super) fn hold(&self) -> bool {
+        let before = self.held.fetch_add(1, Ordering::AcqRel);
+        let is_one_too_many = before >= self.most_held;
+        if is_one_too_many {
+            self.let_go();
+        }
+        !is_one_too_many
+    }
+
+    /// One is not kept any longer.
+    pub(super) fn let_go(&self) {
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// This stream's waits for room.
+    pub(super) fn wait(&self, streams: &Arc<CallStreams>) {
+        if streams.waits.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut waiting = lock(&self.waiting);
+        if waiting.streams.len() >= waiting.many {
+            waiting.streams.retain(|streams| streams.strong_count() > 0);
+            waiting.many = 2 * waiting.streams.len().max(64);
+        }
+        waiting.streams.push_back(Arc::downgrade(streams));
+    }
+
+    /// The message that has waited longest, if there is room for it.
+    pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<HeldItems>)> {
+        // In almost all cases nobody waits.
+        if self.held.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        // Streams that end here do so behind the lock.
+        let mut passed = Vec::new();
+        // Under one lock: whoever gives room back and comes later finds those for whom there was none.
+        let mut waiting = lock(&self.waiting);
+        loop {
+            let streams = waiting.streams.front()?.upgrade();
+            let found = streams.as_ref().map(|streams| {
+                // Before the look: what is held from now on waits anew.
+                streams.waits.store(false, Ordering::Release);
+                streams.inbox.as_ref().map_or(Unheld::None, Inbox::unhold)
+            });
+            match (found, streams) {
+                (Some(Unheld::NoRoom), Some(streams)) => {
+                    streams.waits.store(true, Ordering::Release);
+                    passed.push(streams);
+                    return None;
+                }
+                (Some(Unheld::Read(message)), Some(streams)) => {
+                    waiting.streams.pop_front();
+                    return Some((streams, message));
+                }
+                (_, streams) => {
+                    waiting.streams.pop_front();
+                    passed.extend(streams);
+                }
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,45 @@
+//! A call over replicas, of which its caller wants to know: each time that it was sent.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::{CallStats, Noted};
+use crate::lock::lock;
+
+/// See the module's documentation.
+pub(crate) struct Attempts {
+    made: Instant,
+    /// Bounded by [`ReplicasBuilder::tries`](crate::ReplicasBuilder::tries).
+    notes: Mutex<Vec<Arc<Noted>>>,
+}
+
+impl Attempts {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            made: Instant::now(),
+            notes: Mutex::default(),
+        })
+    }
+
+    /// It is sent once more.
+    pub(crate) fn add(&self, noted: Arc<Noted>) {
+        lock(&self.notes).push(noted);
+    }
+
+    /// What is known now that it has ended: of the last attempt, and how often it was made.
+    pub(crate) fn stats(&self) -> CallStats {
+        let round_trip = self.made.elapsed();
+        let each = lock(&self.notes);
+        let mut attempts = Vec::with_capacity(each.len());
+        let mut last = CallStats::default();
+        for noted in &*each {
+            last = noted.stats();
+            attempts.append(&mut last.attempts);
+        }
+        CallStats {
+            round_trip,
+            attempts,
+            ..last
+        }
+    }
+}
