@@ -1,11 +1,9 @@
 //! What happened, visible: figures of single calls between two processes, over each way that their tensors can take; spans that
-//! belong together across processes; metrics.
+//! belong together across processes.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "visible/copies.rs"]
 mod copies;
-#[path = "visible/metrics.rs"]
-mod metrics;
 #[path = "visible/pipes.rs"]
 mod pipes;
 #[path = "visible/scene.rs"]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::serving::Serving;
+use super::serving::{Listed, Serving};
 use super::streams::{CallStreams, Open};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind, STATS};
@@ -22,6 +22,8 @@ pub(super) struct Admitted {
     _streams: Option<Open>,
     /// Others may wait for it.
     pub(super) pending: Option<Pending>,
+    /// It waits for others.
+    pub(super) listed: Option<Listed>,
     _busy: Busy,
 }
 
@@ -109,6 +111,7 @@ impl Serving {
             context,
             _streams: open,
             pending: None,
+            listed: None,
             _busy: busy_guard,
         })
     }

@@ -10,6 +10,8 @@ mod envelope;
 mod failures;
 mod grants;
 mod notes;
+#[cfg(test)]
+mod races;
 mod references;
 mod replying;
 mod running;

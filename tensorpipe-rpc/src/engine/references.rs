@@ -122,12 +122,12 @@ impl Engine {
     pub(super) fn when_ended(
         self: &Arc<Self>,
         id: u64,
-        admitted: Admitted,
+        mut admitted: Admitted,
         calls: Vec<u64>,
         go_on: impl FnOnce(&Arc<Self>, Admitted) + Send + 'static,
     ) {
         let engine = self.clone();
-        self.note_running(id, &admitted.context);
+        self.list(id, &mut admitted);
         self.pipe.runtime().spawn(async move {
             let context = admitted.context.clone();
             let ended = async {
@@ -138,15 +138,11 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = context.cancelled() => {
-                    engine.ran(id);
                     if !context.was_given_up() {
                         engine.reply_late(&admitted);
                     }
                 }
-                () = ended => {
-                    engine.ran(id);
-                    go_on(&engine, admitted);
-                }
+                () = ended => go_on(&engine, admitted),
             }
         });
     }

@@ -40,6 +40,18 @@ pub(crate) struct Serving {
     pub(super) unread: Arc<Unread>,
 }
 
+/// A call that can be given up, by the number of its message: until this is dropped.
+pub(super) struct Listed {
+    engine: Arc<Engine>,
+    id: u64,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.engine.ran(self.id);
+    }
+}
+
 #[derive(Default)]
 struct Table {
     /// Admitted, their tensors on their way; by message number. The engine stays for them even when its server is gone: each
@@ -221,6 +233,13 @@ impl Engine {
         if let Some(serving) = &self.serving {
             serving.table().running.insert(id, context.clone());
         }
+    }
+
+    /// The same of a call that waits, and runs later: nobody finds it missing in between.
+    pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
+        self.note_running(id, &admitted.context);
+        let engine = self.clone();
+        admitted.listed = Some(Listed { engine, id });
     }
 
     fn run(

@@ -206,3 +206,47 @@ impl CallSlot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> CallSlot {
+        CallSlot::new(7, None, false, None, Vec::new(), None)
+    }
+
+    fn other(text: &str) -> Outcome {
+        Outcome::Failed(CallError::Other(text.into()))
+    }
+
+    /// What it says, if it is there.
+    fn text(outcome: Option<Outcome>) -> Option<String> {
+        match outcome? {
+            Outcome::Failed(error) => Some(error.to_string()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn an_outcome_goes_to_exactly_one() {
+        // Awaited: to whoever awaits.
+        let awaited = slot();
+        assert!(awaited.complete(other("one")).is_none());
+        assert_eq!(text(awaited.complete(other("two"))).as_deref(), Some("two"));
+        assert_eq!(text(awaited.poll(None)).as_deref(), Some("one"));
+        assert!(awaited.poll(None).is_none() && awaited.abandon().is_none());
+        // Answered and then given up: to whoever gives it up.
+        let answered = slot();
+        assert!(answered.complete(other("one")).is_none());
+        assert_eq!(text(answered.abandon()).as_deref(), Some("one"));
+        assert!(answered.poll(None).is_none());
+        // Given up and then answered: back to whoever brings it.
+        let given_up = slot();
+        assert!(given_up.abandon().is_none());
+        assert_eq!(
+            text(given_up.complete(other("one"))).as_deref(),
+            Some("one")
+        );
+        assert!(given_up.poll(None).is_none() && given_up.abandon().is_none());
+    }
+}

@@ -1,15 +1,18 @@
-//! Metrics reach the recorder that the application installs, under the names that the documentation has.
+//! Metrics reach the recorder that the application installs, under the names that the documentation has. There is one for the
+//! process, and so a binary for these tests.
+#![allow(missing_docs, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::time::Duration;
 
 use futures_util::stream;
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{Remote, Server, Stream, tensor_service};
+use tensorpipe_rpc::{Backoff, Remote, Replicas, Server, Stream, tensor_service};
 use tensorpipe_tests::{eventually, runtime, soon};
 
 #[tensor_service]
@@ -50,10 +53,10 @@ impl Counted for Plain {
     }
 }
 
-/// Of all tests of this binary only this one makes references and streams, and has a service of this name.
+/// Only this test makes references and streams, and has calls of this service.
 #[test]
 fn calls_streams_references_and_pipes_are_counted() {
-    metrics::set_global_recorder(Book).unwrap();
+    record();
     runtime().block_on(async {
         let server = Server::builder().service(CountedService::new(Plain));
         let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
@@ -108,6 +111,65 @@ fn calls_streams_references_and_pipes_are_counted() {
             assert!(value(&format!("tensorpipe_pipe_{name}")) > 0.0, "{name}");
         }
     });
+}
+
+#[tensor_service]
+trait Elsewhere {
+    #[rpc(idempotent)]
+    async fn name(&self) -> u64;
+}
+
+struct Number(u64);
+
+impl Elsewhere for Number {
+    async fn name(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Only this test has replicas.
+#[test]
+fn connects_and_losses_of_replicas_are_counted() {
+    record();
+    runtime().block_on(async {
+        let serve = async |number, url: &str| {
+            let server = Server::builder().service(ElsewhereService::new(Number(number)));
+            server.listen(url).await.unwrap()
+        };
+        let counts = || {
+            let connects = value("tensorpipe_replica_connects");
+            (connects, value("tensorpipe_replicas_lost"))
+        };
+        let mut one = serve(1, "tcp://127.0.0.1:0").await;
+        let (url, other) = (one.url().to_string(), serve(2, "tcp://127.0.0.1:0").await);
+        let backoff = Backoff {
+            first: Duration::from_millis(5),
+            longest: Duration::from_millis(20),
+            ..Backoff::default()
+        };
+        let replicas = Replicas::builder()
+            .urls([&url, &other.url().to_string()])
+            .backoff(backoff);
+        let replicas = soon("replicas", replicas.connect()).await.unwrap();
+        let client = soon("a client", ElsewhereClient::on(&replicas))
+            .await
+            .unwrap();
+        eventually("both there", || counts() == (2.0, 0.0)).await;
+        for round in [1.0, 2.0, 3.0] {
+            // Attempts that come to nothing are not counted.
+            soon("its end", one.shutdown()).await;
+            eventually("its loss", || counts() == (1.0 + round, round)).await;
+            assert_eq!(soon("a call", client.name()).await.unwrap(), 2);
+            one = serve(1, &url).await;
+            eventually("it again", || counts() == (2.0 + round, round)).await;
+        }
+    });
+}
+
+/// Once for the process.
+fn record() {
+    static RECORDED: Once = Once::new();
+    RECORDED.call_once(|| metrics::set_global_recorder(Book).unwrap());
 }
 
 fn book() -> &'static Mutex<BTreeMap<String, Arc<AtomicU64>>> {
