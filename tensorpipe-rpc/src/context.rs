@@ -73,6 +73,11 @@ impl Caller {
         let _ = self.engine.set(Arc::downgrade(engine));
     }
 
+    /// Whether the server of the calls handles no further ones.
+    pub(crate) fn stops(&self) -> bool {
+        self.engine().is_some_and(|engine| engine.stops_serving())
+    }
+
     /// The engine that handles the calls, unless the connection is gone.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
         self.engine.get()?.upgrade()
@@ -211,6 +216,11 @@ impl CallContext {
         Self::new(None, deadline, self.around(), caller, None, None)
     }
 
+    /// What it has in common with the other calls of its connection.
+    pub(crate) fn caller(&self) -> &Arc<Caller> {
+        &self.inner.caller
+    }
+
     /// The runtime of its connection.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.inner.caller.runtime
@@ -254,6 +264,18 @@ impl CancelState {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    /// Has the handler's task look around, for what it alone can know.
+    pub(crate) fn nudge(&self) {
+        let task = self
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(task) = task {
             task.wake();
         }

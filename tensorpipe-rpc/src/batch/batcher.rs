@@ -1,7 +1,8 @@
 //! The calls of one method: seats in the gathering, timers, and who starts a batch.
 //!
 //! There is no task of its own: each call that waits has a timer for the moment when its batch should run, and whoever
-//! comes then, fills a batch, or ends a run, starts what can run. So calls depend on no runtime but their own.
+//! comes then, fills a batch, or ends a run, starts what can run. So calls depend on no runtime but their own. When the server
+//! of a call stops, nobody else will come: its batch is due at once.
 //!
 //! Invariant: a call that came is in the gathering, or in a run, or has its answer; one that is dropped leaves where it is,
 //! and the last to leave a run cancels it.
@@ -25,7 +26,7 @@ use super::key::BatchKey;
 use super::run::{Run, run};
 use super::stats::BatchStats;
 use crate::codec::Reply;
-use crate::context::CallContext;
+use crate::context::{CallContext, Caller};
 use crate::lock::lock;
 
 /// A batch being handled: one reply for each of its calls.
@@ -109,6 +110,7 @@ impl Batcher {
     ) -> Waiting {
         let (answer, answered) = oneshot::channel();
         let deadline = context.deadline();
+        let caller = context.caller().clone();
         let call = Gathering {
             tensors,
             rows,
@@ -125,6 +127,7 @@ impl Batcher {
         let waiting = Waiting {
             batcher: self.clone(),
             seat,
+            caller,
             answered,
             timer: None,
             is_due: false,
@@ -226,6 +229,7 @@ impl Drop for Ending {
 pub(super) struct Waiting {
     batcher: Arc<Batcher>,
     seat: Seat,
+    caller: Arc<Caller>,
     answered: oneshot::Receiver<Reply>,
     timer: Option<Pin<Box<Sleep>>>,
     is_due: bool,
@@ -241,6 +245,12 @@ impl Future for Waiting {
             this.is_over = true;
             let gone = || Reply::panicked("the runtime that ran its batch has ended".to_owned());
             return Poll::Ready(reply.unwrap_or_else(|_| gone()));
+        }
+        if !this.is_due && this.caller.stops() {
+            this.is_due = true;
+            this.timer = None;
+            lock(&this.batcher.state).gather.hurry(this.seat.number);
+            this.batcher.start(Instant::now());
         }
         if !this.is_due {
             let due = this.seat.due;

@@ -159,6 +159,13 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
         Some(member.call)
     }
 
+    /// Nobody will join the group of this call any more: it runs as soon as it can.
+    pub(super) fn hurry(&mut self, seat: u64) {
+        if let Some(&number) = self.seats.get(&seat) {
+            self.close(number);
+        }
+    }
+
     /// Whether whoever calls this has to ask for batches until there is none. If not, somebody else is at it, and goes on
     /// for this moment too.
     pub(super) fn ask(&mut self, now: Instant) -> bool {

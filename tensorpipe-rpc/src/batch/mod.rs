@@ -72,7 +72,8 @@
 //!   then it runs once more for each call alone, and only the one at fault fails. (Its other arguments must then be `Clone`.)
 //! - The handler's [`CallContext`] is the batch's: the deadline is the latest of its callers', cancelled
 //!   means that all have gone; peer, connection, route, pool and trace are those of the first call.
-//! - Calls that wait count as under way: limits and the drain of a shutdown apply to them.
+//! - Calls that wait count as under way: limits and the drain of a shutdown apply to them. When their server shuts down they wait
+//!   for no others.
 //!
 //! [`CallContext`]: crate::CallContext
 

@@ -338,6 +338,21 @@ impl Engine {
         }
     }
 
+    /// Whether no further calls are handled here.
+    pub(crate) fn stops_serving(&self) -> bool {
+        let serving = self.serving.as_ref();
+        serving.is_some_and(|serving| serving.server.is_draining())
+    }
+
+    /// No further calls come: those that wait for others to come need not.
+    pub(crate) fn tell_running(&self) {
+        let Some(serving) = &self.serving else { return };
+        let running: Vec<_> = serving.table().running.values().cloned().collect();
+        for context in running {
+            context.inner.cancel.nudge();
+        }
+    }
+
     /// Nobody waits for the answer to message number `id` any more.
     pub(super) fn call_abandoned(&self, id: u64) {
         let Some(serving) = &self.serving else { return };

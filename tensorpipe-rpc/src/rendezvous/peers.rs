@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::error::RecvError;
 use super::key::Key;
-use super::receipts::Receipts;
+use super::receipts::{Lost, Receipts};
 use super::service::{TensorRendezvousClient, words};
 use crate::error::ConnectError;
 
@@ -43,6 +43,7 @@ impl Peers {
             context: self.context.clone(),
             runtime: self.runtime.clone(),
             link: Mutex::default(),
+            lost: Lost::default(),
             connecting: tokio::sync::Mutex::default(),
         };
         let before = self.known().insert(name, Arc::new(peer));
@@ -71,6 +72,7 @@ pub(super) struct Peer {
     context: Context,
     runtime: Handle,
     link: Mutex<Option<Arc<Link>>>,
+    lost: Lost,
     /// Held by whoever connects; the others wait for what comes of it.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -99,6 +101,7 @@ impl Peer {
         let link = Arc::new(self.connect().await?);
         let before = self.link().replace(link.clone());
         drop(before);
+        link.receipts.give_lost(link.incarnation);
         Ok(link)
     }
 
@@ -118,7 +121,7 @@ impl Peer {
             });
         }
         Ok(Link {
-            receipts: Receipts::new(client.clone(), &self.runtime),
+            receipts: Receipts::new(client.clone(), &self.runtime, &self.lost),
             client,
             incarnation: hello.incarnation,
         })

@@ -1,5 +1,6 @@
 //! A peer that calls what only the library calls, with what it likes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
@@ -157,9 +158,10 @@ async fn what_a_producer_says_is_an_error_that_can_be_shown() {
     assert_eq!(back.stats().waiting, 0);
 }
 
-/// Panics over the first receipts that it is given.
+/// Panics over the first receipts that it is given, or says nothing to any.
 struct Deaf {
     panics: Mutex<u32>,
+    hangs: Arc<AtomicBool>,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
@@ -173,6 +175,9 @@ impl TensorRendezvous for Deaf {
     }
 
     async fn received(&self, keys: Vec<String>) {
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending().await
+        }
         {
             let mut panics = self.panics.lock().unwrap();
             if *panics > 0 {
@@ -192,6 +197,7 @@ async fn a_producer_that_does_not_take_a_receipt_is_told_again() {
     let heard = Arc::<Mutex<Vec<String>>>::default();
     let deaf = Deaf {
         panics: Mutex::new(3),
+        hangs: Arc::default(),
         heard: heard.clone(),
     };
     let server = Server::builder().service(TensorRendezvousService::new(deaf));
@@ -204,6 +210,40 @@ async fn a_producer_that_does_not_take_a_receipt_is_told_again() {
         assert!(soon(back.recv(&key)).await.unwrap().is_dead);
         keys.push(key.to_string());
     }
+    until(|| {
+        let mut heard = heard.lock().unwrap().clone();
+        heard.sort_unstable();
+        heard == keys
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn receipts_that_a_connection_took_along_are_given_over_the_next_one() {
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let hangs = Arc::new(AtomicBool::new(true));
+    let deaf = Deaf {
+        panics: Mutex::new(0),
+        hangs: hangs.clone(),
+        heard: heard.clone(),
+    };
+    let server = Server::builder().service(TensorRendezvousService::new(deaf));
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let back = Rendezvous::builder("back").peer("front", server.url());
+    let back = back.build().unwrap();
+    let mut keys = Vec::new();
+    for tensor in ["a", "b", "c"] {
+        let key = soon(back.key_from("front", tensor, 1)).await.unwrap();
+        assert!(soon(back.recv(&key)).await.unwrap().is_dead);
+        keys.push(key.to_string());
+    }
+    // One is on its way, the others wait for it.
+    until(|| server.calls_under_way() == 1).await;
+    hangs.store(false, Ordering::SeqCst);
+    let pipe = back.connection("front").unwrap().pipe().clone();
+    let _ = soon(pipe.close()).await;
+    // Of none of them is heard again here, but of something else.
+    soon(back.incarnation_of("front")).await.unwrap();
     until(|| {
         let mut heard = heard.lock().unwrap().clone();
         heard.sort_unstable();

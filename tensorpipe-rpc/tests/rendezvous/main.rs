@@ -1,6 +1,7 @@
 //! A rendezvous inside one process, and between two of its contexts.
 #![allow(missing_docs, reason = "a test")]
 
+mod chaos;
 mod hostile;
 mod local;
 mod remote;

@@ -11,10 +11,10 @@ use tensorpipe_rpc::rendezvous::{Key, Limits, RecvError, Rendezvous, SendError, 
 
 use crate::{soon, until};
 
-struct Both {
-    front: Rendezvous,
-    back: Rendezvous,
-    server: Server,
+pub(crate) struct Both {
+    pub(crate) front: Rendezvous,
+    pub(crate) back: Rendezvous,
+    pub(crate) server: Server,
 }
 
 fn over(transport: impl Transport) -> ContextBuilder {
@@ -43,7 +43,7 @@ async fn both(context: impl Fn() -> ContextBuilder, limits: Limits) -> Both {
 }
 
 /// Runs a test over sockets, rings and memory.
-async fn over_each(limits: Limits, test: impl AsyncFn(Both)) {
+pub(crate) async fn over_each(limits: Limits, test: impl AsyncFn(Both)) {
     let ways: [fn() -> ContextBuilder; 3] = [
         || over(TcpTransport::new()),
         || over(TcpTransport::new()).prefer_transport(ShmTransport::new()),
@@ -64,7 +64,7 @@ impl Both {
     }
 
     /// Nothing is held and nobody waits, at either end.
-    async fn is_clean(&self) {
+    pub(crate) async fn is_clean(&self) {
         until(|| self.front.stats() == Default::default()).await;
         until(|| self.back.stats() == Default::default()).await;
         until(|| self.server.calls_under_way() == 0).await;

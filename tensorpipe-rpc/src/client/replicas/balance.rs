@@ -8,7 +8,8 @@ pub enum Balance {
     #[default]
     RoundRobin,
     /// The one with the fewest of this client's calls under way; of several, one after another. For calls of very
-    /// different length, and replicas of different speed.
+    /// different length, and replicas of different speed. Calls that one does not answer, though it is there, keep further
+    /// ones away from it.
     LeastBusy,
 }
 

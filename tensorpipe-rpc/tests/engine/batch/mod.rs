@@ -1,5 +1,6 @@
 //! Calls of many clients handled as one: what is gathered, who gets what, and who is touched by whom.
 
+mod chaos;
 mod faults;
 mod gathered;
 mod leaving;

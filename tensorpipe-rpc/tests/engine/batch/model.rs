@@ -20,6 +20,11 @@ pub(crate) trait Model {
     /// The same, and it may run again.
     #[rpc(idempotent, batch(max_size = 8, max_wait = "1000s"))]
     async fn careful(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String>;
+    /// The same two after no time at all or a little, as they come.
+    #[rpc(batch(max_size = 8, max_wait = "1ms", concurrency = 2))]
+    async fn rough(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String>;
+    #[rpc(idempotent, batch(max_size = 8, max_wait = "1ms", concurrency = 2))]
+    async fn smooth(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String>;
     /// Two of each; several tensors in and out.
     #[rpc(batch(max_size = 8, max_wait = "1000s"))]
     async fn label(&self, name: String, x: Tensor, mask: Tensor) -> Labelled;
@@ -119,6 +124,18 @@ impl Model for Machine {
 
     async fn careful(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String> {
         self.scale(x, factor, cx).await
+    }
+
+    async fn rough(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String> {
+        let _at_it = AtIt::new(&self.at_it);
+        for _ in 0..x.shape()[0] % 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.scale(x, factor, cx).await
+    }
+
+    async fn smooth(&self, x: Tensor, factor: f32, cx: &CallContext) -> Result<Tensor, String> {
+        self.rough(x, factor, cx).await
     }
 
     async fn label(&self, name: String, x: Tensor, mask: Tensor) -> Labelled {
@@ -268,7 +285,9 @@ impl Models {
     /// Nothing waits, runs, or is held, and the connections go on.
     pub(crate) async fn is_clean(&self) {
         until(|| self.at_it() == 0 && self.server.calls_under_way() == 0).await;
-        for method in ["scale", "label", "held", "work", "slow", "two", "hidden"] {
+        for method in [
+            "scale", "careful", "rough", "smooth", "label", "held", "work", "slow", "two", "hidden",
+        ] {
             let stats = self.stats(method);
             assert_eq!((stats.waiting, stats.running), (0, 0), "{method}");
         }

@@ -92,6 +92,28 @@ async fn a_server_that_stops_runs_what_is_gathered() {
 }
 
 #[tokio::test]
+async fn a_server_that_stops_waits_for_no_calls_that_cannot_come() {
+    let mut limits = ServerLimits::default();
+    // Less than the half minute after which the deadlines of these calls end their wait.
+    limits.drain = Duration::from_secs(20);
+    over_each_with(3, limits, async |models| {
+        // Two batches are gathered, neither of them full.
+        let [a, b, c] = [0, 1, 2].map(|i| &models.clients[i]);
+        let first = a.scale(rows(3, 1.0), 2.0);
+        let second = b.scale(rows(2, 2.0), 2.0);
+        let other = c.scale(rows(1, 1.0), 3.0);
+        models.waiting("scale", 3).await;
+        let stops = models.server.shutdown();
+        let (given_up, first, second, other) = tokio::join!(stops, first, second, other);
+        assert_eq!(given_up, 0);
+        assert!(are(&first.unwrap(), 3, 2.0) && are(&second.unwrap(), 2, 4.0));
+        assert!(are(&other.unwrap(), 1, 3.0));
+        assert_eq!(models.batches.stats("scale").unwrap().runs, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_batching_came_to_outlives_the_server() {
     over_each(1, async |models| {
         assert!(models.batches.stats("plain").is_none());

@@ -1,0 +1,152 @@
+//! Receives that are dropped or late, sends that are, and connections that break, at random: every value is received once, whoever
+//! waits goes on, and nothing is left.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tensorpipe::Tensor;
+use tensorpipe_rpc::rendezvous::{Limits, RecvError, Rendezvous, SendError, Value};
+
+use crate::remote::{Both, over_each};
+
+const TASKS: u64 = 4;
+const VALUES: u64 = 100;
+
+/// Random enough, and the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    fn micros(&mut self, below: u64) -> Duration {
+        Duration::from_micros(self.below(below))
+    }
+}
+
+fn value(number: u64) -> Value {
+    let len = [1, 700, 90_000][number as usize % 3];
+    Tensor::from(vec![number as u8; len]).into()
+}
+
+/// Sends every value of a task, however often it has to.
+async fn produce(front: Rendezvous, task: u64) {
+    let mut numbers = Numbers(1 + task);
+    for number in 0..VALUES {
+        let key = front.key_to("back", &number.to_string(), task).unwrap();
+        loop {
+            let sending = match numbers.below(3) {
+                0 => front.send_within(&key, value(number), numbers.micros(3000)),
+                _ => front.send_or_wait(&key, value(number)),
+            };
+            let sent = match numbers.below(3) {
+                0 => tokio::time::timeout(numbers.micros(3000), sending).await,
+                _ => Ok(sending.await),
+            };
+            match sent {
+                Ok(Ok(())) => break,
+                // It was let in when it was given up.
+                Ok(Err(SendError::Twice(_))) => break,
+                Ok(Err(SendError::Full { .. })) | Err(_) => {}
+                Ok(Err(error)) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Receives every value of a task, in another order, however often it has to ask.
+async fn consume(back: Rendezvous, task: u64, asked: Arc<AtomicU64>) {
+    let mut numbers = Numbers(100 + task);
+    let mut left: Vec<u64> = (0..VALUES).collect();
+    while !left.is_empty() {
+        // Not far ahead of its producer, and not in its order.
+        let at = numbers.below(4.min(left.len() as u64)) as usize;
+        let number = left[at];
+        asked.fetch_add(1, Ordering::Relaxed);
+        let key = match back.key_from("front", &number.to_string(), task).await {
+            Ok(key) => key,
+            Err(RecvError::Unreachable { .. } | RecvError::Absent { .. }) => continue,
+            Err(error) => panic!("{error}"),
+        };
+        let recv = match numbers.below(3) {
+            0 => back.recv_within(&key, numbers.micros(5000)),
+            _ => back.recv_within(&key, Duration::from_millis(100)),
+        };
+        let received = match numbers.below(3) {
+            0 => tokio::time::timeout(numbers.micros(3000), recv).await,
+            _ => Ok(recv.await),
+        };
+        match received {
+            Ok(Ok(received)) => {
+                let bytes = received.tensor.as_slice::<u8>().unwrap();
+                assert!(bytes.iter().all(|byte| *byte == number as u8));
+                assert_eq!(bytes.len() as u64, value(number).byte_len());
+                left.remove(at);
+            }
+            Ok(Err(
+                RecvError::Deadline { .. }
+                | RecvError::Call { .. }
+                | RecvError::Unreachable { .. }
+                | RecvError::Awaited(_),
+            ))
+            | Err(_) => {}
+            Ok(Err(error)) => panic!("{error}"),
+        }
+    }
+}
+
+/// Breaks connections, at either end.
+async fn disturb(both: &Both, over: &AtomicBool) {
+    let mut numbers = Numbers(7);
+    while !over.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(1) + numbers.micros(9_000)).await;
+        let pipes = match numbers.below(2) {
+            0 => both.server.pipes(),
+            _ => {
+                let connection = both.back.connection("front");
+                connection
+                    .map(|one| one.pipe().clone())
+                    .into_iter()
+                    .collect()
+            }
+        };
+        for pipe in pipes {
+            // However it ends.
+            let _ = pipe.close().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn every_value_is_received_once_whatever_breaks() {
+    let limits = || {
+        let mut limits = Limits::default();
+        limits.values = 6;
+        limits
+    };
+    over_each(limits(), async |both| {
+        let (over, asked) = (AtomicBool::new(false), Arc::<AtomicU64>::default());
+        let work = async {
+            let producers = (0..TASKS).map(|task| tokio::spawn(produce(both.front.clone(), task)));
+            let consumers = (0..TASKS)
+                .map(|task| tokio::spawn(consume(both.back.clone(), task, asked.clone())));
+            for ended in join_all(producers.chain(consumers).collect::<Vec<_>>()).await {
+                ended.unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(work, disturb(&both, &over));
+        println!("{} receives", asked.load(Ordering::Relaxed));
+        // Over the connection that there is now, its producer hears of all that came over those before.
+        let incarnation = both.back.incarnation_of("front").await;
+        assert_eq!(incarnation.unwrap(), both.front.incarnation());
+        both.is_clean().await;
+    })
+    .await;
+}
