@@ -170,7 +170,14 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     // In front of a handler, behind the engine: neither knows of the other.
     (
         "batch",
-        &["caught", "codec", "context::CallContext", "lock", "service"],
+        &[
+            "caught",
+            "codec",
+            "context::CallContext",
+            "context::Caller",
+            "lock",
+            "service",
+        ],
     ),
     // The engine knows the server that it serves for, and no client.
     (
@@ -253,6 +260,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "client",
             "context::CallContext",
             "error",
+            "lock",
             "service::Service",
         ],
     ),
@@ -260,11 +268,17 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "fuzzing",
         &[
+            "CallContext",
+            "Connection",
+            "Remote",
+            "ServerLimits",
+            "Streaming",
             "codec",
             "context::TraceContext",
             "engine::to_body",
             "header",
             "schema",
+            "tensor_service",
         ],
     ),
     // A layer on top: of the engine it shares only how a body becomes a message.
