@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
+use crate::engine::spare;
 use crate::observe::Figures;
 use crate::remote::{MINE, Referent};
 
@@ -158,7 +159,7 @@ impl Reply {
         outcome: impl FnOnce(Encoded) -> Outcome,
     ) -> Self {
         // Room for the call's header, so that it and the value share one vector.
-        let mut header = Vec::with_capacity(64);
+        let mut header = spare();
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
         let (written, met) = within_call(|| encoder.write::<T, T>(value));

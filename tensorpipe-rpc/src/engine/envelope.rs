@@ -37,6 +37,19 @@ pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits)
     message
 }
 
+/// Whether that message has metadata alone.
+pub(super) fn is_bare(encoded: &Encoded, header_len: usize, peer: &PeerLimits) -> bool {
+    let Encoded {
+        metadata,
+        payloads,
+        tensors,
+        references: _,
+    } = encoded;
+    payloads.is_empty()
+        && tensors.is_empty()
+        && !is_beside(metadata.len(), header_len, payloads, 0, peer)
+}
+
 /// Whether the body is a payload. Where the peer takes it neither way, the pipe says which limit is in the way.
 fn is_beside(
     len: usize,

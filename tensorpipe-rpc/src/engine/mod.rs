@@ -14,16 +14,18 @@ mod replying;
 mod running;
 mod serving;
 mod slot;
+mod spare;
 mod streams;
 
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::{Outcome, Outgoing};
-use envelope::in_frame;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
+use envelope::{in_frame, is_bare};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
+pub(crate) use spare::spare;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, size_of};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -99,6 +101,11 @@ impl Engine {
 
     /// Sends `encoded`: see [`to_message`].
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
+        if is_bare(&encoded, header_len, &self.pipe.peer_limits()) {
+            let sent = self.pipe.send_metadata(&encoded.metadata, false, |_| ());
+            spare::keep(encoded.metadata);
+            return sent;
+        }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
         self.pipe.send(message)
     }

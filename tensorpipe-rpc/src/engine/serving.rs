@@ -139,9 +139,10 @@ impl Engine {
         came: MessageStats,
     ) {
         let Some(serving) = &self.serving else { return };
-        let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
+        let Some((mut admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
+        admitted.begun = None;
         self.handle(id, admitted, message, came);
     }
 
@@ -204,7 +205,8 @@ impl Engine {
         if calls.is_empty() {
             return self.run(id, admitted, target, body);
         }
-        self.when_ended(id, admitted, calls, move |engine, admitted| {
+        self.when_ended(id, admitted, calls, move |engine, mut admitted| {
+            admitted.begun = None;
             engine.run(id, admitted, target, body);
         });
     }
@@ -229,8 +231,6 @@ impl Engine {
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let context = admitted.context.clone();
         let speed = served.speed[method].clone();
-        // Whoever drives the pipe may be a thread without a runtime, or of one that ends before this one.
-        let _runtime = self.pipe.runtime().enter();
         let make = || {
             scoped(
                 context.clone(),
@@ -259,7 +259,7 @@ impl Engine {
             Err(panic) => return self.reply_panic(admitted.header.call, panic),
         };
         if speed.is_short() {
-            let begun = Instant::now();
+            let begun = admitted.begun.unwrap_or_else(Instant::now);
             let mut cx = Context::from_waker(Waker::noop());
             let mut polling = Some(handler);
             let polled = caught(|| match &mut polling {

@@ -28,6 +28,10 @@ pub(crate) struct CallSlot {
     reply: AtomicU64,
     pub(super) deadline: Option<(Instant, Duration)>,
     state: Mutex<State>,
+    /// It is in the table no more: whoever has taken it out completes it.
+    out: AtomicBool,
+    /// The outcome is there, or was.
+    done: AtomicBool,
     /// Its message leaves with the pipe's next turn: the first poll need not drive.
     soon: AtomicBool,
     /// Its streams, if its method has some.
@@ -62,6 +66,8 @@ impl CallSlot {
             reply: AtomicU64::new(UNSENT),
             deadline,
             state: Mutex::new(State::Waiting(None)),
+            out: AtomicBool::new(false),
+            done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
             streams,
             _pins: pins,
@@ -86,6 +92,15 @@ impl CallSlot {
     /// Whether its message leaves without this poll's help. Once.
     pub(crate) fn leaves_soon(&self) -> bool {
         self.soon.swap(false, Ordering::Relaxed)
+    }
+
+    /// The table forgets it, and whoever says so completes it.
+    pub(super) fn take_out(&self) {
+        self.out.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_taken_out(&self) -> bool {
+        self.out.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,6 +164,7 @@ impl CallSlot {
             };
             let waker = waker.take();
             *state = State::Done(outcome);
+            self.done.store(true, Ordering::Release);
             waker
         };
         if let Some(waker) = waker {
@@ -168,6 +184,11 @@ impl CallSlot {
             State::Done(outcome) => Some(outcome),
             State::Waiting(_) | State::Taken => None,
         }
+    }
+
+    /// Whether there is an outcome to be taken, as far as a look shows.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
     }
 
     /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use tensorpipe::{Descriptor, Message, MessageStats, Pipe};
+use tensorpipe::{Descriptor, MessageStats, Pipe};
 use tracing::Span;
 
 use super::outcome::{self, Verdict};
@@ -77,13 +77,10 @@ impl Noted {
         (Some(Arc::new(noted)), trace)
     }
 
-    /// It is a message now.
-    pub(crate) fn becomes(&self, message: &Message) {
+    /// It is a message now, of so many bytes.
+    pub(crate) fn becomes(&self, bytes: u64) {
         if self.asked {
-            let payloads = message.payloads.iter().map(|payload| payload.data.len());
-            let tensors = message.tensors.iter().map(|part| part.tensor.byte_len());
-            let parts: usize = payloads.chain(tensors).sum();
-            lock(&self.stats).request.bytes = (message.metadata.len() + parts) as u64;
+            lock(&self.stats).request.bytes = bytes;
         }
     }
 

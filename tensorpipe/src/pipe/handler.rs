@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::core::Core;
 use super::incoming::{Arrival, Incoming};
 use super::stats::MessageStats;
@@ -15,7 +17,7 @@ use crate::message::Message;
 /// is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// Whether messages are expected at any time, or only while an operation is awaited ([`Pipe::awaiting`]): then others
-    /// may be seen some 50 ms late.
+    /// may be seen some 50 ms late. Where they are, its methods are called within the pipe's runtime, whoever drives.
     ///
     /// [`Pipe::awaiting`]: super::Pipe::awaiting
     fn listens(&self) -> bool {
@@ -50,6 +52,8 @@ pub trait Handler: Send + Sync + 'static {
 /// One call of the handler.
 pub(super) enum Delivery {
     Incoming(Box<Arrival>),
+    /// A message of metadata alone.
+    Bare(u64, Bytes),
     /// Boxed: the others are small, and most messages are whole when they come.
     Message(Box<(u64, Result<Message, Error>, MessageStats)>),
     Reset(u64, ResetCode, String),
@@ -63,6 +67,7 @@ impl Delivery {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Incoming(arrival) => arrival.weight(),
+            Self::Bare(_, metadata) => metadata.len(),
             Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
                 text.len()
             }
@@ -72,7 +77,11 @@ impl Delivery {
 
     pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
         match self {
-            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
+            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), *arrival)),
+            Self::Bare(id, metadata) => {
+                let arrival = Arrival::bare(id, metadata);
+                handler.incoming(Incoming::new(core.clone(), arrival));
+            }
             Self::Message(come) => {
                 let (id, message, stats) = *come;
                 handler.message_with_stats(id, message, stats);

@@ -67,6 +67,11 @@ impl Hot {
         self.on.load(Ordering::SeqCst)
     }
 
+    /// Whether a handler takes messages at any time.
+    pub(super) fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
+    }
+
     /// Each look is a system call, or not.
     pub(super) fn costly(mut self, costly: bool) -> Self {
         self.costly = costly;

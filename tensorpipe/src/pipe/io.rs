@@ -35,6 +35,10 @@ pub(super) struct Io {
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
+    /// Frames were left to whoever drives next, who was told.
+    owes_send: bool,
+    /// Messages among the frames that nobody has tried to write.
+    gathered: u32,
     received: Vec<u8>,
     start: usize,
     end: usize,
@@ -69,6 +73,8 @@ impl Io {
             queued: 0,
             segments: Vec::new(),
             unflushed: false,
+            owes_send: false,
+            gathered: 0,
             received,
             start: 0,
             end,
@@ -120,12 +126,10 @@ impl Io {
         }
     }
 
-    /// Looks whether there is something to read.
+    /// Looks whether there is something to read, or to be sent.
     pub(super) fn look(&mut self) -> bool {
         // Without a connection there is nothing to wait for: whoever looks should see why.
-        self.connection
-            .as_mut()
-            .is_none_or(|connection| connection.look())
+        self.owes_send || (self.connection.as_mut()).is_none_or(|connection| connection.look())
     }
 
     fn send_and_receive(

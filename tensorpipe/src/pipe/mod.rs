@@ -2,6 +2,7 @@
 
 mod awaiting;
 mod background;
+mod bare;
 mod budget;
 mod core;
 mod hand_over;
@@ -179,9 +180,31 @@ impl Pipe {
         Ok(queued.id)
     }
 
+    /// As [`Pipe::send_noting`] or, if it should leave `soon`, [`Pipe::send_soon`]: a message of metadata alone, which is copied
+    /// to where it leaves from. Nothing is allocated for it.
+    ///
+    /// # Errors
+    /// As [`Pipe::send`].
+    pub fn send_metadata(
+        &self,
+        metadata: &[u8],
+        soon: bool,
+        note: impl FnOnce(u64),
+    ) -> Result<u64, Error> {
+        let when = match soon {
+            true => When::Soon,
+            false => When::Now { watched: false },
+        };
+        let queued = write::enqueue(self.core(), metadata, when, note)?;
+        if queued.drive {
+            self.core().drive();
+        }
+        Ok(queued.id)
+    }
+
     /// Messages written here and not yet handed over: it grows when the peer does not read.
     pub fn unwritten(&self) -> usize {
-        lock(&self.core().shared).state.unwritten()
+        self.core().unwritten()
     }
 
     /// Whether message number `id` of this side's is not handed over yet.
@@ -233,7 +256,7 @@ impl Pipe {
     pub async fn read_descriptor(&self) -> Result<Incoming, Error> {
         let core = self.core();
         let (arrival, ()) = self.next_arrival(|_, _| ()).await?;
-        Ok(Incoming::new(core.clone(), arrival))
+        Ok(Incoming::new(core.clone(), *arrival))
     }
 
     /// `take` is told of it under the lock.
@@ -263,7 +286,7 @@ impl Pipe {
         let (arrival, finished) = self.next_arrival(whole).await?;
         match finished {
             None => {
-                let incoming = Incoming::new(self.core().clone(), arrival);
+                let incoming = Incoming::new(self.core().clone(), *arrival);
                 incoming.read().await
             }
             Some(answers) => {

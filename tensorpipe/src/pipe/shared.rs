@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-pub(super) use self::deliveries::{Deliveries, Waiting};
+pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
@@ -124,9 +124,10 @@ impl Shared {
         std::mem::take(&mut self.retired_lanes)
     }
 
-    pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
+    /// The next ones, none if there are none.
+    pub(super) fn next_deliveries(&mut self) -> Option<(Arc<dyn Handler>, Taken)> {
         let handler = self.handler.clone()?;
-        Some((handler, self.deliveries.pop()?))
+        Some((handler, self.deliveries.take()))
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {

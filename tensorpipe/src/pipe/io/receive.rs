@@ -137,6 +137,13 @@ impl Io {
                     let bytes = &self.received[self.start..self.end];
                     self.start += shared.arrive_whole(core, message, descriptor, bytes, wakes)?;
                 }
+                Input::Bare { message, metadata } => {
+                    shared.process(core, wakes);
+                    if let Some(ended) = &shared.ended {
+                        return Err(ended.clone());
+                    }
+                    shared.arrive_bare(message, metadata, wakes);
+                }
                 Input::Head { message } => shared.allocate_eager(core, message)?,
                 Input::Bulk { target, len } => {
                     if let Some(op) = target {
