@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
+use tensorpipe::{Error, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 
+use super::arrived::Arrived;
 use super::slot::CallSlot;
 use super::streams::CallStreams;
-use super::{Body, Engine, in_frame, is_bare, spare, to_body, to_message};
+use super::{Body, Engine, is_bare, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
 use crate::observe::Noted;
 use crate::remote::Handle;
+use crate::spare;
 
-/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
+/// Calls under way, or answered together just now, from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
 
@@ -236,9 +238,10 @@ impl Engine {
         }
         let has_parts = matches!(content, Content::Message(_));
         let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
+        let came_together = self.pipe.came_together() as usize >= TOGETHER_FROM;
         let (earlier, many) = {
             let mut table = self.calls.table();
-            let many = table.slots.len() >= TOGETHER_FROM;
+            let many = table.slots.len() >= TOGETHER_FROM || came_together;
             table.slots.insert(id, slot.clone());
             let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
             (earlier, many)
@@ -328,7 +331,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn reply_arrives(&self, header: Header, incoming: Incoming) {
+    pub(super) fn reply_arrives(&self, header: Header, incoming: Arrived<'_>) {
         let (id, is_whole) = (incoming.id(), incoming.is_whole());
         let slot = {
             let mut table = self.calls.table();
@@ -358,8 +361,13 @@ impl Engine {
         };
         let mut whole = MessageStats::default();
         if let Some(noted) = &slot.noted {
-            noted.reply_arrives(&header, incoming.descriptor(), &self.pipe);
-            whole = in_frame(&incoming);
+            noted.reply_arrives(
+                &header,
+                incoming.metadata(),
+                incoming.parts_len(),
+                &self.pipe,
+            );
+            whole = incoming.in_frame();
         }
         match incoming.accept() {
             Some(message) => {

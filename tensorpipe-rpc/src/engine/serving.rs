@@ -6,12 +6,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
+use super::arrived::Arrived;
 use super::running::{Running, drop_quietly};
 use super::streams::StreamTable;
-use super::{Body, Engine, in_frame, to_body};
+use super::{Body, Engine, to_body};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
@@ -74,7 +75,7 @@ impl Engine {
         unwritten > most && unwritten > most + 2 * self.calls.under_way()
     }
 
-    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
+    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Arrived<'_>) {
         let Some(serving) = &self.serving else {
             let text = "serves nothing: this is a client".to_owned();
             return self.reply_failure(header.call, FailureCode::NoService, text);
@@ -84,8 +85,7 @@ impl Engine {
                 "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
             );
         }
-        let descriptor = incoming.descriptor();
-        let size = descriptor.metadata.len() as u64 + descriptor.byte_len();
+        let size = incoming.metadata().len() as u64 + incoming.parts_len();
         if header.kind == Kind::Bind && size > BIND_MAX {
             drop(incoming);
             let text = format!("a description of {size} bytes is longer than {BIND_MAX}");
@@ -107,7 +107,7 @@ impl Engine {
                 }
                 if incoming.is_whole() {
                     let came = match &admitted.context.inner.seen {
-                        Some(_) => in_frame(&incoming),
+                        Some(_) => incoming.in_frame(),
                         None => MessageStats::default(),
                     };
                     if let Some(message) = incoming.accept() {

@@ -136,11 +136,14 @@ impl CallSlot {
         (message < GIVEN_UP).then_some(message)
     }
 
-    /// Message number `reply` of the peer's answers it. Returns `false` if another one does.
+    /// Message number `reply` of the peer's answers it. Returns `false` if another one does. Said under the lock of the table
+    /// of calls, by one at a time.
     pub(super) fn answered_by(&self, reply: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let set = self.reply.compare_exchange(UNSENT, reply, success, failure);
-        set.is_ok()
+        let first = self.reply.load(Ordering::Relaxed) == UNSENT;
+        if first {
+            self.reply.store(reply, Ordering::Release);
+        }
+        first
     }
 
     /// The number of its reply, once that is there.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use tensorpipe::{Descriptor, MessageStats, Pipe};
+use tensorpipe::{MessageStats, Pipe};
 use tracing::Span;
 
 use super::outcome::{self, Verdict};
@@ -96,14 +96,14 @@ impl Noted {
         }
     }
 
-    /// The reply's header and descriptor are here.
-    pub(crate) fn reply_arrives(&self, header: &Header, descriptor: &Descriptor, pipe: &Pipe) {
+    /// The reply's metadata is here, before as many bytes of `parts`.
+    pub(crate) fn reply_arrives(&self, header: &Header, metadata: &[u8], parts: u64, pipe: &Pipe) {
         if !self.asked {
             return;
         }
         let mut stats = lock(&self.stats);
-        stats.reply.bytes = descriptor.metadata.len() as u64 + descriptor.byte_len();
-        if let Some(figures) = Figures::find(header, &descriptor.metadata) {
+        stats.reply.bytes = metadata.len() as u64 + parts;
+        if let Some(figures) = Figures::find(header, metadata) {
             stats.server = Some(figures.times);
             let Figures {
                 streamed,

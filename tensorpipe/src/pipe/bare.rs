@@ -10,23 +10,30 @@ use super::shared::Shared;
 use super::write::{Queued, When, left_in_part};
 use crate::sync::{Arc, MutexGuard};
 
-/// Puts a message among the bytes to be sent, if nothing is to be sent before it. Returns its number.
+/// A message that was put among the bytes to be sent.
+pub(super) struct Appended<'a> {
+    pub(super) id: u64,
+    io: MutexGuard<'a, Io>,
+    /// Nothing was there before it.
+    alone: bool,
+}
+
+/// Puts a message among the bytes to be sent, if nothing is to be sent before it but these.
 pub(super) fn append<'a>(
     core: &'a Core,
     shared: &mut Shared,
     metadata: &[u8],
     when: When,
-) -> Option<(u64, MutexGuard<'a, Io>)> {
+) -> Option<Appended<'a>> {
     if !shared.state.is_next() {
         return None;
     }
     let mut io = core.io.hold()?;
-    // What leaves later leaves behind what waits.
-    let behind = matches!(when, When::Soon) || core.answers_more();
-    let watched = matches!(when, When::Now { watched: true });
-    let frames = match behind && !watched {
-        true => io.frames_with_room()?,
-        false => io.frames_if_clear()?,
+    let alone = io.frames_if_clear().is_some();
+    let frames = match when {
+        // When it is over is known of one that is alone.
+        When::Now { watched: true } if !alone => return None,
+        _ => io.frames_with_room()?,
     };
     let before = frames.len();
     let id = shared.state.write_bare(metadata, frames)?;
@@ -35,29 +42,30 @@ pub(super) fn append<'a>(
     if !shared.leaving.is_empty() {
         shared.note_left();
     }
-    Some((id, io))
+    Some(Appended { id, io, alone })
 }
 
-/// Sees to it that message `id`, which was put there, leaves.
+/// Sees to it that it leaves.
 pub(super) fn leave(
     core: &Arc<Core>,
     shared: MutexGuard<'_, Shared>,
-    mut io: MutexGuard<'_, Io>,
-    id: u64,
+    appended: Appended<'_>,
     when: When,
 ) -> Queued {
+    let Appended { id, mut io, alone } = appended;
     let left = |over, drive| Queued { id, over, drive };
-    if core.answers_more() && !matches!(when, When::Now { watched: true }) {
+    let watched = matches!(when, When::Now { watched: true });
+    if core.answers_more() && !watched {
         // Whoever calls the handler has a round after this.
         core.io.kick_holding(&io);
         return left(false, false);
     }
     let idle = shared.is_idle();
     drop(shared);
-    if let When::Soon = when {
-        if io.has_much() && !core.hot.is_costly() {
-            return left(false, !io.send_gathered(core) || !idle);
-        }
+    if let When::Soon = when
+        && !io.has_much(core.hot.is_costly())
+    {
+        // As long as it is owed, nobody has sent since somebody was told.
         let tell = io.owe_send();
         drop(io);
         if tell {
@@ -65,10 +73,14 @@ pub(super) fn leave(
         }
         return left(false, !idle);
     }
+    if !alone {
+        let sent = io.send_gathered(core);
+        return left(false, !sent || !idle);
+    }
     let sent = io.send_through(core, id);
     drop(io);
     if !sent {
-        left_in_part(core, id, matches!(when, When::Now { watched: true }));
+        left_in_part(core, id, watched);
     }
     left(sent, !sent || !idle)
 }

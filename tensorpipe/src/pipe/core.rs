@@ -20,7 +20,8 @@ use super::hot::Hot;
 use super::io::Io;
 use super::peer_limits::PeerLimits;
 use super::poller::Poller;
-use super::shared::{Shared, Waiting};
+use super::shared::{Shared, Taken, Waiting};
+use super::small::Finished;
 use super::stats::Counters;
 use super::turn::Turn;
 use super::waiter::wake_all;
@@ -211,36 +212,46 @@ impl Core {
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         let given_so_far = Cell::new(0);
-        let next = || {
-            // Not held during the call, which uses the pipe.
-            let (next, goes_on) = {
+        let finished = Finished::default();
+        let mut next = Taken::new();
+        let give = || {
+            // Not held during the calls, which use the pipe.
+            let (handler, goes_on, answers) = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                let next = shared.next_deliveries();
-                (next, were_too_many && !self.deliveries.is_too_much())
+                let answers = shared.take_whole(&mut finished.borrow_mut());
+                let handler = shared.next_deliveries(&mut next);
+                let goes_on = were_too_many && !self.deliveries.is_too_much();
+                (handler, goes_on, answers)
             };
             if goes_on {
                 self.poller.notify();
             }
-            let Some((handler, next)) = next.filter(|(_, next)| !next.is_empty()) else {
+            if answers {
+                self.send_out();
+            }
+            let Some(handler) = handler else {
                 return false;
             };
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
             let _runtime = self.hot.listens().then(|| self.runtime.enter());
-            let many = next.len();
-            given_so_far.set(given_so_far.get() + many as u32);
-            for (i, delivery) in next.into_iter().enumerate() {
-                self.deliveries.set_taken(many - 1 - i);
+            given_so_far.set(given_so_far.get() + next.len() as u32);
+            let mut left = next.len();
+            for delivery in next.drain(..) {
+                left -= 1;
+                self.deliveries.set_taken(left);
+                let give = || delivery.give(self, &*handler, &finished);
                 // Whoever drives is not whoever wrote the handler.
-                let given = catch_unwind(AssertUnwindSafe(|| delivery.give(self, &*handler)));
-                if let Err(panic) = given {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
                     self.handler_panicked(&*panic);
                 }
             }
             true
         };
-        self.turn.deliver(next, || self.deliveries.count() > 0);
-        self.hot.came(given_so_far.get());
+        self.turn.deliver(give, || self.deliveries.count() > 0);
+        if given_so_far.get() > 0 {
+            self.hot.came(given_so_far.get());
+        }
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::core::Core;
 use super::incoming::{Arrival, Incoming};
+use super::small::{Finished, Small};
 use super::stats::MessageStats;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -26,6 +27,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
     fn incoming(&self, incoming: Incoming);
+
+    /// The same for a message of metadata alone. Calls [`Handler::incoming`].
+    fn small(&self, small: Small<'_>) {
+        self.incoming(small.into_incoming());
+    }
 
     /// A message taken with [`Incoming::accept`] is complete, or never will be.
     fn message(&self, id: u64, message: Result<Message, Error>);
@@ -75,12 +81,11 @@ impl Delivery {
         }
     }
 
-    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
+    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler, finished: &Finished) {
         match self {
             Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), *arrival)),
             Self::Bare(id, metadata) => {
-                let arrival = Arrival::bare(id, metadata);
-                handler.incoming(Incoming::new(core.clone(), arrival));
+                handler.small(Small::new(core, finished, id, metadata));
             }
             Self::Message(come) => {
                 let (id, message, stats) = *come;

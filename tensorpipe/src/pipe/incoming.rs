@@ -171,7 +171,7 @@ impl Incoming {
         self.decline(ResetCode::Refused, reason);
     }
 
-    fn decline(&mut self, code: ResetCode, reason: &str) {
+    pub(super) fn decline(&mut self, code: ResetCode, reason: &str) {
         if let Some(arrival) = self.arrival.take() {
             let mut wakes = Vec::new();
             {

@@ -19,6 +19,7 @@ mod read;
 mod reading;
 mod sender;
 mod shared;
+mod small;
 mod spin;
 mod stats;
 mod turn;
@@ -35,6 +36,7 @@ pub use self::lane::{LaneHandle, LaneIo};
 pub use self::peer_limits::PeerLimits;
 pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
+pub use self::small::Small;
 pub use self::stats::{MessageStats, PipeStats};
 pub use self::write::{Flush, Write};
 
@@ -200,6 +202,11 @@ impl Pipe {
             self.core().drive();
         }
         Ok(queued.id)
+    }
+
+    /// How many messages its handler was last given in one go: whoever answers each is likely to write as many.
+    pub fn came_together(&self) -> u32 {
+        self.core().hot.came_together()
     }
 
     /// Messages written here and not yet handed over: it grows when the peer does not read.

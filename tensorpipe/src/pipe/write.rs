@@ -137,7 +137,8 @@ pub(super) fn enqueue<'a>(
     note: impl FnOnce(u64),
 ) -> Result<Queued, Error> {
     let queued = send_or_queue(core, content.into(), when, note);
-    // Whoever came while this one had the connection relies on it. Whoever calls the handler looks by itself.
+    // Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler
+    // looks by itself.
     if !core.is_handling() && core.io.is_kicked() {
         core.drive();
     }
@@ -211,10 +212,10 @@ fn send_or_queue(
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
     if let Some(metadata) = content.bare()
-        && let Some((id, io)) = bare::append(core, shared, metadata, when)
+        && let Some(appended) = bare::append(core, shared, metadata, when)
     {
-        note(id);
-        return Ok(bare::leave(core, guard, io, id, when));
+        note(appended.id);
+        return Ok(bare::leave(core, guard, appended, when));
     }
     let (descriptor, parts) = dissect(shared, content.into_message())?;
     let now = matches!(when, When::Now { .. }) && shared.state.is_next();

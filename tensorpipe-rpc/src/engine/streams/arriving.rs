@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Incoming, Message, ResetCode};
+use tensorpipe::{Error, Message, ResetCode};
 
 use super::{CallStreams, Tally};
 use crate::codec::Arguments;
+use crate::engine::arrived::Arrived;
 use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
 use crate::error::CallError;
@@ -21,16 +22,16 @@ impl Engine {
         self.serving.as_ref()?.streams.find(call)
     }
 
-    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Incoming) {
+    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Arrived<'_>) {
         // Of a call that has ended: dropping the message says that it is not wanted.
         let Some(streams) = self.streams_of(header.call, way == Way::Reply) else {
             return;
         };
         let Some(inbox) = &streams.inbox else { return };
-        let (id, descriptor) = (incoming.id(), incoming.descriptor());
+        let id = incoming.id();
         let size = Tally {
             items: count.into(),
-            bytes: descriptor.metadata.len() as u64 + descriptor.byte_len(),
+            bytes: incoming.metadata().len() as u64 + incoming.parts_len(),
         };
         match inbox.announced(id, size) {
             Ok(true) => metrics::items_received(count.into()),
@@ -127,8 +128,8 @@ impl Engine {
         }
     }
 
-    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Incoming) {
-        let metadata = &incoming.descriptor().metadata;
+    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Arrived<'_>) {
+        let metadata = incoming.metadata();
         let body = metadata.get(header.len..header.len + 16);
         let number = |at| {
             let bytes = body?.get(at..)?.first_chunk()?;
@@ -148,7 +149,7 @@ impl Engine {
     }
 
     /// The stream that is an argument has ended, or is not read any more.
-    pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Incoming) {
+    pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Arrived<'_>) {
         let _ = incoming.accept();
         let streams = self.streams_of(header.call, kind == Kind::Stop);
         let Some(streams) = streams else { return };

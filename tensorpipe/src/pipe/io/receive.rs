@@ -97,7 +97,7 @@ impl Io {
                 // Somebody looks again: what is there now is acted on first.
                 return Ok(false);
             }
-            if !self.fill(core)? {
+            if !self.is_time_to_read() || !self.fill(core)? {
                 return Ok(false);
             }
         }
@@ -274,6 +274,7 @@ impl Io {
         };
         core.counters.read(len);
         core.hot.found();
+        self.patience.read(len);
         self.look_at_the_clock(core);
         Ok(Some(len))
     }

@@ -33,8 +33,11 @@ const COPY_UP_TO: u64 = 512;
 /// Bytes from which on what is written waits in the protocol's queue, where it is counted and can be taken back.
 const ROOM: u64 = 16 << 10;
 
-/// Small messages that leave together, at most, where a write is no system call.
+/// Small messages that leave together, at most, where a write is no system call...
 const TOGETHER: u32 = 8;
+
+/// ...and where it is one.
+const TOGETHER_COSTLY: u32 = 32;
 
 pub(super) enum Piece {
     Bytes(usize),
@@ -177,9 +180,9 @@ impl Io {
         }
     }
 
-    /// Whether what waits is worth a write of its own.
-    pub(in crate::pipe) fn has_much(&self) -> bool {
-        self.gathered >= TOGETHER
+    /// Whether what waits is worth a write of its own, which is a system call or not: the peer works on it while more is written.
+    pub(in crate::pipe) fn has_much(&self, costly: bool) -> bool {
+        self.gathered >= if costly { TOGETHER_COSTLY } else { TOGETHER }
     }
 
     /// What waits is left to whoever drives next. Returns whether somebody has to be told.
@@ -206,13 +209,13 @@ impl Io {
         sent
     }
 
-    /// Sends what waits, outside of a round. Returns whether all of it is with the connection.
+    /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, core: &Arc<Core>) -> bool {
         self.adopt_heat(core);
         let written = self.write(core).and_then(|_| self.flush(core));
         self.count_wakes(core);
         match written {
-            Ok(()) => self.pieces.is_empty(),
+            Ok(()) => self.pieces.is_empty() && self.marks.is_empty(),
             Err(error) => {
                 self.failed = Some(error);
                 false

@@ -14,7 +14,7 @@ thread_local! {
 }
 
 /// An empty vector with some room.
-pub(crate) fn spare() -> Vec<u8> {
+pub(crate) fn take() -> Vec<u8> {
     // A thread that ends has none.
     let mut spare = SPARE.try_with(Cell::take).unwrap_or_default();
     spare.reserve(ROOM);
@@ -22,7 +22,7 @@ pub(crate) fn spare() -> Vec<u8> {
 }
 
 /// What is in it is needed no more.
-pub(super) fn keep(mut vector: Vec<u8>) {
+pub(crate) fn keep(mut vector: Vec<u8>) {
     if vector.capacity() <= KEPT {
         vector.clear();
         let _ = SPARE.try_with(|spare| spare.set(vector));
@@ -35,18 +35,18 @@ mod tests {
 
     #[test]
     fn a_small_one_is_used_again_and_a_large_one_is_not_kept() {
-        let mut vector = spare();
+        let mut vector = take();
         vector.extend_from_slice(b"of a call");
         let place = vector.as_ptr();
         keep(vector);
-        let again = spare();
+        let again = take();
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
         // Nested: there is only one.
-        let other = spare();
+        let other = take();
         assert_ne!(other.as_ptr(), place);
         keep(again);
         keep(Vec::with_capacity(KEPT + 1));
-        let again = spare();
+        let again = take();
         assert_eq!(again.as_ptr(), place);
     }
 }
