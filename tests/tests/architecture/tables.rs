@@ -129,15 +129,21 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
 pub(crate) const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("caught", &[]),
+    ("spare", &[]),
     ("builder", &["limits", "service"]),
     // Values and definitions: of calls only that a reply is encoded within one, and what references it gives away.
     (
         "codec",
-        &["context::within_call", "observe::Figures", "remote"],
+        &[
+            "context::within_call",
+            "observe::Figures",
+            "remote",
+            "spare",
+        ],
     ),
     ("schema", &["caught"]),
     ("error", &["codec"]),
-    ("header", &["codec::REPLY_HEADER"]),
+    ("header", &["codec::REPLY_HEADER", "spare"]),
     (
         "context",
         &[
@@ -194,6 +200,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "remote",
             "schema",
             "server::ServerShared",
+            "spare",
         ],
     ),
     (
