@@ -1,12 +1,17 @@
 //! A ring of bytes between two threads, of a few bytes only.
 //!
-//! `ends` is that of `tensorpipe/src/ring/`. `memory` is where the model's ring lives, `line` what its ends do with it, as
+//! `control`, `producer` and `consumer` are those of `tensorpipe/src/ring/`. `memory` is where the model's ring lives, `line` what its ends do with it, as
 //! a connection over shared memory does.
 
+#[path = "../../../tensorpipe/src/ring/consumer.rs"]
+mod consumer;
+#[path = "../../../tensorpipe/src/ring/control.rs"]
+mod control;
 pub mod deaths;
-#[path = "../../../tensorpipe/src/ring/ends.rs"]
-mod ends;
 mod line;
 mod memory;
+#[path = "../../../tensorpipe/src/ring/producer.rs"]
+mod producer;
 pub mod sleeps;
 pub mod streams;
+pub mod turns;
