@@ -244,6 +244,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "client",
             "context::CallContext",
             "error",
+            "lock",
             "service::Service",
         ],
     ),
