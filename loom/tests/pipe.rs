@@ -3,11 +3,14 @@
 use tensorpipe_loom::pipe::{deliveries, kicks, looks, wakes};
 
 tensorpipe_loom::models! {
-    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written;
+    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written,
+        some_are_left_to_the_background_task_while_another_is_written,
+        two_leave_theirs_to_the_background_task;
     deliveries: two_deliver_at_once,
         three_deliver_at_once,
         a_round_that_stops_for_a_message_goes_on,
         what_a_handler_writes_leaves,
+        what_a_handler_leaves_behind_leaves,
         reading_goes_on_once_the_handler_has_caught_up;
     wakes: an_operation_that_leaves_hands_its_wake_on,
         a_wake_outlives_those_who_drive_meanwhile,

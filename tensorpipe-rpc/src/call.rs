@@ -86,7 +86,10 @@ impl UnderWay {
             slot,
             awaiting,
         } = self;
-        if let Some(outcome) = slot.poll(None) {
+        // At first there is no waker that would have to be taken back.
+        if (awaiting.is_some() || slot.is_done())
+            && let Some(outcome) = slot.poll(None)
+        {
             return Poll::Ready(outcome);
         }
         let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());

@@ -17,6 +17,7 @@
 //! Integers are little-endian. It is decided on the header alone whether a call is admitted, before its tensors move.
 
 use crate::codec::REPLY_HEADER;
+use crate::spare;
 
 /// Flag: the body is the last payload.
 pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
@@ -233,7 +234,7 @@ impl Header {
 
     /// A vector that begins with the header, with room for a small body.
     pub(crate) fn to_vec(self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(96);
+        let mut out = spare::take();
         let (kind, code) = self.kind.code();
         let traced = self.trace.trace_id != 0;
         let is_call = self.kind == Kind::Call;

@@ -145,6 +145,7 @@ pub mod observe;
 pub mod remote;
 mod server;
 mod service;
+mod spare;
 pub mod stream;
 mod value;
 

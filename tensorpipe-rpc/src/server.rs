@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -182,7 +183,7 @@ impl Drop for Server {
 pub(crate) struct Served {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) speed: Vec<Arc<FirstPoll>>,
-    by_id: HashMap<u32, usize>,
+    by_id: FxHashMap<u32, usize>,
 }
 
 /// What the connections of a server share.

@@ -125,7 +125,7 @@ pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{
     Awaiting, Flush, Handler, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError,
-    ReadInto, Write,
+    ReadInto, Small, Write,
 };
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,

@@ -103,7 +103,7 @@ impl AsyncRead for Keen {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let bytes = buf.initialize_unfilled();
-        let Keen(stream, gate) = &mut *self;
+        let Self(stream, gate) = &mut *self;
         let len = gate.pass(bytes.len());
         let read = stream.read(&mut bytes[..len]);
         poll(cx, read.map(|len| buf.advance(len)))

@@ -2,6 +2,7 @@
 //!
 //! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
 
+use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
@@ -253,13 +254,18 @@ impl Client for Caller {
             Case::Upload => self.client.upload(&self.sent).await?,
             Case::Download => self.received.push(self.client.download().await?),
             Case::Pipeline => {
+                // Into the vector of the rounds before: a new one would be paid for page by page.
+                let mut received = std::mem::take(&mut self.received);
                 let caller = &*self;
-                let answers = stream::iter(0..PIPELINED)
+                stream::iter(0..PIPELINED)
                     .map(|_| caller.echo())
                     .buffer_unordered(IN_FLIGHT)
-                    .try_collect()
+                    .try_for_each(|answer| {
+                        received.push(answer);
+                        ready(Ok(()))
+                    })
                     .await?;
-                self.received = answers;
+                self.received = received;
             }
             Case::Stream => self.stream().await?,
         }

@@ -101,14 +101,14 @@ impl Core {
                 .is_some()
         };
         self.turn
-            .deliver(next, || self.deliveries.load(Ordering::SeqCst) > 0);
+            .deliver(next, || self.deliveries.load(Ordering::Acquire) > 0);
     }
 
     fn next_delivery(&self) -> Option<u32> {
         let mut shared = lock(&self.shared);
         let next = shared.deliveries.pop_front()?;
         let left = shared.deliveries.len();
-        self.deliveries.store(left, Ordering::SeqCst);
+        self.deliveries.store(left, Ordering::Release);
         drop(shared);
         if left + 1 == self.too_many {
             self.poller.notify();
@@ -121,12 +121,13 @@ impl Core {
         if self.able {
             io.set_hot(self.hot.is_on());
         }
+        io.owes_send = false;
         let written = self.written.load(Ordering::Relaxed);
         self.sent.store(written, Ordering::Relaxed);
         let mut round = Round::Idle;
         let mut wakes = Vec::new();
         while round == Round::Idle
-            && self.deliveries.load(Ordering::SeqCst) < self.too_many
+            && self.deliveries.load(Ordering::Acquire) < self.too_many
             && let Some(message) = io.next()
         {
             if self.able {
@@ -142,7 +143,7 @@ impl Core {
             if self.handler.is_some() {
                 shared.deliveries.push_back(message);
                 self.deliveries
-                    .store(shared.deliveries.len(), Ordering::SeqCst);
+                    .store(shared.deliveries.len(), Ordering::Release);
                 if !self.turn.is_taken() {
                     round = Round::More;
                 }
@@ -180,6 +181,32 @@ impl Core {
         if self.io.is_kicked() {
             self.drive();
         }
+    }
+
+    /// The application sends a message that leaves with the next turn of whoever drives, as `tensorpipe/src/pipe/bare.rs`:
+    /// the background task is told.
+    pub(super) fn write_soon(&self) {
+        let Some(mut io) = self.io.hold() else {
+            return self.write();
+        };
+        self.written.fetch_add(1, Ordering::Relaxed);
+        let tell = !std::mem::replace(&mut io.owes_send, true);
+        drop(io);
+        if tell {
+            self.poller.wake_background();
+        }
+        if self.io.is_kicked() {
+            self.drive();
+        }
+    }
+
+    /// The handler sends a message, as `tensorpipe/src/pipe/bare.rs`: it leaves with the round that follows.
+    pub(super) fn answer(&self) {
+        let Some(io) = self.io.hold() else {
+            return self.write();
+        };
+        self.written.fetch_add(1, Ordering::Relaxed);
+        self.io.kick_holding(&io);
     }
 
     /// How many messages have left.

@@ -56,7 +56,7 @@ impl Inbox {
             {
                 let (queue, next) = &mut *lock(&self.queue);
                 queue.push_back(*next);
-                self.queued.store(queue.len(), Ordering::SeqCst);
+                self.queued.store(queue.len(), Ordering::Release);
                 *next += 1;
             }
             let next = || {
@@ -64,14 +64,14 @@ impl Inbox {
                 message.map(|message| self.handle(message)).is_some()
             };
             self.turn
-                .deliver(next, || self.queued.load(Ordering::SeqCst) > 0);
+                .deliver(next, || self.queued.load(Ordering::Acquire) > 0);
         }
     }
 
     fn next(&self) -> Option<u32> {
         let (queue, _) = &mut *lock(&self.queue);
         let message = queue.pop_front()?;
-        self.queued.store(queue.len(), Ordering::SeqCst);
+        self.queued.store(queue.len(), Ordering::Release);
         Some(message)
     }
 
@@ -96,6 +96,16 @@ pub fn a_round_that_stops_for_a_message_goes_on() {
 pub fn what_a_handler_writes_leaves() {
     check(2, || {
         let core = Arc::new(Core::new(Some(|core, _| core.write())));
+        messages_come_in(&core);
+        assert_eq!(core.received(), 3, "a message is left behind");
+        assert_eq!(core.sent(), 3, "an answer is left behind");
+    });
+}
+
+/// The same where it leaves its answers behind, for the round that follows.
+pub fn what_a_handler_leaves_behind_leaves() {
+    check(2, || {
+        let core = Arc::new(Core::new(Some(|core, _| core.answer())));
         messages_come_in(&core);
         assert_eq!(core.received(), 3, "a message is left behind");
         assert_eq!(core.sent(), 3, "an answer is left behind");

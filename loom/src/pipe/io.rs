@@ -44,6 +44,8 @@ pub(super) struct Io {
     line: Arc<Line>,
     read: u32,
     hot: bool,
+    /// Something to be sent was left to the background task, which was told.
+    pub(super) owes_send: bool,
 }
 
 impl Io {
@@ -52,10 +54,15 @@ impl Io {
             line,
             read: 0,
             hot: false,
+            owes_send: false,
         }
     }
 
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn look(&mut self, _: bool) -> bool {
+        self.owes_send || self.has_come()
+    }
+
+    fn has_come(&self) -> bool {
         self.read < self.line.arrived.load(Ordering::Relaxed)
     }
 
@@ -69,12 +76,12 @@ impl Io {
 
     /// The next message. If there is none it asks to be woken.
     pub(super) fn next(&mut self) -> Option<u32> {
-        if !self.look() {
+        if !self.has_come() {
             if self.hot || !self.line.able {
                 return None;
             }
             self.line.ask(true);
-            if !self.look() {
+            if !self.has_come() {
                 return None;
             }
             self.line.ask(false);

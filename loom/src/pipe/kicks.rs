@@ -3,6 +3,7 @@
 use loom::thread;
 
 use super::core::Core;
+use super::tasks::Pipe;
 use crate::check;
 use crate::sync::Arc;
 
@@ -43,6 +44,35 @@ pub fn one_leaves_at_once_while_another_is_written() {
         core.write_through();
         other.join().unwrap();
         assert_eq!(core.sent(), 1, "something is left behind");
+    });
+}
+
+/// Messages are left to the background task, while another one is written: its round does for that one what it could not do
+/// for itself meanwhile.
+pub fn some_are_left_to_the_background_task_while_another_is_written() {
+    check(3, || {
+        let pipe = Pipe::new();
+        let other = pipe.spawn(|core, _| core.write());
+        pipe.core.write_soon();
+        pipe.core.write_soon();
+        other.join().unwrap();
+        pipe.background.act_on_wakes(&pipe.core);
+        assert_eq!(pipe.core.sent(), 3, "something is left behind");
+    });
+}
+
+/// Two threads leave messages to the background task, which is told by one of them.
+pub fn two_leave_theirs_to_the_background_task() {
+    check(3, || {
+        let pipe = Pipe::new();
+        let other = pipe.spawn(|core, background| {
+            core.write_soon();
+            background.act_on_wakes(core);
+        });
+        pipe.core.write_soon();
+        other.join().unwrap();
+        pipe.background.act_on_wakes(&pipe.core);
+        assert_eq!(pipe.core.sent(), 2, "something is left behind");
     });
 }
 

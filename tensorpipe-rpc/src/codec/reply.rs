@@ -10,6 +10,7 @@ use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
 use crate::observe::Figures;
 use crate::remote::{MINE, Referent};
+use crate::spare;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
 pub const REPLY_HEADER: usize = 12;
@@ -158,7 +159,7 @@ impl Reply {
         outcome: impl FnOnce(Encoded) -> Outcome,
     ) -> Self {
         // Room for the call's header, so that it and the value share one vector.
-        let mut header = Vec::with_capacity(64);
+        let mut header = spare::take();
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
         let (written, met) = within_call(|| encoder.write::<T, T>(value));

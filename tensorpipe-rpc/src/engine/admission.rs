@@ -18,6 +18,8 @@ pub(super) struct Admitted {
     /// Positions of the service and the method; `None` for a bind.
     pub(super) target: Option<(usize, usize)>,
     pub(super) context: CallContext,
+    /// When it was admitted, unless it has waited since.
+    pub(super) begun: Option<Instant>,
     /// Held until the call is answered.
     _streams: Option<Open>,
     /// Others may wait for it.
@@ -109,6 +111,7 @@ impl Serving {
             header: *header,
             target,
             context,
+            begun: Some(now),
             _streams: open,
             pending: None,
             listed: None,

@@ -1,24 +1,27 @@
 //! Calls made from here: the table of those that wait for an answer.
 
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
+use tensorpipe::{Error, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 
+use super::arrived::Arrived;
 use super::failures::failure;
 use super::slot::CallSlot;
 use super::streams::CallStreams;
-use super::{Body, Engine, in_frame, to_body, to_message};
+use super::{Body, Engine, is_bare, to_body, to_message};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
 use crate::observe::Noted;
 use crate::remote::Handle;
+use crate::spare;
 
-/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
+/// Calls under way, or answered together just now, from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
 
@@ -50,6 +53,22 @@ pub(crate) struct Outgoing {
     pub(crate) streams: Option<Arc<CallStreams>>,
     pub(crate) pins: Vec<Arc<Handle>>,
     pub(crate) noted: Option<Arc<Noted>>,
+}
+
+/// What a call becomes.
+enum Content {
+    /// A message of this metadata alone.
+    Bare(Vec<u8>),
+    Message(Message),
+}
+
+impl Content {
+    fn byte_len(&self) -> u64 {
+        match self {
+            Self::Bare(metadata) => metadata.len() as u64,
+            Self::Message(message) => message.metadata.len() as u64 + message.byte_len(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -122,7 +141,10 @@ impl Calls {
 
     /// Gives the outcome back if nobody waits for it.
     pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> Option<Outcome> {
-        self.table().slots.remove(&slot.id);
+        if !slot.is_taken_out() {
+            let removed = self.table().slots.remove(&slot.id);
+            drop(removed);
+        }
         slot.complete(outcome)
     }
 
@@ -203,21 +225,27 @@ impl Engine {
             slot.fail(CallError::ShuttingDown);
             return slot;
         }
-        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        let waits = encoded.metadata[2] & WAITS != 0;
+        let peer = self.pipe.peer_limits();
+        let content = match is_bare(&encoded, header_len, &peer) {
+            true => Content::Bare(encoded.metadata),
+            false => Content::Message(to_message(encoded, header_len, &peer)),
+        };
         if let Some(noted) = &noted {
-            noted.becomes(&message);
+            noted.becomes(content.byte_len());
         }
-        let waits = message.metadata[2] & WAITS != 0;
-        let has_parts = !message.payloads.is_empty() || !message.tensors.is_empty();
+        let has_parts = matches!(content, Content::Message(_));
         let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
-        let (earlier, soon) = {
+        let came_together = self.pipe.came_together() as usize >= TOGETHER_FROM;
+        let (earlier, many) = {
             let mut table = self.calls.table();
-            // A call that was given the result of another one is seldom the last of its chain.
-            let soon = table.slots.len() >= TOGETHER_FROM || waits;
+            let many = table.slots.len() >= TOGETHER_FROM || came_together;
             table.slots.insert(id, slot.clone());
             let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
-            (earlier, soon)
+            (earlier, many)
         };
+        // A call that was given the result of another one is seldom the last of its chain.
+        let soon = many || waits;
         if earlier {
             self.calls.earlier.notify_one();
         }
@@ -225,11 +253,15 @@ impl Engine {
         let mut late = false;
         let note = |message| late = !slot.sent_as(message);
         // Where many calls are under way, others are likely to be made at once: they leave together.
-        slot.set_leaves_soon(soon);
-        let sent = if soon {
-            self.pipe.send_soon(message, note)
-        } else {
-            self.pipe.send_noting(message, note)
+        slot.set_leaves_soon(many);
+        let sent = match content {
+            Content::Bare(metadata) => {
+                let sent = self.pipe.send_metadata(&metadata, soon, note);
+                spare::keep(metadata);
+                sent
+            }
+            Content::Message(message) if soon => self.pipe.send_soon(message, note),
+            Content::Message(message) => self.pipe.send_noting(message, note),
         };
         match sent {
             Ok(message) if late => {
@@ -297,32 +329,43 @@ impl Engine {
         }
     }
 
-    pub(super) fn reply_arrives(&self, header: Header, incoming: Incoming) {
-        let id = incoming.id();
+    pub(super) fn reply_arrives(&self, header: Header, incoming: Arrived<'_>) {
+        let (id, is_whole) = (incoming.id(), incoming.is_whole());
         let slot = {
             let mut table = self.calls.table();
             // A call that was given up meanwhile: its reply is skipped.
-            let Some(slot) = table.slots.get(&header.call).cloned() else {
+            let Entry::Occupied(slot) = table.slots.entry(header.call) else {
                 drop(table);
                 if header.flags & REFERENCES != 0 {
                     self.release(header.call, None);
                 }
                 return;
             };
-            if !slot.answered_by(id) {
+            if !slot.get().answered_by(id) {
                 // It is being answered already.
                 return;
             }
-            if !incoming.is_whole() {
-                table.reading.insert(id, (header, slot.clone()));
+            if is_whole && slot.get().streams.is_none() {
+                // Completed below: nobody need find it any more.
+                slot.get().take_out();
+                slot.remove()
+            } else {
+                let slot = slot.get().clone();
+                if !is_whole {
+                    table.reading.insert(id, (header, slot.clone()));
+                }
+                slot
             }
-            slot
         };
-        let is_whole = incoming.is_whole();
         let mut whole = MessageStats::default();
         if let Some(noted) = &slot.noted {
-            noted.reply_arrives(&header, incoming.descriptor(), &self.pipe);
-            whole = in_frame(&incoming);
+            noted.reply_arrives(
+                &header,
+                incoming.metadata(),
+                incoming.parts_len(),
+                &self.pipe,
+            );
+            whole = incoming.in_frame();
         }
         match incoming.accept() {
             Some(message) => {

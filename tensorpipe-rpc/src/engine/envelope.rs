@@ -4,9 +4,7 @@
 //! without copies, and small ones to a peer whose metadata is too short for them.
 
 use bytes::{Buf, Bytes};
-use tensorpipe::{
-    Buffer, Incoming, Message, MessageStats, MessageTensor, Payload, PeerLimits, Tensor,
-};
+use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
@@ -37,6 +35,19 @@ pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits)
     message
 }
 
+/// Whether that message has metadata alone.
+pub(super) fn is_bare(encoded: &Encoded, header_len: usize, peer: &PeerLimits) -> bool {
+    let Encoded {
+        metadata,
+        payloads,
+        tensors,
+        references: _,
+    } = encoded;
+    payloads.is_empty()
+        && tensors.is_empty()
+        && !is_beside(metadata.len(), header_len, payloads, 0, peer)
+}
+
 /// Whether the body is a payload. Where the peer takes it neither way, the pipe says which limit is in the way.
 fn is_beside(
     len: usize,
@@ -55,13 +66,6 @@ fn is_beside(
     } else {
         fits_beside && !fits_inline()
     }
-}
-
-/// How a message came of which all is here: in its own frame.
-pub(super) fn in_frame(incoming: &Incoming) -> MessageStats {
-    let mut stats = MessageStats::default();
-    stats.streamed = incoming.descriptor().byte_len();
-    stats
 }
 
 /// An encoded call, without references, that can be sent several times, behind a header of its own each time. Its tensors and payloads are

@@ -4,6 +4,7 @@
 //! completes calls, so that on the hot path nothing hops from task to task.
 
 mod admission;
+mod arrived;
 mod calls;
 mod deadlines;
 mod envelope;
@@ -19,9 +20,10 @@ mod serving;
 mod slot;
 mod streams;
 
+use arrived::Arrived;
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::{Outcome, Outgoing};
-use envelope::in_frame;
+use envelope::is_bare;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::FirstPoll;
@@ -34,7 +36,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCode, Small};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
@@ -43,6 +45,7 @@ use crate::lock::lock;
 use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
+use crate::spare;
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -110,6 +113,11 @@ impl Engine {
 
     /// Sends `encoded`: see [`to_message`].
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
+        if is_bare(&encoded, header_len, &self.pipe.peer_limits()) {
+            let sent = self.pipe.send_metadata(&encoded.metadata, false, |_| ());
+            spare::keep(encoded.metadata);
+            return sent;
+        }
         let message = to_message(encoded, header_len, &self.pipe.peer_limits());
         self.pipe.send(message)
     }
@@ -156,46 +164,11 @@ impl Handler for Receiver {
     }
 
     fn incoming(&self, incoming: Incoming) {
-        // Without an engine the pipe is closing: the message is skipped.
-        let Some(engine) = self.engine.upgrade() else {
-            return;
-        };
-        let header = match Header::decode(&incoming.descriptor().metadata) {
-            Ok(header) => header,
-            Err(what) => {
-                tracing::warn!(pipe = %self.pipe, "refused {what}");
-                return incoming.refuse(what);
-            }
-        };
-        match header.kind {
-            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim | Kind::Tarpc(_)
-                if engine.is_behind() =>
-            {
-                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
-                // is refused, which bounds this.
-                incoming.refuse("too many replies wait to be read by their caller");
-            }
-            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
-                engine.call_arrives(header, incoming);
-            }
-            Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
-                engine.reply_arrives(header, incoming)
-            }
-            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
-            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
-            Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
-            Kind::Release => engine.release_arrives(header, incoming),
-            Kind::Draining => {
-                let _ = incoming.accept();
-                engine.calls.draining();
-            }
-            // An answer, since whoever sent a small message does not hear of its refusal.
-            Kind::Tarpc(_) => engine.reply_failure(
-                header.call,
-                FailureCode::NoService,
-                "no tarpc here".to_owned(),
-            ),
-        }
+        self.arrives(Arrived::Any(incoming));
+    }
+
+    fn small(&self, small: Small<'_>) {
+        self.arrives(Arrived::Small(small));
     }
 
     fn message(&self, id: u64, message: Result<Message, Error>) {
@@ -241,6 +214,52 @@ impl Handler for Receiver {
             engine.owned.close();
             engine.abandon_all();
             engine.meter.closed(&engine.pipe);
+        }
+    }
+}
+
+impl Receiver {
+    /// Decides on the header alone.
+    fn arrives(&self, incoming: Arrived<'_>) {
+        // Without an engine the pipe is closing: the message is skipped.
+        let Some(engine) = self.engine.upgrade() else {
+            return;
+        };
+        let header = match Header::decode(incoming.metadata()) {
+            Ok(header) => header,
+            Err(what) => {
+                tracing::warn!(pipe = %self.pipe, "refused {what}");
+                return incoming.refuse(what);
+            }
+        };
+        match header.kind {
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim | Kind::Tarpc(_)
+                if engine.is_behind() =>
+            {
+                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
+                // is refused, which bounds this.
+                incoming.refuse("too many replies wait to be read by their caller");
+            }
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
+                engine.call_arrives(header, incoming);
+            }
+            Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
+                engine.reply_arrives(header, incoming)
+            }
+            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
+            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
+            Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
+            Kind::Release => engine.release_arrives(header, incoming),
+            Kind::Draining => {
+                let _ = incoming.accept();
+                engine.calls.draining();
+            }
+            // An answer, since whoever sent a small message does not hear of its refusal.
+            Kind::Tarpc(_) => engine.reply_failure(
+                header.call,
+                FailureCode::NoService,
+                "no tarpc here".to_owned(),
+            ),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::Engine;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{Header, Kind};
 use crate::lock::lock;
+use crate::spare;
 
 /// Notes that wait at most: no peer makes this side say more that is worth keeping.
 const MOST: usize = 1 << 20;
@@ -39,6 +40,8 @@ struct State {
 struct Note {
     bytes: [u8; LONGEST],
     len: usize,
+    /// It leaves together with others.
+    soon: bool,
 }
 
 impl Note {
@@ -48,7 +51,10 @@ impl Note {
         let all = header.iter().chain(body);
         let len = bytes.iter_mut().zip(all).map(|(to, from)| *to = *from);
         let len = len.count();
-        Self { bytes, len }
+        spare::keep(header);
+        // What the peer may let go of, nobody waits for.
+        let soon = kind == Kind::Release;
+        Self { bytes, len, soon }
     }
 }
 
@@ -63,11 +69,18 @@ impl Engine {
 
     /// Returns `false` if the pipe has no room for it.
     fn send_note_now(&self, note: Note) -> bool {
-        let encoded = Encoded {
-            metadata: note.bytes[..note.len].to_vec(),
-            ..Encoded::default()
+        let bytes = &note.bytes[..note.len];
+        let sent = match self.pipe.peer_limits().metadata as usize >= bytes.len() {
+            true => self.pipe.send_metadata(bytes, note.soon, |_| ()),
+            false => {
+                let encoded = Encoded {
+                    metadata: bytes.to_vec(),
+                    ..Encoded::default()
+                };
+                self.send(encoded, REPLY_HEADER)
+            }
         };
-        match self.send(encoded, REPLY_HEADER) {
+        match sent {
             Ok(_) => true,
             Err(Error::Misuse(Misuse::TooManyWrites(_))) => false,
             Err(error) => {

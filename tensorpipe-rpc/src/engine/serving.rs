@@ -6,12 +6,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Incoming, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
+use super::arrived::Arrived;
 use super::running::{Running, drop_quietly};
 use super::streams::{StreamTable, Unread};
-use super::{Body, Engine, in_frame, to_body, unread_of};
+use super::{Body, Engine, to_body, unread_of};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
@@ -94,7 +95,7 @@ impl Engine {
         unwritten > most && unwritten > most + 2 * self.calls.under_way()
     }
 
-    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
+    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Arrived<'_>) {
         let Some(serving) = &self.serving else {
             let text = "serves nothing: this is a client".to_owned();
             return self.reply_failure(header.call, FailureCode::NoService, text);
@@ -104,8 +105,7 @@ impl Engine {
                 "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
             );
         }
-        let descriptor = incoming.descriptor();
-        let size = descriptor.metadata.len() as u64 + descriptor.byte_len();
+        let size = incoming.metadata().len() as u64 + incoming.parts_len();
         if header.kind == Kind::Bind && size > BIND_MAX {
             drop(incoming);
             let text = format!("a description of {size} bytes is longer than {BIND_MAX}");
@@ -127,7 +127,7 @@ impl Engine {
                 }
                 if incoming.is_whole() {
                     let came = match &admitted.context.inner.seen {
-                        Some(_) => in_frame(&incoming),
+                        Some(_) => incoming.in_frame(),
                         None => MessageStats::default(),
                     };
                     if let Some(message) = incoming.accept() {
@@ -159,9 +159,10 @@ impl Engine {
         came: MessageStats,
     ) {
         let Some(serving) = &self.serving else { return };
-        let Some((admitted, _)) = serving.table().receiving.remove(&id) else {
+        let Some((mut admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
+        admitted.begun = None;
         self.handle(id, admitted, message, came);
     }
 
@@ -223,7 +224,8 @@ impl Engine {
         if calls.is_empty() {
             return self.run(id, admitted, target, body);
         }
-        self.when_ended(id, admitted, calls, move |engine, admitted| {
+        self.when_ended(id, admitted, calls, move |engine, mut admitted| {
+            admitted.begun = None;
             engine.run(id, admitted, target, body);
         });
     }
@@ -255,8 +257,6 @@ impl Engine {
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let context = admitted.context.clone();
         let speed = served.speed[method].clone();
-        // Whoever drives the pipe may be a thread without a runtime, or of one that ends before this one.
-        let _runtime = self.pipe.runtime().enter();
         let make = || {
             scoped(
                 context.clone(),
@@ -281,7 +281,7 @@ impl Engine {
             Err(panic) => return self.reply_panic(&admitted, panic),
         };
         if speed.is_short() {
-            let begun = Instant::now();
+            let begun = admitted.begun.unwrap_or_else(Instant::now);
             let mut cx = Context::from_waker(Waker::noop());
             let mut polling = Some(handler);
             let polled = caught(|| match &mut polling {

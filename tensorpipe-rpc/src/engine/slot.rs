@@ -30,6 +30,10 @@ pub(crate) struct CallSlot {
     reply: AtomicU64,
     pub(super) deadline: Option<(Instant, Duration)>,
     state: Mutex<State>,
+    /// It is in the table no more: whoever has taken it out completes it.
+    out: AtomicBool,
+    /// The outcome is there, or was.
+    done: AtomicBool,
     /// Its message leaves with the pipe's next turn: the first poll need not drive.
     soon: AtomicBool,
     /// Its streams, if its method has some.
@@ -64,6 +68,8 @@ impl CallSlot {
             reply: AtomicU64::new(UNSENT),
             deadline,
             state: Mutex::new(State::Waiting(None)),
+            out: AtomicBool::new(false),
+            done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
             streams,
             _pins: pins,
@@ -105,6 +111,15 @@ impl CallSlot {
         self.soon.swap(false, Ordering::Relaxed)
     }
 
+    /// The table forgets it, and whoever says so completes it.
+    pub(super) fn take_out(&self) {
+        self.out.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_taken_out(&self) -> bool {
+        self.out.load(Ordering::Relaxed)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,11 +153,14 @@ impl CallSlot {
         (message < GIVEN_UP).then_some(message)
     }
 
-    /// Message number `reply` of the peer's answers it. Returns `false` if another one does.
+    /// Message number `reply` of the peer's answers it. Returns `false` if another one does. Said under the lock of the table
+    /// of calls, by one at a time.
     pub(super) fn answered_by(&self, reply: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let set = self.reply.compare_exchange(UNSENT, reply, success, failure);
-        set.is_ok()
+        let first = self.reply.load(Ordering::Relaxed) == UNSENT;
+        if first {
+            self.reply.store(reply, Ordering::Release);
+        }
+        first
     }
 
     /// The number of its reply, once that is there.
@@ -166,6 +184,7 @@ impl CallSlot {
             };
             let waker = waker.take();
             *state = State::Done(outcome);
+            self.done.store(true, Ordering::Release);
             waker
         };
         if let Some(waker) = waker {
@@ -185,6 +204,11 @@ impl CallSlot {
             State::Done(outcome) => Some(outcome),
             State::Waiting(_) | State::Taken => None,
         }
+    }
+
+    /// Whether there is an outcome to be taken, as far as a look shows.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
     }
 
     /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.

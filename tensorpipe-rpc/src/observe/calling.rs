@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use tensorpipe::{Descriptor, Message, MessageStats, Pipe};
+use tensorpipe::{MessageStats, Pipe};
 use tracing::Span;
 
 use super::outcome::{self, Verdict};
@@ -85,13 +85,10 @@ impl Noted {
         (Some(Arc::new(noted)), trace)
     }
 
-    /// It is a message now.
-    pub(crate) fn becomes(&self, message: &Message) {
+    /// It is a message now, of so many bytes.
+    pub(crate) fn becomes(&self, bytes: u64) {
         if self.asked {
-            let payloads = message.payloads.iter().map(|payload| payload.data.len());
-            let tensors = message.tensors.iter().map(|part| part.tensor.byte_len());
-            let parts: usize = payloads.chain(tensors).sum();
-            lock(&self.stats).request.bytes = (message.metadata.len() + parts) as u64;
+            lock(&self.stats).request.bytes = bytes;
         }
     }
 
@@ -107,14 +104,14 @@ impl Noted {
         }
     }
 
-    /// The reply's header and descriptor are here.
-    pub(crate) fn reply_arrives(&self, header: &Header, descriptor: &Descriptor, pipe: &Pipe) {
+    /// The reply's metadata is here, before as many bytes of `parts`.
+    pub(crate) fn reply_arrives(&self, header: &Header, metadata: &[u8], parts: u64, pipe: &Pipe) {
         if !self.asked {
             return;
         }
         let mut stats = lock(&self.stats);
-        stats.reply.bytes = descriptor.metadata.len() as u64 + descriptor.byte_len();
-        if let Some(figures) = Figures::find(header, &descriptor.metadata) {
+        stats.reply.bytes = metadata.len() as u64 + parts;
+        if let Some(figures) = Figures::find(header, metadata) {
             stats.server = Some(figures.times);
             if let Some(came) = figures.request {
                 stats.request.travelled(came, pipe);

@@ -137,6 +137,16 @@ impl<'a> Scene<'a> {
                 self.whole.insert(message, descriptor);
                 self.event(Event::Ready { message });
             }
+            Input::Bare { message, metadata } => {
+                self.events();
+                self.need = 0;
+                let descriptor = Descriptor {
+                    metadata,
+                    ..Descriptor::default()
+                };
+                self.whole.insert(message, descriptor);
+                self.event(Event::Ready { message });
+            }
             Input::Head { message } => {
                 let parts: Vec<_> = self.pipe.eager_parts(message).collect();
                 for (part, len) in parts {

@@ -307,6 +307,11 @@ impl Connection for Joining {
         let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
         !joined || self.connection.look()
     }
+
+    fn look_for(&mut self, bytes: usize) -> bool {
+        let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
+        !joined || self.connection.look_for(bytes)
+    }
 }
 
 impl AsyncRead for Joining {

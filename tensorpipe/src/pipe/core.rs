@@ -20,7 +20,8 @@ use super::hot::Hot;
 use super::io::Io;
 use super::peer_limits::PeerLimits;
 use super::poller::Poller;
-use super::shared::{Shared, Waiting};
+use super::shared::{Shared, Taken, Waiting};
+use super::small::Finished;
 use super::stats::Counters;
 use super::turn::Turn;
 use super::waiter::wake_all;
@@ -28,7 +29,7 @@ use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Routes;
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
 /// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
 /// timers are looked at.
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
     pub(super) io: HandOver<Io>,
+    /// There may be messages that are not handed over: `false` only where there is none.
+    may_be_unwritten: AtomicBool,
     /// What waits for the handler, as `shared` knows it.
     deliveries: Arc<Waiting>,
     /// Who calls the handler.
@@ -105,6 +108,7 @@ impl Core {
             counters: Counters::default(),
             deliveries: parts.shared.deliveries.waiting().clone(),
             shared: Mutex::new(parts.shared),
+            may_be_unwritten: AtomicBool::new(false),
             turn: Turn::default(),
         }
     }
@@ -155,10 +159,37 @@ impl Core {
     /// The connection, for a message that leaves at once: unless the handler writes it, and more of its calls follow, whose
     /// answers leave together.
     pub(super) fn hold_io(&self) -> Option<MutexGuard<'_, Io>> {
-        if self.deliveries.count() > 0 && self.turn.is_here() {
+        if self.answers_more() {
             return None;
         }
         self.io.hold()
+    }
+
+    /// Messages that are not handed over. Most often there is none, and no lock is needed to see it.
+    pub(super) fn unwritten(&self) -> usize {
+        if !self.may_be_unwritten.load(Ordering::Acquire) {
+            return 0;
+        }
+        let shared = lock(&self.shared);
+        let unwritten = shared.state.unwritten();
+        self.may_be_unwritten
+            .store(unwritten > 0, Ordering::Release);
+        unwritten
+    }
+
+    /// A message waits. Said under the lock of `shared`.
+    pub(super) fn has_unwritten(&self) {
+        self.may_be_unwritten.store(true, Ordering::Release);
+    }
+
+    /// Whether the handler is at work here, and called again when it is done.
+    pub(super) fn answers_more(&self) -> bool {
+        self.deliveries.count() > 0 && self.is_handling()
+    }
+
+    /// Whether the handler is at work here.
+    pub(super) fn is_handling(&self) -> bool {
+        self.turn.is_here()
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
@@ -184,30 +215,46 @@ impl Core {
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
         let given_so_far = Cell::new(0);
-        let next = || {
-            // Not held during the call, which uses the pipe.
-            let (next, goes_on) = {
+        let finished = Finished::default();
+        let mut next = Taken::new();
+        let give = || {
+            // Not held during the calls, which use the pipe.
+            let (handler, goes_on, answers) = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                let next = shared.next_delivery();
-                (next, were_too_many && !self.deliveries.is_too_much())
+                let answers = shared.take_whole(&mut finished.borrow_mut());
+                let handler = shared.next_deliveries(&mut next);
+                let goes_on = were_too_many && !self.deliveries.is_too_much();
+                (handler, goes_on, answers)
             };
             if goes_on {
                 self.poller.notify();
             }
-            let Some((handler, delivery)) = next else {
+            if answers {
+                self.send_out();
+            }
+            let Some(handler) = handler else {
                 return false;
             };
-            given_so_far.set(given_so_far.get() + 1);
-            // Whoever drives is not whoever wrote the handler.
-            let given = catch_unwind(AssertUnwindSafe(|| delivery.give(self, &*handler)));
-            if let Err(panic) = given {
-                self.handler_panicked(&*panic);
+            // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
+            let _runtime = self.hot.listens().then(|| self.runtime.enter());
+            given_so_far.set(given_so_far.get() + next.len() as u32);
+            let mut left = next.len();
+            for delivery in next.drain(..) {
+                left -= 1;
+                self.deliveries.set_taken(left);
+                let give = || delivery.give(self, &*handler, &finished);
+                // Whoever drives is not whoever wrote the handler.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
+                    self.handler_panicked(&*panic);
+                }
             }
             true
         };
-        self.turn.deliver(next, || self.deliveries.count() > 0);
-        self.hot.came(given_so_far.get());
+        self.turn.deliver(give, || self.deliveries.count() > 0);
+        if given_so_far.get() > 0 {
+            self.hot.came(given_so_far.get());
+        }
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

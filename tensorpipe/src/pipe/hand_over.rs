@@ -42,6 +42,14 @@ impl<W> HandOver<W> {
         self.kicked.swap(true, Ordering::SeqCst);
     }
 
+    /// The same by whoever has the work: cheap where somebody has kicked already. Who takes a kick has the work, too: so this one
+    /// sees whether it was taken, and whoever takes it later sees what this one did.
+    pub(super) fn kick_holding(&self, _: &MutexGuard<'_, W>) {
+        if !self.kicked.load(Ordering::Relaxed) {
+            self.kick();
+        }
+    }
+
     /// Kicks, and works until nobody has kicked any more. Never waits: while somebody else works it returns. `deliver`
     /// runs after each round, without the lock. Returns whether there is more, but it is others' turn: who drives sees to it
     /// that somebody comes back.

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::core::Core;
 use super::incoming::{Arrival, Incoming};
+use super::small::{Finished, Small};
 use super::stats::MessageStats;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -15,7 +18,7 @@ use crate::message::Message;
 /// is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// Whether messages are expected at any time, or only while an operation is awaited ([`Pipe::awaiting`]): then others
-    /// may be seen some 50 ms late.
+    /// may be seen some 50 ms late. Where they are, its methods are called within the pipe's runtime, whoever drives.
     ///
     /// [`Pipe::awaiting`]: super::Pipe::awaiting
     fn listens(&self) -> bool {
@@ -24,6 +27,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
     fn incoming(&self, incoming: Incoming);
+
+    /// The same for a message of metadata alone. Calls [`Handler::incoming`].
+    fn small(&self, small: Small<'_>) {
+        self.incoming(small.into_incoming());
+    }
 
     /// A message taken with [`Incoming::accept`] is complete, or never will be.
     fn message(&self, id: u64, message: Result<Message, Error>);
@@ -50,6 +58,8 @@ pub trait Handler: Send + Sync + 'static {
 /// One call of the handler.
 pub(super) enum Delivery {
     Incoming(Box<Arrival>),
+    /// A message of metadata alone.
+    Bare(u64, Bytes),
     /// Boxed: the others are small, and most messages are whole when they come.
     Message(Box<(u64, Result<Message, Error>, MessageStats)>),
     Reset(u64, ResetCode, String),
@@ -63,6 +73,7 @@ impl Delivery {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Incoming(arrival) => arrival.weight(),
+            Self::Bare(_, metadata) => metadata.len(),
             Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
                 text.len()
             }
@@ -70,9 +81,12 @@ impl Delivery {
         }
     }
 
-    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
+    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler, finished: &Finished) {
         match self {
-            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
+            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), *arrival)),
+            Self::Bare(id, metadata) => {
+                handler.small(Small::new(core, finished, id, metadata));
+            }
             Self::Message(come) => {
                 let (id, message, stats) = *come;
                 handler.message_with_stats(id, message, stats);

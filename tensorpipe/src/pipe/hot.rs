@@ -47,6 +47,9 @@ pub(super) struct Hot {
 /// woken for many. (64 calls in flight over tcp took 7.7 µs each by looking, 1.7 by sleeping.)
 const CROWD: u32 = 4;
 
+/// Operations from which on several messages are waited for, to be read together: who looks finds less for each.
+const MANY: usize = 16;
+
 impl Hot {
     pub(super) fn new(able: bool) -> Self {
         Self {
@@ -67,6 +70,11 @@ impl Hot {
         self.on.load(Ordering::SeqCst)
     }
 
+    /// Whether a handler takes messages at any time.
+    pub(super) fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
+    }
+
     /// Each look is a system call, or not.
     pub(super) fn costly(mut self, costly: bool) -> Self {
         self.costly = costly;
@@ -76,6 +84,11 @@ impl Hot {
     /// Whether moving bytes is a system call.
     pub(super) fn is_costly(&self) -> bool {
         self.costly
+    }
+
+    /// How many messages came in one go last.
+    pub(super) fn came_together(&self) -> u32 {
+        self.together.load(Ordering::Relaxed)
     }
 
     /// So many messages came in one go.
@@ -133,7 +146,8 @@ impl Core {
 
     /// Whether something can be done now: looks a few times. For the spinner, between two polls.
     pub(super) fn look(&self) -> bool {
-        self.io.look(LOOKS_IN_A_POLL, Io::look)
+        let many = self.poller.waiting() > MANY;
+        self.io.look(LOOKS_IN_A_POLL, |io: &mut Io| io.look(many))
     }
 
     /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::budget::Reservation;
 use super::core::Core;
 use super::loan::Loans;
@@ -18,7 +20,7 @@ use crate::proto::OpId;
 use crate::stop;
 use crate::sync::lock;
 
-/// A message that is there but for its bulk parts. Boxed: it is handed on several times.
+/// A message that is there but for its bulk parts. Boxed where it waits: it is handed on several times.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) id: u64,
@@ -27,17 +29,31 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Box<Self> {
-        Box::new(Self {
+    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
+        Self {
             id,
             descriptor,
             eager,
-        })
+        }
+    }
+
+    /// Of metadata alone.
+    pub(super) fn bare(id: u64, metadata: Bytes) -> Self {
+        let descriptor = Descriptor {
+            metadata,
+            payloads: Vec::new(),
+            tensors: Vec::new(),
+        };
+        Self::new(id, descriptor, Eager::new())
+    }
+
+    fn is_bare(&self) -> bool {
+        self.descriptor.payloads.is_empty() && self.descriptor.tensors.is_empty()
     }
 
     /// Whether all its bytes are here.
     pub(super) fn is_whole(&self) -> bool {
-        self.descriptor.byte_len() == self.eager_len() as u64
+        self.is_bare() || self.descriptor.byte_len() == self.eager_len() as u64
     }
 
     /// Bytes of what is here, roughly.
@@ -53,13 +69,15 @@ impl Arrival {
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
     /// flush.
     pub(super) fn finish(&self, shared: &mut Shared) -> bool {
-        shared.state.grant(self.id, &[]);
-        shared.state.finish(self.id);
+        shared.state.take_whole(self.id);
         shared.state.has_control()
     }
 
     /// It is whole.
     pub(super) fn into_message(self) -> Message {
+        if self.is_bare() {
+            return Message::new(self.descriptor.metadata);
+        }
         build_whole(self.descriptor, self.eager)
     }
 }
@@ -68,7 +86,7 @@ impl Arrival {
 pub struct Incoming {
     core: Arc<Core>,
     /// `None` once it is decided.
-    arrival: Option<Box<Arrival>>,
+    arrival: Option<Arrival>,
 }
 
 impl std::fmt::Debug for Incoming {
@@ -80,7 +98,7 @@ impl std::fmt::Debug for Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(core: Arc<Core>, arrival: Box<Arrival>) -> Self {
+    pub(super) fn new(core: Arc<Core>, arrival: Arrival) -> Self {
         Self {
             core,
             arrival: Some(arrival),
@@ -94,9 +112,7 @@ impl Incoming {
 
     /// Whether all of its bytes are here: then [`Incoming::accept`] returns the message, and reading it takes no wait.
     pub fn is_whole(&self) -> bool {
-        self.arrival
-            .as_ref()
-            .is_some_and(|arrival| arrival.is_whole())
+        self.arrival.as_ref().is_some_and(Arrival::is_whole)
     }
 
     /// Lengths, types, devices and metadata.
@@ -155,7 +171,7 @@ impl Incoming {
         self.decline(ResetCode::Refused, reason);
     }
 
-    fn decline(&mut self, code: ResetCode, reason: &str) {
+    pub(super) fn decline(&mut self, code: ResetCode, reason: &str) {
         if let Some(arrival) = self.arrival.take() {
             let mut wakes = Vec::new();
             {
@@ -175,7 +191,8 @@ impl Incoming {
             return Ok(None);
         };
         let id = arrival.id;
-        if allocation.payloads.is_empty() && allocation.tensors.is_empty() && arrival.is_whole() {
+        let all_pooled = allocation.payloads.is_empty() && allocation.tensors.is_empty();
+        if all_pooled && arrival.is_whole() {
             return Ok(None);
         }
         let plan = Plan::new(&arrival.descriptor, allocation)?;

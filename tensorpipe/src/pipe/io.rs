@@ -1,6 +1,7 @@
 //! The connection of a pipe: gathers what the protocol wants to send into few writes, reads frames into one small buffer
 //! and bulk bytes straight into their place.
 
+mod patience;
 mod receive;
 mod send;
 
@@ -9,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
+use self::patience::Patience;
 use self::receive::{Bulk, RECEIVE_BUFFER};
 use self::send::Piece;
 use super::core::Core;
@@ -35,6 +37,10 @@ pub(super) struct Io {
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
+    /// Frames were left to whoever drives next, who was told.
+    owes_send: bool,
+    /// Messages among the frames that nobody has tried to write.
+    gathered: u32,
     received: Vec<u8>,
     start: usize,
     end: usize,
@@ -52,6 +58,7 @@ pub(super) struct Io {
     /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
     read_at: Instant,
     reads: u32,
+    patience: Patience,
 }
 
 impl Io {
@@ -69,6 +76,8 @@ impl Io {
             queued: 0,
             segments: Vec::new(),
             unflushed: false,
+            owes_send: false,
+            gathered: 0,
             received,
             start: 0,
             end,
@@ -81,6 +90,7 @@ impl Io {
             failed: None,
             read_at: Instant::now(),
             reads: 0,
+            patience: Patience::default(),
         }
     }
 
@@ -120,12 +130,28 @@ impl Io {
         }
     }
 
-    /// Looks whether there is something to read.
-    pub(super) fn look(&mut self) -> bool {
+    /// Looks whether there is something to read, or to be sent; where `many` wait for what comes, whether there is enough for a
+    /// read, and what is to be sent leaves without this look.
+    pub(super) fn look(&mut self, many: bool) -> bool {
+        self.patience.set(many);
         // Without a connection there is nothing to wait for: whoever looks should see why.
-        self.connection
-            .as_mut()
-            .is_none_or(|connection| connection.look())
+        let Some(connection) = &mut self.connection else {
+            return true;
+        };
+        let wanted = self.patience.wanted();
+        if (self.owes_send && !many) || connection.look_for(wanted) {
+            return true;
+        }
+        wanted > 1 && connection.look() && self.patience.is_over()
+    }
+
+    /// Whether what has come is to be read now. Who looks sees to it that it is some time.
+    fn is_time_to_read(&mut self) -> bool {
+        if !self.hot || !self.patience.is_on() {
+            return true;
+        }
+        let wanted = self.patience.wanted();
+        (self.connection.as_mut()).is_none_or(|connection| connection.look_for(wanted))
     }
 
     fn send_and_receive(

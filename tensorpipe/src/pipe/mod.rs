@@ -2,6 +2,7 @@
 
 mod awaiting;
 mod background;
+mod bare;
 mod budget;
 mod core;
 mod hand_over;
@@ -18,6 +19,7 @@ mod read;
 mod reading;
 mod sender;
 mod shared;
+mod small;
 mod spin;
 mod stats;
 mod turn;
@@ -34,6 +36,7 @@ pub use self::lane::{LaneHandle, LaneIo};
 pub use self::peer_limits::PeerLimits;
 pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
+pub use self::small::Small;
 pub use self::stats::{MessageStats, PipeStats};
 pub use self::write::{Flush, Write};
 
@@ -185,9 +188,36 @@ impl Pipe {
         Ok(queued.id)
     }
 
+    /// As [`Pipe::send_noting`] or, if it should leave `soon`, [`Pipe::send_soon`]: a message of metadata alone, which is copied
+    /// to where it leaves from. Nothing is allocated for it.
+    ///
+    /// # Errors
+    /// As [`Pipe::send`].
+    pub fn send_metadata(
+        &self,
+        metadata: &[u8],
+        soon: bool,
+        note: impl FnOnce(u64),
+    ) -> Result<u64, Error> {
+        let when = match soon {
+            true => When::Soon,
+            false => When::Now { watched: false },
+        };
+        let queued = write::enqueue(self.core(), metadata, when, note)?;
+        if queued.drive {
+            self.core().drive();
+        }
+        Ok(queued.id)
+    }
+
+    /// How many messages its handler was last given in one go: whoever answers each is likely to write as many.
+    pub fn came_together(&self) -> u32 {
+        self.core().hot.came_together()
+    }
+
     /// Messages written here and not yet handed over: it grows when the peer does not read.
     pub fn unwritten(&self) -> usize {
-        lock(&self.core().shared).state.unwritten()
+        self.core().unwritten()
     }
 
     /// Whether message number `id` of this side's is not handed over yet.
@@ -239,7 +269,7 @@ impl Pipe {
     pub async fn read_descriptor(&self) -> Result<Incoming, Error> {
         let core = self.core();
         let (arrival, ()) = self.next_arrival(|_, _| ()).await?;
-        Ok(Incoming::new(core.clone(), arrival))
+        Ok(Incoming::new(core.clone(), *arrival))
     }
 
     /// `take` is told of it under the lock.
@@ -269,7 +299,7 @@ impl Pipe {
         let (arrival, finished) = self.next_arrival(whole).await?;
         match finished {
             None => {
-                let incoming = Incoming::new(self.core().clone(), arrival);
+                let incoming = Incoming::new(self.core().clone(), *arrival);
                 incoming.read().await
             }
             Some(answers) => {

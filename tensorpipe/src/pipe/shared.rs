@@ -9,8 +9,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-pub(super) use self::deliveries::{Deliveries, Waiting};
+pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
@@ -124,9 +125,19 @@ impl Shared {
         std::mem::take(&mut self.retired_lanes)
     }
 
-    pub(super) fn next_delivery(&mut self) -> Option<(Arc<dyn Handler>, Delivery)> {
-        let handler = self.handler.clone()?;
-        Some((handler, self.deliveries.pop()?))
+    /// Moves the next ones to `into`. `None` if there are none.
+    pub(super) fn next_deliveries(&mut self, into: &mut Taken) -> Option<Arc<dyn Handler>> {
+        self.deliveries.take(into);
+        (!into.is_empty()).then(|| self.handler.clone())?
+    }
+
+    /// The handler has taken these, which are here whole. Returns whether the peer is to hear of it.
+    pub(super) fn take_whole(&mut self, finished: &mut SmallVec<[u64; 8]>) -> bool {
+        if finished.is_empty() {
+            return false;
+        }
+        finished.drain(..).for_each(|id| self.state.take_whole(id));
+        self.state.has_control()
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {

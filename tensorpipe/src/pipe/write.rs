@@ -5,6 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
+
+use super::bare;
 use super::core::Core;
 use super::io::Io;
 use super::sender::dissect;
@@ -127,23 +130,63 @@ pub(super) struct Queued {
 }
 
 /// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
-pub(super) fn enqueue(
+pub(super) fn enqueue<'a>(
     core: &Arc<Core>,
-    message: Message,
+    content: impl Into<Content<'a>>,
     when: When,
     note: impl FnOnce(u64),
 ) -> Result<Queued, Error> {
-    let queued = send_or_queue(core, message, when, note);
-    // Whoever came while this one had the connection relies on it.
-    if core.io.is_kicked() {
+    let queued = send_or_queue(core, content.into(), when, note);
+    // Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler
+    // looks by itself.
+    if !core.is_handling() && core.io.is_kicked() {
         core.drive();
     }
     queued
 }
 
+/// What is to be sent.
+pub(super) enum Content<'a> {
+    Message(Message),
+    /// Metadata alone.
+    Bare(&'a [u8]),
+}
+
+impl From<Message> for Content<'_> {
+    fn from(message: Message) -> Self {
+        Self::Message(message)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Content<'a> {
+    fn from(metadata: &'a [u8]) -> Self {
+        Self::Bare(metadata)
+    }
+}
+
+impl Content<'_> {
+    /// Its metadata, if it has nothing else.
+    fn bare(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bare(metadata) => Some(metadata),
+            Self::Message(message) => {
+                let bare = message.payloads.is_empty() && message.tensors.is_empty();
+                bare.then_some(&*message.metadata)
+            }
+        }
+    }
+
+    fn into_message(self) -> Message {
+        match self {
+            Self::Message(message) => message,
+            Self::Bare(metadata) => Message::new(Bytes::copy_from_slice(metadata)),
+        }
+    }
+}
+
 fn send_or_queue(
     core: &Arc<Core>,
-    message: Message,
+    content: Content<'_>,
     when: When,
     note: impl FnOnce(u64),
 ) -> Result<Queued, Error> {
@@ -168,7 +211,13 @@ fn send_or_queue(
     if shared.state.unwritten() >= core.queued_writes {
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
-    let (descriptor, parts) = dissect(shared, message)?;
+    if let Some(metadata) = content.bare()
+        && let Some(appended) = bare::append(core, shared, metadata, when)
+    {
+        note(appended.id);
+        return Ok(bare::leave(core, guard, appended, when));
+    }
+    let (descriptor, parts) = dissect(shared, content.into_message())?;
     let now = matches!(when, When::Now { .. }) && shared.state.is_next();
     let mut io = now.then(|| core.hold_io()).flatten();
     let frames = io.as_deref_mut().and_then(Io::frames_if_clear);
@@ -184,6 +233,7 @@ fn send_or_queue(
             let whole = through.starts.is_empty();
             io.push_through(through.eager);
             if !whole {
+                core.has_unwritten();
                 if watched {
                     shared.writes.insert(id, None);
                 }
@@ -208,6 +258,7 @@ fn send_or_queue(
             })
         }
         (Written::Queued(id) | Written::Through(Through { number: id, .. }), _) => {
+            core.has_unwritten();
             if watched {
                 shared.writes.insert(id, None);
             }
@@ -223,11 +274,12 @@ fn send_or_queue(
 
 /// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Nobody else has
 /// driven since.
-fn left_in_part(core: &Core, id: u64, watched: bool) {
+pub(super) fn left_in_part(core: &Core, id: u64, watched: bool) {
     let mut shared = lock(&core.shared);
     let ended = shared.ended.clone();
     if ended.is_none() {
         shared.state.left_in_part(id);
+        core.has_unwritten();
     }
     if watched {
         shared.writes.insert(id, ended.map(Err));

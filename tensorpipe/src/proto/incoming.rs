@@ -108,6 +108,15 @@ impl<S: Clone, D> PipeState<S, D> {
         true
     }
 
+    /// The application takes a message that is here whole: as by [`grant`](Self::grant) and [`finish`](Self::finish).
+    pub(crate) fn take_whole(&mut self, message: u64) {
+        if self.incoming.is_whole(message) {
+            return self.release(message);
+        }
+        self.grant(message, &[]);
+        self.finish(message);
+    }
+
     /// The application does not want a message, or no more of it.
     pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
         if let Some(held @ Held::Whole(_)) = self.incoming.messages.get_mut(message) {

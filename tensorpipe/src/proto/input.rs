@@ -4,6 +4,8 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::flow::Amount;
 use super::output::DATA_FIELDS;
 use super::pipe::{OpId, PipeState};
@@ -26,6 +28,8 @@ pub(crate) enum Input {
         message: u64,
         descriptor: Descriptor,
     },
+    /// A message of metadata alone is there.
+    Bare { message: u64, metadata: Bytes },
     /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
     Head { message: u64 },
     /// The next `len` bytes belong to a part, or to nobody.
@@ -117,6 +121,9 @@ impl<S: Clone, D> PipeState<S, D> {
                     Frame::Done(len) => used += len,
                     Frame::NeedMore(len) => return Ok((used, Input::NeedMore(len))),
                     Frame::Head(len, message) => return Ok((used + len, Input::Head { message })),
+                    Frame::Bare(len, message, metadata) => {
+                        return Ok((used + len, Input::Bare { message, metadata }));
+                    }
                     Frame::Whole(len, message, descriptor) => {
                         let input = Input::Whole {
                             message,
@@ -162,6 +169,10 @@ impl<S: Clone, D> PipeState<S, D> {
                 frame: Kind::Message.name(),
                 when: "after its FIN",
             });
+        }
+        if let Some(metadata) = self.bare(len, rest) {
+            let (number, metadata) = self.bare_message(metadata)?;
+            return Ok(Frame::Bare(HEADER_LEN + len as usize, number, metadata));
         }
         let (head, head_len) = match Head::decode(rest, len, self.channels, &self.ours)? {
             Ok(decoded) => decoded,
@@ -249,7 +260,9 @@ enum Frame {
     NeedMore(usize),
     /// The front of a MESSAGE frame was handled: its eager parts need memory.
     Head(usize, u64),
-    /// The same, and all the bytes of its eager parts are there.
+    /// A MESSAGE frame of metadata alone was handled.
+    Bare(usize, u64, Bytes),
+    /// The front of a MESSAGE frame was handled, and all the bytes of its eager parts are there.
     Whole(usize, u64, Descriptor),
 }
 

@@ -6,6 +6,7 @@
 pub(crate) mod handshake;
 pub(crate) mod wire;
 
+mod bare;
 mod control;
 mod flow;
 mod incoming;

@@ -261,8 +261,12 @@ pub(super) fn body_len_bound(head: &Head) -> u64 {
             .iter()
             .map(|tensor| tensor.metadata.len())
             .sum::<usize>();
-    // Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
-    head.eager_len() + metadata as u64 + 64 * (1 + head.carriages.len() as u64)
+    head.eager_len() + credit_of(metadata, head.carriages.len())
+}
+
+/// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
+pub(super) fn credit_of(metadata: usize, parts: usize) -> u64 {
+    metadata as u64 + 64 * (1 + parts as u64)
 }
 
 /// Refuses what the peer has said it will not take.

@@ -215,6 +215,13 @@ impl<P: Place> Consumer<P> {
         has_something(self) || self.look().is_err() || has_something(self)
     }
 
+    /// Whether there are so many bytes now, half a ring full of them, the end, or a fault.
+    pub(crate) fn has(&mut self, bytes: usize) -> bool {
+        let bytes = bytes.min(self.place.capacity() / 2) as u64;
+        let enough = |this: &Self| this.written - this.read >= bytes || this.done;
+        enough(self) || self.look().is_err() || enough(self)
+    }
+
     /// Reads what is there, as far as `bytes` has room; 0 if there is nothing. Calls `wake` when the producer sleeps and
     /// has room again.
     pub(crate) fn read(

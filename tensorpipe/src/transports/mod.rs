@@ -58,6 +58,11 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     fn look(&mut self) -> bool {
         true
     }
+
+    /// The same where a read should wait until there are so many `bytes`, or no more is to come. May say yes for fewer.
+    fn look_for(&mut self, _bytes: usize) -> bool {
+        self.look()
+    }
 }
 
 /// In-memory streams serve tests and custom transports.

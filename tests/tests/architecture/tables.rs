@@ -129,15 +129,21 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
 pub(crate) const RPC: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("caught", &[]),
+    ("spare", &[]),
     ("builder", &["limits", "service"]),
     // Values and definitions: of calls only that a reply is encoded within one, and what references it gives away.
     (
         "codec",
-        &["context::within_call", "observe::Figures", "remote"],
+        &[
+            "context::within_call",
+            "observe::Figures",
+            "remote",
+            "spare",
+        ],
     ),
     ("schema", &["caught"]),
     ("error", &["codec"]),
-    ("header", &["codec::REPLY_HEADER"]),
+    ("header", &["codec::REPLY_HEADER", "spare"]),
     (
         "context",
         &[
@@ -170,7 +176,14 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     // In front of a handler, behind the engine: neither knows of the other.
     (
         "batch",
-        &["caught", "codec", "context::CallContext", "lock", "service"],
+        &[
+            "caught",
+            "codec",
+            "context::CallContext",
+            "context::Caller",
+            "lock",
+            "service",
+        ],
     ),
     // The engine knows the server that it serves for, and no client.
     (
@@ -187,6 +200,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "remote",
             "schema",
             "server::ServerShared",
+            "spare",
         ],
     ),
     (
@@ -253,6 +267,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "client",
             "context::CallContext",
             "error",
+            "lock",
             "service::Service",
         ],
     ),
@@ -260,11 +275,17 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "fuzzing",
         &[
+            "CallContext",
+            "Connection",
+            "Remote",
+            "ServerLimits",
+            "Streaming",
             "codec",
             "context::TraceContext",
             "engine::to_body",
             "header",
             "schema",
+            "tensor_service",
         ],
     ),
     // A layer on top: of the engine it shares only how a body becomes a message.

@@ -11,6 +11,7 @@ mod leaving;
 mod limits;
 mod pressure;
 mod processes;
+mod small;
 mod spinning;
 mod stress;
 

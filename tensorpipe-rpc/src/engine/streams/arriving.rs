@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
+use tensorpipe::{Error, Message, MessageStats, ResetCode};
 
 use super::inbox::{Announced, HeldItems};
 use super::{CallStreams, Tally, size_of};
 use crate::codec::Arguments;
 use crate::context::CallContext;
+use crate::engine::arrived::Arrived;
 use crate::engine::calls::Outcome;
-use crate::engine::{Engine, in_frame, to_body};
+use crate::engine::{Engine, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
@@ -23,27 +24,33 @@ impl Engine {
         self.serving.as_ref()?.streams.find(call)
     }
 
-    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Incoming) {
+    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Arrived<'_>) {
         // Of a call that has ended: dropping the message says that it is not wanted.
         let Some(streams) = self.streams_of(header.call, way == Way::Reply) else {
             return;
         };
         let Some(inbox) = &streams.inbox else { return };
-        let (id, descriptor) = (incoming.id(), incoming.descriptor());
+        let id = incoming.id();
         let is_here = incoming.is_whole();
         let size = Tally {
             items: count.into(),
-            bytes: descriptor.metadata.len() as u64 + descriptor.byte_len(),
+            bytes: incoming.metadata().len() as u64 + incoming.parts_len(),
         };
         match inbox.announced(id, size, is_here) {
             Ok(Announced::Unwanted) => {}
             Ok(Announced::Wanted) => {
                 metrics::items_received(count.into());
-                self.read_items(&streams, HeldItems { header, incoming });
+                self.read_items(&streams, header, incoming);
             }
             Ok(Announced::NoRoom(excess)) => {
                 metrics::items_received(count.into());
-                self.hold_items(&streams, HeldItems { header, incoming }, excess);
+                match incoming {
+                    Arrived::Any(incoming) => {
+                        self.hold_items(&streams, HeldItems { header, incoming }, excess);
+                    }
+                    // There is always room for what is here.
+                    small => self.read_items(&streams, header, small),
+                }
             }
             Err(_) => {
                 drop(incoming);
@@ -71,13 +78,17 @@ impl Engine {
         }
     }
 
+    /// Reads a message that was kept with its sender.
+    pub(super) fn read_held_items(&self, streams: &Arc<CallStreams>, message: HeldItems) {
+        self.read_items(streams, message.header, Arrived::Any(message.incoming));
+    }
+
     /// Reads a message of items.
-    pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: HeldItems) {
-        let HeldItems { header, incoming } = message;
+    fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Arrived<'_>) {
         let id = incoming.id();
         if incoming.is_whole() {
             let came = match &streams.carried {
-                Some(_) => in_frame(&incoming),
+                Some(_) => incoming.in_frame(),
                 None => MessageStats::default(),
             };
             if let Some(message) = incoming.accept() {
@@ -172,8 +183,8 @@ impl Engine {
         }
     }
 
-    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Incoming) {
-        let metadata = &incoming.descriptor().metadata;
+    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Arrived<'_>) {
+        let metadata = incoming.metadata();
         let body = metadata.get(header.len..header.len + 16);
         let number = |at| {
             let bytes = body?.get(at..)?.first_chunk()?;
@@ -193,7 +204,7 @@ impl Engine {
     }
 
     /// The stream that is an argument has ended, or is not read any more.
-    pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Incoming) {
+    pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Arrived<'_>) {
         let _ = incoming.accept();
         let streams = self.streams_of(header.call, kind == Kind::Stop);
         let Some(streams) = streams else { return };

@@ -193,7 +193,7 @@ impl super::Engine {
         };
         loop {
             match inbox.take(waker) {
-                Received::Held(message) => self.read_items(streams, *message),
+                Received::Held(message) => self.read_held_items(streams, *message),
                 received => return received,
             }
         }
@@ -211,7 +211,7 @@ impl super::Engine {
     /// Reads messages that wait for room, as far as there is some.
     fn read_held(&self) {
         while let Some((streams, message)) = self.unread.next() {
-            self.read_items(&streams, *message);
+            self.read_held_items(&streams, *message);
         }
     }
 

@@ -97,7 +97,7 @@ impl Io {
                 // Somebody looks again: what is there now is acted on first.
                 return Ok(false);
             }
-            if !self.fill(core)? {
+            if !self.is_time_to_read() || !self.fill(core)? {
                 return Ok(false);
             }
         }
@@ -136,6 +136,13 @@ impl Io {
                     }
                     let bytes = &self.received[self.start..self.end];
                     self.start += shared.arrive_whole(core, message, descriptor, bytes, wakes)?;
+                }
+                Input::Bare { message, metadata } => {
+                    shared.process(core, wakes);
+                    if let Some(ended) = &shared.ended {
+                        return Err(ended.clone());
+                    }
+                    shared.arrive_bare(message, metadata, wakes);
                 }
                 Input::Head { message } => shared.allocate_eager(core, message)?,
                 Input::Bulk { target, len } => {
@@ -267,6 +274,7 @@ impl Io {
         };
         core.counters.read(len);
         core.hot.found();
+        self.patience.read(len);
         self.look_at_the_clock(core);
         Ok(Some(len))
     }

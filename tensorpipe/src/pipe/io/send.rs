@@ -30,6 +30,15 @@ const WRITES: usize = 2;
 /// Parts up to this size are copied next to their frame's header: cheaper than one more piece.
 const COPY_UP_TO: u64 = 512;
 
+/// Bytes from which on what is written waits in the protocol's queue, where it is counted and can be taken back.
+const ROOM: u64 = 16 << 10;
+
+/// Small messages that leave together, at most, where a write is no system call...
+const TOGETHER: u32 = 8;
+
+/// ...and where it is one.
+const TOGETHER_COSTLY: u32 = 32;
+
 pub(super) enum Piece {
     Bytes(usize),
     Data {
@@ -155,6 +164,32 @@ impl Io {
         self.is_clear().then_some(&mut self.frames)
     }
 
+    /// For the frame of a message that leaves behind what waits here; `None` where that is much already.
+    pub(in crate::pipe) fn frames_with_room(&mut self) -> Option<&mut Vec<u8>> {
+        let open = self.failed.is_none() && self.connection.is_some() && !stop::is_any_armed();
+        (open && self.queued < ROOM).then_some(&mut self.frames)
+    }
+
+    /// Queues a message: the last `len` bytes of the frames.
+    pub(in crate::pipe) fn push_frames(&mut self, len: usize) {
+        self.queued += len as u64;
+        self.gathered += 1;
+        match self.pieces.back_mut() {
+            Some(Piece::Bytes(bytes)) => *bytes += len,
+            _ => self.pieces.push_back(Piece::Bytes(len)),
+        }
+    }
+
+    /// Whether what waits is worth a write of its own, which is a system call or not: the peer works on it while more is written.
+    pub(in crate::pipe) fn has_much(&self, costly: bool) -> bool {
+        self.gathered >= if costly { TOGETHER_COSTLY } else { TOGETHER }
+    }
+
+    /// What waits is left to whoever drives next. Returns whether somebody has to be told.
+    pub(in crate::pipe) fn owe_send(&mut self) -> bool {
+        !std::mem::replace(&mut self.owes_send, true)
+    }
+
     /// Queues a message, whose head is among the frames, with its parts: nothing else is.
     pub(in crate::pipe) fn push_through(&mut self, parts: SmallVec<[(Buffer, u64); 2]>) {
         self.queued = self.frames.len() as u64;
@@ -167,20 +202,30 @@ impl Io {
     /// Sends message `number`, which was pushed. Returns whether all of it is with the connection; the rest leaves like what
     /// was queued, and `Written` tells when.
     pub(in crate::pipe) fn send_through(&mut self, core: &Arc<Core>, number: u64) -> bool {
+        let sent = self.send_gathered(core);
+        if !sent {
+            self.pieces.push_back(Piece::Mark(Mark::Message(number)));
+        }
+        sent
+    }
+
+    /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
+    pub(in crate::pipe) fn send_gathered(&mut self, core: &Arc<Core>) -> bool {
         self.adopt_heat(core);
         let written = self.write(core).and_then(|_| self.flush(core));
         self.count_wakes(core);
         match written {
-            Ok(()) if self.pieces.is_empty() => return true,
-            Ok(()) => {}
-            Err(error) => self.failed = Some(error),
+            Ok(()) => self.pieces.is_empty() && self.marks.is_empty(),
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
         }
-        self.pieces.push_back(Piece::Mark(Mark::Message(number)));
-        false
     }
 
     /// One write. Returns `false` if the connection wants to wait.
     fn write(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+        (self.owes_send, self.gathered) = (false, 0);
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };

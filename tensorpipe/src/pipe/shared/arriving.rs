@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::Shared;
@@ -93,7 +94,7 @@ impl Shared {
             .into_iter()
             .map(|(part, dest)| (part, dest.freeze()));
         let arrival = Arrival::new(message, descriptor, eager.collect());
-        self.offer(arrival, wakes);
+        self.offer(Box::new(arrival), wakes);
     }
 
     /// A message is here whole; the bytes of its parts are the first ones of `bytes`. Returns how many they are.
@@ -118,8 +119,22 @@ impl Shared {
             eager.push((part as u16, memory.freeze()));
             used = end;
         }
-        self.offer(Arrival::new(message, descriptor, eager), wakes);
+        self.offer(Box::new(Arrival::new(message, descriptor, eager)), wakes);
         Ok(used)
+    }
+
+    /// A message of metadata alone is here.
+    pub(in crate::pipe) fn arrive_bare(
+        &mut self,
+        message: u64,
+        metadata: Bytes,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if self.handler.is_some() {
+            self.deliver(Delivery::Bare(message, metadata));
+        } else {
+            self.offer(Box::new(Arrival::bare(message, metadata)), wakes);
+        }
     }
 
     pub(in crate::pipe) fn offer(&mut self, arrival: Box<Arrival>, wakes: &mut Vec<Waker>) {

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
+
 use crate::pipe::handler::Delivery;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
@@ -13,6 +15,12 @@ const MANY: usize = 4096;
 
 /// In bytes of messages and reasons.
 const MUCH: usize = 16 << 20;
+
+/// So many are taken at once: what each costs beside its handler's work is shared.
+const TAKEN: usize = 8;
+
+/// Some that are given to the handler one after another.
+pub(in crate::pipe) type Taken = SmallVec<[Delivery; TAKEN]>;
 
 #[derive(Default)]
 pub(in crate::pipe) struct Deliveries {
@@ -24,13 +32,21 @@ pub(in crate::pipe) struct Deliveries {
 /// How many there are, for whoever does not hold the lock.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Waiting {
-    count: AtomicUsize,
+    // Both are for whoever hands over the turn, by exchanges, after having written here: plain stores are enough.
+    queued: AtomicUsize,
+    /// Of those taken, those whose turn comes after the one that is being given.
+    taken: AtomicUsize,
     too_much: AtomicBool,
 }
 
 impl Waiting {
     pub(in crate::pipe) fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
+        self.queued.load(Ordering::Acquire) + self.taken.load(Ordering::Acquire)
+    }
+
+    /// Of those taken so many are left. Only whoever has taken them says so.
+    pub(in crate::pipe) fn set_taken(&self, left: usize) {
+        self.taken.store(left, Ordering::Release);
     }
 
     /// Whether so much waits that no more is to be read.
@@ -53,19 +69,22 @@ impl Deliveries {
         }
     }
 
-    pub(super) fn pop(&mut self) -> Option<Delivery> {
-        let delivery = self.queue.pop_front()?;
-        self.bytes -= delivery.weight();
+    /// Moves the first ones to `taken`, which is empty. They still count as waiting.
+    pub(super) fn take(&mut self, taken: &mut Taken) {
+        let many = self.queue.len().min(TAKEN);
+        taken.extend(self.queue.drain(..many));
+        self.bytes -= taken.iter().map(Delivery::weight).sum::<usize>();
+        self.waiting.set_taken(many);
         self.recount();
-        let half = self.queue.len() <= MANY / 2 && self.bytes <= MUCH / 2;
-        if half && self.waiting.is_too_much() {
+        if self.waiting.is_too_much() && self.queue.len() <= MANY / 2 && self.bytes <= MUCH / 2 {
             self.waiting.too_much.store(false, Ordering::SeqCst);
         }
-        Some(delivery)
     }
 
     fn recount(&self) {
-        self.waiting.count.store(self.queue.len(), Ordering::SeqCst);
+        self.waiting
+            .queued
+            .store(self.queue.len(), Ordering::Release);
     }
 }
 
@@ -84,13 +103,21 @@ mod tests {
         pushed
     }
 
+    fn take(deliveries: &mut Deliveries) -> usize {
+        let mut taken = Taken::new();
+        deliveries.take(&mut taken);
+        taken.len()
+    }
+
     #[test]
     fn many_are_too_much_until_half_of_them_are_gone() {
         let mut deliveries = Deliveries::default();
         assert_eq!(fill(&mut deliveries, 0), MANY);
         while deliveries.waiting.is_too_much() {
-            deliveries.pop().unwrap();
+            assert_eq!(take(&mut deliveries), TAKEN);
         }
+        assert_eq!(deliveries.waiting.count(), MANY / 2 + TAKEN);
+        deliveries.waiting.set_taken(0);
         assert_eq!(deliveries.waiting.count(), MANY / 2);
     }
 
@@ -99,10 +126,10 @@ mod tests {
         let mut deliveries = Deliveries::default();
         assert_eq!(fill(&mut deliveries, 1 << 20), 16);
         while deliveries.waiting.is_too_much() {
-            deliveries.pop().unwrap();
+            assert_eq!(take(&mut deliveries), TAKEN);
         }
-        assert_eq!(deliveries.waiting.count(), 8);
-        while deliveries.pop().is_some() {}
+        assert_eq!(deliveries.queue.len(), 8);
+        while take(&mut deliveries) > 0 {}
         assert_eq!(deliveries.bytes, 0);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Link;
 use super::end::{Chunk, End, Out, Phase, Source};
+use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{Reply, ServerHandshake};
 use crate::proto::wire::frame::CHANNEL_MAX;
@@ -140,6 +141,16 @@ impl End {
                     let parts = parts.collect();
                     waits = 0;
                     self.whole.insert(message, (descriptor, parts));
+                    self.event(Event::Ready { message });
+                }
+                Input::Bare { message, metadata } => {
+                    self.events();
+                    waits = 0;
+                    let descriptor = Descriptor {
+                        metadata,
+                        ..Descriptor::default()
+                    };
+                    self.whole.insert(message, (descriptor, Vec::new()));
                     self.event(Event::Ready { message });
                 }
                 Input::Head { message } => {

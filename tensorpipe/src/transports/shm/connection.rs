@@ -222,6 +222,15 @@ impl Connection for ShmConnection {
             }
         }
     }
+
+    fn look_for(&mut self, bytes: usize) -> bool {
+        match &mut self.state {
+            State::ExpectOffer => true,
+            State::Open(rings) => {
+                rings.incoming.has(bytes) || (self.is_full && rings.out.is_ready())
+            }
+        }
+    }
 }
 
 impl AsyncRead for ShmConnection {

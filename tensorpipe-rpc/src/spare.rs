@@ -1,0 +1,52 @@
+//! One vector a thread for what is encoded next: a small call or reply is copied among the bytes to be sent, and what it was
+//! encoded in is free again.
+
+use std::cell::Cell;
+
+/// Room for the header and values of a small call, in bytes.
+const ROOM: usize = 96;
+
+/// The largest vector that is kept.
+const KEPT: usize = 4 << 10;
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// An empty vector with some room.
+pub(crate) fn take() -> Vec<u8> {
+    // A thread that ends has none.
+    let mut spare = SPARE.try_with(Cell::take).unwrap_or_default();
+    spare.reserve(ROOM);
+    spare
+}
+
+/// What is in it is needed no more.
+pub(crate) fn keep(mut vector: Vec<u8>) {
+    if vector.capacity() <= KEPT {
+        vector.clear();
+        let _ = SPARE.try_with(|spare| spare.set(vector));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_one_is_used_again_and_a_large_one_is_not_kept() {
+        let mut vector = take();
+        vector.extend_from_slice(b"of a call");
+        let place = vector.as_ptr();
+        keep(vector);
+        let again = take();
+        assert_eq!((again.as_ptr(), again.len()), (place, 0));
+        // Nested: there is only one.
+        let other = take();
+        assert_ne!(other.as_ptr(), place);
+        keep(again);
+        keep(Vec::with_capacity(KEPT + 1));
+        let again = take();
+        assert_eq!(again.as_ptr(), place);
+    }
+}

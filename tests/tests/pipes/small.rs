@@ -1,0 +1,128 @@
+//! Messages of metadata alone: a handler is given their bytes; what leaves later leaves in order, and whoever writes it is
+//! polled or not.
+
+use std::sync::Mutex;
+
+use tensorpipe::{Error, Handler, Incoming, ResetCode, Small};
+
+use super::*;
+
+/// Takes, refuses, drops or keeps a message, as it asks for.
+#[derive(Default)]
+struct Picky {
+    taken: Mutex<Vec<Vec<u8>>>,
+    kept: Mutex<Vec<Incoming>>,
+    others: Mutex<Vec<u64>>,
+}
+
+impl Handler for Picky {
+    fn incoming(&self, incoming: Incoming) {
+        self.others.lock().unwrap().push(incoming.id());
+        let _ = incoming.accept();
+    }
+
+    fn small(&self, small: Small<'_>) {
+        match small.metadata() {
+            b"refuse" => small.refuse("not this one"),
+            b"drop" => drop(small),
+            b"keep" => self.kept.lock().unwrap().push(small.into_incoming()),
+            _ => {
+                let shown = small.metadata().to_vec();
+                let taken = small.accept();
+                assert_eq!(taken, shown);
+                self.taken.lock().unwrap().push(shown);
+            }
+        }
+    }
+
+    fn message(&self, _: u64, message: Result<Message, Error>) {
+        message.unwrap();
+    }
+
+    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+    fn going_away(&self, _: u64, _: &str) {}
+    fn closed(&self, _: &Error) {}
+}
+
+#[tokio::test]
+async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let handler = Arc::new(Picky::default());
+        server.set_handler(handler.clone());
+        client.send(Message::new("one")).unwrap();
+        let refused = client.send(Message::new("refuse")).unwrap();
+        client.send(Message::new("drop")).unwrap();
+        client.send(Message::new("keep")).unwrap();
+        client.send(message(4, 100)).unwrap();
+        client.send_metadata(b"", false, |_| ()).unwrap();
+        client.send_metadata(b"two", true, |_| ()).unwrap();
+        eventually("all of them", || handler.taken.lock().unwrap().len() == 3).await;
+        assert_eq!(*handler.taken.lock().unwrap(), [&b"one"[..], b"", b"two"]);
+        assert_eq!(*handler.others.lock().unwrap(), [4]);
+        assert_eq!(refused, 1);
+        // What is kept is read whenever one likes, also by whoever is no handler.
+        let kept = handler.kept.lock().unwrap().pop().unwrap();
+        assert_eq!(kept.id(), 3);
+        let kept = within("the kept one", kept.read()).await.unwrap();
+        assert_eq!(kept.metadata, "keep");
+        within("everything read", client.flush()).await.unwrap();
+        within("close", client.close()).await.unwrap();
+    })
+    .await;
+}
+
+/// Many more than there is credit for, in both directions, some that leave at once and some together.
+#[tokio::test]
+async fn small_messages_keep_their_order_and_give_their_credit_back() {
+    const MANY: u64 = 5000;
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        let handler = Arc::new(Picky::default());
+        server.set_handler(handler.clone());
+        let mut noted = Vec::new();
+        for number in 0..MANY {
+            let note = |id| noted.push(id);
+            let bytes = number.to_le_bytes();
+            let soon = number % 7 < 5;
+            let id = client.send_metadata(&bytes, soon, note).unwrap();
+            assert_eq!(id, number);
+            if number % 50 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(noted, (0..MANY).collect::<Vec<_>>());
+        let all = || handler.taken.lock().unwrap().len() as u64 == MANY;
+        eventually("all of them", all).await;
+        let taken = handler.taken.lock().unwrap().clone();
+        let numbers = taken
+            .iter()
+            .map(|bytes| u64::from_le_bytes(bytes[..].try_into().unwrap()));
+        assert!(numbers.eq(0..MANY), "out of order");
+        assert_eq!(client.unwritten(), 0);
+    })
+    .await;
+}
+
+/// Nothing else happens on the pipe, and nobody awaits anything.
+#[tokio::test]
+async fn what_leaves_soon_leaves_though_nobody_waits() {
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        for round in 0..3u8 {
+            for one in 0..=round {
+                client.send_metadata(&[one], true, |_| ()).unwrap();
+            }
+            for one in 0..=round {
+                let read = within("a message", server.read()).await.unwrap();
+                assert_eq!(read.metadata, [one][..]);
+            }
+        }
+        client.send_metadata(b"last", true, |_| ()).unwrap();
+        within("close", client.close()).await.unwrap();
+        let last = within("the last one", server.read()).await.unwrap();
+        assert_eq!(last.metadata, "last");
+    })
+    .await;
+}
