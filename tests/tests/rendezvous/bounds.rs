@@ -5,18 +5,15 @@ use std::time::Duration;
 use tensorpipe_rpc::rendezvous::RecvError;
 use tensorpipe_tests::{alone, eventually, soon};
 
-use super::scene::{Far, Near, check, made, ran};
+use super::scene::{Far, Near, check, made, near_and_far, ran};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_deadline_ends_a_receive_at_both_ends_and_the_value_is_not_lost() {
     alone(async || {
-        let near = Near::start("near").await;
-        let far = Far::start("far", None).await;
-        near.knows("far", &far).await;
-        let key = soon("a key", near.rendezvous.key_from("far", "slow", 1)).await;
-        let key = key.unwrap();
+        let (near, far) = near_and_far().await;
+        let key = near.key("far", "slow", 1).await;
         let bound = Duration::from_millis(50);
         let error = soon("a deadline", near.rendezvous.recv_within(&key, bound)).await;
         let error = error.unwrap_err();
@@ -50,11 +47,8 @@ fn nobody_there_in_time_is_a_deadline_too() {
 #[test]
 fn a_receive_that_is_given_up_leaves_the_value_with_its_producer() {
     alone(async || {
-        let near = Near::start("near").await;
-        let far = Far::start("far", None).await;
-        near.knows("far", &far).await;
-        let key = soon("a key", near.rendezvous.key_from("far", "x", 1)).await;
-        let key = key.unwrap();
+        let (near, far) = near_and_far().await;
+        let key = near.key("far", "x", 1).await;
         let dropped = near.rendezvous.recv(&key);
         far.is("it waits there", |(.., waiting)| waiting == 1).await;
         drop(dropped);
@@ -89,8 +83,8 @@ fn beyond_the_bound_a_producer_is_told_or_held_back_as_it_chose() {
         far.is("three wait", |(_, _, blocked, _)| blocked == 3)
             .await;
         for tensor in ["a", "b", "c", "d", "e"] {
-            let key = soon("a key", near.rendezvous.key_from("far", tensor, 1)).await;
-            let value = soon("a value", near.rendezvous.recv(&key.unwrap())).await;
+            let key = near.key("far", tensor, 1).await;
+            let value = soon("a value", near.rendezvous.recv(&key)).await;
             assert_eq!(check(&value.unwrap(), 1), MIB);
             // What is asked for comes beside the bound, until its producer knows that it is here.
             far.is("within its bound", |(bytes, ..)| bytes <= 2 * MIB)
@@ -114,8 +108,8 @@ fn a_bound_does_not_stop_what_is_asked_for_out_of_order() {
         let blocked = far.stage.wait("near", "first", 1, MIB);
         far.is("one waits", |(_, _, blocked, _)| blocked == 1).await;
         for tensor in ["first", "later"] {
-            let key = soon("a key", near.rendezvous.key_from("far", tensor, 1)).await;
-            let value = soon("a value", near.rendezvous.recv(&key.unwrap())).await;
+            let key = near.key("far", tensor, 1).await;
+            let value = soon("a value", near.rendezvous.recv(&key)).await;
             assert_eq!(check(&value.unwrap(), 1), MIB);
         }
         ran(soon("a send", blocked).await).unwrap();
@@ -132,8 +126,8 @@ fn an_abort_reaches_those_who_wait_in_two_other_processes() {
         );
         near.knows("far", &far).await;
         other.knows("far", &far.url).await;
-        let key = soon("a key", near.rendezvous.key_from("far", "x", 1)).await;
-        let here = near.rendezvous.recv(&key.unwrap());
+        let key = near.key("far", "x", 1).await;
+        let here = near.rendezvous.recv(&key);
         let there = other.stage.recv("far", "x", 1);
         far.is("both wait", |(.., waiting)| waiting == 2).await;
         soon("a call", far.stage.abort("the loss is not a number"))
@@ -176,12 +170,10 @@ fn an_abort_everywhere_frees_a_producer_that_waits_for_room() {
 #[test]
 fn a_finished_step_is_swept_and_ends_what_waits_for_it_elsewhere() {
     alone(async || {
-        let near = Near::start("near").await;
-        let far = Far::start("far", None).await;
-        near.knows("far", &far).await;
+        let (near, far) = near_and_far().await;
         far.send("near", "unclaimed", 7, MIB).await.unwrap();
-        let key = soon("a key", near.rendezvous.key_from("far", "never", 7)).await;
-        let waits = near.rendezvous.recv(&key.unwrap());
+        let key = near.key("far", "never", 7).await;
+        let waits = near.rendezvous.recv(&key);
         far.is("it waits there", |stats| stats == (MIB, 1, 0, 1))
             .await;
         soon("a call", far.stage.finish(7)).await.unwrap();

@@ -5,7 +5,7 @@ use tensorpipe_rpc::CallError;
 use tensorpipe_rpc::rendezvous::RecvError;
 use tensorpipe_tests::{alone, eventually, soon};
 
-use super::scene::{Far, Near, check, made, ran};
+use super::scene::{Far, Near, check, made, near_and_far, ran};
 
 #[test]
 fn a_consumer_that_dies_while_it_waits_gives_its_place_up() {
@@ -72,11 +72,8 @@ fn a_consumer_that_dies_while_a_value_comes_does_not_take_it_along() {
 #[test]
 fn a_consumer_asks_again_after_its_connection_broke() {
     alone(async || {
-        let near = Near::start("near").await;
-        let far = Far::start("far", None).await;
-        near.knows("far", &far).await;
-        let key = soon("a key", near.rendezvous.key_from("far", "x", 1)).await;
-        let key = key.unwrap();
+        let (near, far) = near_and_far().await;
+        let key = near.key("far", "x", 1).await;
         let waits = near.rendezvous.recv(&key);
         far.is("it waits there", |(.., waiting)| waiting == 1).await;
         let connection = near.rendezvous.connection("far").unwrap();
@@ -94,11 +91,8 @@ fn a_consumer_asks_again_after_its_connection_broke() {
 #[test]
 fn a_producer_that_dies_is_an_error_at_once_and_one_that_comes_again_is_another() {
     alone(async || {
-        let near = Near::start("near").await;
-        let mut far = Far::start("far", None).await;
-        near.knows("far", &far).await;
-        let key = soon("a key", near.rendezvous.key_from("far", "x", 1)).await;
-        let key = key.unwrap();
+        let (near, mut far) = near_and_far().await;
+        let key = near.key("far", "x", 1).await;
         let waits = near.rendezvous.recv(&key);
         far.is("it waits there", |(.., waiting)| waiting == 1).await;
         far.child.kill();
@@ -134,8 +128,7 @@ fn a_producer_that_dies_is_an_error_at_once_and_one_that_comes_again_is_another(
             panic!("{error}");
         };
         assert_eq!(expected, key.incarnation());
-        let key = soon("a key", near.rendezvous.key_from("far", "x", 1)).await;
-        let key = key.unwrap();
+        let key = near.key("far", "x", 1).await;
         assert_eq!(found, key.incarnation());
         let value = soon("a value", near.rendezvous.recv(&key)).await.unwrap();
         assert_eq!(check(&value, 1), 12);

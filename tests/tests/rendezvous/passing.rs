@@ -3,18 +3,15 @@
 use futures_util::future::join_all;
 use tensorpipe_tests::{alone, eventually, soon};
 
-use super::scene::{Far, Near, check, made, ran};
+use super::scene::{Far, Near, check, made, near_and_far, ran};
 
 #[test]
 fn a_tensor_of_a_pool_reaches_another_process_without_a_copy() {
     alone(async || {
-        let near = Near::start("near").await;
-        let far = Far::start("far", None).await;
-        near.knows("far", &far).await;
+        let (near, far) = near_and_far().await;
         const LEN: u64 = 3 << 20;
         for step in 0..4 {
-            let key = near.rendezvous.key_from("far", "weights", step);
-            let key = soon("a key", key).await.unwrap();
+            let key = near.key("far", "weights", step).await;
             // Before it is sent, and after.
             let early = (step % 2 == 0).then(|| near.rendezvous.recv(&key));
             far.send("near", "weights", step, LEN).await.unwrap();
@@ -54,8 +51,7 @@ fn values_go_round_three_processes_many_at_once() {
             .collect();
         let mut asked = Vec::new();
         for step in (0..STEPS).rev() {
-            let key = near.rendezvous.key_from("second", "x", step);
-            let key = soon("a key", key).await.unwrap();
+            let key = near.key("second", "x", step).await;
             asked.push((step, near.rendezvous.recv(&key)));
         }
         for step in 0..STEPS {
@@ -88,12 +84,10 @@ fn values_go_round_three_processes_many_at_once() {
 #[test]
 fn a_dead_value_reaches_another_process() {
     alone(async || {
-        let near = Near::start("near").await;
-        let far = Far::start("far", None).await;
-        near.knows("far", &far).await;
+        let (near, far) = near_and_far().await;
         far.send("near", "branch", 1, 0).await.unwrap();
-        let key = soon("a key", near.rendezvous.key_from("far", "branch", 1)).await;
-        let value = soon("a value", near.rendezvous.recv(&key.unwrap())).await;
+        let key = near.key("far", "branch", 1).await;
+        let value = soon("a value", near.rendezvous.recv(&key)).await;
         assert!(value.unwrap().is_dead);
     });
 }

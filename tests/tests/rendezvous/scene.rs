@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorpipe::conformance::pattern;
 use tensorpipe::{Context, DType};
-use tensorpipe_rpc::rendezvous::{Limits, Rendezvous, Value};
+use tensorpipe_rpc::rendezvous::{Key, Limits, Rendezvous, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 use tensorpipe_tests::{Child, runtime, say, soon};
 
@@ -227,4 +227,18 @@ impl Near {
     pub(crate) async fn knows(&self, name: &str, far: &Far) {
         self.rendezvous.add_peer(name, &far.url).unwrap();
     }
+
+    /// Names a value that comes here.
+    pub(crate) async fn key(&self, producer: &str, tensor: &str, step: u64) -> Key {
+        let key = self.rendezvous.key_from(producer, tensor, step);
+        soon("a key", key).await.unwrap()
+    }
+}
+
+/// One here, and one in a process of its own that it knows.
+pub(crate) async fn near_and_far() -> (Near, Far) {
+    let near = Near::start("near").await;
+    let far = Far::start("far", None).await;
+    near.knows("far", &far).await;
+    (near, far)
 }
