@@ -100,7 +100,8 @@ fn the_parts_of_a_streams_time_make_the_whole() {
         let server = stats.server.unwrap();
         assert!(server.handling >= Duration::from_millis(30), "{stats:?}");
         let parts = stats.queue + server.waiting + server.handling + stats.wire().unwrap();
-        assert_eq!(parts, stats.round_trip);
+        // More, where the server was at it before this thread, interrupted, noted that the call had left.
+        assert!(parts >= stats.round_trip, "{stats:?}");
     });
 }
 
