@@ -27,6 +27,9 @@ pub(crate) struct Plan {
     pub(crate) bytes: u64,
     /// Wall-clock length of the measurement, warm-up not counted.
     pub(crate) seconds: f64,
+    /// The server's runtime also computes for so many microseconds at a time, again and again.
+    #[serde(default)]
+    pub(crate) busy_us: u64,
     /// Whoever receives a tensor reads all of it, within the timed part.
     #[serde(default)]
     pub(crate) sum: bool,
@@ -246,6 +249,7 @@ pub(crate) mod tests {
             pace: None,
             bytes,
             seconds: 0.05,
+            busy_us: 0,
             sum: false,
             begin: Begin::AsTheyAre,
             cores: None,

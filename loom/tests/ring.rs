@@ -1,6 +1,6 @@
 //! Runs the models of a ring of bytes: a test each.
 
-use tensorpipe_loom::ring::{deaths, sleeps, streams};
+use tensorpipe_loom::ring::{deaths, sleeps, streams, turns};
 
 tensorpipe_loom::models! {
     streams: bytes_arrive_through_a_small_ring,
@@ -12,4 +12,8 @@ tensorpipe_loom::models! {
         a_producer_hears_of_room,
         a_producer_hears_that_nobody_reads;
     deaths: a_producer_dies, a_consumer_dies;
+    turns: bytes_arrive_through_two_turns,
+        a_place_that_was_left_is_free,
+        a_place_is_taken_while_bytes_flow,
+        a_producer_dies_while_it_turns;
 }

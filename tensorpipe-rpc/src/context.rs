@@ -73,11 +73,6 @@ impl Caller {
         let _ = self.engine.set(Arc::downgrade(engine));
     }
 
-    /// Whether the server of the calls handles no further ones.
-    pub(crate) fn stops(&self) -> bool {
-        self.engine().is_some_and(|engine| engine.stops_serving())
-    }
-
     /// The engine that handles the calls, unless the connection is gone.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
         self.engine.get()?.upgrade()
@@ -216,9 +211,10 @@ impl CallContext {
         Self::new(None, deadline, self.around(), caller, None, None)
     }
 
-    /// What it has in common with the other calls of its connection.
-    pub(crate) fn caller(&self) -> &Arc<Caller> {
-        &self.inner.caller
+    /// Whether its server handles no further calls.
+    pub(crate) fn server_stops(&self) -> bool {
+        let engine = self.inner.caller.engine();
+        engine.is_some_and(|engine| engine.stops_serving())
     }
 
     /// The runtime of its connection.

@@ -46,6 +46,7 @@ fn plan(options: &Options) -> Result<Plan> {
         runtime: options.runtime,
         bytes: 0,
         seconds: options.seconds,
+        busy_us: options.busy_us,
         sum: false,
         begin: Begin::AsTheyAre,
         cores,

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, Write};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
@@ -31,6 +32,9 @@ fn run(plan: Plan) -> Result<()> {
     let system = by_name(&plan.system)?;
     plan.runtime.build()?.block_on(async {
         let (ready, address) = Ready::new();
+        if plan.busy_us > 0 {
+            tokio::spawn(compute(Duration::from_micros(plan.busy_us)));
+        }
         // A task, so that it is polled where its connections are, on either kind of runtime.
         let serving = tokio::spawn(system.serve(plan, ready));
         if let Ok(address) = address.await {
@@ -38,6 +42,17 @@ fn run(plan: Plan) -> Result<()> {
         }
         serving.await?
     })
+}
+
+/// What a server has to do beside its calls: a handler that computes, and others that wait for their turn.
+async fn compute(time: Duration) {
+    loop {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            std::hint::spin_loop();
+        }
+        tokio::task::yield_now().await;
+    }
 }
 
 /// The parent's line. From then on a thread waits for the end of stdin and ends the process.

@@ -14,6 +14,12 @@ fn channels_that_are_asked_for_carry_the_tensor() {
         ),
         // The copying path, whose channel is `basic`.
         ("pipe --channel ring --transport shm", "shm", "basic"),
+        // A server that has something else to do.
+        (
+            "pipe --channel ring --transport shm --busy-us 100",
+            "shm",
+            "basic",
+        ),
         (
             "rpc --case upload --channel ring --transport shm",
             "shm",

@@ -2,8 +2,10 @@
 
 use loom::sync::Notify;
 
-use super::ends::{Consumer, Fault, Producer};
+use super::consumer::Consumer;
+use super::control::Fault;
 use super::memory::Memory;
+use super::producer::Producer;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Reads and writes go by so many bytes at most.

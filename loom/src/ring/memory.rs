@@ -5,17 +5,17 @@ use std::sync::atomic::AtomicU8;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 
-use super::ends::{Consumer, Control, Place, Producer};
+use super::consumer::Consumer;
+use super::control::{Control, Place};
+use super::producer::Producer;
 use crate::death;
 use crate::sync::Ordering;
 
 /// One end's view.
 #[derive(Clone)]
-pub(super) struct Memory(Arc<Shared>);
-
-struct Shared {
-    control: Control,
-    bytes: Vec<Byte>,
+pub(super) struct Memory {
+    control: Arc<Control>,
+    bytes: Arc<Vec<Byte>>,
 }
 
 #[derive(Default)]
@@ -28,12 +28,31 @@ struct Byte {
 
 /// A ring in memory of its own.
 pub(super) fn ring(capacity: usize) -> (Producer<Memory>, Consumer<Memory>) {
-    let bytes = std::iter::repeat_with(Byte::default).take(capacity);
-    let memory = Memory(Arc::new(Shared {
-        control: Control::default(),
-        bytes: bytes.collect(),
-    }));
+    let memory = Memory::of(Arc::default(), capacity);
     (Producer::new(memory.clone()), Consumer::new(memory))
+}
+
+impl Memory {
+    fn of(control: Arc<Control>, capacity: usize) -> Self {
+        let bytes = std::iter::repeat_with(Byte::default).take(capacity);
+        Self {
+            control,
+            bytes: Arc::new(bytes.collect()),
+        }
+    }
+
+    /// Another place for the same ring.
+    pub(super) fn elsewhere(&self, capacity: usize) -> Self {
+        Self::of(self.control.clone(), capacity)
+    }
+
+    /// Somebody else writes to all of it.
+    pub(super) fn overwrite(&self) {
+        for byte in &*self.bytes {
+            byte.access
+                .with_mut(|_| byte.value.store(0xff, Ordering::Relaxed));
+        }
+    }
 }
 
 impl Place for Memory {
@@ -41,15 +60,15 @@ impl Place for Memory {
     const STRIDE: usize = 2;
 
     fn control(&self) -> &Control {
-        &self.0.control
+        &self.control
     }
 
     fn capacity(&self) -> usize {
-        self.0.bytes.len()
+        self.bytes.len()
     }
 
     fn put(&self, at: usize, bytes: &[u8]) {
-        for (byte, value) in self.0.bytes[at..][..bytes.len()].iter().zip(bytes) {
+        for (byte, value) in self.bytes[at..][..bytes.len()].iter().zip(bytes) {
             death::step();
             byte.access
                 .with_mut(|_| byte.value.store(*value, Ordering::Relaxed));
@@ -57,7 +76,7 @@ impl Place for Memory {
     }
 
     fn take(&self, at: usize, bytes: &mut [u8]) {
-        for (byte, value) in self.0.bytes[at..][..bytes.len()].iter().zip(bytes) {
+        for (byte, value) in self.bytes[at..][..bytes.len()].iter().zip(bytes) {
             death::step();
             byte.access
                 .with(|_| *value = byte.value.load(Ordering::Relaxed));

@@ -1,13 +1,18 @@
 //! A ring of bytes between two threads, of a few bytes only.
 //!
-//! `ends` is that of `tensorpipe/src/ring/`. `memory` is where the model's ring lives, `line` what its ends do with it, as
+//! `control`, `producer` and `consumer` are those of `tensorpipe/src/ring/`. `memory` is where the model's ring lives, `line` what its ends do with it, as
 //! a connection over shared memory does.
 
-pub mod deaths;
 #[expect(dead_code, reason = "how much is worth a read is a matter of cost")]
-#[path = "../../../tensorpipe/src/ring/ends.rs"]
-mod ends;
+#[path = "../../../tensorpipe/src/ring/consumer.rs"]
+mod consumer;
+#[path = "../../../tensorpipe/src/ring/control.rs"]
+mod control;
+pub mod deaths;
 mod line;
 mod memory;
+#[path = "../../../tensorpipe/src/ring/producer.rs"]
+mod producer;
 pub mod sleeps;
 pub mod streams;
+pub mod turns;

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::ends::Fault;
+use super::control::Fault;
 use super::line::Line;
 use super::memory::ring;
 use crate::check;

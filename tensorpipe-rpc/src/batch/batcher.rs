@@ -26,7 +26,7 @@ use super::key::BatchKey;
 use super::run::{Run, run};
 use super::stats::BatchStats;
 use crate::codec::Reply;
-use crate::context::{CallContext, Caller};
+use crate::context::CallContext;
 use crate::lock::lock;
 
 /// A batch being handled: one reply for each of its calls.
@@ -110,7 +110,7 @@ impl Batcher {
     ) -> Waiting {
         let (answer, answered) = oneshot::channel();
         let deadline = context.deadline();
-        let caller = context.caller().clone();
+        let of = context.clone();
         let call = Gathering {
             tensors,
             rows,
@@ -127,7 +127,7 @@ impl Batcher {
         let waiting = Waiting {
             batcher: self.clone(),
             seat,
-            caller,
+            of,
             answered,
             timer: None,
             is_due: false,
@@ -229,7 +229,8 @@ impl Drop for Ending {
 pub(super) struct Waiting {
     batcher: Arc<Batcher>,
     seat: Seat,
-    caller: Arc<Caller>,
+    /// Whose it is.
+    of: CallContext,
     answered: oneshot::Receiver<Reply>,
     timer: Option<Pin<Box<Sleep>>>,
     is_due: bool,
@@ -246,7 +247,7 @@ impl Future for Waiting {
             let gone = || Reply::panicked("the runtime that ran its batch has ended".to_owned());
             return Poll::Ready(reply.unwrap_or_else(|_| gone()));
         }
-        if !this.is_due && this.caller.stops() {
+        if !this.is_due && this.of.server_stops() {
             this.is_due = true;
             this.timer = None;
             lock(&this.batcher.state).gather.hurry(this.seat.number);

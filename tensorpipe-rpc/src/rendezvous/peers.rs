@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::error::RecvError;
 use super::key::Key;
-use super::receipts::{Lost, Receipts};
+use super::receipts::Receipts;
 use super::service::{TensorRendezvousClient, words};
 use crate::error::ConnectError;
 
@@ -41,9 +41,8 @@ impl Peers {
             name: name.clone(),
             url,
             context: self.context.clone(),
-            runtime: self.runtime.clone(),
             link: Mutex::default(),
-            lost: Lost::default(),
+            receipts: Receipts::new(&self.runtime),
             connecting: tokio::sync::Mutex::default(),
         };
         let before = self.known().insert(name, Arc::new(peer));
@@ -70,9 +69,8 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     url: Arc<str>,
     context: Context,
-    runtime: Handle,
     link: Mutex<Option<Arc<Link>>>,
-    lost: Lost,
+    receipts: Receipts,
     /// Held by whoever connects; the others wait for what comes of it.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -101,7 +99,7 @@ impl Peer {
         let link = Arc::new(self.connect().await?);
         let before = self.link().replace(link.clone());
         drop(before);
-        link.receipts.give_lost(link.incarnation);
+        self.receipts.connected(&link.client, link.incarnation);
         Ok(link)
     }
 
@@ -121,7 +119,7 @@ impl Peer {
             });
         }
         Ok(Link {
-            receipts: Receipts::new(client.clone(), &self.runtime, &self.lost),
+            receipts: self.receipts.clone(),
             client,
             incarnation: hello.incarnation,
         })

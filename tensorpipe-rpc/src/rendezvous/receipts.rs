@@ -2,8 +2,8 @@
 //!
 //! The first leaves at once, on the task that has received the value, so that the producer hears of it before it is asked for the
 //! next one. Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in
-//! a call that is awaited, until the producer has heard of it. Those that a connection takes along are given over the next one, if
-//! the same incarnation is there: else a broken network would fill a producer with what nobody will ask for again.
+//! a call that is awaited until the producer has heard of it, or another incarnation has taken its place. What a connection takes
+//! along is given over the next one: else a broken network would fill a producer with what nobody will ask for again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,84 +25,73 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Receipts that are given at once: no more than any peer takes in a message.
 const TOGETHER: usize = 512;
 
-/// See the module's documentation.
-#[derive(Debug)]
+/// Those of one producer. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(super) struct Receipts {
-    client: TensorRendezvousClient,
     runtime: Handle,
     gathered: Arc<Mutex<Gathered>>,
-    lost: Lost,
 }
-
-/// Receipts that a connection to a producer has not delivered before it ended. As many at the most as the producer lends.
-pub(super) type Lost = Arc<Mutex<Vec<Key>>>;
 
 #[derive(Debug, Default)]
 struct Gathered {
-    /// As many at the most as the producer keeps values.
+    /// As many at the most as the producer lends.
     keys: Vec<Key>,
-    state: State,
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Idle,
-    /// A call is under way.
-    Telling,
-    /// Nobody can be told any more.
-    Over,
+    /// Where they go; `None` until there is a connection again.
+    client: Option<TensorRendezvousClient>,
+    /// A call is under way, or will be soon.
+    telling: bool,
 }
 
 impl Receipts {
-    pub(super) fn new(client: TensorRendezvousClient, runtime: &Handle, lost: &Lost) -> Self {
+    pub(super) fn new(runtime: &Handle) -> Self {
         Self {
-            client,
             runtime: runtime.clone(),
             gathered: Arc::default(),
-            lost: lost.clone(),
         }
     }
 
-    /// Gives what connections before this one, which is to that incarnation, have not delivered.
-    pub(super) fn give_lost(&self, incarnation: u64) {
-        let lost = {
-            let mut lost = lock(&self.lost);
-            // What an earlier incarnation had is gone with it.
-            lost.retain(|key| key.incarnation() == incarnation);
-            lost.pop()
-        };
-        if let Some(key) = lost {
-            self.give(key);
+    /// From now on they go to this incarnation, over a new connection.
+    pub(super) fn connected(&self, client: &TensorRendezvousClient, incarnation: u64) {
+        {
+            let mut gathered = lock(&self.gathered);
+            gathered.client = Some(client.clone());
+            // What an earlier one had is gone with it.
+            gathered.keys.retain(|key| key.incarnation() == incarnation);
         }
+        self.begin();
     }
 
     /// The value of this key is here.
     pub(super) fn give(&self, key: Key) {
-        {
+        lock(&self.gathered).keys.push(key);
+        self.begin();
+    }
+
+    /// Unless somebody is at it, or there is nothing to tell or nobody to be told.
+    fn begin(&self) {
+        let (client, keys) = {
             let mut gathered = lock(&self.gathered);
-            match gathered.state {
-                State::Idle => gathered.state = State::Telling,
-                State::Telling => return gathered.keys.push(key),
-                State::Over => return lock(&self.lost).push(key),
+            if gathered.telling || gathered.keys.is_empty() {
+                return;
             }
-        }
-        let mut keys = vec![key];
-        keys.append(&mut lock(&self.lost));
-        let told = tell(&self.client, &keys);
-        let (client, gathered) = (self.client.clone(), self.gathered.clone());
-        let others = give_others(told, keys, client, gathered, self.lost.clone());
-        self.runtime.spawn(others);
+            let Some(client) = gathered.client.clone() else {
+                return;
+            };
+            gathered.telling = true;
+            (client, std::mem::take(&mut gathered.keys))
+        };
+        let told = tell(&client, &keys);
+        let gathered = self.gathered.clone();
+        self.runtime.spawn(give_all(told, keys, client, gathered));
     }
 }
 
-/// Until none are left, or the connection ends.
-async fn give_others(
+/// Until none are left, or there is nobody to be told.
+async fn give_all(
     mut told: Call<()>,
     mut keys: Vec<Key>,
-    client: TensorRendezvousClient,
+    mut client: TensorRendezvousClient,
     gathered: Arc<Mutex<Gathered>>,
-    lost: Lost,
 ) {
     let mut again = AGAIN;
     loop {
@@ -112,11 +101,9 @@ async fn give_others(
                 again = AGAIN;
             }
             Err(error) if is_over(&client, &error) => {
-                tracing::debug!(%error, "receipts of values are not taken any more");
+                tracing::debug!(%error, "receipts of values wait for another connection");
                 let mut gathered = lock(&gathered);
-                gathered.state = State::Over;
-                keys.append(&mut gathered.keys);
-                return lock(&lost).append(&mut keys);
+                gathered.client.take_if(|known| is_same(known, &client));
             }
             // It has too much to do, or replies of its wait to be read. The first one may have been made within a call that
             // had no time left.
@@ -129,18 +116,26 @@ async fn give_others(
         {
             let mut gathered = lock(&gathered);
             keys.append(&mut gathered.keys);
-            if keys.is_empty() {
-                gathered.state = State::Idle;
-                return;
+            match gathered.client.clone() {
+                Some(known) if !keys.is_empty() => client = known,
+                _ => {
+                    gathered.keys = keys;
+                    gathered.telling = false;
+                    return;
+                }
             }
         }
         told = tell(&client, &keys);
     }
 }
 
-/// Whether nobody can be told any more.
+/// Whether nobody can be told over this connection any more.
 fn is_over(client: &TensorRendezvousClient, error: &CallError) -> bool {
     matches!(error, CallError::ShuttingDown) || client.connection().pipe().has_ended()
+}
+
+fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClient) -> bool {
+    Arc::ptr_eq(&one.connection().engine, &other.connection().engine)
 }
 
 fn tell(client: &TensorRendezvousClient, keys: &[Key]) -> Call<()> {

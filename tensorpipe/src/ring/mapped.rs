@@ -1,11 +1,11 @@
-//! Two rings, one for each direction, in one piece of shared memory.
+//! Two rings, one for each direction, in one piece of shared memory, and larger places for their bytes, each in one of its own.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::ends::{Control, Place};
+use super::control::{Control, Place};
 use crate::error::SystemError;
 use crate::sys::memfd::{self, Mapping};
 
@@ -61,17 +61,40 @@ pub(crate) fn adopt(fd: &OwnedFd, accepted: &RangeInclusive<usize>) -> Result<Ma
     Mapping::new(fd.as_fd(), len, true).map_err(|error| error.to_string())
 }
 
-/// One of the two rings.
+/// Fresh memory for a larger place, and the descriptor to pass on: bytes and nothing else. Its size, a power of two, is sealed.
+pub(crate) fn create_place(capacity: usize) -> Result<(Mapping, OwnedFd), SystemError> {
+    let fd = memfd::create(c"tensorpipe large ring", capacity, false)?;
+    memfd::seal(&fd, memfd::FIXED)?;
+    let memory = Mapping::new(fd.as_fd(), capacity, true)?;
+    Ok((memory, fd))
+}
+
+/// The larger place behind a descriptor that a peer has passed, if it is as large as accepted.
+///
+/// # Errors
+/// As [`adopt`].
+pub(crate) fn adopt_place(
+    fd: &OwnedFd,
+    accepted: &RangeInclusive<usize>,
+) -> Result<Mapping, String> {
+    let len = memfd::check(fd.as_fd(), memfd::FIXED)?;
+    if !len.is_power_of_two() || !accepted.contains(&len) {
+        return Err(format!("a size of {len} bytes makes no sense"));
+    }
+    Mapping::new(fd.as_fd(), len, true).map_err(|error| error.to_string())
+}
+
+/// One of the two rings, or a larger place for its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
-    /// Keeps mapped what the pointers point to.
-    _memory: Arc<Mapping>,
+    /// Keeps mapped what the pointers point to: the control block, and the bytes.
+    memory: [Arc<Mapping>; 2],
     control: NonNull<Control>,
     data: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: the pointers lie in `_memory`, which is Send and kept alive here; access goes through atomics, and through raw
+// SAFETY: the pointers lie in `memory`, which is Send and kept alive here; access goes through atomics, and through raw
 // copies of ranges that the ring's counters give to one end at a time.
 unsafe impl Send for Mapped {}
 
@@ -86,9 +109,21 @@ impl Mapped {
         // SAFETY: both data areas lie within the memory, as its size says.
         let data = unsafe { start.add(LAYOUT.data + number * capacity) };
         Some(Self {
-            _memory: memory,
+            memory: [memory.clone(), memory],
             control,
             data,
+            capacity,
+        })
+    }
+
+    /// The same ring, with its bytes in `place`; `None` if that is of no size for a ring.
+    pub(crate) fn with_place(&self, place: Arc<Mapping>) -> Option<Self> {
+        let [memory, _] = &self.memory;
+        let capacity = place.len();
+        capacity.is_power_of_two().then(|| Self {
+            memory: [memory.clone(), place.clone()],
+            control: self.control,
+            data: place.start(),
             capacity,
         })
     }
@@ -96,7 +131,7 @@ impl Mapped {
 
 impl Place for Mapped {
     fn control(&self) -> &Control {
-        // SAFETY: it points to aligned memory of the size of a Control that lives as long as `self._memory`; a Control is
+        // SAFETY: it points to aligned memory of the size of a Control that lives as long as `self.memory`; a Control is
         // atomics and padding, for which every content is valid, and which others may change at any time.
         unsafe { self.control.as_ref() }
     }

@@ -1,16 +1,27 @@
-//! Byte rings over shared memory: [`ends`] is the algorithm, apart from where it lives; [`mapped`] puts two of them, one for
-//! each direction, into a mapping.
+//! Byte rings over shared memory, between one producer and one consumer that share nothing else.
+//!
+//! Counters only grow; the offset of byte number `n` is `n % capacity`. Invariant: `read <= written <= read + capacity`,
+//! and the bytes between `read` and `written` belong to the consumer, all others to the producer.
+//!
+//! ```text
+//!   Producer ── counters, turns ── Consumer     the algorithm, apart from where it lives     producer.rs, consumer.rs, control.rs
+//!   Mapped                                      two of them in a mapping, larger places      mapped.rs
+//! ```
 
 #![allow(
     unsafe_code,
     reason = "the bytes lie in memory that another process writes: raw pointers, never references"
 )]
 
-mod ends;
+mod consumer;
+mod control;
 mod mapped;
+mod producer;
 
-pub(crate) use ends::{Consumer, Fault, Producer};
-pub(crate) use mapped::{Mapped, adopt, create};
+pub(crate) use consumer::Consumer;
+pub(crate) use control::Fault;
+pub(crate) use mapped::{Mapped, adopt, adopt_place, create, create_place};
+pub(crate) use producer::{Answer, Producer};
 
 #[cfg(test)]
 mod tests;

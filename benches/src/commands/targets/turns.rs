@@ -146,6 +146,7 @@ impl Turns {
             runtime: flavor,
             bytes: work.bytes.min(self.largest),
             seconds: self.seconds,
+            busy_us: 0,
             sum: false,
             begin: Begin::AsTheyAre,
             cores: self.cores.filter(|_| !self.roams(flavor)),

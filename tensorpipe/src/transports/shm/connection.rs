@@ -1,26 +1,27 @@
 //! One end of a connection over shared memory.
 
-use std::io::Read;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
+use super::large::BULK;
+use super::pair::Pair;
+use super::rings::Rings;
+use super::wakers::{Direction, Wakers};
 use crate::error::SystemError;
-use crate::ring::{self, Consumer, Fault, Mapped, Producer};
-use crate::sync::{Mutex, lock};
-use crate::sys::memfd::Mapping;
+use crate::ring::{self, Fault};
 use crate::sys::{readable, unix_fds};
 use crate::transports::Connection;
 
 /// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds. Large tensors go through it in pieces
-/// that stay in the caches: rings of up to 1 MiB were measured, and are no faster.
+/// that stay in the caches: where both ends keep up, rings of up to 1 MiB were measured, and are no faster.
 const CAPACITY: usize = 64 << 10;
 
 /// Rings that a peer may offer.
@@ -48,17 +49,14 @@ pub(super) struct ShmConnection {
     ends: String,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "every connection is open soon, and each message goes through what is there then"
+)]
 enum State {
     /// The connector's memory has not come yet.
     ExpectOffer,
     Open(Rings),
-}
-
-struct Rings {
-    out: Producer<Mapped>,
-    incoming: Consumer<Mapped>,
-    memory: Arc<Mapping>,
-    finished: bool,
 }
 
 impl ShmConnection {
@@ -69,7 +67,7 @@ impl ShmConnection {
         // Short, on a socket just made: it never waits, and takes all.
         let sent = unix_fds::send(socket.as_fd(), OFFER, Some(fd.as_fd()));
         sent.map_err(|errno| failed(errno.into()))?;
-        let rings = Rings::new(memory, 0);
+        let rings = Rings::new(memory, 0, Pair::of(&socket));
         let rings = rings.ok_or_else(|| failed(io::Error::other("no rings")))?;
         Self::new(socket, State::Open(rings)).map_err(failed)
     }
@@ -116,7 +114,8 @@ impl ShmConnection {
             let fd = fd.ok_or_else(|| nonsense("the peer's shared memory is missing"))?;
             let memory = ring::adopt(&fd, &CAPACITIES)
                 .map_err(|what| nonsense(&format!("the peer's shared memory: {what}")))?;
-            let rings = Rings::new(memory, 1).ok_or_else(|| nonsense("the peer's rings"))?;
+            let pair = Pair::of(self.socket.get_ref());
+            let rings = Rings::new(memory, 1, pair).ok_or_else(|| nonsense("the peer's rings"))?;
             self.state = State::Open(rings);
             self.wakers.wake_other(direction);
         }
@@ -124,16 +123,26 @@ impl ShmConnection {
     }
 
     /// Waits for a wake-up of the peer's. Ready: look again, or why there is nothing to look for any more.
-    fn poll_wake(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
+    fn poll_wake(&mut self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
         let waker = self.wakers.set(direction, cx.waker());
         let mut cx = Context::from_waker(&waker);
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut wakes = [0; WAKES];
-            match ready.try_io(|socket| socket.get_ref().read(&mut wakes)) {
-                Ok(Ok(0)) => return Poll::Ready(Err(gone())),
-                Ok(Ok(len)) => {
-                    drained(&mut ready, len);
+            let received = ready.try_io(|socket| {
+                let socket = socket.get_ref().as_fd();
+                Ok(unix_fds::recv(socket, &mut wakes)?)
+            });
+            match received {
+                Ok(Ok(packet)) if packet.len == 0 => return Poll::Ready(Err(gone())),
+                Ok(Ok(packet)) => {
+                    let len = packet.len;
+                    let State::Open(rings) = &mut self.state else {
+                        return Poll::Ready(Ok(()));
+                    };
+                    if !rings.large_in.received(packet) {
+                        drained(&mut ready, len);
+                    }
                     // They may have been meant for the other direction.
                     self.wakers.wake_other(direction);
                 }
@@ -145,16 +154,13 @@ impl ShmConnection {
     }
 }
 
-impl Rings {
-    /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
-    fn new(memory: Mapping, side: usize) -> Option<Self> {
-        let memory = Arc::new(memory);
-        Some(Self {
-            out: Producer::new(Mapped::new(memory.clone(), side)?),
-            incoming: Consumer::new(Mapped::new(memory.clone(), 1 - side)?),
-            memory,
-            finished: false,
-        })
+#[cfg(test)]
+impl ShmConnection {
+    pub(super) fn rings(&mut self) -> &mut Rings {
+        match &mut self.state {
+            State::ExpectOffer => panic!("it is not open"),
+            State::Open(rings) => rings,
+        }
     }
 }
 
@@ -177,6 +183,10 @@ fn fault(fault: Fault) -> io::Error {
         Fault::Counter => io::Error::new(
             io::ErrorKind::InvalidData,
             "the peer wrote nonsense into the shared memory",
+        ),
+        Fault::Place => io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the peer wrote to a ring that was not taken",
         ),
         Fault::NoReader => io::Error::new(
             io::ErrorKind::BrokenPipe,
@@ -217,18 +227,14 @@ impl Connection for ShmConnection {
     fn look(&mut self) -> bool {
         match &mut self.state {
             State::ExpectOffer => true,
-            State::Open(rings) => {
-                rings.incoming.is_ready() || (self.is_full && rings.out.is_ready())
-            }
+            State::Open(rings) => rings.incoming.is_ready() || (self.is_full && rings.has_room()),
         }
     }
 
     fn look_for(&mut self, bytes: usize) -> bool {
         match &mut self.state {
             State::ExpectOffer => true,
-            State::Open(rings) => {
-                rings.incoming.has(bytes) || (self.is_full && rings.out.is_ready())
-            }
+            State::Open(rings) => rings.incoming.has(bytes) || (self.is_full && rings.has_room()),
         }
     }
 }
@@ -253,6 +259,16 @@ impl AsyncRead for ShmConnection {
                 .incoming
                 .read(buf.initialize_unfilled(), || wake(socket, wakes))
                 .map_err(fault)?;
+            if rings
+                .large_in
+                .answer(&mut rings.incoming, this.socket.get_ref().as_fd())
+            {
+                // They may have been meant for the other direction.
+                this.wakers.wake_other(Direction::Read);
+            }
+            if !this.is_full {
+                rings.large_out.rest(&mut rings.out);
+            }
             if read > 0 || buf.remaining() == 0 {
                 buf.advance(read);
                 return Poll::Ready(Ok(()));
@@ -265,6 +281,7 @@ impl AsyncRead for ShmConnection {
             if this.hot {
                 return Poll::Pending;
             }
+            rings.large_out.tidy(&mut rings.out);
             if rings.incoming.sleep() {
                 peer = ready!(this.poll_wake(cx, Direction::Read));
             }
@@ -298,6 +315,8 @@ impl AsyncWrite for ShmConnection {
                 let what = "written to after it was shut down";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, what)));
             }
+            let is_away = rings.large_out.was_reader_away() || !this.hot;
+            rings.large_out.turn_back(&mut rings.out, !this.is_full);
             let (socket, wakes) = (&this.socket, &mut this.wakes);
             let wrote = rings
                 .out
@@ -306,6 +325,11 @@ impl AsyncWrite for ShmConnection {
             this.is_full = false;
             if wrote > 0 || bufs.iter().all(|piece| piece.is_empty()) {
                 return Poll::Ready(Ok(wrote));
+            }
+            let left: usize = bufs.iter().map(|piece| piece.len()).sum();
+            let socket = this.socket.get_ref().as_fd();
+            if left >= BULK && is_away && rings.large_out.enlarge(&mut rings.out, socket) {
+                continue;
             }
             this.is_full = true;
             if this.hot {
@@ -342,49 +366,10 @@ impl Drop for ShmConnection {
         if let State::Open(rings) = &mut self.state
             && rings.memory.is_here()
         {
+            rings.large_out.rest(&mut rings.out);
             // The socket's end wakes the peer.
             rings.out.finish(|| ());
             rings.incoming.close(|| ());
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Read,
-    Write,
-}
-
-/// Wakers of both directions: the socket has one reader, and wake-ups do not say which direction they are for.
-#[derive(Default)]
-struct Wakers(Mutex<[Option<Waker>; 2]>);
-
-impl Wakers {
-    /// Remembers who waits for a direction; returns what wakes both.
-    fn set(self: &Arc<Self>, direction: Direction, waker: &Waker) -> Waker {
-        let slot = &mut lock(&self.0)[direction as usize];
-        match slot {
-            Some(known) => known.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
-        self.clone().into()
-    }
-
-    fn wake_other(&self, direction: Direction) {
-        let other = lock(&self.0)[1 - direction as usize].take();
-        if let Some(other) = other {
-            other.wake();
-        }
-    }
-}
-
-impl Wake for Wakers {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let wakers = std::mem::take(&mut *lock(&self.0));
-        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }

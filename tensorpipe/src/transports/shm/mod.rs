@@ -5,10 +5,17 @@
 //! byte where the other end sleeps, and tells when its process is gone. The kernel frees everything with the last
 //! process: nothing has a name in a file system.
 //!
+//! A transfer whose reader does not keep up with a small ring borrows a large one, of a few that the two processes share
+//! (`pair.rs`, `large.rs`).
+//!
 //! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
 //! in their own user only.
 
 mod connection;
+mod large;
+mod pair;
+mod rings;
+mod wakers;
 
 use std::io;
 use std::sync::OnceLock;
@@ -182,3 +189,6 @@ fn ends(socket: &UnixStream) -> String {
     let theirs = theirs.map_or_else(|| "process ?".to_owned(), |pid| format!("process {pid}"));
     format!("process {} <-> {theirs}", std::process::id())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! The end of a ring that reads.
+//!
+//! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it. A turn is made when
+//! the last byte in front of it has been read and the first one behind it is there.
+
+use std::cmp::Ordering::{Equal, Greater, Less};
+
+use super::control::{DONE, Fault, Place, REFUSED, wake_sleeper};
+use crate::sync::{Ordering, fence};
+
+/// The end that reads.
+#[derive(Debug)]
+pub(crate) struct Consumer<P> {
+    /// The ring's own place, number 0.
+    pub(super) place: P,
+    /// The others that it has taken: the one where it is, and the one offered last.
+    taken: Vec<(u64, P)>,
+    /// Where bytes are read now.
+    number: u64,
+    read: u64,
+    /// The producer's counter when it was last looked at, as far as the next turn.
+    written: u64,
+    done: bool,
+    /// What the producer said last.
+    news: u64,
+    turn_at: u64,
+    turn_to: u64,
+    kept: u64,
+    /// The last offer that was answered.
+    answered: u64,
+}
+
+impl<P: Place> Consumer<P> {
+    /// Of a ring that has just been made.
+    pub(crate) fn new(place: P) -> Self {
+        Self {
+            place,
+            taken: Vec::new(),
+            number: 0,
+            read: 0,
+            written: 0,
+            done: false,
+            news: 0,
+            turn_at: 0,
+            turn_to: 0,
+            kept: 0,
+            answered: 0,
+        }
+    }
+
+    /// Looks how far the producer is.
+    pub(super) fn look(&mut self) -> Result<(), Fault> {
+        let theirs = &self.place.control().written.0;
+        let seen = theirs.count.load(Ordering::Acquire);
+        let news = theirs.news.load(Ordering::Acquire);
+        let (mut written, mut done) = (seen & !DONE, seen & DONE != 0);
+        if news != self.news {
+            self.hear(news);
+        }
+        if written < self.written {
+            return Err(Fault::Counter);
+        }
+        let mut number = self.number;
+        if self.turn_to != number && written > self.turn_at {
+            match self.turn_at.cmp(&self.read) {
+                Less => return Err(Fault::Counter),
+                Equal => number = self.turn_to,
+                Greater => (written, done) = (self.turn_at, false),
+            }
+        }
+        let capacity = self.at(number).ok_or(Fault::Place)?.capacity();
+        if written - self.read > capacity as u64 {
+            return Err(Fault::Counter);
+        }
+        (self.written, self.done) = (written, done);
+        if number != self.number {
+            self.number = number;
+            self.forget();
+        }
+        Ok(())
+    }
+
+    /// Reads what the producer says rarely.
+    fn hear(&mut self, news: u64) {
+        let theirs = &self.place.control().written.0;
+        self.news = news;
+        self.turn_at = theirs.turn_at.load(Ordering::Relaxed);
+        self.turn_to = theirs.turn_to.load(Ordering::Relaxed);
+        self.kept = theirs.kept.load(Ordering::Relaxed);
+        self.forget();
+    }
+
+    /// Lets go of places where the producer neither is nor can turn to.
+    fn forget(&mut self) {
+        let (number, kept) = (self.number, self.kept);
+        self.taken
+            .retain(|(taken, _)| *taken == number || *taken == kept);
+    }
+
+    fn at(&self, number: u64) -> Option<&P> {
+        if number == 0 {
+            return Some(&self.place);
+        }
+        let taken = self.taken.iter().find(|(taken, _)| *taken == number);
+        taken.map(|(_, place)| place)
+    }
+
+    /// Whether it holds the place with this number.
+    #[cfg(test)]
+    pub(super) fn has_taken(&self, number: u64) -> bool {
+        self.at(number).is_some()
+    }
+
+    /// The number of a place that was offered and not answered.
+    pub(crate) fn offer(&self) -> Option<u64> {
+        (self.kept != self.answered && self.kept != 0).then_some(self.kept)
+    }
+
+    /// Answers the offer of a place: with the place, or that it cannot be taken.
+    pub(crate) fn answer(&mut self, number: u64, place: Option<P>) {
+        self.answered = number;
+        let answer = if place.is_some() {
+            number
+        } else {
+            number | REFUSED
+        };
+        self.forget();
+        self.taken.retain(|(taken, _)| *taken != number);
+        self.taken.extend(place.map(|place| (number, place)));
+        let ours = &self.place.control().read.0;
+        ours.taken.store(answer, Ordering::Release);
+    }
+
+    /// Whether there are bytes now, or the end.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        let has_something = |this: &Self| this.written != this.read || this.done;
+        has_something(self) || self.look().is_err() || has_something(self)
+    }
+
+    /// Whether there are so many bytes now, half a place full of them, all that is in front of a turn, the end, or a fault.
+    pub(crate) fn has(&mut self, bytes: usize) -> bool {
+        let enough = |this: &Self| {
+            let half = this.at(this.number).map_or(0, P::capacity) / 2;
+            let turns = this.turn_to != this.number && this.written == this.turn_at;
+            let there = this.written - this.read;
+            there >= bytes.min(half) as u64 || this.done || (turns && there > 0)
+        };
+        enough(self) || self.look().is_err() || enough(self)
+    }
+
+    /// Reads what is there, as far as `bytes` has room; 0 if there is nothing. Calls `wake` when the producer sleeps and
+    /// has room again.
+    pub(crate) fn read(
+        &mut self,
+        bytes: &mut [u8],
+        mut wake: impl FnMut(),
+    ) -> Result<usize, Fault> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            if self.written == self.read {
+                self.look()?;
+                if self.written == self.read {
+                    break;
+                }
+            }
+            let place = self.at(self.number).ok_or(Fault::Place)?;
+            let capacity = place.capacity();
+            let at = place.offset(self.read);
+            let len = (bytes.len() - filled)
+                .min((self.written - self.read) as usize)
+                .min(capacity - at)
+                .min(P::STRIDE);
+            place.take(at, &mut bytes[filled..filled + len]);
+            self.read += len as u64;
+            filled += len;
+            let control = self.place.control();
+            control.read.0.count.store(self.read, Ordering::Release);
+            // A producer that waits for room wants more than a few bytes of it. The ring is read empty before its
+            // consumer sleeps, so this comes in any case.
+            if (self.written - self.read) as usize <= capacity / 2 {
+                wake_sleeper(&control.producer_sleeps.0, &mut wake);
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Whether everything was read and nothing will follow.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.done && self.written == self.read
+    }
+
+    /// Announces sleep until there are bytes. Returns whether to sleep: `false` if there is something to do.
+    pub(crate) fn sleep(&mut self) -> bool {
+        let sleeps = &self.place.control().consumer_sleeps.0;
+        sleeps.swap(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_ready() {
+            self.stay_awake();
+            return false;
+        }
+        true
+    }
+
+    /// Takes the announcement back: the producer need not wake it.
+    pub(crate) fn stay_awake(&self) {
+        let sleeps = &self.place.control().consumer_sleeps.0;
+        if sleeps.load(Ordering::Relaxed) != 0 {
+            sleeps.swap(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that nobody reads any more.
+    pub(crate) fn close(&self, mut wake: impl FnMut()) {
+        let control = self.place.control();
+        control
+            .read
+            .0
+            .count
+            .store(self.read | DONE, Ordering::Release);
+        wake_sleeper(&control.producer_sleeps.0, &mut wake);
+    }
+}

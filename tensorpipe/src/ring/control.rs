@@ -1,0 +1,107 @@
+//! What the two ends of a ring tell each other, and where its bytes lie.
+//!
+//! Counters of bytes, one for each end, that only grow; beside each of them, on the same cache line, what its end says
+//! rarely. Invariant: no word here decides by itself where memory is touched: each end checks what the other wrote, and
+//! masks or bounds what it makes of it.
+//!
+//! # Sleeping
+//!
+//! An end that wants to sleep says so and looks once more; an end that has moved bytes looks whether the other sleeps.
+//! Both orders are store, full fence, load, so at least one of the two sees the other (Dekker). Whoever takes the flag
+//! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in every
+//! order of the two ends' steps.
+//!
+//! # Turning
+//!
+//! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* a place by a number, the
+//! consumer *takes* it, and then the producer may *turn*: from byte number `turn_at` on, bytes lie in place `turn_to`. Place 0
+//! is the ring's own, in which it begins. There is one turn at a time: the next one only when the consumer has read a byte
+//! behind the last one, or all there is. So whoever sees a byte behind a turn sees that very turn, and a place has been read
+//! to its end before bytes come to it anew.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// In a counter: its end is done. Counters themselves stay far below.
+pub(super) const DONE: u64 = 1 << 63;
+
+/// In the answer to an offer: the place with this number cannot be taken.
+pub(super) const REFUSED: u64 = 1 << 63;
+
+/// A pair of cache lines for itself: neighbouring lines are fetched together.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(super) struct Alone<T>(pub(super) T);
+
+/// What the two ends tell each other.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    pub(super) written: Alone<Written>,
+    pub(super) read: Alone<Read>,
+    // Apart from the counters: these change only when somebody sleeps. By exchanges only, which have one order that the
+    // model checker knows of, too.
+    pub(super) consumer_sleeps: Alone<AtomicU32>,
+    pub(super) producer_sleeps: Alone<AtomicU32>,
+}
+
+/// The producer's words.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Bytes written so far, and [`DONE`] when none will follow.
+    pub(super) count: AtomicU64,
+    /// Changes with each of the words below, after it: one look tells whether there is anything to read in them.
+    pub(super) news: AtomicU64,
+    /// From this byte on, bytes lie in place `turn_to`.
+    pub(super) turn_at: AtomicU64,
+    pub(super) turn_to: AtomicU64,
+    /// The place that the producer may turn to, beside its own; 0 is none, which the consumer then need not keep.
+    pub(super) kept: AtomicU64,
+}
+
+/// The consumer's words.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// Bytes read so far, and [`DONE`] when nobody reads any more.
+    pub(super) count: AtomicU64,
+    /// The place offered last that it has taken, or its number and [`REFUSED`].
+    pub(super) taken: AtomicU64,
+}
+
+/// Where a ring lives.
+pub(crate) trait Place {
+    /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
+    /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
+    const STRIDE: usize = 16 << 10;
+
+    fn control(&self) -> &Control;
+    /// A power of two.
+    fn capacity(&self) -> usize;
+    /// Where byte number `n` lies.
+    fn offset(&self, n: u64) -> usize {
+        (n & (self.capacity() as u64 - 1)) as usize
+    }
+    /// Copies into the ring; `at + bytes.len() <= capacity`.
+    fn put(&self, at: usize, bytes: &[u8]);
+    /// Copies out of the ring; `at + bytes.len() <= capacity`.
+    fn take(&self, at: usize, bytes: &mut [u8]);
+}
+
+/// The other end has broken the rules of the ring, or is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A counter that cannot be.
+    Counter,
+    /// Bytes in a place that this end has not taken.
+    Place,
+    /// Nobody reads any more.
+    NoReader,
+}
+
+pub(super) fn wake_sleeper(sleeps: &AtomicU32, wake: &mut impl FnMut()) {
+    fence(Ordering::SeqCst);
+    if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
+        wake();
+    }
+}

@@ -1,0 +1,224 @@
+//! The large rings between this process and another one, for what this one writes.
+//!
+//! A connection borrows one for a transfer whose reader does not keep up with a small ring, and gives it back. They are
+//! kept warm: the first bytes through fresh memory are the slow ones. Invariant: a large ring belongs to two processes, is
+//! lent to one of their connections at a time, and to the next one only when all that was written to it has been read.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::process::{Token, process_id};
+use crate::ring;
+use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::memfd::Mapping;
+use crate::sys::peer;
+
+/// Bytes of a large ring. Where the reader comes by every 100 µs, 16 MiB took 30 ms through 64 KiB, 8.1 through 256 KiB, 4.4
+/// through 512 KiB and 2.5 through 1 MiB.
+pub(super) const LARGE: usize = 1 << 20;
+
+/// So many transfers at once; others use their small rings.
+const MOST: usize = 4;
+
+/// After so long unused its memory goes back to the system.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// See the module's documentation. It goes with the last connection between the two.
+#[derive(Debug, Default)]
+pub(super) struct Pair(Mutex<Shelf>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// The one used last is the last one.
+    free: Vec<(Arc<Large>, Instant)>,
+    lent: usize,
+    /// When the system last had no memory, or no descriptor, for one.
+    failed: Option<Instant>,
+}
+
+/// A large ring.
+#[derive(Debug)]
+pub(super) struct Large {
+    pub(super) memory: Arc<Mapping>,
+    fd: OwnedFd,
+}
+
+/// A large ring that is borrowed. Dropped instead of given back it is not lent again: its bytes may not have been read.
+#[derive(Debug)]
+pub(super) struct Loan {
+    pair: Arc<Pair>,
+    large: Option<Arc<Large>>,
+}
+
+impl Pair {
+    /// That of this process and the one at the other end of `socket`.
+    pub(super) fn of(socket: impl AsFd) -> Arc<Self> {
+        type Pairs = HashMap<(Token, i32, u32), Weak<Pair>>;
+        static PAIRS: Mutex<Option<Pairs>> = Mutex::new(None);
+        let peer = match peer::of_socket(socket) {
+            Ok(peer) if peer.pid > 0 => peer,
+            // Whoever cannot be told from others shares with nobody.
+            _ => return Arc::default(),
+        };
+        // A forked child has nothing in common with whom its parent talks to.
+        let key = (process_id(), peer.pid, peer.user);
+        let mut pairs = lock(&PAIRS);
+        let pairs = pairs.get_or_insert_default();
+        if let Some(known) = pairs.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        pairs.retain(|_, pair| pair.strong_count() > 0);
+        let pair = Arc::default();
+        pairs.insert(key, Arc::downgrade(&pair));
+        pair
+    }
+
+    /// Lends one, if it can be that one; `None` if too many are lent, or the system has none.
+    pub(super) fn borrow(self: &Arc<Self>, wanted: &Weak<Large>) -> Option<Loan> {
+        let mut shelf = lock(&self.0);
+        let is_wanted = |(large, _): &(Arc<Large>, _)| Arc::as_ptr(large) == wanted.as_ptr();
+        let at = shelf.free.iter().position(is_wanted);
+        let found = match at {
+            Some(at) => Some(shelf.free.remove(at)),
+            None => shelf.free.pop(),
+        };
+        if found.is_none() && (shelf.lent >= MOST || shelf.failed.is_some_and(is_recent)) {
+            return None;
+        }
+        shelf.lent += 1;
+        drop(shelf);
+        let mut loan = Loan {
+            pair: self.clone(),
+            large: None,
+        };
+        loan.large = match found {
+            Some((large, _)) => Some(large),
+            None => Some(Arc::new(self.create()?)),
+        };
+        Some(loan)
+    }
+
+    fn create(&self) -> Option<Large> {
+        match ring::create_place(LARGE) {
+            Ok((memory, fd)) => Some(Large {
+                memory: Arc::new(memory),
+                fd,
+            }),
+            Err(error) => {
+                tracing::debug!(%error, "a transfer goes through a small ring");
+                lock(&self.0).failed = Some(Instant::now());
+                None
+            }
+        }
+    }
+
+    /// Lets go of those that nobody has used for long.
+    pub(super) fn tidy(&self) {
+        let mut shelf = lock(&self.0);
+        let (free, old) = std::mem::take(&mut shelf.free)
+            .into_iter()
+            .partition(|(_, since)| is_recent(*since));
+        shelf.free = free;
+        drop(shelf);
+        // System calls, without the lock.
+        drop::<Vec<_>>(old);
+    }
+}
+
+fn is_recent(since: Instant) -> bool {
+    since.elapsed() < IDLE
+}
+
+impl Large {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Loan {
+    pub(super) fn large(&self) -> Option<&Arc<Large>> {
+        self.large.as_ref()
+    }
+
+    /// Everything in it has been read.
+    pub(super) fn give_back(mut self) {
+        if let Some(large) = self.large.take_if(|large| large.memory.is_here()) {
+            let mut shelf = lock(&self.pair.0);
+            shelf.free.push((large, Instant::now()));
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread that is not here.
+        if self
+            .large
+            .as_ref()
+            .is_none_or(|large| large.memory.is_here())
+        {
+            lock(&self.pair.0).lent -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn connections_between_the_same_two_processes_share_a_few_large_rings() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let pair = Pair::of(&one);
+        assert!(Arc::ptr_eq(&pair, &Pair::of(&two)), "both ends are here");
+        // Other tests may have borrowed from that one.
+        let pair = Arc::<Pair>::default();
+        let loans: Vec<_> = std::iter::from_fn(|| pair.borrow(&Weak::new())).collect();
+        assert_eq!(loans.len(), MOST);
+        let all: Vec<_> = loans
+            .iter()
+            .map(|loan| loan.large().cloned().unwrap())
+            .collect();
+        loans.into_iter().for_each(Loan::give_back);
+        let wanted = Arc::downgrade(&all[1]);
+        let loan = pair.borrow(&wanted).unwrap();
+        assert!(
+            Arc::ptr_eq(loan.large().unwrap(), &all[1]),
+            "the one it had before"
+        );
+        let other = pair.borrow(&wanted).unwrap();
+        assert!(
+            !Arc::ptr_eq(other.large().unwrap(), &all[1]),
+            "lent once at a time"
+        );
+    }
+
+    #[test]
+    fn one_that_was_not_read_to_its_end_is_not_lent_again() {
+        let pair = Arc::<Pair>::default();
+        let loan = pair.borrow(&Weak::new()).unwrap();
+        let large = Arc::downgrade(loan.large().unwrap());
+        drop(loan);
+        assert_eq!(large.strong_count(), 0);
+        assert_eq!(lock(&pair.0).lent, 0);
+    }
+
+    #[test]
+    fn unused_memory_goes_back_to_the_system() {
+        let pair = Arc::<Pair>::default();
+        pair.borrow(&Weak::new()).unwrap().give_back();
+        pair.tidy();
+        let mut shelf = lock(&pair.0);
+        assert_eq!(shelf.free.len(), 1, "it was used a moment ago");
+        let Some(long_ago) = Instant::now().checked_sub(IDLE) else {
+            return;
+        };
+        shelf.free[0].1 = long_ago;
+        drop(shelf);
+        pair.tidy();
+        assert_eq!(lock(&pair.0).free.len(), 0);
+    }
+}

@@ -1,0 +1,39 @@
+//! The rings of a connection: a small one for each direction, and what makes each of them larger for a while.
+
+use super::large::{Incoming, Outgoing};
+use super::pair::Pair;
+use crate::ring::{Consumer, Mapped, Producer};
+use crate::sync::Arc;
+use crate::sys::memfd::Mapping;
+
+pub(super) struct Rings {
+    pub(super) out: Producer<Mapped>,
+    pub(super) incoming: Consumer<Mapped>,
+    pub(super) memory: Arc<Mapping>,
+    pub(super) finished: bool,
+    /// The larger rings of both directions.
+    pub(super) large_out: Outgoing,
+    pub(super) large_in: Incoming,
+}
+
+impl Rings {
+    /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
+    pub(super) fn new(memory: Mapping, side: usize, pair: Arc<Pair>) -> Option<Self> {
+        let memory = Arc::new(memory);
+        let out = Mapped::new(memory.clone(), side)?;
+        let incoming = Mapped::new(memory.clone(), 1 - side)?;
+        Some(Self {
+            out: Producer::new(out.clone()),
+            incoming: Consumer::new(incoming.clone()),
+            memory,
+            finished: false,
+            large_out: Outgoing::new(pair, out),
+            large_in: Incoming::new(incoming),
+        })
+    }
+
+    /// Whether there is room to write now, or no use in waiting for a larger ring.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.out.is_ready() || self.large_out.in_vain(&self.out)
+    }
+}

@@ -1,0 +1,217 @@
+//! What goes through a large ring, when, and what becomes of it.
+
+use std::future::poll_fn;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::pin::Pin;
+use std::task::Waker;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use super::connection::ShmConnection;
+use super::large::{Incoming, Outgoing};
+use super::pair::{LARGE, Pair};
+use super::*;
+use crate::ring::{Answer, Consumer, Mapped, Producer};
+use crate::sync::Arc;
+use crate::sys::unix_fds;
+
+/// Two ends, open.
+async fn pair() -> (ShmConnection, ShmConnection) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut near = ShmConnection::offer(near).unwrap();
+    let mut far = ShmConnection::await_offer(far).unwrap();
+    near.write_all(&[7]).await.unwrap();
+    assert_eq!(far.read_u8().await.unwrap(), 7);
+    near.rings().large_out.share_with_nobody();
+    far.rings().large_out.share_with_nobody();
+    (near, far)
+}
+
+/// Writes until there is no room; returns how much that was.
+fn fill(writer: &mut ShmConnection, bytes: &[u8]) -> usize {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut written = 0;
+    while let Poll::Ready(wrote) = Pin::new(&mut *writer).poll_write(cx, &bytes[written..]) {
+        let wrote = wrote.unwrap();
+        if wrote == 0 {
+            break;
+        }
+        written += wrote;
+    }
+    written
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+async fn read(reader: &mut ShmConnection, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    reader.read_exact(&mut bytes).await.unwrap();
+    bytes
+}
+
+/// Lets the connection look whether anything has come.
+fn look_for_bytes(connection: &mut ShmConnection) {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut byte = [0];
+    let read = Pin::new(connection).poll_read(cx, &mut ReadBuf::new(&mut byte));
+    assert!(read.is_pending());
+}
+
+#[tokio::test]
+async fn a_reader_that_is_away_finds_a_large_ring_full() {
+    let (mut near, mut far) = pair().await;
+    let bytes = pattern(4 << 20);
+    // It does not know of a large ring yet.
+    let first = fill(&mut near, &bytes);
+    assert!(first <= 64 << 10, "{first}");
+    assert_eq!(read(&mut far, first).await, bytes[..first]);
+    let rest = &bytes[first..];
+    let second = fill(&mut near, rest);
+    assert!(second >= LARGE, "{second}");
+    assert_eq!(near.rings().large_out.lent(), 1);
+    assert_eq!(read(&mut far, second).await, rest[..second]);
+    near.write_all(b"that was all").await.unwrap();
+    assert_eq!(read(&mut far, 12).await, b"that was all");
+    // The large ring is free for the next one.
+    look_for_bytes(&mut near);
+    assert_eq!(near.rings().large_out.lent(), 0);
+    near.write_all(b"and goes on").await.unwrap();
+    assert_eq!(read(&mut far, 11).await, b"and goes on");
+    // The other direction is on its own.
+    let back = fill(&mut far, &bytes);
+    assert_eq!(read(&mut near, back).await, bytes[..back]);
+}
+
+#[tokio::test]
+async fn everything_arrives_whatever_the_two_ends_do() {
+    let (mut near, mut far) = pair().await;
+    let bytes = pattern(24 << 20);
+    let expected = bytes.clone();
+    let writer = tokio::spawn(async move {
+        let mut at = 0;
+        for turn in 0.. {
+            let len = [700, 300_000, 2_000_000, 64, 90_000][turn % 5].min(bytes.len() - at);
+            if len == 0 {
+                break;
+            }
+            near.write_all(&bytes[at..at + len]).await.unwrap();
+            look_for_bytes(&mut near);
+            at += len;
+        }
+        near.shutdown().await.unwrap();
+        near
+    });
+    let mut got = Vec::new();
+    for turn in 0.. {
+        let mut piece = vec![0; [1, 5000, 1 << 20, 70_000][turn % 4]];
+        let len = far.read(&mut piece).await.unwrap();
+        if len == 0 {
+            break;
+        }
+        got.extend_from_slice(&piece[..len]);
+        for _ in 0..turn % 3 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(got == expected, "{} bytes came", got.len());
+    let mut near = writer.await.unwrap();
+    look_for_bytes(&mut near);
+    assert_eq!(near.rings().large_out.lent(), 0);
+}
+
+#[tokio::test]
+async fn what_was_written_arrives_though_its_writer_is_gone() {
+    let (mut near, mut far) = pair().await;
+    let bytes = pattern(2 << 20);
+    let first = fill(&mut near, &bytes);
+    assert_eq!(read(&mut far, first).await, bytes[..first]);
+    let second = fill(&mut near, &bytes);
+    assert!(second >= LARGE, "{second}");
+    assert_eq!(near.rings().large_out.lent(), 1);
+    drop(near);
+    assert_eq!(read(&mut far, second).await, bytes[..second]);
+    let mut more = [0];
+    let end = poll_fn(|cx| Pin::new(&mut far).poll_read(cx, &mut ReadBuf::new(&mut more))).await;
+    assert!(end.is_ok());
+}
+
+/// A ring between two ends, of which one says what it likes, and the socket beside it.
+struct Bare {
+    out: Producer<Mapped>,
+    from: Consumer<Mapped>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    near: StdUnixStream,
+    far: StdUnixStream,
+}
+
+fn bare() -> Bare {
+    let (memory, _fd) = crate::ring::create(64 << 10).unwrap();
+    let place = Mapped::new(Arc::new(memory), 0).unwrap();
+    let (near, far) = StdUnixStream::pair().unwrap();
+    far.set_nonblocking(true).unwrap();
+    Bare {
+        out: Producer::new(place.clone()),
+        from: Consumer::new(place.clone()),
+        incoming: Incoming::new(place.clone()),
+        outgoing: Outgoing::new(Arc::<Pair>::default(), place),
+        near,
+        far,
+    }
+}
+
+#[test]
+fn what_makes_no_sense_as_a_large_ring_is_refused_and_nothing_is_lost() {
+    let mut ends = bare();
+    let nothing = std::fs::File::open("/dev/null").unwrap();
+    unix_fds::send(ends.near.as_fd(), &[1], Some(nothing.as_fd())).unwrap();
+    ends.out.offer(1);
+    assert!(!ends.from.is_ready());
+    assert!(ends.incoming.answer(&mut ends.from, ends.far.as_fd()));
+    assert_eq!(ends.out.answer(1), Answer::Refused);
+    // Of a size that no ring has.
+    let (_memory, odd) = crate::ring::create_place(4096).unwrap();
+    unix_fds::send(ends.near.as_fd(), &[1], Some(odd.as_fd())).unwrap();
+    ends.out.offer(2);
+    assert!(!ends.from.is_ready());
+    ends.incoming.answer(&mut ends.from, ends.far.as_fd());
+    assert_eq!(ends.out.answer(2), Answer::Refused);
+    // Of which no descriptor comes.
+    ends.out.offer(3);
+    assert!(!ends.from.is_ready());
+    assert!(!ends.incoming.answer(&mut ends.from, ends.far.as_fd()));
+    assert_eq!(ends.out.answer(3), Answer::Refused);
+    assert_eq!(ends.from.offer(), None, "it is answered once");
+    assert_eq!(ends.out.write([&b"small"[..]], || ()), Ok(5));
+    assert_eq!(ends.from.read(&mut [0; 5], || ()), Ok(5));
+}
+
+#[test]
+fn a_reader_that_cannot_take_a_large_ring_is_not_asked_again() {
+    let mut ends = bare();
+    let socket = ends.near.as_fd();
+    assert!(
+        !ends.outgoing.enlarge(&mut ends.out, socket),
+        "it is offered"
+    );
+    assert!(
+        !ends.outgoing.enlarge(&mut ends.out, socket),
+        "no answer yet"
+    );
+    assert!(!ends.from.is_ready());
+    ends.from.answer(1, None);
+    assert!(!ends.outgoing.enlarge(&mut ends.out, socket));
+    ends.outgoing.rest(&mut ends.out);
+    assert!(!ends.outgoing.enlarge(&mut ends.out, socket));
+    assert_eq!(ends.outgoing.lent(), 0);
+    let mut bytes = [0; 8];
+    let passed = unix_fds::recv(ends.far.as_fd(), &mut bytes).unwrap();
+    assert_eq!((passed.len, passed.fd.is_some()), (1, true));
+    assert!(
+        unix_fds::recv(ends.far.as_fd(), &mut bytes).is_err(),
+        "once"
+    );
+}

@@ -1,0 +1,46 @@
+//! Wakers of both directions of a connection, whose socket has one reader.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use crate::sync::{Mutex, lock};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// One waker for both: the socket has one reader, and wake-ups do not say which direction they are for.
+#[derive(Default)]
+pub(super) struct Wakers(Mutex<[Option<Waker>; 2]>);
+
+impl Wakers {
+    /// Remembers who waits for a direction; returns what wakes both.
+    pub(super) fn set(self: &Arc<Self>, direction: Direction, waker: &Waker) -> Waker {
+        let slot = &mut lock(&self.0)[direction as usize];
+        match slot {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        self.clone().into()
+    }
+
+    pub(super) fn wake_other(&self, direction: Direction) {
+        let other = lock(&self.0)[1 - direction as usize].take();
+        if let Some(other) = other {
+            other.wake();
+        }
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let wakers = std::mem::take(&mut *lock(&self.0));
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
