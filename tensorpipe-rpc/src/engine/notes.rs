@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, Weak};
+use std::time::Duration;
 
 use tensorpipe::{Error, Misuse};
 
@@ -19,6 +20,9 @@ const MOST: usize = 1 << 20;
 
 /// Messages in the pipe's queue from which on those that wait go on waiting: others have room beside them.
 const AT_ONCE: usize = 1024;
+
+/// How long those that wait are not looked at, at most.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The longest note: a header and two numbers.
 const LONGEST: usize = REPLY_HEADER + 16;
@@ -130,8 +134,8 @@ async fn send_late(engine: Weak<Engine>) {
         let Some(flush) = engine.upgrade().map(|engine| engine.pipe.flush()) else {
             return;
         };
-        // Its error is the next message's too.
-        let _ = flush.await;
+        // Its error is the next message's too. A message that its reader lets lie holds it up, and makes room for others all the same.
+        let _ = tokio::time::timeout(LOOK, flush).await;
         if !engine.upgrade().is_some_and(|engine| engine.send_waiting()) {
             return;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use tensorpipe::{Context, Tensor};
-use tensorpipe_rpc::{CallContext, Remote, Server, ServerLimits, tensor_service};
+use tensorpipe_rpc::{CallContext, Remote, Server, ServerLimits, Streaming, tensor_service};
 use tokio::sync::Semaphore;
 
 use crate::lab::{AtIt, shm, tcp, until};
@@ -56,6 +56,8 @@ pub(super) trait Attic {
     /// References in the error of a stream.
     fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>>;
     async fn wrong(&self, number: Remote<String>) -> String;
+    /// Never looks at its stream.
+    async fn ignores(&self, tensors: Streaming<Tensor>) -> ();
     async fn back(&self, cx: &CallContext) -> Result<u64, String>;
 }
 
@@ -154,6 +156,11 @@ impl Attic for Keeper {
 
     async fn wrong(&self, number: Remote<String>) -> String {
         number.here().unwrap().to_string()
+    }
+
+    async fn ignores(&self, tensors: Streaming<Tensor>) {
+        std::future::pending::<()>().await;
+        drop(tensors);
     }
 
     async fn back(&self, cx: &CallContext) -> Result<u64, String> {

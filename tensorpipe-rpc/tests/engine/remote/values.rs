@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::stream;
 use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits};
 
 use super::house::*;
@@ -79,6 +80,26 @@ async fn more_references_than_a_pipe_queues_are_let_go_of_at_once() {
         house.is_empty().await;
     })
     .await;
+}
+
+/// An item that its reader lets lie has been sent before, and is not read.
+#[tokio::test]
+async fn so_are_they_behind_an_item_that_waits_to_be_read() {
+    let mut limits = ServerLimits::default();
+    limits.unread_items = 1 << 20;
+    let (near, far) = (tcp().build().unwrap(), tcp().build().unwrap());
+    let house = House::new(near, far, limits).await;
+    let kept = house.client.several(70_000).await.unwrap();
+    let large = tensor(2 << 20, 1);
+    let items = || stream::iter([large.clone()]);
+    let stalled = [house.client.ignores(items()), house.client.ignores(items())];
+    // One has come, and there is no room for the other.
+    let pipe = house.client.connection().pipe().clone();
+    until(|| pipe.stats().bytes_out > 2 << 20 && pipe.unwritten() == 1).await;
+    drop(kept);
+    until(|| house.server.references() == 0).await;
+    drop(stalled);
+    house.is_empty().await;
 }
 
 #[tokio::test]
