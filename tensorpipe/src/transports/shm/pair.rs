@@ -14,8 +14,8 @@ use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::memfd::Mapping;
 use crate::sys::peer;
 
-/// Bytes of a large ring. Where the reader comes by every 100 µs, 16 MiB took 30 ms through 64 KiB, 8.1 through 256 KiB, 4.4
-/// through 512 KiB and 2.5 through 1 MiB.
+/// Bytes of a large ring. Where the reader came by every 100 µs, a message of 16 MiB took 30 ms through 64 KiB, 8.1 through
+/// 256 KiB, 4.4 through 512 KiB and 2.5 through 1 MiB.
 pub(super) const LARGE: usize = 1 << 20;
 
 /// So many transfers at once; others use their small rings.
