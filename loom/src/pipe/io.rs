@@ -58,7 +58,7 @@ impl Io {
         }
     }
 
-    pub(super) fn look(&mut self, _: bool) -> bool {
+    pub(super) fn look(&self, _: bool) -> bool {
         self.owes_send || self.has_come()
     }
 
