@@ -21,7 +21,10 @@ use crate::observe::Noted;
 use crate::remote::Handle;
 use crate::spare;
 
-/// Calls under way, or answered together just now, from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
+/// Answers that came together, after which as many calls are likely to be made.
+const MANY_ANSWERS: u32 = 32;
+
+/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
 
@@ -236,7 +239,7 @@ impl Engine {
         }
         let has_parts = matches!(content, Content::Message(_));
         let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
-        let came_together = self.pipe.came_together() as usize >= TOGETHER_FROM;
+        let came_together = self.pipe.came_together() >= MANY_ANSWERS;
         let (earlier, many) = {
             let mut table = self.calls.table();
             let many = table.slots.len() >= TOGETHER_FROM || came_together;

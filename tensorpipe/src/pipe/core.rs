@@ -252,9 +252,7 @@ impl Core {
             true
         };
         self.turn.deliver(give, || self.deliveries.count() > 0);
-        if given_so_far.get() > 0 {
-            self.hot.came(given_so_far.get());
-        }
+        self.hot.came(given_so_far.get());
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

@@ -38,8 +38,10 @@ pub(super) struct Hot {
     listens: AtomicBool,
     /// A look is a system call: messages that come and go together cost less.
     costly: bool,
-    /// Messages that came together last.
+    /// Messages that came together last: none, where a look has found none since.
     together: AtomicU32,
+    /// The same where some came.
+    some_together: AtomicU32,
     spin: Mutex<Spin>,
 }
 
@@ -62,6 +64,7 @@ impl Hot {
             listens: AtomicBool::new(false),
             costly: false,
             together: AtomicU32::new(0),
+            some_together: AtomicU32::new(0),
             spin: Mutex::default(),
         }
     }
@@ -88,12 +91,15 @@ impl Hot {
 
     /// How many messages came in one go last.
     pub(super) fn came_together(&self) -> u32 {
-        self.together.load(Ordering::Relaxed)
+        self.some_together.load(Ordering::Relaxed)
     }
 
     /// So many messages came in one go.
     pub(super) fn came(&self, messages: u32) {
         self.together.store(messages, Ordering::Relaxed);
+        if messages > 0 {
+            self.some_together.store(messages, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn has_spinner(&self) -> bool {
