@@ -189,8 +189,9 @@ async fn hangs_over(way: Way) {
     println!("{way:?}: {error}");
     assert!(matches!(error, Error::Silent { .. }), "{error:?}");
     let took = begun.elapsed();
+    // It may have been asked right before it stopped, and then has half of the time.
     assert!(
-        took >= silence / 2 && took < 3 * silence,
+        took >= silence / 4 && took < 3 * silence,
         "{took:?} for a bound of {silence:?}"
     );
     assert!(matches!(

@@ -57,7 +57,10 @@ fn references_too_many_are_not_given_and_those_that_are_held_stay() {
         soon("the others are gone", fewer).await;
         assert_eq!(soon("a size", client.size(&held[6])).await.unwrap(), 6);
         // A chain that would be one too many fails at its end, and says so.
-        let more = [client.part(1), client.part(2), client.part(3)];
+        let mut more = Vec::new();
+        for size in 1..=3 {
+            more.push(soon("one more", client.part(size)).await.unwrap());
+        }
         let joined = client.join(&more[0], &more[1]);
         let error = soon("no more", client.size(&joined)).await.unwrap_err();
         assert!(matches!(error, CallError::Unresolved(_)), "{error:?}");
