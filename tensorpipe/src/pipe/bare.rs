@@ -78,9 +78,10 @@ pub(super) fn leave(
         return left(false, !sent || !idle);
     }
     let sent = io.send_through(core, id);
-    drop(io);
     if !sent {
+        // Before anybody else can send the rest of it.
         left_in_part(core, id, watched);
     }
+    drop(io);
     left(sent, !sent || !idle)
 }

@@ -180,7 +180,10 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Asks the peer to say when its application has called read for everything up to `message`.
     pub(crate) fn flush(&mut self, message: u64) {
-        self.outbox.flush.push_back(message);
+        // One answer is for all who ask, and a peer may let questions wait for long.
+        if self.outbox.flush.back() != Some(&message) {
+            self.outbox.flush.push_back(message);
+        }
     }
 
     /// No more messages will be written: FIN follows the last one.

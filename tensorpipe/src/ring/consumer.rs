@@ -84,8 +84,9 @@ impl<P: Place> Consumer<P> {
     fn hear(&mut self, news: u64) {
         let theirs = &self.place.control().written.0;
         self.news = news;
+        // In this order: it may be older news that is heard while the producer turns. A new place comes with where it begins.
+        self.turn_to = theirs.turn_to.load(Ordering::Acquire);
         self.turn_at = theirs.turn_at.load(Ordering::Relaxed);
-        self.turn_to = theirs.turn_to.load(Ordering::Relaxed);
         self.kept = theirs.kept.load(Ordering::Relaxed);
         self.forget();
     }

@@ -193,7 +193,8 @@ impl<P: Place> Producer<P> {
         self.turned_at = self.written;
         let ours = &self.place.control().written.0;
         ours.turn_at.store(self.written, Ordering::Relaxed);
-        ours.turn_to.store(number, Ordering::Relaxed);
+        // After its place: whoever reads while another word is news sees both, or goes on as before.
+        ours.turn_to.store(number, Ordering::Release);
         self.tell();
     }
 

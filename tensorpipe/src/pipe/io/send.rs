@@ -327,6 +327,10 @@ impl Io {
             self.frames_sent = 0;
             // One large head does not stay.
             self.frames.shrink_to(RECEIVE_BUFFER);
+        } else if self.frames_sent >= RECEIVE_BUFFER && self.frames_sent * 2 >= self.frames.len() {
+            // Nor does what has left, where there is always more behind it.
+            self.frames.drain(..self.frames_sent);
+            self.frames_sent = 0;
         }
     }
 
