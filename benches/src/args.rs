@@ -95,10 +95,11 @@ pub(crate) struct Baseline {
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
     /// Cases to compare in.
-    #[arg(long, value_delimiter = ',', default_value = "echo,upload")]
+    #[arg(long, value_delimiter = ',', default_value = "echo,pipeline,upload")]
     pub(crate) cases: Vec<Case>,
     /// Systems to compare, as NAME@TRANSPORT+CHANNEL/LANES:ALLOC with parts left out, for example rpc@shm,rpc@tcp+mpt/2,tarpc@unix,
-    /// rpc@shm:pool; without it all that have the case, over shm the peers over their Unix sockets.
+    /// rpc@shm:pool; without it ours over shm and tcp, and tarpc and tokio over Unix sockets and tcp. With `--transport` instead all
+    /// that have the case over it, for shm the peers over their Unix sockets.
     #[arg(long, value_delimiter = ',')]
     pub(crate) systems: Vec<String>,
     /// The system that ratios refer to, as written above or by its name; without it tarpc for small calls and tokio for
@@ -215,7 +216,7 @@ pub(crate) struct Options {
     /// What carries the bytes; without it tcp.
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
-    /// The channel for tensors, for systems that have channels: xth, lease, cma, mpt, basic, or ring, which is basic over shm.
+    /// The channel for tensors, for systems that have channels: xth, lease, cma, mpt, basic, ring, which is basic over shm, or default, of which a context chooses.
     /// Without it basic over tcp and shm, over memory the negotiation's choice.
     #[arg(long)]
     pub(crate) channel: Option<String>,

@@ -3,7 +3,7 @@
 use tensorpipe_loom::pipe::{deliveries, kicks, looks, wakes};
 
 tensorpipe_loom::models! {
-    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written,
+    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written, one_that_leaves_in_part_is_heard_of,
         some_are_left_to_the_background_task_while_another_is_written,
         two_leave_theirs_to_the_background_task;
     deliveries: two_deliver_at_once,

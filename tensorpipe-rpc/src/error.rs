@@ -225,6 +225,14 @@ pub enum ConnectError {
     /// The server did not say whether it has the service.
     #[error("the server did not answer the first question: {0}")]
     Call(CallError),
+    /// A replica is there and does not answer: it gets no further calls for a while.
+    #[error(
+        "the server is there and left {calls} calls in a row without an answer; see what its methods wait for"
+    )]
+    Unanswered {
+        /// Calls that had no answer within their deadlines.
+        calls: u32,
+    },
     /// A replica's server shuts down: it takes no more calls.
     #[error("the server is shutting down")]
     ShuttingDown,

@@ -1,10 +1,8 @@
 //! Who this process is: a random id, made anew after a fork; never a pid, which other namespaces and later processes
 //! have too.
 
-use std::sync::Mutex;
-
 pub(crate) use crate::proto::wire::hello::Token;
-use crate::sync::lock;
+use crate::sys::fork::PerProcess;
 
 /// Random bytes from the kernel.
 pub(crate) fn random_token() -> Token {
@@ -26,11 +24,6 @@ pub(crate) fn random_name() -> String {
 
 /// The id of this process.
 pub(crate) fn process_id() -> Token {
-    static ID: Mutex<Option<(u32, Token)>> = Mutex::new(None);
-    let pid = std::process::id();
-    let mut id = lock(&ID);
-    match *id {
-        Some((owner, token)) if owner == pid => token,
-        _ => id.insert((pid, random_token())).1,
-    }
+    static ID: PerProcess<Token> = PerProcess::new();
+    *ID.get(random_token)
 }

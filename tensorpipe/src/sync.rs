@@ -1,7 +1,7 @@
 //! Locks, atomics and thread locals, in one place: `tensorpipe-loom` puts its own under some of this crate's files.
 
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, Weak};
 pub(crate) use std::thread_local;

@@ -3,8 +3,10 @@
 //! The child talks in lines `@KEY VALUE` on its output; whatever else is printed there is the harness's. Every wait for
 //! a line is bounded, and dropping a [`Child`] kills it.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,8 +46,18 @@ impl Child {
     /// # Panics
     /// When the system refuses.
     pub fn start(role: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_by(&[], role, variables)
+    }
+
+    /// The same by a program that runs others, as `setpriv` does.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn start_by(by: &[&str], role: &str, variables: &[(&str, &str)]) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
-        let mut process = Command::new(program)
+        let mut words = by.iter().map(OsString::from).chain([program.into()]);
+        let mut process = Command::new(words.next().expect("at least this program"))
+            .args(words)
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .envs(variables.iter().copied())
@@ -89,19 +101,28 @@ impl Child {
     /// # Panics
     /// When it does not within half a minute.
     pub fn hear(&self, key: &str) -> String {
+        self.hears(key).unwrap_or_else(|| {
+            panic!(
+                "the child ended without saying `{key}`; its errors:\n{}",
+                self.complaints()
+            )
+        })
+    }
+
+    /// The same; `None` if it ends without saying so.
+    ///
+    /// # Panics
+    /// When it does neither within half a minute.
+    pub fn hears(&self, key: &str) -> Option<String> {
         let until = Instant::now() + PATIENCE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left) {
-                Ok((said, value)) if said == key => return value,
+                Ok((said, value)) if said == key => return Some(value),
                 Ok((said, value)) => eprintln!("the child says {said} {value}"),
-                Err(why) => panic!(
-                    "the child {} without saying `{key}`; its errors:\n{}",
-                    if why == RecvTimeoutError::Timeout {
-                        "went on"
-                    } else {
-                        "ended"
-                    },
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => panic!(
+                    "the child went on without saying `{key}`; its errors:\n{}",
                     self.complaints()
                 ),
             }
@@ -152,6 +173,16 @@ impl Child {
     /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Waits until it ends, and says by which signal, if by one.
+    pub fn signal(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        while self.is_alive() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended = self.process.try_wait().ok().flatten()?;
+        ended.signal()
     }
 
     /// What it has written as errors.

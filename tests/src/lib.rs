@@ -2,10 +2,12 @@
 
 mod child;
 mod cost;
+mod filter;
 mod peer;
 mod waiting;
 
 pub use child::{Child, role, say};
 pub use cost::{descriptors, resident};
+pub use filter::{Fate, allow_only, forbid};
 pub use peer::{Peer, check};
 pub use waiting::{alone, eventually, runtime, soon};

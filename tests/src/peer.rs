@@ -22,10 +22,18 @@ impl Peer {
     /// # Panics
     /// When it does not, like everything here.
     pub async fn start(context: &Context, variables: &[(&str, &str)]) -> Self {
+        Self::start_by(&[], context, variables).await
+    }
+
+    /// The same by a program that runs others, as `setpriv` does.
+    ///
+    /// # Panics
+    /// As above.
+    pub async fn start_by(by: &[&str], context: &Context, variables: &[(&str, &str)]) -> Self {
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
         let variables = [variables, &[("TEST_URL", &url)]].concat();
-        let child = Child::start("peer", &variables);
+        let child = Child::start_by(by, "peer", &variables);
         let pipe = soon("a child", listener.accept()).await.unwrap();
         Self { child, pipe }
     }

@@ -5,6 +5,8 @@
 mod borders;
 #[path = "choice/frame.rs"]
 mod frame;
+#[path = "choice/processors.rs"]
+mod processors;
 #[path = "choice/scene.rs"]
 mod scene;
 #[path = "choice/wishes.rs"]

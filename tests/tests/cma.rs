@@ -20,6 +20,7 @@ fn child() {
         None => {}
         Some("peer") => scene::play(),
         Some("reader") => halfway::play(),
+        Some("asker") => denied::play_asker(),
         Some(other) => panic!("no role {other}"),
     }
 }

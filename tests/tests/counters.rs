@@ -131,6 +131,10 @@ async fn calls_allocate_little() {
         least_together = least_together.min(after - between);
     }
     println!("allocations of a call, both ends: {least}, of 40 together: {least_together}");
+    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+        println!("not judged: handlers slowed down by a sanitizer run on tasks of their own");
+        return;
+    }
     assert!(least <= 20, "{least} allocations for a call");
     assert!(least_together <= 40 * 20, "{least_together} allocations");
 }

@@ -7,7 +7,7 @@ mod liars;
 mod opening;
 #[path = "mpt/proxy.rs"]
 mod proxy;
-#[path = "mpt/rates.rs"]
-mod rates;
 #[path = "mpt/scene.rs"]
 mod scene;
+#[path = "mpt/shares.rs"]
+mod shares;

@@ -8,6 +8,8 @@ mod callers;
 mod deaths;
 #[path = "replicas/scene.rs"]
 mod scene;
+#[path = "replicas/stuck.rs"]
+mod stuck;
 #[path = "replicas/unwilling.rs"]
 mod unwilling;
 

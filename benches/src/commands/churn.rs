@@ -73,6 +73,8 @@ fn words(report: &Report) -> String {
     let acts: Vec<_> = acts
         .map(|(name, count)| format!("{name} {count}"))
         .collect();
+    let given = report.given.iter();
+    let given: Vec<_> = given.map(|(way, count)| format!("{way} {count}")).collect();
     let left = match report.left.is_empty() {
         true => "nothing".to_owned(),
         false => report.left.join("; "),
@@ -83,11 +85,13 @@ fn words(report: &Report) -> String {
          heap, with the feature `heap`\n  \
          at rest: no call under way, nothing held by anybody, seen at each sample, pools trimmed; in the bustle: the most of it\n  \
          done: {}; pipes of replicas cut {}\n  \
+         tensors and payloads by channel: {}\n  \
          left when all was closed (descriptors, mappings, pools, references, calls): {left}",
         report.seed,
         report.seconds,
         report.samples,
         acts.join(", "),
         report.cuts,
+        given.join(", "),
     )
 }

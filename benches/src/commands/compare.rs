@@ -28,6 +28,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let mut cells = Vec::new();
     for &case in &arguments.cases {
         let systems = match &arguments.systems[..] {
+            [] if options.transport.is_none() => usual_systems(case)?,
             [] if base.transport == Transport::Shm => with_stand_ins(case, base.transport),
             names => choose(names, |_| true, case, base.transport)?,
         };
@@ -84,6 +85,16 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         ));
     }
     outcome
+}
+
+/// What is compared where nobody says more: ours and what one would take instead, within the machine and over tcp.
+fn usual_systems(case: Case) -> Result<Vec<Choice>> {
+    let leased = matches!(case, Case::Upload | Case::Download).then_some("rpc@shm+lease:pool");
+    let ours = ["rpc@shm"].into_iter().chain(leased).chain(["rpc@tcp"]);
+    let theirs = ["tarpc@unix", "tokio@unix", "tarpc@tcp", "tokio@tcp"];
+    let all: Result<Vec<_>> = ours.chain(theirs).map(Choice::parse).collect();
+    let has_it = |choice: &Choice| choice.check(case, Transport::Tcp).is_ok();
+    Ok(all?.into_iter().filter(has_it).collect())
 }
 
 /// Every system that has `case`, over `transport` or, for peers that do not have it, over a Unix socket.
@@ -261,6 +272,7 @@ mod tests {
             warm: false,
             p50_sum_us: None,
             limit_us: Some(*p50 / 2.0),
+            pages: None,
         };
         p50s.iter().map(row).collect()
     }

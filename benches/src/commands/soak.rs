@@ -34,6 +34,7 @@ fn words(report: &Report) -> String {
         ("over", Align::Left),
         ("pipes", Align::Right),
         ("messages", Align::Right),
+        ("given to it", Align::Right),
         ("GB", Align::Right),
     ]);
     for (way, carried) in &report.ways {
@@ -41,14 +42,27 @@ fn words(report: &Report) -> String {
             pipes,
             messages,
             bytes,
+            given,
+            refused,
         } = carried;
+        let given = match refused {
+            None => given.to_string(),
+            Some(_) => "refused".to_owned(),
+        };
         table.push(vec![
             way.clone(),
             pipes.to_string(),
             messages.to_string(),
+            given,
             format!("{:.2}", *bytes as f64 / 1e9),
         ]);
     }
+    let refused: String = report
+        .ways
+        .iter()
+        .filter_map(|(way, carried)| Some((way, carried.refused.as_ref()?)))
+        .map(|(way, reason)| format!("{way} went by basic: {reason}\n  "))
+        .collect();
     let endings: Vec<_> = report
         .endings
         .iter()
@@ -56,7 +70,8 @@ fn words(report: &Report) -> String {
         .collect();
     format!(
         "seed {}: {} kills in {:.0} s, read and checked here\n\n{table}\n  \
-         every wait ended, nothing is left in descriptors, mappings, pools and /dev/shm\n  \
+         given to it: tensors and payloads from here to the channel that the way is called after\n  \
+         {refused}every wait ended, nothing is left in descriptors, mappings, pools and /dev/shm\n  \
          at most {} from a kill until nothing of the peer was left\n  \
          private memory: {} MiB after the first kills, {} MiB at the end\n  \
          what did not succeed ended as: {}",

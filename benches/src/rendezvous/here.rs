@@ -194,7 +194,7 @@ impl Client for Meeting {
 
     fn route(&self) -> Route {
         match self.rendezvous.connection(self.peer) {
-            Some(connection) => ours::route(connection.route()),
+            Some(connection) => ours::route(connection.route(), None),
             None => Route::plain("in process"),
         }
     }

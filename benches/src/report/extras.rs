@@ -1,5 +1,5 @@
-//! Columns that are there only if somebody asked for them: the time with every byte read, and the ratio to the limit. And a
-//! word on rounds that began with both ends awake, where there are any.
+//! Columns that are there only if somebody asked for them: the time with every byte read, the ratio to the limit, and the pages of
+//! a pool. And a word on rounds that began with both ends awake, where there are any.
 
 use super::{Align, Row, time};
 
@@ -9,6 +9,7 @@ pub(crate) struct Extras {
     sum: bool,
     limit: bool,
     warm: bool,
+    pages: bool,
 }
 
 impl Extras {
@@ -18,6 +19,7 @@ impl Extras {
             sum: rows.clone().any(|row| row.p50_sum_us.is_some()),
             limit: rows.clone().any(|row| row.limit_us.is_some()),
             warm: rows.clone().any(|row| row.warm),
+            pages: rows.clone().any(|row| row.pages.is_some()),
         }
     }
 
@@ -30,6 +32,9 @@ impl Extras {
         if self.limit {
             columns.push(("limit", Align::Right));
             columns.push(("of limit", Align::Right));
+        }
+        if self.pages {
+            columns.push(("pages", Align::Left));
         }
         columns
     }
@@ -45,6 +50,9 @@ impl Extras {
             let ratio = row.limit_us.filter(|limit| *limit > 0.0);
             let ratio = ratio.map(|limit| format!("{:.2}×", row.p50_us / limit));
             cells.push(ratio.unwrap_or_default());
+        }
+        if self.pages {
+            cells.push(row.pages.clone().unwrap_or_default());
         }
         cells
     }
@@ -64,6 +72,11 @@ impl Extras {
         if self.warm {
             legend.push_str(
                 "  rounds of leased tensors, with --warm always all rounds, begin with both ends awake once the tensor is written\n",
+            );
+        }
+        if self.pages {
+            legend.push_str(
+                "  pages: of the memory that the client's pool lends: set aside (hugetlb), huge, small; ordinary memory is not lent\n",
             );
         }
         legend
@@ -90,12 +103,13 @@ mod tests {
         full.p50_sum_us = Some(40.0);
         full.limit_us = Some(20.0);
         full.warm = true;
+        full.pages = Some("huge".to_owned());
         let without = Extras::of([&plain].into_iter());
         assert!(without.columns().is_empty() && without.cells(&full).is_empty());
         let with = Extras::of([&plain, &full].into_iter());
-        assert_eq!(with.columns().len(), 3);
-        assert_eq!(with.cells(&full), ["40.0 µs", "20.0 µs", "1.50×"]);
-        assert_eq!(with.cells(&plain), ["", "", ""]);
-        assert_eq!(with.legend().lines().count(), 3);
+        assert_eq!(with.columns().len(), 4);
+        assert_eq!(with.cells(&full), ["40.0 µs", "20.0 µs", "1.50×", "huge"]);
+        assert_eq!(with.cells(&plain), ["", "", "", ""]);
+        assert_eq!(with.legend().lines().count(), 4);
     }
 }

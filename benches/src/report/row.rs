@@ -37,6 +37,10 @@ pub(crate) struct Row {
     /// What a bare round took that moves the same bytes over the same medium, both ends spinning, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit_us: Option<f64>,
+    /// On which pages the client's pool lies, where tensors are in pools: `set aside` (hugetlb), `huge`, `small`, `ordinary` (which is
+    /// not lent).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pages: Option<String>,
 }
 
 impl Row {
@@ -59,6 +63,7 @@ impl Row {
             warm: matches!(plan.begin(), Begin::Awake | Begin::Hot),
             p50_sum_us: None,
             limit_us: None,
+            pages: route.pages,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
-use tensorpipe::Error;
+use tensorpipe::{Error, Route};
 use tokio::sync::watch;
 
 use super::parcel::judge;
@@ -26,11 +26,15 @@ struct Inner {
 }
 
 /// What one way has carried to this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Carried {
     pub(crate) pipes: u64,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
+    /// Tensors and payloads that the way's own channel was given here.
+    pub(crate) given: u64,
+    /// Why this machine does not have that channel.
+    pub(crate) refused: Option<String>,
 }
 
 /// The outcome of a soak.
@@ -81,6 +85,19 @@ impl Book {
         self.carried(way, |carried| {
             carried.messages += 1;
             carried.bytes += bytes;
+        });
+    }
+
+    /// A pipe of the way has done what it did, which `channel` should have carried.
+    pub(super) fn went(&self, way: &str, channel: &str, route: &Route) {
+        let mut used = route.channels.iter().filter(|used| used.name == channel);
+        let used = used.next().map(|used| used.carried.parts());
+        let candidate = format!("channel {channel}");
+        let mut refused = route.refused.iter();
+        let refused = refused.find(|refusal| refusal.candidate == candidate);
+        self.carried(way, |carried| {
+            carried.given += used.unwrap_or_default();
+            carried.refused = refused.map(|refusal| refusal.reason.clone());
         });
     }
 

@@ -39,6 +39,7 @@ async fn talk(orders: PeerOrders) -> Result<()> {
         addresses.push((way.name(), listener.url().to_string()));
         let talk = Talk {
             way: way.name(),
+            channel: way.channel,
             context,
             book: book.clone(),
             ledger: Ledger::default(),

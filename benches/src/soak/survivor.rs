@@ -72,6 +72,7 @@ impl Stages {
             stages.push((way, context.clone(), listener.url().to_string()));
             let talk = Talk {
                 way: way.name(),
+                channel: way.channel,
                 context,
                 book: book.clone(),
                 ledger: ledger.clone(),
@@ -127,6 +128,7 @@ impl Stages {
             .generation(&mut dice, orders, Some(&before), true)
             .await;
         ended.context("a peer that was left alive")?;
+        self.every_channel_carried()?;
         let anon = resident(std::process::id())?.anon;
         ensure!(
             anon < anon_before + MEMORY_SLACK,
@@ -173,6 +175,7 @@ impl Stages {
             };
             let talk = Talk {
                 way: way.name(),
+                channel: way.channel,
                 context: context.clone(),
                 book: self.book.clone(),
                 ledger: self.ledger.clone(),
@@ -237,6 +240,23 @@ impl Stages {
             );
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Each way went by the channel that it is called after, where this machine has it.
+    fn every_channel_carried(&self) -> Result<()> {
+        let carried = self.book.ways();
+        let named = self.stages.iter().filter(|(way, ..)| way.channel.is_some());
+        let without = named.map(|(way, ..)| way.name()).filter(|name| {
+            let way = carried.get(name);
+            way.is_none_or(|way| way.given == 0 && way.refused.is_none())
+        });
+        let without: Vec<_> = without.collect();
+        let names = without.join(", ");
+        ensure!(
+            names.is_empty(),
+            "nothing was given to the channel of: {names}"
+        );
+        Ok(())
     }
 
     async fn silence(&self) -> Result<()> {

@@ -13,6 +13,8 @@ use super::parcel::{self, Ledger};
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
     pub(super) way: String,
+    /// What should carry its tensors.
+    pub(super) channel: Option<&'static str>,
     pub(super) context: Context,
     pub(super) book: Book,
     pub(super) ledger: Ledger,
@@ -28,6 +30,9 @@ impl Talk {
         self.book.opened(&self.way);
         let (speaking, hearing) = (dice.fork(), dice.fork());
         tokio::join!(self.speak(&pipe, speaking), self.hear(&pipe, hearing));
+        if let Some(channel) = self.channel {
+            self.book.went(&self.way, channel, pipe.route());
+        }
     }
 
     async fn speak(&self, pipe: &Pipe, mut dice: Dice) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, Listener, Pays, Threshold};
 
@@ -14,13 +14,16 @@ use crate::system::ours;
 pub(super) struct Way {
     transport: &'static str,
     /// `None`: what the negotiation chooses, on any transport.
-    channel: Option<&'static str>,
+    pub(super) channel: Option<&'static str>,
 }
 
 /// All of them: each channel over each transport that leads from process to process, those that stay within one, and
 /// a context with every default.
 pub(super) fn all() -> Vec<Way> {
-    let names: Vec<_> = channels().iter().map(|channel| channel.name()).collect();
+    let names: Vec<_> = channels(false)
+        .iter()
+        .map(|channel| channel.name())
+        .collect();
     let mut ways = vec![Way {
         transport: "tcp",
         channel: None,
@@ -61,16 +64,16 @@ impl Way {
             "memory" => Arc::new(MemoryTransport::new()),
             _ => Arc::new(TcpTransport::new()),
         };
-        let mut channels = channels();
+        let mut channels = channels(self.is_within());
         channels.retain(|channel| channel.name() == wanted);
         let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
         if wanted != basic.name() {
             channels.push(basic);
         }
         let mut builder = builder.transports([transport]).channels(channels);
-        if wanted == "mpt" {
-            // So that each of its pipes opens its connections, and not only those with long tensors.
-            builder = builder.threshold("mpt", Threshold::new(Pays::BeyondFrame));
+        if ["cma", "mpt"].contains(&wanted) {
+            // Of any length, and over any transport: not only what is so long that it pays.
+            builder = builder.threshold(wanted, Threshold::new(Pays::BeyondFrame));
         }
         Ok(builder.build()?)
     }
@@ -88,13 +91,23 @@ impl Way {
     }
 }
 
-/// Every channel there is.
-fn channels() -> Vec<Arc<dyn Channel>> {
-    ours::channels(MptChannel::new())
+/// Every channel there is. `within` one process also those that are better off between two.
+fn channels(within: bool) -> Vec<Arc<dyn Channel>> {
+    let mut channels = ours::channels(MptChannel::new());
+    for channel in channels.iter_mut().filter(|_| within) {
+        match channel.name() {
+            "cma" => *channel = Arc::new(CmaChannel::also_within_process()),
+            "lease" => *channel = Arc::new(LeaseChannel::also_within_process()),
+            _ => {}
+        }
+    }
+    channels
 }
 
 #[cfg(test)]
 mod tests {
+    use tensorpipe::{Carrier, Device, MemoryKind};
+
     use super::*;
 
     #[tokio::test]
@@ -108,12 +121,32 @@ mod tests {
             if let Some(channel) = way.channel {
                 assert_eq!(route.transport, way.transport);
                 // A channel may be refused for a reason of this machine: `basic` carries then.
-                let first = route.channels.first().map(|channel| channel.name.as_str());
-                assert!([Some(channel), Some("basic")].contains(&first), "{route}");
+                let candidate = format!("channel {channel}");
+                let mut refused = route.refused.iter();
+                let refused = refused.find(|refusal| refusal.candidate == candidate);
+                match refused {
+                    Some(refused) => println!("{}: {}", way.name(), refused.reason),
+                    None => assert_eq!(way.carrier(&pipe, 100 << 10), channel, "{route}"),
+                }
             }
             context.close().await?;
         }
         Ok(())
+    }
+
+    impl Way {
+        /// What carries a tensor of so many bytes, of the memory that its channel is for.
+        fn carrier(self, pipe: &tensorpipe::Pipe, len: u64) -> &'static str {
+            let memory = match self.channel {
+                Some("lease") => MemoryKind::Pool,
+                _ => MemoryKind::Heap,
+            };
+            let choice = &pipe.route().choice;
+            match choice.carrier(Device::CPU, memory, Device::CPU, len) {
+                Carrier::Channel(name) => name,
+                _ => "none",
+            }
+        }
     }
 
     #[test]

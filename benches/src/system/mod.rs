@@ -117,6 +117,8 @@ pub(crate) enum Kind {
 pub(crate) struct Route {
     pub(crate) transport: String,
     pub(crate) channel: String,
+    /// On which pages this end's pool lies, if that is where tensors are.
+    pub(crate) pages: Option<String>,
 }
 
 impl Route {
@@ -125,6 +127,7 @@ impl Route {
         Self {
             transport: transport.to_owned(),
             channel: "none".to_owned(),
+            pages: None,
         }
     }
 }

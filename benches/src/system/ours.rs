@@ -8,7 +8,7 @@ use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, XthChannel,
 };
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
-use tensorpipe::{Context, DType, Misuse, Tensor};
+use tensorpipe::{Context, DType, LendableStats, Misuse, Pool, Tensor};
 
 use super::Route;
 use crate::pattern;
@@ -16,7 +16,7 @@ use crate::plan::{Alloc, Plan, Transport};
 
 /// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp and shm the channel is
 /// `basic` unless another one is asked for: the bytes stay on the connection. Over shm that is the copying path through the
-/// ring, which can be asked for as `ring`, too.
+/// ring, which can be asked for as `ring`, too. `default` are the channels that a context has by itself, of which it chooses.
 ///
 /// # Errors
 /// When there is no such channel, or the transport has no sockets to be paced.
@@ -47,13 +47,13 @@ fn wanted_channels(plan: &Plan) -> Result<Vec<Arc<dyn Channel>>> {
         (_, Some("ring")) => {
             bail!("`ring` is the copying path over shared memory, choose --transport shm")
         }
-        (_, Some(wanted)) => wanted,
         // As a context has them by itself.
-        (_, None) => {
+        (_, None | Some("default")) => {
             let mut usual = channels(MptChannel::new());
             usual.retain(|channel| channel.name() != "mpt");
             return Ok(usual);
         }
+        (_, Some(wanted)) => wanted,
     };
     let mpt = match plan.lanes {
         Some(lanes) => MptChannel::new().connections(lanes)?,
@@ -135,12 +135,34 @@ pub(super) fn right(wrong: Option<u64>) -> Result<()> {
     }
 }
 
-/// The route, for the row: the transport and the channel that is preferred.
-pub(crate) fn route(route: &tensorpipe::Route) -> Route {
+/// The pool in which a plan's tensors lie.
+pub(crate) fn pool(plan: &Plan, context: &Context) -> Option<Pool> {
+    (plan.alloc == Alloc::Pool).then(|| context.pool().clone())
+}
+
+/// On which pages the memory lies that a pool lends.
+fn pages(stats: &LendableStats) -> String {
+    let small = stats.mapped_bytes - stats.reserved_bytes - stats.huge_bytes;
+    let sorts = [
+        ("set aside", stats.reserved_bytes),
+        ("huge", stats.huge_bytes),
+        ("small", small),
+    ];
+    let found = sorts.iter().filter(|(_, bytes)| *bytes > 0);
+    let mut found: Vec<_> = found.map(|(sort, _)| *sort).collect();
+    if stats.fallbacks > 0 {
+        found.push("ordinary");
+    }
+    found.join(" + ")
+}
+
+/// The route, for the row: the transport, the channel that is preferred, and the pages of the pool.
+pub(crate) fn route(route: &tensorpipe::Route, pool: Option<&Pool>) -> Route {
     let channel = route.channels.first();
     Route {
         transport: route.transport.clone(),
         channel: channel.map_or_else(|| "none".to_owned(), |channel| channel.name.clone()),
+        pages: pool.map(|pool| pages(&pool.stats().lendable)),
     }
 }
 
@@ -163,6 +185,8 @@ mod tests {
             (Transport::Memory, Some("basic"), ("memory", "basic")),
             (Transport::Shm, Some("ring"), ("shm", "basic")),
             (Transport::Tcp, Some("mpt"), ("tcp", "mpt")),
+            // Of several, the most preferred.
+            (Transport::Memory, Some("default"), ("memory", "xth")),
         ] {
             plan.transport = transport;
             plan.channel = channel.map(str::to_owned);
@@ -170,10 +194,21 @@ mod tests {
             let listener = context.listen([url(&plan)]).await?;
             let address = listener.url().to_string();
             let (pipe, _accepted) = tokio::try_join!(context.connect(address), listener.accept())?;
-            let found = route(pipe.route());
+            let found = route(pipe.route(), None);
             assert_eq!((&*found.transport, &*found.channel), expected);
         }
         Ok(())
+    }
+
+    #[test]
+    fn pages_are_named_by_what_the_pool_got() {
+        let mut stats = LendableStats::default();
+        assert_eq!(pages(&stats), "");
+        (stats.mapped_bytes, stats.huge_bytes) = (6, 4);
+        assert_eq!(pages(&stats), "huge + small");
+        stats.reserved_bytes = 2;
+        stats.fallbacks = 1;
+        assert_eq!(pages(&stats), "set aside + huge + ordinary");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Our pipe without calls: a message with one tensor goes to the server and comes back; a tensor of no bytes stays away.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use tensorpipe::{Message, Pipe, Tensor};
+use tensorpipe::{Message, Pipe, Pool, Tensor};
 
 use super::ours;
 use crate::plan::{Case, Plan, Transport};
@@ -49,6 +49,7 @@ impl System for PipeSystem {
             sent,
             received: None,
             small: ours::small(&context)?,
+            pool: ours::pool(&plan, &context),
         })
     }
 }
@@ -77,6 +78,7 @@ pub(crate) struct Caller {
     received: Option<Message>,
     /// For trips that wake both ends.
     small: Tensor,
+    pool: Option<Pool>,
 }
 
 impl Caller {
@@ -133,7 +135,7 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        ours::route(self.pipe.route())
+        ours::route(self.pipe.route(), self.pool.as_ref())
     }
 }
 

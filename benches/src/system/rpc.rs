@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tensorpipe::{Context, Tensor};
+use tensorpipe::{Context, Pool, Tensor};
 use tensorpipe_rpc::{CallError, Remote, Server, Stream, tensor_service};
 
 use super::ours;
@@ -70,6 +70,7 @@ impl System for Rpc {
             sent: ours::tensor(&plan, len, &context)?,
             received: Vec::new(),
             small: ours::small(&context)?,
+            pool: ours::pool(&plan, &context),
         })
     }
 }
@@ -184,6 +185,7 @@ pub(crate) struct Caller {
     received: Vec<Tensor>,
     /// For trips that wake both ends.
     small: Tensor,
+    pool: Option<Pool>,
 }
 
 impl Caller {
@@ -300,6 +302,6 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        ours::route(self.client.connection().route())
+        ours::route(self.client.connection().route(), self.pool.as_ref())
     }
 }

@@ -24,17 +24,16 @@ fn a_comparison_has_ratios_to_its_baseline() {
     let output = bench("compare --cases echo --size 64 --runs 2 --seconds 0.05 --json");
     let rows = rows(&output);
     let ratio = |system: &str| {
-        let row = rows
-            .iter()
-            .find(|row| row["system"] == system)
-            .expect(system);
-        assert_eq!(row["against"], "tarpc");
+        let row = rows.iter().find(|row| row["name"] == system).expect(system);
+        assert_eq!(row["against"], "tarpc@unix");
         assert_eq!(row["runs"], 2);
         assert!(number(row, "p50_best_us") <= number(row, "p50_worst_us"));
         number(row, "ratio")
     };
-    assert_eq!(ratio("tarpc"), 1.0);
-    assert!(ratio("tokio") > 0.0 && ratio("rpc") > 0.0);
+    assert_eq!(ratio("tarpc@unix"), 1.0);
+    for system in ["rpc@shm", "rpc@tcp", "tokio@unix", "tokio@tcp", "tarpc@tcp"] {
+        assert!(ratio(system) > 0.0, "{system}");
+    }
 }
 
 #[test]

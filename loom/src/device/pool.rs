@@ -2,7 +2,7 @@
 
 use super::{Buffer, BufferMut};
 use crate::sync::Arc;
-use crate::sys::ledger::{Entry, Ledger};
+use crate::sys::ledger::{Entry, Ledger, Open};
 
 #[expect(dead_code, unreachable_pub, reason = "applications use it, too")]
 #[path = "../../../tensorpipe/src/device/pool/lendable.rs"]
@@ -55,7 +55,7 @@ impl Pool {
 }
 
 /// Offers what lies in lendable memory.
-pub(crate) fn lend(buffer: &Buffer, ledger: &Arc<Ledger>) -> Option<Entry> {
+pub(crate) fn lend(buffer: &Buffer, ledger: &Arc<Ledger>) -> Option<(Entry, Open)> {
     let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
     block.expect("memory of the pool").lend(ledger)
 }

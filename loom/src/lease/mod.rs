@@ -13,7 +13,7 @@ pub mod writes;
 use crate::device::pool::{Pool, lend, segment};
 use crate::device::{Buffer, BufferMut};
 use crate::sync::Arc;
-use crate::sys::ledger::{Debts, Entry, Ledger, Pinned, SLOTS, both};
+use crate::sys::ledger::{Debts, Entry, Ledger, Open, Pinned, SLOTS, both};
 use crate::sys::segment::Foreign;
 
 /// A process that memory is lent to.
@@ -42,12 +42,19 @@ impl Borrower {
 
     /// Offers `buffer` to it, unless it has too much.
     fn offer(&self, buffer: &Buffer) -> Option<Offer> {
+        self.open_offer(buffer).map(|(offer, _)| offer)
+    }
+
+    /// The same, with what its lane keeps.
+    fn open_offer(&self, buffer: &Buffer) -> Option<(Offer, Open)> {
         let memory = Foreign::of(segment(buffer));
-        Some(Offer {
+        let (entry, open) = lend(buffer, &self.ledger)?;
+        let offer = Offer {
             debts: self.debts.clone(),
-            entry: lend(buffer, &self.ledger)?,
+            entry,
             memory,
-        })
+        };
+        Some((offer, open))
     }
 
     /// The lender reads what the borrower says to have sent back.

@@ -8,6 +8,7 @@ use super::{Borrower, Offer, filled, offered};
 use crate::check;
 use crate::device::pool::Pool;
 use crate::sync::Arc;
+use crate::sys::ledger::Pinned;
 
 /// An offer on its way; no step of a model, and so no order.
 #[derive(Clone, Default)]
@@ -34,6 +35,34 @@ pub fn an_offer_is_taken_or_withdrawn() {
         assert!(written || !withdrawn, "nobody else has it");
         drop(buffer);
         assert_ne!(reader.join().unwrap(), withdrawn);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// Its bytes are asked for while its borrower takes it after all: one of them has it, and it is written again after both. The lane has
+/// no handle on the memory.
+pub fn an_offer_is_taken_or_read_at_home() {
+    check(None, || {
+        let (pool, borrower) = (Pool::new(1), Borrower::new());
+        let buffer = filled(&pool);
+        let (offer, open) = borrower.open_offer(&buffer).expect("a free slot");
+        drop(buffer);
+        let reader = thread::spawn(move || offer.borrow());
+        let lane = {
+            let borrower = borrower.clone();
+            thread::spawn(move || {
+                let pinned = borrower.ledger.recall(open, 0..1);
+                pinned.is_some_and(|pinned| {
+                    let memory = Pinned::foreign(&pinned);
+                    memory.read();
+                    memory.read();
+                    true
+                })
+            })
+        };
+        drop(pool.take());
+        assert_ne!(reader.join().unwrap(), lane.join().unwrap());
         pool.assert_whole();
         borrower.assert_settled();
     });

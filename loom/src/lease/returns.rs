@@ -86,3 +86,51 @@ pub fn what_is_back_is_not_read() {
         borrower.assert_settled();
     });
 }
+
+/// The borrower sends it back and reads no more of it; its message is there, or its pipe ends first. The application wants to write.
+pub fn what_is_sent_back_is_its_lenders() {
+    check(None, || {
+        let (pool, borrower, mut buffer, offer) = offered(2);
+        let entry = offer.entry;
+        assert!(offer.debts.take(entry));
+        let sender = thread::spawn(move || {
+            offer.memory.read();
+            offer.debts.send_back(entry);
+            // Its lane lets go of it.
+            offer.debts.give_up(entry);
+        });
+        let lane = {
+            let borrower = borrower.clone();
+            thread::spawn(move || borrower.read_back(entry))
+        };
+        buffer.make_mut().expect("main memory");
+        drop(buffer);
+        sender.join().unwrap();
+        lane.join().unwrap();
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// It is lent again as soon as it is back: whoever sent it back, and has not heard that it is there, does not touch the next loan.
+pub fn a_late_sender_touches_no_other_loan() {
+    check(None, || {
+        let (pool, borrower, buffer, offer) = offered(1);
+        let entry = offer.entry;
+        assert!(offer.debts.take(entry));
+        offer.debts.send_back(entry);
+        let late = {
+            let debts = offer.debts.clone();
+            thread::spawn(move || debts.give_up(entry))
+        };
+        let _ = borrower.read_back(entry);
+        drop(buffer);
+        let again = pool.take().expect("it is back").freeze();
+        let second = borrower.offer(&again).expect("its slot is free");
+        assert!(second.borrow());
+        late.join().unwrap();
+        drop(again);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}

@@ -1,8 +1,10 @@
 //! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
 
+use super::bare;
 use super::hand_over::{HandOver, Round};
 use super::hot::Hot;
 use super::io::{Io, Line};
+use super::leaving::{Queued, When};
 use super::poller::Poller;
 use super::shared::Shared;
 use super::turn::Turn;
@@ -21,26 +23,36 @@ pub(super) struct Core {
     line: Arc<Line>,
     /// How many deliveries wait for the handler.
     deliveries: AtomicUsize,
-    /// What the application wants to be sent, and what has left.
+    /// What the application wants to be sent the long way, and what of it has left.
     written: AtomicU32,
     sent: AtomicU32,
+    /// What has left the short way. No step of a model: it is looked at when no thread is left.
+    short: std::sync::atomic::AtomicU32,
     /// A round ends with each message, since it is others' turn.
     has_enough: bool,
     /// From so many deliveries on that wait nothing more is read.
     too_many: usize,
     /// Called with each message.
-    handler: Option<fn(&Self, u32)>,
+    handler: Option<fn(&Arc<Self>, u32)>,
 }
+
+/// A message, of two bytes.
+const MESSAGE: &[u8] = b"ab";
 
 impl Core {
     /// One whose connection always asks to be woken.
-    pub(super) fn new(handler: Option<fn(&Self, u32)>) -> Self {
-        Self::with(false, handler)
+    pub(super) fn new(handler: Option<fn(&Arc<Self>, u32)>) -> Self {
+        Self::with(false, usize::MAX, handler)
     }
 
     /// One whose connection can be hot.
     pub(super) fn that_can_be_hot() -> Self {
-        Self::with(true, None)
+        Self::with(true, usize::MAX, None)
+    }
+
+    /// One whose connection takes a byte at once.
+    pub(super) fn that_sends_in_part() -> Self {
+        Self::with(false, 1, None)
     }
 
     /// What has its turn in between is no matter here.
@@ -64,27 +76,28 @@ impl Core {
         }
     }
 
-    fn with(able: bool, handler: Option<fn(&Self, u32)>) -> Self {
+    fn with(able: bool, takes: usize, handler: Option<fn(&Arc<Self>, u32)>) -> Self {
         let line = Arc::new(Line::new(able));
         Self {
             name: "model",
             poller: Poller::default(),
             shared: Mutex::default(),
             hot: Hot::new(able),
-            io: HandOver::new(Io::new(line.clone())),
+            io: HandOver::new(Io::new(line.clone(), takes)),
             turn: Turn::default(),
             able,
             line,
             deliveries: AtomicUsize::new(0),
             written: AtomicU32::new(0),
             sent: AtomicU32::new(0),
+            short: std::sync::atomic::AtomicU32::new(0),
             has_enough: false,
             too_many: usize::MAX,
             handler,
         }
     }
 
-    pub(super) fn drive(&self) {
+    pub(super) fn drive(self: &Arc<Self>) {
         if self.turn.is_here() {
             return self.io.kick();
         }
@@ -94,7 +107,7 @@ impl Core {
         }
     }
 
-    fn deliver(&self) {
+    fn deliver(self: &Arc<Self>) {
         let next = || {
             let next = self.next_delivery();
             next.map(|message| self.handler.map(|handler| handler(self, message)))
@@ -121,7 +134,7 @@ impl Core {
         if self.able {
             io.set_hot(self.hot.is_on());
         }
-        io.owes_send = false;
+        io.send(self);
         let written = self.written.load(Ordering::Relaxed);
         self.sent.store(written, Ordering::Relaxed);
         let mut round = Round::Idle;
@@ -169,49 +182,73 @@ impl Core {
     }
 
     /// The application sends a message.
-    pub(super) fn write(&self) {
+    pub(super) fn write(self: &Arc<Self>) {
         self.written.fetch_add(1, Ordering::Relaxed);
         self.drive();
     }
 
-    /// The application sends a message that finds nothing before it, as `tensorpipe/src/pipe/write.rs`. Not counted.
-    pub(super) fn write_through(&self) {
-        let Some(io) = self.io.hold() else { return };
-        drop(io);
-        if self.io.is_kicked() {
+    /// The application sends a message of metadata alone.
+    pub(super) fn write_bare(self: &Arc<Self>, when: When) -> Queued {
+        let queued = self.append(when);
+        // As `tensorpipe/src/pipe/write.rs`, and whoever calls it.
+        if !self.turn.is_here() && self.io.is_kicked() {
             self.drive();
+        }
+        if queued.drive {
+            self.drive();
+        }
+        queued
+    }
+
+    fn append(self: &Arc<Self>, when: When) -> Queued {
+        let mut shared = lock(&self.shared);
+        match bare::append(self, &mut shared, MESSAGE, when) {
+            Some(appended) => bare::leave(self, shared, appended, when),
+            None => {
+                drop(shared);
+                self.written.fetch_add(1, Ordering::Relaxed);
+                Queued {
+                    id: u64::MAX,
+                    over: true,
+                    drive: true,
+                }
+            }
         }
     }
 
-    /// The application sends a message that leaves with the next turn of whoever drives, as `tensorpipe/src/pipe/bare.rs`:
-    /// the background task is told.
-    pub(super) fn write_soon(&self) {
-        let Some(mut io) = self.io.hold() else {
-            return self.write();
-        };
-        self.written.fetch_add(1, Ordering::Relaxed);
-        let tell = !std::mem::replace(&mut io.owes_send, true);
-        drop(io);
-        if tell {
-            self.poller.wake_background();
-        }
-        if self.io.is_kicked() {
-            self.drive();
-        }
+    /// One that leaves with the next turn of whoever drives: the background task is told.
+    pub(super) fn write_soon(self: &Arc<Self>) {
+        self.write_bare(When::Soon);
     }
 
-    /// The handler sends a message, as `tensorpipe/src/pipe/bare.rs`: it leaves with the round that follows.
-    pub(super) fn answer(&self) {
-        let Some(io) = self.io.hold() else {
-            return self.write();
-        };
-        self.written.fetch_add(1, Ordering::Relaxed);
-        self.io.kick_holding(&io);
+    /// The handler sends a message: it leaves with the round that follows, or at once.
+    pub(super) fn answer(self: &Arc<Self>) {
+        self.write_bare(When::Now { watched: false });
+    }
+
+    /// Whether the handler is at work here, and called again when it is done.
+    pub(super) fn answers_more(&self) -> bool {
+        self.turn.is_here() && self.deliveries.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn has_unwritten(&self) {}
+
+    pub(super) fn count_sent(&self, messages: u32) {
+        self.short.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Whether whoever asks how this write ends is told that it is over.
+    pub(super) fn is_written(&self, queued: &Queued) -> bool {
+        queued.over
+            || matches!(
+                lock(&self.shared).writes.get(&queued.id),
+                Some(Some(Ok(())))
+            )
     }
 
     /// How many messages have left.
     pub(super) fn sent(&self) -> u32 {
-        self.sent.load(Ordering::Relaxed)
+        self.sent.load(Ordering::Relaxed) + self.short.load(Ordering::Relaxed)
     }
 
     /// How many messages have come in.

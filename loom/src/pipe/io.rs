@@ -1,6 +1,8 @@
 //! The model's connection: messages are numbers, and the peer wakes whoever asks for it.
 
-use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
+use super::core::Core;
+use super::hot::Seen;
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence, lock};
 
 /// What the peer sees.
 pub(super) struct Line {
@@ -45,21 +47,98 @@ pub(super) struct Io {
     read: u32,
     hot: bool,
     /// Something to be sent was left to the background task, which was told.
-    pub(super) owes_send: bool,
+    owes_send: bool,
+    /// Bytes to be sent, of so many messages.
+    frames: Vec<u8>,
+    messages: u32,
+    /// Of this one a part has left.
+    in_part: Option<u64>,
+    /// The connection takes so many bytes at once.
+    takes: usize,
 }
 
 impl Io {
-    pub(super) fn new(line: Arc<Line>) -> Self {
+    pub(super) fn new(line: Arc<Line>, takes: usize) -> Self {
         Self {
             line,
             read: 0,
             hot: false,
             owes_send: false,
+            frames: Vec::new(),
+            messages: 0,
+            in_part: None,
+            takes,
         }
     }
 
-    pub(super) fn look(&self, _: bool) -> bool {
-        self.owes_send || self.has_come()
+    pub(super) fn look(&self, _: bool, sends: bool) -> Seen {
+        if (sends && self.owes_send) || self.has_come() {
+            Seen::Enough
+        } else {
+            Seen::Nothing
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        self.frames.is_empty() && self.in_part.is_none()
+    }
+
+    pub(super) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
+        self.is_clear().then_some(&mut self.frames)
+    }
+
+    pub(super) fn frames_with_room(&mut self) -> Option<&mut Vec<u8>> {
+        Some(&mut self.frames)
+    }
+
+    pub(super) fn frames(&mut self) -> &mut Vec<u8> {
+        &mut self.frames
+    }
+
+    pub(super) fn push_frames(&mut self, _: usize) {
+        self.messages += 1;
+    }
+
+    /// How many are held back is a matter of cost: here all that may be.
+    pub(super) fn is_due(&self, _: bool) -> bool {
+        false
+    }
+
+    pub(super) fn owe_send(&mut self) -> bool {
+        !std::mem::replace(&mut self.owes_send, true)
+    }
+
+    pub(super) fn send_gathered(&mut self, core: &Core) -> bool {
+        self.write(core);
+        self.is_clear()
+    }
+
+    pub(super) fn send_through(&mut self, core: &Core, message: u64) -> bool {
+        let sent = self.send_gathered(core);
+        if !sent {
+            self.in_part = Some(message);
+        }
+        sent
+    }
+
+    /// One write.
+    fn write(&mut self, core: &Core) {
+        self.owes_send = false;
+        self.frames.drain(..self.takes.min(self.frames.len()));
+        if self.frames.is_empty() {
+            core.count_sent(std::mem::take(&mut self.messages));
+        }
+    }
+
+    /// Sends all that there is, as a round does, and says of which message the rest has left.
+    pub(super) fn send(&mut self, core: &Core) {
+        self.owes_send = false;
+        while !self.frames.is_empty() {
+            self.write(core);
+        }
+        if let Some(message) = self.in_part.take() {
+            lock(&core.shared).written(message);
+        }
     }
 
     fn has_come(&self) -> bool {

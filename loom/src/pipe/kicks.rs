@@ -3,9 +3,10 @@
 use loom::thread;
 
 use super::core::Core;
+use super::leaving::When;
 use super::tasks::Pipe;
 use crate::check;
-use crate::sync::Arc;
+use crate::sync::{Arc, lock};
 
 /// Two threads write at once. When both have returned, everything has left.
 pub fn two_write_at_once() {
@@ -41,9 +42,25 @@ pub fn one_leaves_at_once_while_another_is_written() {
             let core = core.clone();
             thread::spawn(move || core.write())
         };
-        core.write_through();
+        core.write_bare(When::Now { watched: false });
+        other.join().unwrap();
+        assert_eq!(core.sent(), 2, "something is left behind");
+    });
+}
+
+/// Of a message a part leaves at once, while others drive, who send the rest: whoever asks how it ends is told.
+pub fn one_that_leaves_in_part_is_heard_of() {
+    check(3, || {
+        let core = Arc::new(Core::that_sends_in_part());
+        let other = {
+            let core = core.clone();
+            thread::spawn(move || core.drive())
+        };
+        let queued = core.write_bare(When::Now { watched: true });
         other.join().unwrap();
         assert_eq!(core.sent(), 1, "something is left behind");
+        assert!(core.is_written(&queued), "its writer waits for ever");
+        assert_eq!(lock(&core.shared).state.in_part, None);
     });
 }
 

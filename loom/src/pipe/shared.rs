@@ -1,6 +1,6 @@
 //! The state of the model's pipe that its short lock guards.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use super::waiter::Interest;
@@ -13,4 +13,57 @@ pub(super) struct Shared {
     pub(super) received: u32,
     /// Those of them that are still to be given to the handler, if there is one.
     pub(super) deliveries: VecDeque<u32>,
+    pub(super) state: State,
+    /// Writes that somebody may still ask about, and how they ended.
+    pub(super) writes: BTreeMap<u64, Option<Result<(), Error>>>,
+    /// A model's pipe goes on.
+    pub(super) ended: Option<Error>,
+    /// Nobody wants to know here.
+    pub(super) leaving: Vec<()>,
+}
+
+/// How a pipe would end.
+#[derive(Clone, Debug)]
+pub(super) struct Error;
+
+impl Shared {
+    pub(super) fn is_idle(&self) -> bool {
+        true
+    }
+
+    pub(super) fn note_left(&self) {
+        unreachable!("nobody wants to know");
+    }
+
+    /// The rest of a message has left.
+    pub(super) fn written(&mut self, message: u64) {
+        let in_part = self.state.in_part.take_if(|in_part| *in_part == message);
+        if let (Some(_), Some(watched)) = (in_part, self.writes.get_mut(&message)) {
+            *watched = Some(Ok(()));
+        }
+    }
+}
+
+/// What the protocol knows of messages of metadata alone.
+#[derive(Default)]
+pub(super) struct State {
+    next: u64,
+    /// It has left in part.
+    pub(super) in_part: Option<u64>,
+}
+
+impl State {
+    pub(super) fn is_next(&self) -> bool {
+        true
+    }
+
+    pub(super) fn write_bare(&mut self, metadata: &[u8], frames: &mut Vec<u8>) -> Option<u64> {
+        frames.extend_from_slice(metadata);
+        self.next += 1;
+        Some(self.next - 1)
+    }
+
+    pub(super) fn left_in_part(&mut self, message: u64) {
+        self.in_part = Some(message);
+    }
 }

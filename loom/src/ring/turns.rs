@@ -35,6 +35,35 @@ pub fn bytes_arrive_through_two_turns() {
     });
 }
 
+/// To a place of one size, on to one of another, and home, while the consumer reads and sleeps.
+pub fn bytes_arrive_through_places_of_two_sizes() {
+    check(2, || {
+        let (mut producer, mut consumer) = ring(2);
+        let [two, four] = [2, 4].map(|size| producer.place.elsewhere(size));
+        let home = takes(&mut producer, &mut consumer, &[two.clone(), four.clone()]);
+        let line = Arc::new(Line::new());
+        let writer = {
+            let line = line.clone();
+            thread::spawn(move || {
+                producer.turn(1, two);
+                assert_eq!(line.send(&mut producer, &[1, 2], 0), Ok(2));
+                if producer.has_turned() && producer.can_turn() {
+                    producer.turn(1, four);
+                }
+                assert_eq!(line.send(&mut producer, &[3, 4], 0), Ok(2));
+                if producer.has_turned() && producer.can_turn() {
+                    producer.turn(0, home);
+                }
+                assert_eq!(line.send(&mut producer, &[5], 0), Ok(1));
+                producer.finish(|| line.wake_consumer());
+            })
+        };
+        let got = line.receive(&mut consumer, usize::MAX, 0);
+        assert_eq!(got, Ok(vec![1, 2, 3, 4, 5]));
+        writer.join().unwrap();
+    });
+}
+
 /// A place that the producer has left, and the consumer, too, can be given to somebody else.
 pub fn a_place_that_was_left_is_free() {
     check(2, || {
@@ -48,7 +77,7 @@ pub fn a_place_that_was_left_is_free() {
                 assert_eq!(line.send(&mut producer, &[1, 2], 0), Ok(2));
                 if producer.is_drained() && producer.can_turn() {
                     producer.turn(0, home.clone());
-                    producer.withdraw();
+                    producer.withdraw(|| line.wake_consumer());
                     large.overwrite();
                 } else if producer.can_turn() {
                     producer.turn(0, home);
@@ -85,7 +114,7 @@ pub fn a_place_is_taken_while_bytes_flow() {
         };
         for byte in 1..=4 {
             assert_eq!(line.receive(&mut consumer, 1, 0), Ok(vec![byte]));
-            take(&mut consumer, &large);
+            take(&mut consumer, std::slice::from_ref(&large));
         }
         writer.join().unwrap();
     });
@@ -122,19 +151,32 @@ pub fn a_producer_dies_while_it_turns() {
 }
 
 /// The ring's own place, and a larger one that was offered and taken.
-fn taken(producer: &mut Producer<Memory>, consumer: &mut Consumer<Memory>) -> [Memory; 2] {
+pub(super) fn taken(
+    producer: &mut Producer<Memory>,
+    consumer: &mut Consumer<Memory>,
+) -> [Memory; 2] {
     let large = producer.place.elsewhere(4);
+    let home = takes(producer, consumer, std::slice::from_ref(&large));
+    [home, large]
+}
+
+/// Some were offered and taken; returns the ring's own place.
+fn takes(
+    producer: &mut Producer<Memory>,
+    consumer: &mut Consumer<Memory>,
+    places: &[Memory],
+) -> Memory {
     producer.offer(1);
     assert_eq!(producer.write([&[0][..]], || ()), Ok(1));
     assert_eq!(consumer.read(&mut [0], || ()), Ok(1));
-    take(consumer, &large);
+    take(consumer, places);
     assert_eq!(producer.answer(1), Answer::Taken);
     assert!(producer.is_drained() && producer.can_turn());
-    [producer.place.clone(), large]
+    producer.place.clone()
 }
 
-fn take(consumer: &mut Consumer<Memory>, large: &Memory) {
+fn take(consumer: &mut Consumer<Memory>, places: &[Memory]) {
     if let Some(number) = consumer.offer() {
-        consumer.answer(number, Some(large.clone()));
+        consumer.answer(number, places.iter().cloned());
     }
 }

@@ -7,7 +7,7 @@ use crate::sync::{Arc, AtomicU32};
 #[path = "../../../tensorpipe/src/sys/ledger/loans.rs"]
 mod loans;
 
-pub(crate) use loans::Entry;
+pub(crate) use loans::{Entry, Open};
 
 pub(crate) type Ledger = loans::Ledger<Words>;
 pub(crate) type Loan = loans::Loan<Words>;

@@ -57,10 +57,11 @@ impl Arrived<'_> {
         }
     }
 
-    /// How it came, if all of it is here: in its own frame.
-    pub(super) fn in_frame(&self) -> MessageStats {
-        let mut stats = MessageStats::default();
-        stats.streamed = self.parts_len();
-        stats
+    /// How what is here of it came.
+    pub(super) fn came(&self) -> MessageStats {
+        match self {
+            Self::Small(_) => MessageStats::default(),
+            Self::Any(incoming) => incoming.stats(),
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! Calls made from here: the table of those that wait for an answer.
+//! Calls made from here: the table of those that wait for an answer, and everything that ends one. Making one is
+//! `calling.rs`.
 
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,24 +13,15 @@ use tokio::sync::Notify;
 use super::arrived::Arrived;
 use super::failures::failure;
 use super::slot::CallSlot;
-use super::streams::CallStreams;
-use super::{Body, Engine, is_bare, to_body, to_message};
-use crate::codec::Encoded;
+use super::{Body, Engine, to_body};
 use crate::error::CallError;
-use crate::header::{FailureCode, Header, Kind, REFERENCES, WAITS};
-use crate::observe::Noted;
-use crate::remote::Handle;
-use crate::spare;
-
-/// Answers that came together, after which as many calls are likely to be made.
-const MANY_ANSWERS: u32 = 32;
-
-/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
-/// leaves at once, on its caller's.
-const TOGETHER_FROM: usize = 8;
+use crate::header::{FailureCode, Header, Kind, REFERENCES};
 
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Answers that came together, after which as many calls are likely to be made.
+const MANY_ANSWERS: u32 = 32;
 
 /// How a call ended, still encoded.
 pub(crate) enum Outcome {
@@ -47,38 +39,13 @@ impl Outcome {
     }
 }
 
-/// A call to be made.
-pub(crate) struct Outgoing {
-    pub(crate) id: u64,
-    pub(crate) encoded: Encoded,
-    pub(crate) header_len: usize,
-    pub(crate) deadline: Option<(Instant, Duration)>,
-    pub(crate) streams: Option<Arc<CallStreams>>,
-    pub(crate) pins: Vec<Arc<Handle>>,
-    pub(crate) noted: Option<Arc<Noted>>,
-}
-
-/// What a call becomes.
-enum Content {
-    /// A message of this metadata alone.
-    Bare(Vec<u8>),
-    Message(Message),
-}
-
-impl Content {
-    fn byte_len(&self) -> u64 {
-        match self {
-            Self::Bare(metadata) => metadata.len() as u64,
-            Self::Message(message) => message.metadata.len() as u64 + message.byte_len(),
-        }
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Calls {
     next_id: AtomicU64,
     /// The peer handles no further calls.
     draining: AtomicBool,
+    /// Calls in a row that had no answer in time.
+    late: AtomicU32,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
@@ -93,9 +60,31 @@ pub(super) struct Table {
     reading: FxHashMap<u64, (Header, Arc<CallSlot>)>,
     /// When the watcher of deadlines looks next.
     pub(super) look_at: Option<Instant>,
+    /// Calls that are likely to follow the last one.
+    to_follow: u32,
 }
 
 impl Table {
+    /// A call is made, and so many answers have come together since the last one. Returns whether it follows others that are made
+    /// because of such answers: the first of these does not know yet that others will.
+    pub(super) fn follows(&mut self, answers: u32) -> bool {
+        match answers {
+            0 => {
+                let follows = self.to_follow > 0;
+                self.to_follow -= u32::from(follows);
+                follows
+            }
+            _ => {
+                self.to_follow = if answers < MANY_ANSWERS {
+                    0
+                } else {
+                    answers - 1
+                };
+                false
+            }
+        }
+    }
+
     /// Returns whether that is earlier than the watcher of deadlines knows.
     pub(super) fn look_by(&mut self, at: Instant) -> bool {
         let earlier = self.look_at.is_none_or(|look_at| at < look_at);
@@ -135,6 +124,24 @@ impl Calls {
     /// Whether the peer has said that it handles no further calls.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// How many calls had no answer within their deadlines since the last one that had.
+    pub(crate) fn late_in_a_row(&self) -> u32 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// One more.
+    pub(super) fn is_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The peer has answered a call in time.
+    fn is_in_time(&self) {
+        // A look is cheaper than a store that others have to see.
+        if self.late_in_a_row() > 0 {
+            self.late.store(0, Ordering::Relaxed);
+        }
     }
 
     /// A call that waits for its answer.
@@ -212,84 +219,6 @@ impl Calls {
 }
 
 impl Engine {
-    /// Sends a call. Its slot gets the outcome.
-    pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
-        let Outgoing {
-            id,
-            encoded,
-            header_len,
-            deadline,
-            streams,
-            pins,
-            noted,
-        } = outgoing;
-        if self.calls.is_draining() {
-            let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins, noted));
-            slot.fail(CallError::ShuttingDown);
-            return slot;
-        }
-        let waits = encoded.metadata[2] & WAITS != 0;
-        let peer = self.pipe.peer_limits();
-        let content = match is_bare(&encoded, header_len, &peer) {
-            true => Content::Bare(encoded.metadata),
-            false => Content::Message(to_message(encoded, header_len, &peer)),
-        };
-        if let Some(noted) = &noted {
-            noted.becomes(content.byte_len());
-        }
-        let has_parts = matches!(content, Content::Message(_));
-        let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
-        let came_together = self.pipe.came_together() >= MANY_ANSWERS;
-        let (earlier, many) = {
-            let mut table = self.calls.table();
-            let many = table.slots.len() >= TOGETHER_FROM || came_together;
-            table.slots.insert(id, slot.clone());
-            let earlier = deadline.is_some_and(|(at, _)| table.look_by(at));
-            (earlier, many)
-        };
-        // A call that was given the result of another one is seldom the last of its chain.
-        let soon = many || waits;
-        if earlier {
-            self.calls.earlier.notify_one();
-        }
-        // The number is known before anybody can answer, refuse or cut off the message.
-        let mut late = false;
-        let note = |message| late = !slot.sent_as(message);
-        // Where many calls are under way, others are likely to be made at once: they leave together.
-        slot.set_leaves_soon(many);
-        let sent = match content {
-            Content::Bare(metadata) => {
-                let sent = self.pipe.send_metadata(&metadata, soon, note);
-                spare::keep(metadata);
-                sent
-            }
-            Content::Message(message) if soon => self.pipe.send_soon(message, note),
-            Content::Message(message) => self.pipe.send_noting(message, note),
-        };
-        match sent {
-            Ok(message) if late => {
-                self.pipe
-                    .reset(message, ResetCode::Deadline, "its deadline passed");
-            }
-            Ok(message) => {
-                if let Some(noted) = &slot.noted {
-                    noted.queued(message, &self.pipe);
-                }
-            }
-            Err(error) => {
-                let failed = match error {
-                    Error::GoingAway { .. } => CallError::ShuttingDown,
-                    error => CallError::Connection {
-                        error,
-                        may_have_run: false,
-                    },
-                };
-                self.calls.complete(&slot, Outcome::Failed(failed));
-            }
-        }
-        slot
-    }
-
     /// Nobody waits for the call any more.
     pub(crate) fn cancel(&self, slot: &CallSlot) {
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
@@ -368,7 +297,7 @@ impl Engine {
                 incoming.parts_len(),
                 &self.pipe,
             );
-            whole = incoming.in_frame();
+            whole = incoming.came();
         }
         match incoming.accept() {
             Some(message) => {
@@ -413,6 +342,12 @@ impl Engine {
                 _ => return,
             },
         };
+        match outcome {
+            // Its server has noticed first.
+            Outcome::Failed(CallError::Deadline { .. }) => self.calls.is_late(),
+            Outcome::Failed(CallError::Connection { .. }) => {}
+            _ => self.calls.is_in_time(),
+        }
         let outcome = match &slot.streams {
             Some(streams) => streams.hold(outcome),
             None => Some(outcome),
@@ -427,5 +362,28 @@ impl Engine {
             self.pipe
                 .reset(message, ResetCode::Cancelled, "the call was answered");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of so many calls in a row follow others.
+    fn following(table: &mut Table, calls: u32) -> u32 {
+        (0..calls).map(|_| u32::from(table.follows(0))).sum()
+    }
+
+    #[test]
+    fn answers_that_came_together_count_for_as_many_calls_and_the_first_of_these_follows_none() {
+        let mut table = Table::default();
+        assert_eq!(following(&mut table, 10), 0);
+        assert!(!table.follows(MANY_ANSWERS));
+        assert_eq!(following(&mut table, 1000), MANY_ANSWERS - 1);
+        assert!(!table.follows(2 * MANY_ANSWERS));
+        assert_eq!(following(&mut table, 3), 3);
+        // Of these one has its answer: others that are made now have nothing to do with the burst.
+        assert!(!table.follows(1));
+        assert_eq!(following(&mut table, 10), 0);
     }
 }

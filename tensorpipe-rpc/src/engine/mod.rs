@@ -5,6 +5,7 @@
 
 mod admission;
 mod arrived;
+mod calling;
 mod calls;
 mod deadlines;
 mod envelope;
@@ -21,8 +22,9 @@ mod slot;
 mod streams;
 
 use arrived::Arrived;
+pub(crate) use calling::Outgoing;
 pub use calls::DEFAULT_DEADLINE;
-pub(crate) use calls::{Outcome, Outgoing};
+pub(crate) use calls::Outcome;
 use envelope::is_bare;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;

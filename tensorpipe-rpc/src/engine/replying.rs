@@ -1,5 +1,7 @@
 //! What goes back to a caller: results, reasons why there is none, and whether a service is here.
 
+use std::time::Instant;
+
 use tensorpipe::Error;
 
 use super::admission::Admitted;
@@ -83,7 +85,7 @@ impl Engine {
                 return self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
             }
         }
-        let sent = self.send(
+        let sent = self.send_reply(
             Encoded {
                 metadata,
                 payloads,
@@ -163,7 +165,17 @@ impl Engine {
             metadata,
             ..Encoded::default()
         };
-        self.send(encoded, header_len)
+        self.send_reply(encoded, header_len)
+    }
+
+    /// Sends it, and if it has figures has it tell how long it waited for its turn.
+    fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
+        let told = Figures::leaving_at(header_len).map(|at| (at, Instant::now()));
+        let sent = self.send(encoded, header_len);
+        if let (Some((at, since)), Ok(message)) = (told, &sent) {
+            self.pipe.stamp_when_leaving(*message, at, since);
+        }
+        sent
     }
 
     /// Puts figures behind the header of a reply, and returns its length then. A caller whose metadata has no room for them gets its

@@ -127,7 +127,7 @@ impl Engine {
                 }
                 if incoming.is_whole() {
                     let came = match &admitted.context.inner.seen {
-                        Some(_) => incoming.in_frame(),
+                        Some(_) => incoming.came(),
                         None => MessageStats::default(),
                     };
                     if let Some(message) = incoming.accept() {

@@ -25,10 +25,19 @@ impl Figures {
     /// Of what has come of the stream that is an argument.
     const ARGUMENT_LEN: usize = 32;
 
+    /// Of how long the reply waited for its turn, behind all others.
+    const LEAVING_LEN: usize = 8;
+
     /// The length of a reply's header with these.
     pub(crate) fn header_len(&self) -> usize {
         let argument = self.argument.map_or(0, |_| Self::ARGUMENT_LEN);
-        REPLY_HEADER + Self::LEN + argument
+        REPLY_HEADER + Self::LEN + argument + Self::LEAVING_LEN
+    }
+
+    /// Where in a reply whose header has this length it is to be told how long it waited for its turn. `None` for one without
+    /// figures.
+    pub(crate) fn leaving_at(header_len: usize) -> Option<usize> {
+        (header_len > REPLY_HEADER).then(|| header_len - Self::LEAVING_LEN)
     }
 
     /// Puts them behind the header that `metadata` begins with. What follows moves.
@@ -49,6 +58,7 @@ impl Figures {
             fields.push(argument.items);
             fields.extend(numbers(argument.travelled));
         }
+        fields.push(nanos(times.leaving));
         metadata[1] = self.header_len() as u8;
         metadata[2] |= STATS;
         let bytes = fields.into_iter().flat_map(u64::to_le_bytes);
@@ -66,12 +76,17 @@ impl Figures {
         let time = |nanos: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*nanos));
         let request = travelled([streamed, copied, channels]);
         let known = numbers(request) != UNKNOWN;
-        let argument = more.first_chunk::<4>();
+        let (argument, more) = match more.split_first_chunk::<4>() {
+            Some((argument, more)) => (Some(argument), more),
+            None => (None, more),
+        };
         Some(Self {
             times: ServerTimes {
                 receiving: time(receiving),
                 waiting: time(waiting),
                 handling: time(handling),
+                // Older servers do not tell.
+                leaving: more.first().map_or(Duration::ZERO, time),
             },
             request: known.then_some(request),
             argument: argument.map(|[items, streamed, copied, channels]| Counted {
@@ -111,6 +126,7 @@ mod tests {
                 receiving: Duration::from_micros(2),
                 waiting: Duration::from_nanos(1),
                 handling: Duration::from_millis(1),
+                leaving: Duration::from_nanos(5),
             },
             request: Some(of(3, 4, 1)),
             argument: None,
@@ -161,6 +177,18 @@ mod tests {
     }
 
     #[test]
+    fn those_of_an_older_server_do_not_tell_how_long_the_reply_waited() {
+        for mut figures in [figures(), of_stream()] {
+            let metadata = reply(figures);
+            let mut older = metadata[..figures.header_len() - Figures::LEAVING_LEN].to_vec();
+            older[1] = older.len() as u8;
+            let header = Header::decode(&older).unwrap();
+            figures.times.leaving = Duration::ZERO;
+            assert_eq!(Figures::find(&header, &older), Some(figures));
+        }
+    }
+
+    #[test]
     fn wire_md_shows_them() {
         let examples = examples("figures");
         for (name, figures) in [
@@ -183,7 +211,7 @@ mod tests {
             let found = Figures::find(&header, &lies);
             assert_eq!(
                 found.is_some(),
-                usize::from(len) >= figures().header_len(),
+                usize::from(len) >= figures().header_len() - Figures::LEAVING_LEN,
                 "{len}"
             );
         }

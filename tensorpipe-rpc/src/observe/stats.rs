@@ -105,6 +105,9 @@ pub struct ServerTimes {
     /// From then until the handler was ready, its result encoded, its stream at its end: its own waits are part of it, and those for
     /// whoever reads its stream.
     pub handling: Duration,
+    /// From then until the answer began to leave: while it waited behind others, or for its caller to read. Zero where it left at once,
+    /// or the server is too old to tell; what waits in the system's own buffers is on the way.
+    pub leaving: Duration,
 }
 
 /// How one message of a call travelled.
@@ -130,14 +133,18 @@ impl CallStats {
     }
 
     /// The time on the way, both ways: what of the round trip was neither [`CallStats::queue`] nor the server's
-    /// [waiting](ServerTimes::waiting) and [handling](ServerTimes::handling). The reply's wait for its turn on the server's pipe is
-    /// part of it: how long that will be is not known yet when the figures leave with it. Of a call over replicas, of its last attempt.
-    /// Never negative; `None` as for [`CallStats::server`].
+    /// [waiting](ServerTimes::waiting), [handling](ServerTimes::handling) and [leaving](ServerTimes::leaving). Of a call over replicas,
+    /// of its last attempt. Never negative; `None` as for [`CallStats::server`].
     pub fn wire(&self) -> Option<Duration> {
         let ServerTimes {
-            waiting, handling, ..
+            waiting,
+            handling,
+            leaving,
+            ..
         } = self.server?;
-        let elsewhere = self.queue.saturating_add(waiting).saturating_add(handling);
+        let elsewhere = [waiting, handling, leaving]
+            .into_iter()
+            .fold(self.queue, Duration::saturating_add);
         let took = self
             .attempts
             .last()
@@ -199,6 +206,7 @@ mod tests {
             receiving: ms(5),
             waiting: ms(2),
             handling,
+            leaving: ms(3),
         };
         let mut stats = CallStats {
             queue: ms(1),
@@ -206,7 +214,7 @@ mod tests {
             server: Some(server(ms(10))),
             ..CallStats::default()
         };
-        assert_eq!(stats.wire(), Some(ms(7)));
+        assert_eq!(stats.wire(), Some(ms(4)));
         // A server that says it took longer than all of it.
         stats.server = Some(server(Duration::MAX));
         assert_eq!(stats.wire(), Some(Duration::ZERO));

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::error::RecvError;
 use super::key::Key;
-use super::receipts::Receipts;
+use super::receipts::{Receipts, is_same};
 use super::service::{TensorRendezvousClient, words};
 use crate::error::ConnectError;
 
@@ -37,15 +37,15 @@ impl Peers {
     }
 
     pub(super) fn add(&self, name: Arc<str>, url: Arc<str>) {
-        let peer = Peer {
+        let peer = Arc::new_cyclic(|peer| Peer {
             name: name.clone(),
             url,
             context: self.context.clone(),
             link: Mutex::default(),
-            receipts: Receipts::new(&self.runtime),
+            receipts: Receipts::new(peer, &self.runtime),
             connecting: tokio::sync::Mutex::default(),
-        };
-        let before = self.known().insert(name, Arc::new(peer));
+        });
+        let before = self.known().insert(name, peer);
         drop(before);
     }
 
@@ -126,13 +126,10 @@ impl Peer {
     }
 
     /// A connection on which nothing can be called any more.
-    pub(super) fn give_up(&self, link: &Arc<Link>) {
-        let mut known = self.link();
-        if known.as_ref().is_some_and(|known| Arc::ptr_eq(known, link)) {
-            let before = known.take();
-            drop(known);
-            drop(before);
-        }
+    pub(super) fn give_up(&self, client: &TensorRendezvousClient) {
+        let known = |known: &mut Arc<Link>| is_same(&known.client, client);
+        let before = self.link().take_if(known);
+        drop(before);
     }
 }
 

@@ -3,14 +3,16 @@
 //! The first leaves at once, on the task that has received the value, so that the producer hears of it before it is asked for the
 //! next one. Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in
 //! a call that is awaited until the producer has heard of it, or another incarnation has taken its place. What a connection takes
-//! along is given over the next one: else a broken network would fill a producer with what nobody will ask for again.
+//! along is given over the next one, which is made for it unless the producer cannot be reached: else a broken network would
+//! fill a producer with what nobody will ask for again.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::key::Key;
+use super::peers::Peer;
 use super::service::TensorRendezvousClient;
 use crate::call::Call;
 use crate::error::CallError;
@@ -28,6 +30,7 @@ const TOGETHER: usize = 512;
 /// Those of one producer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Receipts {
+    producer: Weak<Peer>,
     runtime: Handle,
     gathered: Arc<Mutex<Gathered>>,
 }
@@ -38,13 +41,14 @@ struct Gathered {
     keys: Vec<Key>,
     /// Where they go; `None` until there is a connection again.
     client: Option<TensorRendezvousClient>,
-    /// A call is under way, or will be soon.
+    /// A call or a connection is under way, or will be soon.
     telling: bool,
 }
 
 impl Receipts {
-    pub(super) fn new(runtime: &Handle) -> Self {
+    pub(super) fn new(producer: &Weak<Peer>, runtime: &Handle) -> Self {
         Self {
+            producer: producer.clone(),
             runtime: runtime.clone(),
             gathered: Arc::default(),
         }
@@ -67,65 +71,91 @@ impl Receipts {
         self.begin();
     }
 
-    /// Unless somebody is at it, or there is nothing to tell or nobody to be told.
+    /// Unless somebody is at it, or there is nothing to tell.
     fn begin(&self) {
         let (client, keys) = {
             let mut gathered = lock(&self.gathered);
             if gathered.telling || gathered.keys.is_empty() {
                 return;
             }
-            let Some(client) = gathered.client.clone() else {
-                return;
-            };
             gathered.telling = true;
-            (client, std::mem::take(&mut gathered.keys))
+            (gathered.client.clone(), std::mem::take(&mut gathered.keys))
         };
-        let told = tell(&client, &keys);
-        let gathered = self.gathered.clone();
-        self.runtime.spawn(give_all(told, keys, client, gathered));
+        let told = client.map(|client| (tell(&client, &keys), client));
+        self.runtime.spawn(self.clone().give_all(told, keys));
     }
-}
 
-/// Until none are left, or there is nobody to be told.
-async fn give_all(
-    mut told: Call<()>,
-    mut keys: Vec<Key>,
-    mut client: TensorRendezvousClient,
-    gathered: Arc<Mutex<Gathered>>,
-) {
-    let mut again = AGAIN;
-    loop {
-        match told.await {
-            Ok(()) => {
-                keys.drain(..keys.len().min(TOGETHER));
-                again = AGAIN;
-            }
-            Err(error) if is_over(&client, &error) => {
-                tracing::debug!(%error, "receipts of values wait for another connection");
-                let mut gathered = lock(&gathered);
-                gathered.client.take_if(|known| is_same(known, &client));
-            }
-            // It has too much to do, or replies of its wait to be read. The first one may have been made within a call that
-            // had no time left.
-            Err(error) => {
-                tracing::debug!(%error, "a receipt is given again");
-                tokio::time::sleep(again).await;
-                again = LONGEST.min(2 * again);
-            }
-        }
-        {
-            let mut gathered = lock(&gathered);
-            keys.append(&mut gathered.keys);
-            match gathered.client.clone() {
-                Some(known) if !keys.is_empty() => client = known,
-                _ => {
+    /// Until none are left, or the producer cannot be reached.
+    async fn give_all(
+        self,
+        mut told: Option<(Call<()>, TensorRendezvousClient)>,
+        mut keys: Vec<Key>,
+    ) {
+        let mut again = AGAIN;
+        loop {
+            let reached = match told {
+                Some((told, client)) => {
+                    match told.await {
+                        Ok(()) => {
+                            keys.drain(..keys.len().min(TOGETHER));
+                            again = AGAIN;
+                        }
+                        Err(error) => {
+                            tracing::debug!(%error, "a receipt is given again");
+                            if is_over(&client, &error) {
+                                self.give_up(&client);
+                            }
+                            // It has too much to do, or replies of its wait to be read. The first one may have been made
+                            // within a call that had no time left.
+                            tokio::time::sleep(again).await;
+                            again = LONGEST.min(2 * again);
+                        }
+                    }
+                    true
+                }
+                None => self.connect().await,
+            };
+            let client = {
+                let mut gathered = lock(&self.gathered);
+                keys.append(&mut gathered.keys);
+                // Where it cannot be reached, over the next connection, whoever makes it.
+                if keys.is_empty() || (gathered.client.is_none() && !reached) {
                     gathered.keys = keys;
                     gathered.telling = false;
                     return;
                 }
+                gathered.client.clone()
+            };
+            told = client.map(|client| (tell(&client, &keys), client));
+        }
+    }
+
+    /// Nobody can be told over this connection any more.
+    fn give_up(&self, client: &TensorRendezvousClient) {
+        let known = |known: &mut TensorRendezvousClient| is_same(known, client);
+        let before = lock(&self.gathered).client.take_if(known);
+        drop(before);
+        if let Some(producer) = self.producer.upgrade() {
+            producer.give_up(client);
+        }
+    }
+
+    /// Whether there is a connection now.
+    async fn connect(&self) -> bool {
+        let Some(producer) = self.producer.upgrade() else {
+            return false;
+        };
+        match producer.connected().await {
+            Ok(link) => {
+                let client = &mut lock(&self.gathered).client;
+                client.get_or_insert_with(|| link.client.clone());
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "receipts of values wait for another connection");
+                false
             }
         }
-        told = tell(&client, &keys);
     }
 }
 
@@ -134,7 +164,8 @@ fn is_over(client: &TensorRendezvousClient, error: &CallError) -> bool {
     matches!(error, CallError::ShuttingDown) || client.connection().pipe().has_ended()
 }
 
-fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClient) -> bool {
+/// Whether both call over one connection.
+pub(super) fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClient) -> bool {
     Arc::ptr_eq(&one.connection().engine, &other.connection().engine)
 }
 

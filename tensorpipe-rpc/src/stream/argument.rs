@@ -10,8 +10,8 @@ use std::task::{Context, Poll, ready};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::task::coop::poll_proceed;
 
+use super::in_turn;
 use super::send::{Ended, send_items};
 use crate::call::Call;
 use crate::caught::caught;
@@ -148,13 +148,7 @@ impl<T: DeserializeOwned> Stream for Streaming<T> {
     type Item = Result<T, Interrupted>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // Items that come as fast as they are taken leave other tasks their turn.
-        let budget = ready!(poll_proceed(cx));
-        let polled = self.poll_item(cx);
-        if polled.is_ready() {
-            budget.made_progress();
-        }
-        polled
+        in_turn(cx, |cx| self.poll_item(cx))
     }
 }
 

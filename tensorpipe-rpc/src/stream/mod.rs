@@ -63,5 +63,19 @@ mod argument;
 mod reply;
 mod send;
 
+use std::task::{Context, Poll, ready};
+
+use tokio::task::coop::poll_proceed;
+
 pub use argument::{Interrupted, Streaming};
 pub use reply::{CallStream, reply_results, reply_values};
+
+/// What `poll` gives: items that come as fast as they are taken leave other tasks their turn.
+fn in_turn<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    let budget = ready!(poll_proceed(cx));
+    let polled = poll(cx);
+    if polled.is_ready() {
+        budget.made_progress();
+    }
+    polled
+}

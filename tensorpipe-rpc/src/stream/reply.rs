@@ -5,15 +5,15 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tensorpipe::Awaiting;
-use tokio::task::coop::poll_proceed;
 
 use super::argument::send_argument;
+use super::in_turn;
 use super::send::{Ended, send_items};
 use crate::call::decode_result;
 use crate::client::ClientHandle;
@@ -269,13 +269,7 @@ impl<T, E> Stream for CallStream<T, E> {
     type Item = Result<T, CallError<E>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // Items that come as fast as they are taken leave other tasks their turn.
-        let budget = ready!(poll_proceed(cx));
-        let polled = self.poll_item(cx);
-        if polled.is_ready() {
-            budget.made_progress();
-        }
-        polled
+        in_turn(cx, |cx| self.poll_item(cx))
     }
 }
 

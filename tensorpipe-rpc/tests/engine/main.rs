@@ -15,6 +15,8 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
+#[path = "../numbers/mod.rs"]
+mod numbers;
 mod raw;
 mod remote;
 mod services;

@@ -3,22 +3,12 @@
 use std::time::Duration;
 
 use super::lab::{Both, LabClient, over_each, tensor};
+use super::numbers::Numbers;
 
-/// A small generator: the same numbers in every run.
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn len(&mut self) -> usize {
-        let exponent = self.next() % 18;
-        (self.next() % (2 << exponent)) as usize
-    }
+/// As often a small one as a large one.
+fn len(numbers: &mut Numbers) -> usize {
+    let exponent = numbers.below(18);
+    numbers.below(2 << exponent) as usize
 }
 
 async fn calls(client: LabClient, task: u64, count: u64) {
@@ -26,18 +16,18 @@ async fn calls(client: LabClient, task: u64, count: u64) {
     for _ in 0..count {
         match numbers.next() % 8 {
             0..=2 => {
-                let text = "x".repeat(numbers.len().min(50_000));
+                let text = "x".repeat(len(&mut numbers).min(50_000));
                 assert_eq!(client.echo(&text).await.unwrap(), text);
             }
             3 | 4 => {
-                let sent = tensor(numbers.len(), numbers.next() as u8);
+                let sent = tensor(len(&mut numbers), numbers.next() as u8);
                 let back = client.bounce(&sent).await.unwrap();
                 assert!(back.as_bytes().unwrap() == sent.as_bytes().unwrap());
             }
             5 => assert_eq!(client.sleep(task % 3).await.unwrap(), task % 3),
-            6 => drop(client.bounce(tensor(numbers.len(), 1))),
+            6 => drop(client.bounce(tensor(len(&mut numbers), 1))),
             _ => {
-                let call = client.bounce(tensor(numbers.len(), 1));
+                let call = client.bounce(tensor(len(&mut numbers), 1));
                 let patience = Duration::from_micros(numbers.next() % 2000);
                 let _ = tokio::time::timeout(patience, call).await;
             }

@@ -4,6 +4,8 @@
 mod chaos;
 mod hostile;
 mod local;
+#[path = "../numbers/mod.rs"]
+mod numbers;
 mod remote;
 
 use std::time::Duration;

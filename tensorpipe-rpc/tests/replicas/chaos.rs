@@ -8,18 +8,7 @@ use std::time::Duration;
 use tensorpipe_rpc::{Balance, CallError, ReplicaState, ServerLimits};
 
 use super::lab::{Ledger, Site, WorkClient, client_of, replicas_of, soon, states, until};
-
-/// Random enough, and the same each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
+use super::numbers::Numbers;
 
 /// What became of the calls.
 #[derive(Default)]

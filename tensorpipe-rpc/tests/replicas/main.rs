@@ -7,6 +7,8 @@ mod ends;
 mod figures;
 mod lab;
 mod moving;
+#[path = "../numbers/mod.rs"]
+mod numbers;
 mod proxy;
 mod references;
 mod streams;

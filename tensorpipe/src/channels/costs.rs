@@ -1,12 +1,13 @@
 //! From which size on each channel pays: one table, of what was measured.
 //!
-//! Measured with `tp-bench` between two processes of one machine, a core each, there and back, p50; the figures are in
-//! `benches/RESULTS.md`. A context says otherwise by `ContextBuilder::threshold`.
+//! Measured with `tp-bench` between two processes of one machine with two cores, p50; the figures are in `benches/RESULTS.md`. A
+//! context says otherwise by `ContextBuilder::threshold`.
 
 use std::borrow::Cow;
 
 use crate::device::MemoryKind;
 use crate::route::{Pays, Threshold};
+use crate::sys::processors::Processors;
 
 const fn entry(
     pays: Pays,
@@ -34,15 +35,58 @@ pub(super) const LEASE: [Threshold; 2] = [
     entry(Pays::From((4 << 10) + 1), None, Some(MemoryKind::Borrowed)),
 ];
 
-/// Over the rings of shm never: there `basic` took 53 µs for 1 MiB where `cma` took 347, 1.9 ms for 16 MiB against 3.0, 7.8 ms for
-/// 64 MiB against 14.1. Over tcp: 1 MiB 318 µs by `basic`, 368 by `cma`; 16 MiB 5.6 ms and 3.5; 64 MiB 18.8 and 13.1.
-pub(super) const CMA: [Threshold; 2] = [
-    entry(Pays::LastResort, Some("shm"), None),
+/// Of a reader that may use several processors: two of its threads copy. Over shm, ratio to `basic`, at 4, 8, 16, 32 and 128 MiB: up
+/// 0.9–1.1, 0.8–1.0, 0.8–1.0, 0.8–0.9, 0.95; down 1.0, 0.9, 0.8–0.9, 0.8, 0.7–0.9. Over tcp, at 4, 16 and 64 MiB: 0.6–1.0, 0.6–0.7, 0.7–0.8.
+const CMA_SEVERAL: [Threshold; 2] = [
+    entry(Pays::From(8 << 20), Some("shm"), None),
     entry(Pays::From(4 << 20), None, None),
 ];
+
+/// Of a reader and a writer that share one processor: half of the copies take half of the time, and nobody waits for a turn. At
+/// 256 KiB, 1, 4, 16 and 64 MiB: over shm 1.1, 0.6–0.8, 0.8, 0.6, 0.8–0.9; over tcp 0.5–0.9, 0.6, 0.3, 0.3, 0.5–0.6.
+const CMA_ONE: [Threshold; 1] = [entry(Pays::From(1 << 20), None, None)];
+
+/// Of a reader with one processor, and a writer that runs on another one meanwhile: then both ends of a connection copy at once,
+/// where `cma` would have one thread. At 4, 16 and 64 MiB: over shm 1.4, 1.1, 1.2–1.9; over tcp 0.8–1.2, 1.0, 1.2–1.3.
+const CMA_EACH_ONE: [Threshold; 1] = [entry(Pays::LastResort, None, None)];
+
+/// Of a writer here; `None` for a reader that does not say what it has.
+pub(super) fn cma(writer: Processors, reader: Option<Processors>) -> Vec<Threshold> {
+    match reader {
+        Some(reader) if reader.usable > 1 => CMA_SEVERAL.to_vec(),
+        Some(reader) if reader.are_one_with(writer) => CMA_ONE.to_vec(),
+        _ => CMA_EACH_ONE.to_vec(),
+    }
+}
 
 /// What smaller tensors gain does not pay for the turn-taking.
 pub(super) const MPT: [Threshold; 1] = [entry(Pays::From(4 << 20), None, None)];
 
 /// The frame saves the go-ahead's round trip. Also what a channel of one's own begins with.
 pub(super) const BASIC: [Threshold; 1] = [entry(Pays::BeyondFrame, None, None)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_depends_on_the_processors_of_both() {
+        let several = Processors {
+            usable: 2,
+            only: None,
+        };
+        let one = |only| Processors { usable: 1, only };
+        let (first, second, quota) = (one(Some(0)), one(Some(1)), one(None));
+        for (writer, reader, expected) in [
+            (several, Some(several), &CMA_SEVERAL[..]),
+            (first, Some(several), &CMA_SEVERAL),
+            (first, Some(first), &CMA_ONE),
+            (first, Some(second), &CMA_EACH_ONE),
+            (several, Some(first), &CMA_EACH_ONE),
+            (quota, Some(quota), &CMA_EACH_ONE),
+            (several, None, &CMA_EACH_ONE),
+        ] {
+            assert_eq!(cma(writer, reader), expected, "{writer:?} {reader:?}");
+        }
+    }
+}

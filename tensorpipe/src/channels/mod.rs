@@ -7,7 +7,8 @@
 //!   the writer's first byte or control frame for it can arrive. Each ends in exactly one of [`LaneIo::sent`] /
 //!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`;
 //! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves: its control
-//!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`;
+//!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may
+//!   also come to [`Lane::adopt`], and if that has the part, to no other method;
 //! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says
 //!   of itself ([`Channel::thresholds`]). A lane that finds out that it moves nothing says so in its [`Setback`], and
 //!   is chosen no more; what it was given before it still delivers, or fails;
@@ -67,11 +68,19 @@ pub trait Channel: Send + Sync + 'static {
         0
     }
 
-    /// From which size on it pays, over which transport, for which memory: the first entry that fits counts, and memory that none
-    /// fits is not carried. Contexts may say otherwise. By default it carries whatever lies on its devices, and pays for
-    /// what does not ride in the message's own frame.
-    fn thresholds(&self) -> Vec<Threshold> {
+    /// From which size on it pays to send to `peer`, whose devices and descriptors these are, over which transport, for which memory: the
+    /// first entry that fits counts, and memory that none fits is not carried. Contexts may say otherwise. By default it carries
+    /// whatever lies on its devices, and pays for what does not ride in the message's own frame.
+    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        let _ = peer;
         costs::BASIC.to_vec()
+    }
+
+    /// Whether it moves bytes. One that does not, because the peer gets the memory itself, is chosen before those that do, wherever
+    /// it stands among a context's channels; but not before one that has, or about which the context has, an entry for just
+    /// [that kind of memory](Threshold::of). By default it does.
+    fn moves_bytes(&self) -> bool {
+        true
     }
 
     /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's:
@@ -125,6 +134,17 @@ pub enum Want {
     },
 }
 
+/// A part that a lane has at once.
+#[derive(Debug)]
+pub struct Adopted {
+    /// The part.
+    pub memory: Buffer,
+    /// What the peer's lane is told when the application has read it, or does not want it: then its write is over.
+    pub answer: &'static [u8],
+    /// Whether the peer's lane keeps something until then; else the answer waits until there is time, or something else to send.
+    pub urgent: bool,
+}
+
 /// The peer's lane sent something that makes no sense; in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelFault(pub String);
@@ -143,6 +163,14 @@ pub trait Lane: Send {
 
     /// Receives operation `op`.
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>);
+
+    /// The peer's lane has sent `body` about `op`, of `len` bytes, on a channel that [sends at once](Channel::sends_at_once), and
+    /// nobody has read the message yet. Where that is enough to have the memory, without a copy and without a wait, it is the
+    /// part, and no other method is called about it; `None`, with nothing done: `body` comes as any other does. By default `None`.
+    fn adopt(&mut self, op: OpId, body: &[u8], len: u64, io: &mut LaneIo<'_>) -> Option<Adopted> {
+        let _ = (op, body, len, io);
+        None
+    }
 
     /// The peer's lane has sent `body` about `op`.
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault>;

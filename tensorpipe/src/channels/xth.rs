@@ -51,8 +51,12 @@ impl Channel for XthChannel {
         }
     }
 
-    fn thresholds(&self) -> Vec<Threshold> {
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         costs::XTH.to_vec()
+    }
+
+    fn moves_bytes(&self) -> bool {
+        false
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
@@ -76,7 +80,7 @@ impl Lane for XthLane {
         let key = random_token();
         lock(&table()).insert(key, source);
         self.offered.insert(op, key);
-        io.control(op, key.to_vec());
+        io.control(op, key);
     }
 
     fn recv(&mut self, op: OpId, want: Want, _: &mut LaneIo<'_>) {

@@ -46,11 +46,12 @@ impl ContextBuilder {
         self
     }
 
-    /// Puts a transport before the others.
+    /// Puts a transport before the others, and in the place of the one that has its name: so one of the defaults gets settings
+    /// of its own, as by `prefer_transport(ShmTransport::new().any_user())`.
     pub fn prefer_transport(mut self, transport: impl Transport) -> Self {
-        self.transports
-            .get_or_insert_with(transports::builtin)
-            .insert(0, Arc::new(transport));
+        let all = self.transports.get_or_insert_with(transports::builtin);
+        all.retain(|known| known.name() != transport.name());
+        all.insert(0, Arc::new(transport));
         self
     }
 
@@ -60,11 +61,13 @@ impl ContextBuilder {
         self
     }
 
-    /// Puts a channel before the others.
+    /// Puts a channel before the others, and in the place of the one that has its name, as by
+    /// `prefer_channel(CmaChannel::readable_by_all())`. Those that [move no bytes](Channel::moves_bytes) carry what they can all the
+    /// same, unless there is a [`threshold`](ContextBuilder::threshold) of this one for just [that kind of memory](Threshold::of).
     pub fn prefer_channel(mut self, channel: impl Channel) -> Self {
-        self.channels
-            .get_or_insert_with(channels::builtin)
-            .insert(0, Arc::new(channel));
+        let all = self.channels.get_or_insert_with(channels::builtin);
+        all.retain(|known| known.name() != channel.name());
+        all.insert(0, Arc::new(channel));
         self
     }
 
@@ -215,10 +218,9 @@ mod tests {
         };
         let error = Context::builder().limits(tiny).build().unwrap_err();
         assert!(error.to_string().contains("window_bytes"), "{error}");
-        let twice = Context::builder()
-            .prefer_channel(channels::BasicChannel::new())
-            .build()
-            .unwrap_err();
+        let basic = || Arc::new(channels::BasicChannel::new()) as Arc<dyn Channel>;
+        let twice = Context::builder().channels([basic(), basic()]);
+        let twice = twice.build().unwrap_err();
         assert!(twice.to_string().contains("`basic` twice"), "{twice}");
         for (channel, transport, words) in [
             (
@@ -236,5 +238,25 @@ mod tests {
             let unknown = Context::builder().threshold(channel, threshold).build();
             assert_eq!(unknown.unwrap_err().to_string(), words);
         }
+    }
+
+    #[test]
+    fn what_is_preferred_takes_the_place_of_its_name() {
+        let preferred = Context::builder()
+            .prefer_transport(transports::ShmTransport::new().any_user())
+            .prefer_channel(channels::CmaChannel::readable_by_all())
+            .prefer_channel(channels::BasicChannel::new())
+            .build()
+            .unwrap();
+        let names = |names: &[&str]| names.join(" ");
+        let Inner {
+            transports,
+            channels,
+            ..
+        } = &*preferred.inner;
+        let transports: Vec<_> = transports.iter().map(|known| known.name()).collect();
+        let channels: Vec<_> = channels.iter().map(|known| known.name()).collect();
+        assert_eq!(names(&transports), "shm memory tcp");
+        assert_eq!(names(&channels), "basic cma xth lease");
     }
 }

@@ -204,6 +204,11 @@ impl Buffer {
         &self.memory
     }
 
+    /// Whether nobody else has a handle on its memory.
+    pub(crate) fn is_only_handle(&mut self) -> bool {
+        Arc::get_mut(&mut self.memory).is_some()
+    }
+
     /// The bytes, where the CPU can read them.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         self.memory

@@ -1,14 +1,14 @@
 //! An open pipe whose peer says anything, driven as the real driver does, by an application that does anything.
 
+mod application;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::{OURS, THEIRS};
-use crate::descriptor::{Descriptor, PayloadDescriptor};
-use crate::error::{PeerFault, ResetCode};
-use crate::proto::{Event, Input, KeepAlive, OpId, OutgoingPart, PipeState, Segment};
+use crate::descriptor::Descriptor;
+use crate::error::PeerFault;
+use crate::proto::{Event, Input, KeepAlive, Offered, OpId, PipeState};
 
 /// Channels that were negotiated; number 0 streams on the pipe's own connection.
 const CHANNELS: usize = 2;
@@ -130,30 +130,31 @@ impl<'a> Scene<'a> {
                 message,
                 descriptor,
             } => {
-                self.events();
                 let len = descriptor.byte_len() as usize;
-                self.input.drain(..len);
-                self.need = 0;
-                self.whole.insert(message, descriptor);
-                self.event(Event::Ready { message });
+                self.is_whole(message, descriptor, len);
             }
             Input::Bare { message, metadata } => {
-                self.events();
-                self.need = 0;
                 let descriptor = Descriptor {
                     metadata,
                     ..Descriptor::default()
                 };
-                self.whole.insert(message, descriptor);
-                self.event(Event::Ready { message });
+                self.is_whole(message, descriptor, 0);
+            }
+            Input::Offered(offered) => {
+                assert!(offered.body.end <= offered.len && offered.len <= self.input.len());
+                let Offered { message, head, .. } = offered;
+                if self.script.next().is_some_and(|byte| byte % 2 == 0) {
+                    let op = OpId::incoming(message, offered.part);
+                    self.pipe.channel_late(op, vec![1]);
+                    self.is_whole(message, head.descriptor, offered.len);
+                } else {
+                    self.pipe.decline(message, head);
+                    self.give_eager(message);
+                    self.need = 0;
+                }
             }
             Input::Head { message } => {
-                let parts: Vec<_> = self.pipe.eager_parts(message).collect();
-                for (part, len) in parts {
-                    assert!(len <= u64::from(OURS.eager_part));
-                    self.pipe.set_dest(OpId::incoming(message, part), Room(len));
-                }
-                self.pipe.start_eager(message);
+                self.give_eager(message);
                 self.need = 0;
             }
             Input::Bulk { target, len } => {
@@ -172,6 +173,25 @@ impl<'a> Scene<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A message is here, with the next `len` bytes.
+    fn is_whole(&mut self, message: u64, descriptor: Descriptor, len: usize) {
+        self.events();
+        self.need = 0;
+        self.input.drain(..len);
+        self.whole.insert(message, descriptor);
+        self.event(Event::Ready { message });
+    }
+
+    /// Memory for the parts that come with their frame.
+    fn give_eager(&mut self, message: u64) {
+        let parts: Vec<_> = self.pipe.eager_parts(message).collect();
+        for (part, len) in parts {
+            assert!(len <= u64::from(OURS.eager_part));
+            self.pipe.set_dest(OpId::incoming(message, part), Room(len));
+        }
+        self.pipe.start_eager(message);
     }
 
     fn events(&mut self) {
@@ -248,134 +268,6 @@ impl<'a> Scene<'a> {
                 self.pipe.finish(op.message);
             }
         }
-    }
-
-    /// One command of the application's.
-    fn act(&mut self) {
-        let Some(command) = self.script.next() else {
-            self.read(&[]);
-            self.transmit();
-            return self.events();
-        };
-        let number = u64::from(command >> 4);
-        match command & 15 {
-            0 => self.read(&[]),
-            1 => self.read(&[0]),
-            2 => {
-                if let Some(message) = self.ready.pop_front() {
-                    self.pipe.refuse(message, ResetCode::Refused, "no");
-                }
-            }
-            3 => {
-                if let Some((message, _)) = self.reading.pop_first() {
-                    self.pipe.refuse(message, ResetCode::Cancelled, "");
-                }
-            }
-            4 => {
-                if let Some((message, _)) = self.reading.pop_last() {
-                    self.pipe.finish(message);
-                }
-            }
-            5 => self.write(&[number * 300]),
-            6 => self.pipe.reset(number, ResetCode::Cancelled, "enough"),
-            7 => {
-                if let Some(last) = self.pipe.last_written() {
-                    self.pipe.flush(last);
-                }
-            }
-            8 => self.pipe.close(),
-            9 => _ = self.pipe.go_away("bye"),
-            10 => _ = (0..=number).all(|_| self.transmit()),
-            11 => {
-                self.now += SILENCE / 2;
-                // A silent peer is given up; here it goes on.
-                let _ = self.pipe.handle_timeout(self.now);
-            }
-            // Bytes go on coming.
-            _ => {}
-        }
-        self.events();
-    }
-
-    fn read(&mut self, skip: &[u16]) {
-        let Some(message) = self.ready.pop_front() else {
-            return;
-        };
-        let whole = self.whole.remove(&message);
-        let Some(descriptor) = whole.or_else(|| self.pipe.take_descriptor(message)) else {
-            panic!("message {message} was offered and has no descriptor");
-        };
-        drop(self.pipe.take_parts(message));
-        assert!(self.pipe.grant(message, skip), "{message} was ready");
-        let parts = descriptor.payloads.len() + descriptor.tensors.len();
-        let mut missing = BTreeSet::new();
-        for part in 0..parts as u16 {
-            let op = OpId::incoming(message, part);
-            let len = self.pipe.part_len(op).unwrap_or_default();
-            match self.pipe.bulk_channel(message, part) {
-                Some((channel, false)) if !skip.contains(&part) => {
-                    if channel == 0 {
-                        assert!(self.pipe.expect(op, Room(len)));
-                    }
-                    missing.insert(part);
-                }
-                _ => {}
-            }
-        }
-        if missing.is_empty() {
-            self.pipe.finish(message);
-        } else {
-            self.reading.insert(message, missing);
-        }
-    }
-
-    /// Writes a message of payloads of these lengths; even parts stream, odd ones go by the other channel.
-    fn write(&mut self, lengths: &[u64]) {
-        let descriptor = Descriptor {
-            metadata: Bytes::from_static(b"meta"),
-            payloads: lengths
-                .iter()
-                .map(|len| PayloadDescriptor {
-                    len: *len,
-                    metadata: Bytes::new(),
-                })
-                .collect(),
-            tensors: Vec::new(),
-        };
-        let parts = lengths.iter().enumerate().map(|(i, len)| OutgoingPart {
-            source: *len,
-            channel: (i % CHANNELS) as u8,
-            ride_up_to: 64,
-        });
-        // Refused once it closes.
-        let _ = self.pipe.write(descriptor, parts);
-    }
-
-    /// One frame leaves, whole. Returns whether there was one.
-    fn transmit(&mut self) -> bool {
-        let (mut bytes, mut segments) = (Vec::new(), Vec::new());
-        if !self.pipe.poll_transmit(&mut bytes, &mut segments) {
-            return false;
-        }
-        let mut len = 0;
-        let mut marks = Vec::new();
-        for segment in segments {
-            match segment {
-                Segment::Control(bytes) => len += bytes as u64,
-                Segment::Data { source, range } => {
-                    assert!(range.start < range.end && range.end <= source);
-                    len += range.end - range.start;
-                }
-                Segment::Mark(mark) => marks.push(mark),
-            }
-        }
-        let body = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        assert_eq!(len, 8 + u64::from(body), "one whole frame at a time");
-        for mark in marks {
-            self.pipe.written(mark);
-        }
-        self.events();
-        true
     }
 
     /// Everything that can leave, leaves.

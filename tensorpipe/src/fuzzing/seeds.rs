@@ -142,7 +142,7 @@ fn controls() -> Vec<Control> {
         message,
         part: 1,
         yours,
-        body: vec![1, 2, 3],
+        body: vec![1, 2, 3].into(),
     };
     vec![
         Control::Grant {

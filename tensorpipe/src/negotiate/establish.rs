@@ -65,7 +65,8 @@ impl OpenChannel {
         Served {
             name: self.channel.name(),
             pairs: &self.pairs,
-            thresholds: self.channel.thresholds(),
+            thresholds: self.channel.thresholds(&self.peer_devices),
+            moves_bytes: self.channel.moves_bytes(),
             setback: route.setback.clone(),
         }
     }

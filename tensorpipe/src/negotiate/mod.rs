@@ -111,7 +111,8 @@ fn purpose(context: &Inner) -> Purpose {
 /// Whether trying again can help: a listener that is not there yet, is restarting, or is full.
 pub(crate) fn is_transient(error: &Error) -> bool {
     match error {
-        Error::System(_) | Error::Lost { .. } | Error::Timeout { .. } => true,
+        Error::System(refused) => !refused.is_lasting(),
+        Error::Lost { .. } | Error::Timeout { .. } => true,
         Error::Rejected { transient, .. } => *transient,
         _ => false,
     }

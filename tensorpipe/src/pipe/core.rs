@@ -20,6 +20,7 @@ use super::hot::Hot;
 use super::io::Io;
 use super::peer_limits::PeerLimits;
 use super::poller::Poller;
+use super::reach;
 use super::shared::{Shared, Taken, Waiting};
 use super::small::Finished;
 use super::stats::Counters;
@@ -214,6 +215,14 @@ impl Core {
 
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
+        let within = self.hot.listens();
+        let in_reach = !within || reach::is_in_reach();
+        // Where the runtime is gone, nobody else would.
+        if !in_reach && self.deliveries.count() > 0 && self.poller.has_background() {
+            // Also if it looks just now.
+            self.io.kick();
+            return self.poller.wake_background();
+        }
         let given_so_far = Cell::new(0);
         let finished = Finished::default();
         let mut next = Taken::new();
@@ -237,7 +246,7 @@ impl Core {
                 return false;
             };
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
-            let _runtime = self.hot.listens().then(|| self.runtime.enter());
+            let _runtime = (within && in_reach).then(|| self.runtime.enter());
             given_so_far.set(given_so_far.get() + next.len() as u32);
             let mut left = next.len();
             for delivery in next.drain(..) {

@@ -40,9 +40,21 @@ pub(super) struct Hot {
     costly: bool,
     /// Messages that came together last: none, where a look has found none since.
     together: AtomicU32,
-    /// The same where some came.
+    /// The same where some came, until somebody asks.
     some_together: AtomicU32,
+    /// The spinner's last looks have seen bytes, and let more come together with them.
+    some_seen: AtomicBool,
     spin: Mutex<Spin>,
+}
+
+/// What a look has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Nothing,
+    /// Something that waits for more, for a short while.
+    Some,
+    /// Something to be done now.
+    Enough,
 }
 
 /// Operations or messages at once from which on costly looks do not pay: each would find one message, where a sleeper is
@@ -65,6 +77,7 @@ impl Hot {
             costly: false,
             together: AtomicU32::new(0),
             some_together: AtomicU32::new(0),
+            some_seen: AtomicBool::new(false),
             spin: Mutex::default(),
         }
     }
@@ -89,9 +102,13 @@ impl Hot {
         self.costly
     }
 
-    /// How many messages came in one go last.
+    /// How many messages came in one go last, if nobody has asked since.
     pub(super) fn came_together(&self) -> u32 {
-        self.some_together.load(Ordering::Relaxed)
+        // A look is cheaper than an exchange.
+        match self.some_together.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.some_together.swap(0, Ordering::Relaxed),
+        }
     }
 
     /// So many messages came in one go.
@@ -150,10 +167,25 @@ impl Core {
         self.poller.wake_background();
     }
 
-    /// Whether something can be done now: looks a few times. For the spinner, between two polls.
+    /// Whether something can be done now: looks a few times. For an operation that is the spinner, between two polls.
     pub(super) fn look(&self) -> bool {
         let many = self.poller.waiting() > MANY;
-        self.io.look(LOOKS_IN_A_POLL, |io: &mut Io| io.look(many))
+        // What is to be sent then leaves without it: the background task was told.
+        self.look_for(many, !many)
+    }
+
+    /// The same; whoever `sends` comes for what was left behind, too.
+    fn look_for(&self, many: bool, sends: bool) -> bool {
+        let mut some = false;
+        let found = self.io.look(LOOKS_IN_A_POLL, |io: &mut Io| {
+            let seen = io.look(many, sends);
+            some |= seen == Seen::Some;
+            seen == Seen::Enough
+        });
+        if some && !found {
+            self.hot.some_seen.store(true, Ordering::Relaxed);
+        }
+        found
     }
 
     /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says
@@ -187,7 +219,11 @@ impl Core {
             return false;
         }
         hot.looks.fetch_add(1, Ordering::Relaxed);
-        if !self.is_crowded() && lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now) {
+        // That bytes are there, and wait for more, is not in vain: they are read soon, and tell how long it took.
+        let some_seen =
+            hot.some_seen.load(Ordering::Relaxed) && hot.some_seen.swap(false, Ordering::Relaxed);
+        let looks_on = || some_seen || lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now);
+        if !self.is_crowded() && looks_on() {
             self.wake_to_look(waker);
             return true;
         }
@@ -230,7 +266,8 @@ impl Core {
 
     /// The background task drives. Returns whether it is the spinner, and scheduled to look again.
     pub(super) fn drive_in_background(self: &Arc<Self>, spins: &mut bool, waker: &Waker) -> bool {
-        if *spins && !self.look() && self.look_again(BACKGROUND, spins, waker) {
+        let many = self.poller.waiting() > MANY;
+        if *spins && !self.look_for(many, true) && self.look_again(BACKGROUND, spins, waker) {
             return true;
         }
         self.poller.set_background(waker);
@@ -255,5 +292,68 @@ impl Core {
         if self.poller.tick() {
             self.drive();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transports::ShmTransport;
+    use crate::{Context, Message, Pipe};
+
+    /// A hot pipe on which many wait, and both its ends; nothing but the test drives it.
+    async fn many_wait(name: &str) -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
+        let context = Context::builder()
+            .transports([Arc::new(ShmTransport::new()) as _])
+            .build()
+            .unwrap();
+        let url = format!("shm://{name} {}", std::process::id());
+        let listener = context.listen([url]).await.unwrap();
+        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        let core = client.core().clone();
+        let mut slots = vec![None; MANY + 1];
+        for slot in &mut slots {
+            core.poller.register(slot, Waker::noop());
+        }
+        core.heat();
+        core.drive();
+        assert!(core.hot.is_on());
+        (core, slots, [client, server])
+    }
+
+    #[tokio::test]
+    async fn the_background_task_sends_what_it_was_told_of_while_it_looks_for_many() {
+        let (core, _slots, _ends) = many_wait("told while it looks").await;
+        let mut spins = false;
+        assert!(core.look_again(BACKGROUND, &mut spins, Waker::noop()) && spins);
+        let before = core.counters.snapshot().bytes_out;
+        {
+            let mut io = core.io.hold().unwrap();
+            let frames = io.frames_with_room().unwrap();
+            let id = lock(&core.shared).state.write_bare(b"told", frames);
+            assert!(id.is_some());
+            io.push_frames(8 + 12 + 4);
+            io.owe_send();
+        }
+        core.drive_in_background(&mut spins, Waker::noop());
+        assert_eq!(core.counters.snapshot().bytes_out, before + 24);
+    }
+
+    #[tokio::test]
+    async fn looks_that_see_a_message_and_let_others_come_with_it_are_not_in_vain() {
+        let (core, slots, [_client, server]) = many_wait("some in sight").await;
+        let who = slots[MANY].unwrap();
+        let mut spins = false;
+        assert!(core.look_again(who, &mut spins, Waker::noop()) && spins);
+        let spin = || format!("{:?}", lock(&core.hot.spin));
+        let before = spin();
+        server.send(Message::new("one of many")).unwrap();
+        assert!(!core.look(), "it does not wait for others");
+        assert!(core.look_again(who, &mut spins, Waker::noop()) && spins);
+        assert_eq!(spin(), before);
+        // One that sees nothing is.
+        assert!(core.look_again(who, &mut spins, Waker::noop()) && spins);
+        assert_ne!(spin(), before);
     }
 }

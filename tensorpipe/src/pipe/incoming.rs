@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::borrowed::Copy;
 use super::budget::Reservation;
 use super::core::Core;
 use super::loan::Loans;
@@ -11,30 +12,104 @@ use super::plan::Plan;
 use super::read::{Read, ReadInto};
 use super::reading::{Eager, Reading, build_whole};
 use super::shared::Shared;
+use super::stats::MessageStats;
 use super::waiter::wake_all;
-use crate::channels::Want;
+use crate::channels::{Adopted, Want};
 use crate::descriptor::Descriptor;
+use crate::device::Buffer;
 use crate::error::{Error, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
 use crate::stop;
 use crate::sync::lock;
 
+/// What a channel has to say of a part when it is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) body: &'static [u8],
+    pub(super) urgent: bool,
+}
+
 /// A message that is there but for its bulk parts. Boxed where it waits: it is handed on several times.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) id: u64,
     descriptor: Descriptor,
+    /// Parts that are here.
     eager: Eager,
+    /// How these came.
+    came: MessageStats,
+    /// The one that a channel had at once, and what it has to say when it is read.
+    offered: Option<(u16, Answer)>,
+    /// All its bytes are here.
+    whole: bool,
 }
 
 impl Arrival {
+    /// The parts that are here came with its frame.
     pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
+        let came = MessageStats::in_frame(bytes_of(&eager));
+        Self {
+            id,
+            whole: descriptor.byte_len() == came.streamed,
+            descriptor,
+            eager,
+            came,
+            offered: None,
+        }
+    }
+
+    /// The same, but for one of them, which this channel had.
+    pub(super) fn with_adopted(
+        id: u64,
+        descriptor: Descriptor,
+        mut eager: Eager,
+        (part, channel): (u16, u8),
+        adopted: Adopted,
+    ) -> Self {
+        let mut came = MessageStats::in_frame(bytes_of(&eager));
+        came.carried_by(channel);
+        let at = eager.partition_point(|(before, _)| *before < part);
+        eager.insert(at, (part, adopted.memory));
+        let answer = Answer {
+            body: adopted.answer,
+            urgent: adopted.urgent,
+        };
         Self {
             id,
             descriptor,
             eager,
+            came,
+            offered: Some((part, answer)),
+            whole: true,
         }
+    }
+
+    /// Takes the part that a channel had at once, if it is this one.
+    fn take_offered(&mut self, part: u16) -> Option<Buffer> {
+        let (offered, _) = self.offered?;
+        let at = self
+            .eager
+            .iter()
+            .position(|(number, _)| *number == part && part == offered)?;
+        Some(self.eager.remove(at).1)
+    }
+
+    /// Says what its channel has to say now that it is read, or not wanted. `hot`: whoever reads it most likely answers soon.
+    fn answer(&self, hot: bool, shared: &mut Shared) {
+        if let Some((part, answer)) = self.offered {
+            let op = OpId::incoming(self.id, part);
+            if hot && !answer.urgent {
+                shared.state.channel_late(op, answer.body);
+            } else {
+                shared.state.channel(op, answer.body);
+            }
+        }
+    }
+
+    /// The same, to be said by whoever takes it.
+    fn take_answer(&mut self) -> Option<&'static [u8]> {
+        Some(self.offered.take()?.1.body)
     }
 
     /// Of metadata alone.
@@ -53,22 +128,19 @@ impl Arrival {
 
     /// Whether all its bytes are here.
     pub(super) fn is_whole(&self) -> bool {
-        self.is_bare() || self.descriptor.byte_len() == self.eager_len() as u64
+        self.whole
     }
 
     /// Bytes of what is here, roughly.
     pub(super) fn weight(&self) -> usize {
         let parts = self.descriptor.payloads.len() + self.descriptor.tensors.len();
-        self.descriptor.metadata.len() + self.eager_len() + 64 * parts
-    }
-
-    fn eager_len(&self) -> usize {
-        self.eager.iter().map(|(_, buffer)| buffer.len()).sum()
+        self.descriptor.metadata.len() + self.came.streamed as usize + 64 * parts
     }
 
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
     /// flush.
-    pub(super) fn finish(&self, shared: &mut Shared) -> bool {
+    pub(super) fn finish(&self, core: &Core, shared: &mut Shared) -> bool {
+        self.answer(core.hot.is_on(), shared);
         shared.state.take_whole(self.id);
         shared.state.has_control()
     }
@@ -80,6 +152,10 @@ impl Arrival {
         }
         build_whole(self.descriptor, self.eager)
     }
+}
+
+fn bytes_of(parts: &Eager) -> u64 {
+    parts.iter().map(|(_, buffer)| buffer.len() as u64).sum()
 }
 
 /// A message of which the [`Descriptor`] is known. Dropping it skips the message.
@@ -113,6 +189,13 @@ impl Incoming {
     /// Whether all of its bytes are here: then [`Incoming::accept`] returns the message, and reading it takes no wait.
     pub fn is_whole(&self) -> bool {
         self.arrival.as_ref().is_some_and(Arrival::is_whole)
+    }
+
+    /// How what is here of it has come; of a message that [is here whole](Self::is_whole) that is all.
+    pub fn stats(&self) -> MessageStats {
+        self.arrival
+            .as_ref()
+            .map_or_else(MessageStats::default, |arrival| arrival.came)
     }
 
     /// Lengths, types, devices and metadata.
@@ -176,6 +259,9 @@ impl Incoming {
             let mut wakes = Vec::new();
             {
                 let mut shared = lock(&self.core.shared);
+                if code == ResetCode::Skipped {
+                    arrival.answer(false, &mut shared);
+                }
                 shared.state.refuse(arrival.id, code, reason);
                 shared.reads.remove(&arrival.id);
                 shared.process(&self.core, &mut wakes);
@@ -209,7 +295,7 @@ impl Incoming {
             plan.check_reach(&arrival.descriptor, |part, from, to| {
                 shared.reaches(id, part, from, to)
             })?;
-            let Some(arrival) = self.arrival.take() else {
+            let Some(mut arrival) = self.arrival.take() else {
                 return Ok(None);
             };
             if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
@@ -221,6 +307,7 @@ impl Incoming {
             }
             let mut places = Vec::new();
             let mut own = Vec::new();
+            let mut copies = Vec::new();
             // There while the lanes work: they count there what they do.
             shared.reads.entry(id).or_insert_with(Reading::ahead);
             for (part, place) in plan.places {
@@ -231,7 +318,16 @@ impl Incoming {
                 }
                 match (bulk, place) {
                     // Its bytes are here or on their way into pooled memory: copied in the end.
-                    (None | Some((_, true)), Place::Into(dest)) => places.push((part, dest)),
+                    (None | Some((_, true)), Place::Into(dest)) => {
+                        match arrival.take_offered(part) {
+                            Some(source) => {
+                                arrival.came.copied += source.len() as u64;
+                                shared.lane_stats.copied += source.len() as u64;
+                                copies.push(Copy::new(op, source, dest));
+                            }
+                            None => places.push((part, dest)),
+                        }
+                    }
                     (None | Some((_, true)), _) => {}
                     (Some((channel, false)), Place::Into(dest)) => {
                         own.push(part);
@@ -250,16 +346,24 @@ impl Incoming {
                     (Some(_), Place::Skip) => {}
                 }
             }
+            // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
+            match copies.iter_mut().find(|copy| copy.takes_a_while()) {
+                Some(copy) => copy.answer = arrival.take_answer(),
+                None => arrival.answer(false, shared),
+            }
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
             reading.reserve(Reservation::new(&self.core.budget), own);
             reading.start(
                 arrival.descriptor,
-                arrival.eager,
+                (arrival.eager, arrival.came),
                 places,
                 plan.skipped,
                 plan.elsewhere,
                 pushed,
             );
+            for copy in copies {
+                copy.begin(&self.core, reading);
+            }
             shared.announce(id);
             shared.check_read(id, &mut wakes);
             shared.process(&self.core, &mut wakes);
@@ -271,7 +375,7 @@ impl Incoming {
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
-        let answers = arrival.finish(&mut lock(&self.core.shared));
+        let answers = arrival.finish(&self.core, &mut lock(&self.core.shared));
         if answers {
             self.core.send_out();
         }
@@ -283,19 +387,4 @@ impl Drop for Incoming {
     fn drop(&mut self) {
         self.decline(ResetCode::Skipped, "");
     }
-}
-
-/// Gives up a message that is being read for the handler.
-pub(super) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
-    let mut wakes = Vec::new();
-    {
-        let mut shared = lock(&core.shared);
-        if shared.reads.remove(&id).is_none() {
-            return;
-        }
-        shared.state.refuse(id, code, reason);
-        shared.process(core, &mut wakes);
-    }
-    wake_all(wakes);
-    core.drive();
 }

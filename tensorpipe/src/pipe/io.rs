@@ -4,6 +4,8 @@
 mod patience;
 mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,11 +17,13 @@ use self::receive::{Bulk, RECEIVE_BUFFER};
 use self::send::Piece;
 use super::core::Core;
 use super::hand_over::Round;
+use super::hot::Seen;
+use super::shared::Shared;
 use super::waiter::wake_all;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::proto::{Mark, Segment};
-use crate::sync::{Arc, lock};
+use crate::sync::{Arc, MutexGuard, lock};
 use crate::transports::Connection;
 
 /// Turns of sending and receiving, a mebibyte or two each, before others get theirs.
@@ -41,6 +45,10 @@ pub(super) struct Io {
     owes_send: bool,
     /// Messages among the frames that nobody has tried to write.
     gathered: u32,
+    /// Messages that left outside of a round in this turn: since something came in, or somebody came for what was left behind.
+    left: u32,
+    /// Something was left behind in it.
+    turn_ends: bool,
     received: Vec<u8>,
     start: usize,
     end: usize,
@@ -78,6 +86,8 @@ impl Io {
             unflushed: false,
             owes_send: false,
             gathered: 0,
+            left: 0,
+            turn_ends: false,
             received,
             start: 0,
             end,
@@ -98,6 +108,9 @@ impl Io {
     pub(super) fn round(&mut self, core: &Arc<Core>) -> Round {
         let mut wakes = Vec::new();
         self.adopt_heat(core);
+        if std::mem::take(&mut self.turn_ends) {
+            self.left = 0;
+        }
         let outcome = self.send_and_receive(core, &mut wakes);
         self.count_wakes(core);
         let round = match outcome {
@@ -130,19 +143,23 @@ impl Io {
         }
     }
 
-    /// Looks whether there is something to read, or to be sent; where `many` wait for what comes, whether there is enough for a
-    /// read, and what is to be sent leaves without this look.
-    pub(super) fn look(&mut self, many: bool) -> bool {
+    /// Looks whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
+    /// enough for a read.
+    pub(super) fn look(&mut self, many: bool, sends: bool) -> Seen {
         self.patience.set(many);
         // Without a connection there is nothing to wait for: whoever looks should see why.
         let Some(connection) = &mut self.connection else {
-            return true;
+            return Seen::Enough;
         };
         let wanted = self.patience.wanted();
-        if (self.owes_send && !many) || connection.look_for(wanted) {
-            return true;
+        if (self.owes_send && sends) || connection.look_for(wanted) {
+            return Seen::Enough;
         }
-        wanted > 1 && connection.look() && self.patience.is_over()
+        match wanted > 1 && connection.look() {
+            false => Seen::Nothing,
+            true if self.patience.is_over() => Seen::Enough,
+            true => Seen::Some,
+        }
     }
 
     /// Whether what has come is to be read now. Who looks sees to it that it is some time.
@@ -162,7 +179,7 @@ impl Io {
         if self.connection.is_none() {
             return Ok(Round::Idle);
         }
-        if self.settle(core, wakes) {
+        if self.settle_with_late(core, wakes) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(core, wakes);
             self.let_go(core);
@@ -217,7 +234,22 @@ impl Io {
 
     /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
     fn settle(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
+        self.settle_in(core, lock(&core.shared), wakes)
+    }
+
+    /// The same at the beginning of a round, where there is time for what nobody waits for.
+    fn settle_with_late(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
         let mut shared = lock(&core.shared);
+        shared.state.send_late();
+        self.settle_in(core, shared, wakes)
+    }
+
+    fn settle_in(
+        &mut self,
+        core: &Arc<Core>,
+        mut shared: MutexGuard<'_, Shared>,
+        wakes: &mut Vec<Waker>,
+    ) -> bool {
         if !self.marks.is_empty() {
             for mark in self.marks.drain(..) {
                 shared.state.written(mark);

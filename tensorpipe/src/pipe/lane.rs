@@ -42,8 +42,8 @@ impl std::fmt::Debug for LaneIo<'_> {
 
 impl LaneIo<'_> {
     /// Sends bytes to the peer's lane about `op`; at most 8 KiB. They arrive in order, between other frames.
-    pub fn control(&mut self, op: OpId, body: Vec<u8>) {
-        self.state.channel(op, body);
+    pub fn control(&mut self, op: OpId, body: impl AsRef<[u8]>) {
+        self.state.channel(op, body.as_ref());
     }
 
     /// Sends main memory as part `op` on the pipe's own connection; `Lane::streamed` tells when it is through.
@@ -103,6 +103,12 @@ impl LaneIo<'_> {
     /// ([`PipeStats::bytes_borrowed`](crate::PipeStats::bytes_borrowed)).
     pub fn borrowed(&mut self, bytes: u64) {
         self.stats.borrowed += bytes;
+    }
+
+    /// Bytes that it was given to send, and has streamed since it could do no better
+    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)).
+    pub fn diverted(&mut self, bytes: u64) {
+        self.stats.diverted += bytes;
     }
 
     /// Counts bytes that the lane copies, or has copied, from memory of the peer's

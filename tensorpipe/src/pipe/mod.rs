@@ -3,6 +3,7 @@
 mod awaiting;
 mod background;
 mod bare;
+mod borrowed;
 mod budget;
 mod core;
 mod hand_over;
@@ -11,17 +12,21 @@ mod hot;
 mod incoming;
 mod io;
 mod lane;
+mod leaving;
 mod loan;
 mod peer_limits;
 mod plan;
 mod poller;
+mod reach;
 mod read;
 mod reading;
 mod sender;
 mod shared;
 mod small;
 mod spin;
+mod stamp;
 mod stats;
+mod straight;
 mod turn;
 mod waiter;
 mod write;
@@ -44,8 +49,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::incoming::Arrival;
+use self::leaving::When;
+use self::shared::take_arrival;
 use self::waiter::{Interest, Waiter};
-use self::write::When;
 use crate::device::Pool;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -210,7 +216,8 @@ impl Pipe {
         Ok(queued.id)
     }
 
-    /// How many messages its handler was last given in one go: whoever answers each is likely to write as many.
+    /// How many messages its handler was last given in one go, 0 if somebody has asked since: whoever answers each is likely to
+    /// write as many.
     pub fn came_together(&self) -> u32 {
         self.core().hot.came_together()
     }
@@ -249,7 +256,7 @@ impl Pipe {
 
     /// Gives up reading message number `id` of the peer's, which was taken with [`Incoming::accept`] and is not complete.
     pub fn stop(&self, id: u64, code: ResetCode, reason: &str) {
-        incoming::stop(self.core(), id, code, reason);
+        read::stop(self.core(), id, code, reason);
     }
 
     /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
@@ -294,7 +301,9 @@ impl Pipe {
     pub async fn read(&self) -> Result<Message, Error> {
         // What is here whole need not be looked at twice.
         let whole = |arrival: &Arrival, shared: &mut Shared| {
-            arrival.is_whole().then(|| arrival.finish(shared))
+            arrival
+                .is_whole()
+                .then(|| arrival.finish(self.core(), shared))
         };
         let (arrival, finished) = self.next_arrival(whole).await?;
         match finished {
@@ -371,25 +380,4 @@ impl Pipe {
         std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, |shared| shared.ended.clone()))
             .await
     }
-}
-
-fn take_arrival<T>(
-    core: &Core,
-    shared: &mut Shared,
-    take: impl Fn(&Arrival, &mut Shared) -> T,
-) -> Option<Result<(Box<Arrival>, T), Error>> {
-    if let Some(arrival) = shared.arrived.pop_front() {
-        let taken = take(&arrival, shared);
-        return Some(Ok((arrival, taken)));
-    }
-    if let Some(error) = &shared.ended {
-        return Some(Err(error.clone()));
-    }
-    // Nothing more will come, although the connection still stands.
-    shared.state.is_closed_in().then(|| {
-        Err(Error::Closed {
-            pipe: core.name.clone(),
-            by_peer: true,
-        })
-    })
 }

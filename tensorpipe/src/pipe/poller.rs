@@ -173,6 +173,11 @@ impl Poller {
         }
     }
 
+    /// Whether there is a background task.
+    pub(crate) fn has_background(&self) -> bool {
+        lock(&self.roles).background.is_some()
+    }
+
     /// Whether the background task has to look again after a [`TICK`].
     pub(crate) fn is_ticking(&self) -> bool {
         lock(&self.roles).ticking

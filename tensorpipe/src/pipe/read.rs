@@ -191,3 +191,18 @@ impl Future for Read {
         Pin::new(&mut self.0).poll(cx).map_err(Error::from)
     }
 }
+
+/// Gives up a message that is being read for the handler.
+pub(super) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
+    let mut wakes = Vec::new();
+    {
+        let mut shared = lock(&core.shared);
+        if shared.reads.remove(&id).is_none() {
+            return;
+        }
+        shared.state.refuse(id, code, reason);
+        shared.process(core, &mut wakes);
+    }
+    wake_all(wakes);
+    core.drive();
+}

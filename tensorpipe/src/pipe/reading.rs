@@ -52,7 +52,7 @@ impl Reading {
     pub(super) fn start(
         &mut self,
         descriptor: Descriptor,
-        eager: Eager,
+        (eager, came): (Eager, MessageStats),
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
@@ -66,8 +66,7 @@ impl Reading {
         self.wanted = wanted.count();
         self.descriptor = Some(descriptor);
         self.waited_for = true;
-        let in_frame: usize = eager.iter().map(|(_, buffer)| buffer.len()).sum();
-        self.stats.streamed += in_frame as u64;
+        self.stats += came;
         self.parts.extend(eager);
         self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;

@@ -17,11 +17,7 @@ pub(super) fn dissect(shared: &Shared, message: Message) -> Result<(Descriptor, 
     let mut parts = SmallVec::with_capacity(message.payloads.len() + message.tensors.len());
     let mut payloads = Vec::with_capacity(message.payloads.len());
     let mut tensors = Vec::with_capacity(message.tensors.len());
-    let mut sender = Sender {
-        lanes: &shared.lanes,
-        choice: &shared.choice,
-        riding: 0,
-    };
+    let mut sender = Sender::of(shared);
     for payload in message.payloads {
         if payload.data.as_bytes().is_none() {
             return Err(Misuse::NotOnCpu(payload.data.device()));
@@ -64,17 +60,25 @@ pub(super) fn dissect(shared: &Shared, message: Message) -> Result<(Descriptor, 
 }
 
 /// Chooses for the parts of one message.
-struct Sender<'a> {
+pub(super) struct Sender<'a> {
     lanes: &'a [LaneSlot],
     choice: &'a ChannelChoice,
     /// Bytes of the parts so far that ride in the frame.
     riding: u64,
 }
 
-impl Sender<'_> {
+impl<'a> Sender<'a> {
+    pub(super) fn of(shared: &'a Shared) -> Self {
+        Self {
+            lanes: &shared.lanes,
+            choice: &shared.choice,
+            riding: 0,
+        }
+    }
+
     /// The channel for a part, up to which size it rides in the frame, and the device where it goes. What rides has no channel: the
     /// protocol counts the frame's room as it is counted here.
-    fn choose(
+    pub(super) fn choose(
         &mut self,
         memory: &Buffer,
         target: Option<Device>,

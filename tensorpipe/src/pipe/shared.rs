@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+pub(super) use self::arriving::take_arrival;
 pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
 use super::lane::LaneResult;
 use super::reading::Reading;
+use super::stamp::Stamp;
 use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, Lane};
@@ -75,6 +77,8 @@ pub(crate) struct Shared {
     pub(super) peer_goes_because: Arc<str>,
     /// Who wants to know when a message of this side's begins to leave.
     pub(super) leaving: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    /// Messages that tell how long they waited.
+    pub(super) stamps: Vec<Stamp>,
 }
 
 impl Shared {
@@ -111,6 +115,7 @@ impl Shared {
             ignored_from: None,
             peer_goes_because: "".into(),
             leaving: Vec::new(),
+            stamps: Vec::new(),
         }
     }
 
@@ -213,6 +218,8 @@ impl Shared {
 
     /// Writes no more; looks at nothing more.
     pub(super) fn start_closing(&mut self) {
+        // In front of what says that this end is through.
+        self.state.send_late();
         self.state.go_away("closed");
         for arrival in std::mem::take(&mut self.arrived) {
             self.state.refuse(arrival.id, ResetCode::Closing, "");
@@ -254,6 +261,7 @@ impl Shared {
         self.ended = Some(error.clone());
         self.permit = None;
         self.leaving.clear();
+        self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
         self.arrived.retain(|arrival| arrival.is_whole());
         self.state.abandon();

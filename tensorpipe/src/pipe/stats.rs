@@ -24,6 +24,10 @@ pub struct PipeStats {
     pub bytes_lent: u64,
     /// Bytes of received tensors that were not moved at all: they are read where the peer has them.
     pub bytes_borrowed: u64,
+    /// Bytes of tensors and payloads that channel `lease` or `cma` was given, and which went over the pipe's connection all the same:
+    /// neither end could do better just then. Where it never gets better,
+    /// [`ChannelRoute::setback`](crate::ChannelRoute::setback) says why, and other channels are given them.
+    pub bytes_diverted: u64,
 }
 
 /// How the payloads and tensors of one message came to their reader. What neither of the two counts was not copied by
@@ -42,6 +46,14 @@ pub struct MessageStats {
 }
 
 impl MessageStats {
+    /// Of parts that came in the message's own frame.
+    pub(super) fn in_frame(streamed: u64) -> Self {
+        Self {
+            streamed,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn carried_by(&mut self, channel: u8) {
         self.channels |= 1u64.checked_shl(channel.into()).unwrap_or(0);
     }
@@ -50,6 +62,15 @@ impl MessageStats {
     pub(super) fn add(&mut self, before: LaneStats, after: LaneStats) {
         self.streamed += after.streamed - before.streamed;
         self.copied += after.copied - before.copied;
+    }
+}
+
+/// Of what came first and what came later.
+impl std::ops::AddAssign for MessageStats {
+    fn add_assign(&mut self, other: Self) {
+        self.streamed += other.streamed;
+        self.copied += other.copied;
+        self.channels |= other.channels;
     }
 }
 
@@ -65,6 +86,7 @@ impl std::ops::AddAssign for PipeStats {
             bytes_copied,
             bytes_lent,
             bytes_borrowed,
+            bytes_diverted,
         } = other;
         self.writes += writes;
         self.reads += reads;
@@ -74,6 +96,7 @@ impl std::ops::AddAssign for PipeStats {
         self.bytes_copied += bytes_copied;
         self.bytes_lent += bytes_lent;
         self.bytes_borrowed += bytes_borrowed;
+        self.bytes_diverted += bytes_diverted;
     }
 }
 
@@ -83,6 +106,7 @@ pub(crate) struct LaneStats {
     pub(super) copied: u64,
     pub(super) lent: u64,
     pub(super) borrowed: u64,
+    pub(super) diverted: u64,
     /// Expected on a connection.
     pub(super) streamed: u64,
 }
@@ -93,6 +117,7 @@ impl LaneStats {
             bytes_copied: stats.bytes_copied + self.copied,
             bytes_lent: self.lent,
             bytes_borrowed: self.borrowed,
+            bytes_diverted: self.diverted,
             ..stats
         }
     }

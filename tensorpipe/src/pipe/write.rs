@@ -10,8 +10,10 @@ use bytes::Bytes;
 use super::bare;
 use super::core::Core;
 use super::io::Io;
+use super::leaving::{Queued, When, left_in_part};
 use super::sender::dissect;
 use super::shared::Shared;
+use super::straight;
 use super::waiter::{Interest, Waiter, wake_all};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
@@ -111,24 +113,6 @@ impl Drop for Write {
     }
 }
 
-/// When a message should leave.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    /// At once, if nothing is before it. Whether anybody wants to know how it ends.
-    Now { watched: bool },
-    /// With the next turn of whoever drives.
-    Soon,
-}
-
-/// What became of a message.
-pub(super) struct Queued {
-    pub(super) id: u64,
-    /// Every byte is handed over.
-    pub(super) over: bool,
-    /// It waits for the caller, or somebody else, to drive.
-    pub(super) drive: bool,
-}
-
 /// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
 pub(super) fn enqueue<'a>(
     core: &Arc<Core>,
@@ -217,7 +201,12 @@ fn send_or_queue(
         note(appended.id);
         return Ok(bare::leave(core, guard, appended, when));
     }
-    let (descriptor, parts) = dissect(shared, content.into_message())?;
+    let mut message = content.into_message();
+    if let Some(appended) = straight::append(core, shared, &mut message, when) {
+        note(appended.id);
+        return Ok(bare::leave(core, guard, appended, when));
+    }
+    let (descriptor, parts) = dissect(shared, message)?;
     let now = matches!(when, When::Now { .. }) && shared.state.is_next();
     let mut io = now.then(|| core.hold_io()).flatten();
     let frames = io.as_deref_mut().and_then(Io::frames_if_clear);
@@ -249,7 +238,7 @@ fn send_or_queue(
             drop(guard);
             let sent = io.send_through(core, id);
             if !sent {
-                left_in_part(core, id, whole && watched);
+                left_in_part(core, &io, id, whole && watched);
             }
             Ok(Queued {
                 id,
@@ -269,20 +258,6 @@ fn send_or_queue(
                 drive: true,
             })
         }
-    }
-}
-
-/// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Nobody else has
-/// driven since.
-pub(super) fn left_in_part(core: &Core, id: u64, watched: bool) {
-    let mut shared = lock(&core.shared);
-    let ended = shared.ended.clone();
-    if ended.is_none() {
-        shared.state.left_in_part(id);
-        core.has_unwritten();
-    }
-    if watched {
-        shared.writes.insert(id, ended.map(Err));
     }
 }
 

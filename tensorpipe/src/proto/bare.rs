@@ -61,14 +61,20 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 }
 
+/// Where the metadata begins in the frame of a message.
+pub(crate) fn metadata_at(frame: &[u8]) -> Option<usize> {
+    let (fields, _) = frame.get(HEADER_LEN..)?.split_first_chunk()?;
+    (HEADER_LEN + fields.len()).checked_add(u32::from_le_bytes(*fields) as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::descriptor::Descriptor;
+    use crate::descriptor::{Descriptor, PayloadDescriptor};
     use crate::proto::KeepAlive;
-    use crate::proto::wire::descriptor::{Carriages, Head};
+    use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
     use crate::proto::wire::hello::tests::limits;
 
     type State = PipeState<Vec<u8>, Vec<u8>>;
@@ -106,6 +112,35 @@ mod tests {
                 assert_eq!(state.bare(len, &body[..cut]), None);
             }
         }
+    }
+
+    #[test]
+    fn metadata_is_found_behind_whatever_stands_before_it() {
+        let payload = PayloadDescriptor {
+            len: 9,
+            metadata: Bytes::from_static(b"of the payload"),
+        };
+        for payloads in 0..3 {
+            let descriptor = Descriptor {
+                metadata: Bytes::from_static(b"of all"),
+                payloads: vec![payload.clone(); payloads],
+                ..Descriptor::default()
+            };
+            let carriages = descriptor
+                .payloads
+                .iter()
+                .map(|_| Carriage::Eager)
+                .collect();
+            let mut out = Vec::new();
+            Head {
+                descriptor,
+                carriages,
+            }
+            .put(&mut out);
+            let at = metadata_at(&out).unwrap();
+            assert!(out[at..].starts_with(b"of all"), "{payloads}");
+        }
+        assert_eq!(metadata_at(&[0; HEADER_LEN + 3]), None);
     }
 
     #[test]

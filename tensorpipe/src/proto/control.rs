@@ -3,7 +3,7 @@
 use super::pipe::{Event, OpId, PipeState};
 use super::read::Disposition;
 use super::wire::descriptor::Carriage;
-use super::wire::frame::{Control, Kind};
+use super::wire::frame::{Body, Control, Kind};
 use super::write::Stage;
 use crate::error::{PeerFault, ResetCode};
 
@@ -217,7 +217,7 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok(())
     }
 
-    fn channel_frame(&mut self, op: OpId, body: Vec<u8>) -> Result<(), PeerFault> {
+    fn channel_frame(&mut self, op: OpId, body: Body) -> Result<(), PeerFault> {
         let frame = Kind::Channel.name();
         let unknown = PeerFault::UnknownMessage {
             frame,

@@ -10,6 +10,7 @@ use super::flow::Amount;
 use super::output::DATA_FIELDS;
 use super::pipe::{OpId, PipeState};
 use super::read::{Disposition, Held, InMessage};
+use super::straight::Offered;
 use super::wire::codec::Reader;
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
@@ -30,6 +31,10 @@ pub(crate) enum Input {
     },
     /// A message of metadata alone is there.
     Bare { message: u64, metadata: Bytes },
+    /// A message is there but for one part, about which its channel's word is there, too. If the channel has the part for that
+    /// word, the message is whole, and all that follows of it is used up; if not, [`decline`](PipeState::decline) it, and go on
+    /// as after [`Input::Head`], with nothing more used.
+    Offered(Offered),
     /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
     Head { message: u64 },
     /// The next `len` bytes belong to a part, or to nobody.
@@ -124,6 +129,9 @@ impl<S: Clone, D> PipeState<S, D> {
                     Frame::Bare(len, message, metadata) => {
                         return Ok((used + len, Input::Bare { message, metadata }));
                     }
+                    Frame::Offered(len, offered) => {
+                        return Ok((used + len, Input::Offered(offered)));
+                    }
                     Frame::Whole(len, message, descriptor) => {
                         let input = Input::Whole {
                             message,
@@ -180,16 +188,19 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         self.at_once.check(&head)?;
         let eager_len = u64::from(len) - head_len as u64;
-        let is_whole = eager_len <= WHOLE_UP_TO
+        let is_here = eager_len <= WHOLE_UP_TO
             && rest.len() >= len as usize
-            && (head.carriages.iter()).all(|carriage| *carriage == Carriage::Eager)
             && self.closing.ignore_from.is_none();
-        if is_whole {
+        if is_here && (head.carriages.iter()).all(|carriage| *carriage == Carriage::Eager) {
             let bytes = body_len_bound(&head);
             self.receive_window.receive(Amount::of_whole(bytes))?;
             let number = self.incoming.push(Held::Whole(bytes));
             let used = HEADER_LEN + head_len;
             return Ok(Frame::Whole(used, number, head.descriptor));
+        }
+        if is_here && let Some(offer) = self.offer_behind(&head, len, rest) {
+            let offered = self.offered(head, head_len, offer)?;
+            return Ok(Frame::Offered(HEADER_LEN + head_len, offered));
         }
         let message = InMessage::new(head, self.at_once);
         self.receive_window.receive(message.credit)?;
@@ -262,6 +273,8 @@ enum Frame {
     Head(usize, u64),
     /// A MESSAGE frame of metadata alone was handled.
     Bare(usize, u64, Bytes),
+    /// The front of a MESSAGE frame was handled: what follows is all here.
+    Offered(usize, Offered),
     /// The front of a MESSAGE frame was handled, and all the bytes of its eager parts are there.
     Whole(usize, u64, Descriptor),
 }

@@ -20,6 +20,7 @@ mod pipe;
 mod read;
 #[cfg(any(test, feature = "fuzzing"))]
 mod sound;
+mod straight;
 mod write;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bare::metadata_at;
 pub(crate) use flow::AtOnce;
 pub(crate) use input::Input;
 pub(crate) use keep_alive::KeepAlive;
@@ -35,4 +37,6 @@ pub(crate) use outgoing::{Through, Written};
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};
+pub(crate) use straight::{Leaving, Offered};
+pub(crate) use wire::descriptor::TensorFields;
 pub(crate) use write::OutgoingPart;

@@ -51,9 +51,13 @@ pub(super) struct Stream<S> {
 #[derive(Debug)]
 pub(super) struct Outbox<S> {
     control: VecDeque<Control>,
+    /// Frames of channels for which nobody waits.
+    pub(super) late: VecDeque<Control>,
     pub(super) streams: VecDeque<Stream<S>>,
     /// Numbers of messages to be flushed, asked for once they are sent.
     pub(super) flush: VecDeque<u64>,
+    /// The last of them, sent or not.
+    pub(super) flush_asked: Option<u64>,
     /// Bytes of messages sent since the last chunk.
     burst: u64,
 }
@@ -62,8 +66,10 @@ impl<S> Default for Outbox<S> {
     fn default() -> Self {
         Self {
             control: VecDeque::new(),
+            late: VecDeque::new(),
             streams: VecDeque::new(),
             flush: VecDeque::new(),
+            flush_asked: None,
             burst: 0,
         }
     }
@@ -105,7 +111,7 @@ impl<S> Outbox<S> {
     /// of which one that fetches them has at most a window of `messages`.
     pub(super) fn check(&self, messages: u64) -> Result<(), PeerFault> {
         let limit = messages.saturating_add(CONTROL_QUEUE_MAX as u64);
-        if self.control.len() as u64 <= limit {
+        if (self.control.len() + self.late.len()) as u64 <= limit {
             return Ok(());
         }
         Err(PeerFault::CreditExceeded {

@@ -16,7 +16,7 @@ use super::input::Parser;
 use super::keep_alive::KeepAlive;
 use super::output::Outbox;
 use super::read::Incoming;
-use super::wire::frame::{CHANNEL_MAX, Control};
+use super::wire::frame::{Body, CHANNEL_MAX, Control};
 use super::wire::hello::WireLimits;
 use super::write::Outgoing;
 use crate::error::ResetCode;
@@ -87,11 +87,7 @@ pub(crate) enum Event<S, D> {
     /// The peer has everything that was sent.
     FinAck,
     /// Bytes for a channel.
-    Channel {
-        op: OpId,
-        channel: u8,
-        body: Vec<u8>,
-    },
+    Channel { op: OpId, channel: u8, body: Body },
 }
 
 /// See the module's documentation. `S` and `D` are the driver's handles on memory to send from and to receive into.
@@ -181,7 +177,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Asks the peer to say when its application has called read for everything up to `message`.
     pub(crate) fn flush(&mut self, message: u64) {
         // One answer is for all who ask, and a peer may let questions wait for long.
-        if self.outbox.flush.back() != Some(&message) {
+        if self.outbox.flush_asked.replace(message) != Some(message) {
             self.outbox.flush.push_back(message);
         }
     }
@@ -217,7 +213,8 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// Sends bytes of a channel about one of its operations: at most [`CHANNEL_MAX`].
-    pub(crate) fn channel(&mut self, op: OpId, body: Vec<u8>) {
+    pub(crate) fn channel(&mut self, op: OpId, body: impl Into<Body>) {
+        let body = body.into();
         debug_assert!(body.len() <= CHANNEL_MAX);
         self.outbox.control(Control::Channel {
             message: op.message,

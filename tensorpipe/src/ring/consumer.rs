@@ -1,11 +1,11 @@
 //! The end of a ring that reads.
 //!
 //! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it. A turn is made when
-//! the last byte in front of it has been read and the first one behind it is there.
+//! the last byte in front of it has been read.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 
-use super::control::{DONE, Fault, Place, REFUSED, wake_sleeper};
+use super::control::{DONE, Fault, Place, REFUSED, number_of, place_of, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that reads.
@@ -13,9 +13,9 @@ use crate::sync::{Ordering, fence};
 pub(crate) struct Consumer<P> {
     /// The ring's own place, number 0.
     pub(super) place: P,
-    /// The others that it has taken: the one where it is, and the one offered last.
+    /// The others that it has taken: the one where it is, the one where the producer is, and the one offered last.
     taken: Vec<(u64, P)>,
-    /// Where bytes are read now.
+    /// The place where bytes are read now.
     number: u64,
     read: u64,
     /// The producer's counter when it was last looked at, as far as the next turn.
@@ -61,11 +61,14 @@ impl<P: Place> Consumer<P> {
             return Err(Fault::Counter);
         }
         let mut number = self.number;
-        if self.turn_to != number && written > self.turn_at {
+        if self.turn_to != number {
+            let is_there = || written > self.turn_at || self.at(self.turn_to).is_some();
             match self.turn_at.cmp(&self.read) {
                 Less => return Err(Fault::Counter),
-                Equal => number = self.turn_to,
-                Greater => (written, done) = (self.turn_at, false),
+                // Also where no byte is behind it yet: there is nothing more to come where it was.
+                Equal if is_there() => number = self.turn_to,
+                Greater if written > self.turn_at => (written, done) = (self.turn_at, false),
+                Equal | Greater => {}
             }
         }
         let capacity = self.at(number).ok_or(Fault::Place)?.capacity();
@@ -84,50 +87,62 @@ impl<P: Place> Consumer<P> {
     fn hear(&mut self, news: u64) {
         let theirs = &self.place.control().written.0;
         self.news = news;
-        // In this order: it may be older news that is heard while the producer turns. A new place comes with where it begins.
+        // In this order: it may be older news that is heard while the producer says the next thing. What it offers or takes
+        // back comes with its turns so far, a new place with where it begins.
+        self.kept = theirs.kept.load(Ordering::Acquire);
         self.turn_to = theirs.turn_to.load(Ordering::Acquire);
         self.turn_at = theirs.turn_at.load(Ordering::Relaxed);
-        self.kept = theirs.kept.load(Ordering::Relaxed);
         self.forget();
     }
 
-    /// Lets go of places where the producer neither is nor can turn to.
+    /// Lets go of places where no bytes are, nor will be: the producer has turned away from them, or was never there.
     fn forget(&mut self) {
-        let (number, kept) = (self.number, self.kept);
+        let used = [self.number, self.turn_to, self.kept].map(number_of);
         self.taken
-            .retain(|(taken, _)| *taken == number || *taken == kept);
+            .retain(|(taken, _)| used.contains(&number_of(*taken)));
     }
 
-    fn at(&self, number: u64) -> Option<&P> {
-        if number == 0 {
+    fn at(&self, place: u64) -> Option<&P> {
+        if place == 0 {
             return Some(&self.place);
         }
-        let taken = self.taken.iter().find(|(taken, _)| *taken == number);
+        let taken = self.taken.iter().find(|(taken, _)| *taken == place);
         taken.map(|(_, place)| place)
     }
 
-    /// Whether it holds the place with this number.
+    /// Whether it holds a place taken under this number.
     #[cfg(test)]
-    pub(super) fn has_taken(&self, number: u64) -> bool {
-        self.at(number).is_some()
+    pub(crate) fn has_taken(&self, number: u64) -> bool {
+        let mut taken = self.taken.iter();
+        taken.any(|(taken, _)| number_of(*taken) == number)
     }
 
-    /// The number of a place that was offered and not answered.
+    /// How many places it holds beside the ring's own, and how many bytes it takes to be in one of them.
+    #[cfg(test)]
+    pub(super) fn holds(&self) -> (usize, u64) {
+        (self.taken.len(), self.written - self.read)
+    }
+
+    /// The number of an offer that was not answered.
     pub(crate) fn offer(&self) -> Option<u64> {
         (self.kept != self.answered && self.kept != 0).then_some(self.kept)
     }
 
-    /// Answers the offer of a place: with the place, or that it cannot be taken.
-    pub(crate) fn answer(&mut self, number: u64, place: Option<P>) {
+    /// Answers an offer: with its places, each of another size, or, with none, that it cannot be taken.
+    pub(crate) fn answer(&mut self, number: u64, places: impl IntoIterator<Item = P>) {
         self.answered = number;
-        let answer = if place.is_some() {
+        self.forget();
+        self.taken
+            .retain(|(taken, _)| number_of(*taken) != number_of(number));
+        let others = self.taken.len();
+        let places = places.into_iter();
+        self.taken
+            .extend(places.map(|place| (place_of(number, place.capacity()), place)));
+        let answer = if self.taken.len() > others {
             number
         } else {
             number | REFUSED
         };
-        self.forget();
-        self.taken.retain(|(taken, _)| *taken != number);
-        self.taken.extend(place.map(|place| (number, place)));
         let ours = &self.place.control().read.0;
         ours.taken.store(answer, Ordering::Release);
     }

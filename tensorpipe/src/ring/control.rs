@@ -13,11 +13,14 @@
 //!
 //! # Turning
 //!
-//! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* a place by a number, the
-//! consumer *takes* it, and then the producer may *turn*: from byte number `turn_at` on, bytes lie in place `turn_to`. Place 0
-//! is the ring's own, in which it begins. There is one turn at a time: the next one only when the consumer has read a byte
+//! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* places by a number, several
+//! of different sizes by one, the consumer *takes* them, and then the producer may *turn*: from byte number `turn_at` on, bytes
+//! lie in place `turn_to`, which is the number and the size. Place 0 is the ring's own, in which it begins. There is one turn at a time: the next one only when the consumer has read a byte
 //! behind the last one, or all there is. So whoever sees a byte behind a turn sees that very turn, and a place has been read
 //! to its end before bytes come to it anew.
+//!
+//! The consumer may hear the words of one piece of news while the producer says the next. So it reads what is said last first:
+//! what is kept, then where the turn leads, then where it begins; and it keeps a place until no turn that it knows of leads there.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -26,6 +29,19 @@ pub(super) const DONE: u64 = 1 << 63;
 
 /// In the answer to an offer: the place with this number cannot be taken.
 pub(super) const REFUSED: u64 = 1 << 63;
+
+/// In the name of a place, above the number that it was offered under: how large it is, as a power of two.
+const SIZE: u32 = 56;
+
+/// The place of so many bytes in what was offered under `number`.
+pub(super) fn place_of(number: u64, capacity: usize) -> u64 {
+    number | u64::from(capacity.ilog2()) << SIZE
+}
+
+/// The number that a place was offered under.
+pub(super) fn number_of(place: u64) -> u64 {
+    place & ((1 << SIZE) - 1)
+}
 
 /// A pair of cache lines for itself: neighbouring lines are fetched together.
 #[repr(C, align(128))]
@@ -55,7 +71,7 @@ pub(super) struct Written {
     /// From this byte on, bytes lie in place `turn_to`.
     pub(super) turn_at: AtomicU64,
     pub(super) turn_to: AtomicU64,
-    /// The place that the producer may turn to, beside its own; 0 is none, which the consumer then need not keep.
+    /// The number of the places that the producer may turn to, beside its own; 0 is none, which the consumer then need not keep.
     pub(super) kept: AtomicU64,
 }
 
@@ -65,7 +81,7 @@ pub(super) struct Written {
 pub(super) struct Read {
     /// Bytes read so far, and [`DONE`] when nobody reads any more.
     pub(super) count: AtomicU64,
-    /// The place offered last that it has taken, or its number and [`REFUSED`].
+    /// The number offered last whose places it has taken, or that and [`REFUSED`].
     pub(super) taken: AtomicU64,
 }
 
@@ -74,6 +90,9 @@ pub(crate) trait Place {
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
     /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
     const STRIDE: usize = 16 << 10;
+    /// Bytes after which a consumer that sleeps is woken, where more are written at once: on one core it runs as soon as it is woken,
+    /// takes what is there, and sleeps again. (Woken for each stride, both ends of an echo of 60 KiB changed places 11 times.)
+    const WAKE: usize = 4 * Self::STRIDE;
 
     fn control(&self) -> &Control;
     /// A power of two.

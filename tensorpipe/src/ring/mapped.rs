@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::control::{Control, Place};
+use super::control::{Control, DONE, Place};
 use crate::error::SystemError;
-use crate::sys::memfd::{self, Mapping};
+use crate::sync::Ordering;
+use crate::sys::memfd::{self, Mapping, Unfit};
 
 /// Where things lie: the control blocks of both rings in the first page, then the bytes of the first, then of the second.
 #[derive(Debug)]
@@ -51,37 +52,39 @@ pub(crate) fn create(capacity: usize) -> Result<(Mapping, OwnedFd), SystemError>
 /// The memory behind a descriptor that a peer has passed, if its rings are as large as accepted.
 ///
 /// # Errors
-/// In words: it is no sealed memory, or of another size, or cannot be mapped.
-pub(crate) fn adopt(fd: &OwnedFd, accepted: &RangeInclusive<usize>) -> Result<Mapping, String> {
+/// It is no sealed memory of ordinary pages, or of another size, or cannot be mapped.
+pub(crate) fn adopt(fd: &OwnedFd, accepted: &RangeInclusive<usize>) -> Result<Mapping, Unfit> {
     let len = memfd::check(fd.as_fd(), memfd::FIXED)?;
     let capacity = LAYOUT.capacity(len);
     if !capacity.is_some_and(|capacity| accepted.contains(&capacity)) {
-        return Err(format!("a size of {len} bytes makes no sense"));
+        return Err(Unfit::OddSize(len));
     }
-    Mapping::new(fd.as_fd(), len, true).map_err(|error| error.to_string())
+    Ok(Mapping::new(fd.as_fd(), len, true)?)
 }
 
-/// Fresh memory for a larger place, and the descriptor to pass on: bytes and nothing else. Its size, a power of two, is sealed.
+/// Fresh memory for larger places, a power of two up to so many bytes, and the descriptor to pass on: bytes and nothing else. Its
+/// size, twice as much, is sealed. The place of `n` bytes lies `n` bytes behind its start, so none overlaps another; what of it nobody
+/// uses takes no memory.
 pub(crate) fn create_place(capacity: usize) -> Result<(Mapping, OwnedFd), SystemError> {
-    let fd = memfd::create(c"tensorpipe large ring", capacity, false)?;
+    let fd = memfd::create(c"tensorpipe large ring", 2 * capacity, false)?;
     memfd::seal(&fd, memfd::FIXED)?;
-    let memory = Mapping::new(fd.as_fd(), capacity, true)?;
+    let memory = Mapping::new(fd.as_fd(), 2 * capacity, true)?;
     Ok((memory, fd))
 }
 
-/// The larger place behind a descriptor that a peer has passed, if it is as large as accepted.
+/// The larger places behind a descriptor that a peer has passed, if the largest is as large as accepted.
 ///
 /// # Errors
 /// As [`adopt`].
 pub(crate) fn adopt_place(
     fd: &OwnedFd,
     accepted: &RangeInclusive<usize>,
-) -> Result<Mapping, String> {
+) -> Result<Mapping, Unfit> {
     let len = memfd::check(fd.as_fd(), memfd::FIXED)?;
-    if !len.is_power_of_two() || !accepted.contains(&len) {
-        return Err(format!("a size of {len} bytes makes no sense"));
+    if !len.is_power_of_two() || !accepted.contains(&(len / 2)) {
+        return Err(Unfit::OddSize(len));
     }
-    Mapping::new(fd.as_fd(), len, true).map_err(|error| error.to_string())
+    Ok(Mapping::new(fd.as_fd(), len, true)?)
 }
 
 /// One of the two rings, or a larger place for its bytes.
@@ -116,16 +119,36 @@ impl Mapped {
         })
     }
 
-    /// The same ring, with its bytes in `place`; `None` if that is of no size for a ring.
-    pub(crate) fn with_place(&self, place: Arc<Mapping>) -> Option<Self> {
+    /// Whether so many bytes have been read, and no more: as the reader says, which need not be true.
+    pub(crate) fn is_read_to(&self, count: u64) -> bool {
+        let read = &self.control().read.0.count;
+        read.load(Ordering::Relaxed) & !DONE == count
+    }
+
+    /// The same ring, with its bytes in the place of so many bytes in `places`; `None` if there is none.
+    pub(crate) fn with_place(&self, places: Arc<Mapping>, capacity: usize) -> Option<Self> {
         let [memory, _] = &self.memory;
-        let capacity = place.len();
-        capacity.is_power_of_two().then(|| Self {
-            memory: [memory.clone(), place.clone()],
+        if !capacity.is_power_of_two() || capacity > places.len() / 2 {
+            return None;
+        }
+        // SAFETY: the place is the `capacity` bytes behind the first `capacity` ones, and the memory has twice as many at least.
+        let data = unsafe { places.start().add(capacity) };
+        Some(Self {
+            memory: [memory.clone(), places],
             control: self.control,
-            data: place.start(),
+            data,
             capacity,
         })
+    }
+
+    /// The same ring, with its bytes in each of the places from so many bytes on in `places`.
+    pub(crate) fn with_places(
+        &self,
+        places: &Arc<Mapping>,
+        least: usize,
+    ) -> impl Iterator<Item = Self> {
+        let sizes = std::iter::successors(Some(least), |size| size.checked_mul(2));
+        sizes.map_while(|size| self.with_place(places.clone(), size))
     }
 }
 

@@ -3,7 +3,7 @@
 //! It keeps its own counter to itself and only looks at the other's, so a peer that writes nonsense there is a [`Fault`],
 //! never a wild access; a peer that dies at any instruction leaves a ring that is as valid as before it.
 
-use super::control::{DONE, Fault, Place, REFUSED, wake_sleeper};
+use super::control::{DONE, Fault, Place, REFUSED, place_of, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that writes.
@@ -72,7 +72,7 @@ impl<P: Place> Producer<P> {
         mut wake: impl FnMut(),
     ) -> Result<usize, Fault> {
         let begun = self.written;
-        let mut published = begun;
+        let (mut published, mut woken) = (begun, begun);
         'all: for mut piece in pieces {
             while !piece.is_empty() {
                 if self.room() < piece.len().min(P::STRIDE) {
@@ -93,24 +93,31 @@ impl<P: Place> Producer<P> {
                 piece = later;
                 if self.written - published >= P::STRIDE as u64 {
                     published = self.written;
-                    self.publish(&mut wake);
+                    self.publish();
+                }
+                if published - woken >= P::WAKE as u64 {
+                    woken = published;
+                    self.wake(&mut wake);
                 }
             }
         }
         if self.written != published {
-            self.publish(&mut wake);
+            self.publish();
+        }
+        if self.written != woken {
+            self.wake(&mut wake);
         }
         Ok((self.written - begun) as usize)
     }
 
-    fn publish(&self, wake: &mut impl FnMut()) {
-        let control = self.place.control();
-        control
-            .written
-            .0
-            .count
-            .store(self.written, Ordering::Release);
-        wake_sleeper(&control.consumer_sleeps.0, wake);
+    fn publish(&self) {
+        let ours = &self.place.control().written.0;
+        ours.count.store(self.written, Ordering::Release);
+    }
+
+    /// If the consumer sleeps; after what was published last.
+    fn wake(&self, wake: &mut impl FnMut()) {
+        wake_sleeper(&self.place.control().consumer_sleeps.0, wake);
     }
 
     /// Says that no more bytes will follow.
@@ -145,6 +152,11 @@ impl<P: Place> Producer<P> {
         self.look().is_ok() && self.read == self.written
     }
 
+    /// Bytes written so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
     /// How far the consumer was when it was last looked at.
     pub(crate) fn read(&self) -> u64 {
         self.read
@@ -155,19 +167,22 @@ impl<P: Place> Producer<P> {
         self.look().is_ok() && self.read >= self.turned_at
     }
 
-    /// Offers a place by its number, which is larger than those before it; a place offered before counts no more.
+    /// Offers places by their number, which is larger than those before it; what was offered before counts no more.
     pub(crate) fn offer(&mut self, number: u64) {
         let ours = &self.place.control().written.0;
-        ours.kept.store(number, Ordering::Relaxed);
+        // After the turns so far, which the consumer may not have heard of.
+        ours.kept.store(number, Ordering::Release);
         self.tell();
     }
 
-    /// The consumer need not keep the place that was offered last. Not while the ring is there.
-    pub(crate) fn withdraw(&mut self) {
+    /// The consumer need not keep what was offered last. Not while the ring is there. Calls `wake` when the
+    /// consumer sleeps, which would keep it until there are bytes.
+    pub(crate) fn withdraw(&mut self, mut wake: impl FnMut()) {
         self.offer(0);
+        wake_sleeper(&self.place.control().consumer_sleeps.0, &mut wake);
     }
 
-    /// What became of the offer of a place.
+    /// What became of an offer.
     pub(crate) fn answer(&self, number: u64) -> Answer {
         let taken = self.place.control().read.0.taken.load(Ordering::Acquire);
         match taken {
@@ -183,18 +198,22 @@ impl<P: Place> Producer<P> {
     }
 
     /// From here on bytes go to `place`, which was taken under this number, or is the ring's own: number 0. Only where it
-    /// [can](Self::can_turn), and to another place than they go now.
+    /// [can](Self::can_turn), and to another place than they go now; those taken under one number differ in size.
     pub(crate) fn turn(&mut self, number: u64, place: P) {
         debug_assert!(
             self.can_turn(),
             "the consumer may not have seen the last turn"
         );
+        let to = match number {
+            0 => 0,
+            _ => place_of(number, place.capacity()),
+        };
         self.place = place;
         self.turned_at = self.written;
         let ours = &self.place.control().written.0;
         ours.turn_at.store(self.written, Ordering::Relaxed);
         // After its place: whoever reads while another word is news sees both, or goes on as before.
-        ours.turn_to.store(number, Ordering::Release);
+        ours.turn_to.store(to, Ordering::Release);
         self.tell();
     }
 

@@ -1,5 +1,9 @@
 //! The ring against a queue, and between two threads.
 
+mod hostile;
+mod places;
+mod sleepers;
+
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -7,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 
-use super::control::{DONE, Place};
+use super::control::{DONE, Place, place_of};
 use super::*;
 use crate::sync::Ordering;
 use crate::sys::memfd;
@@ -133,12 +137,12 @@ fn ring_with_place() -> (Producer<Mapped>, Consumer<Mapped>, Mapped) {
     assert!(!consumer.is_ready());
     assert_eq!(consumer.offer(), Some(1));
     assert_eq!(producer.answer(1), Answer::None);
-    consumer.answer(1, consumer.place.with_place(theirs));
+    consumer.answer(1, consumer.place.with_place(theirs, 16384));
     assert_eq!(
         (consumer.offer(), producer.answer(1)),
         (None, Answer::Taken)
     );
-    let large = producer.place.with_place(ours).unwrap();
+    let large = producer.place.with_place(ours, 16384).unwrap();
     (producer, consumer, large)
 }
 
@@ -195,11 +199,14 @@ fn a_place_is_kept_as_long_as_it_can_be_turned_to() {
     assert_eq!(consumer.read(&mut bytes, || ()), Ok(10_000));
     assert!(producer.is_drained());
     producer.turn(0, home);
-    producer.withdraw();
     assert!(!consumer.is_ready());
-    assert!(consumer.has_taken(1), "it is still there");
+    assert!(consumer.has_taken(1), "it may be turned to again");
+    let mut woken = false;
+    assert!(consumer.sleep());
+    producer.withdraw(|| woken = true);
+    assert!(woken, "it would keep it as long as it sleeps");
+    assert!(!consumer.is_ready() && !consumer.has_taken(1));
     assert_eq!(producer.write([&[2][..]], || ()), Ok(1));
-    assert!(consumer.is_ready() && !consumer.has_taken(1));
     assert_eq!(consumer.read(&mut bytes[..1], || ()), Ok(1));
     assert_eq!(bytes[..2], [2, 1]);
 }
@@ -357,7 +364,7 @@ fn a_writer_hears_that_nobody_reads_any_more() {
 
 #[test]
 fn memory_that_could_shrink_or_is_of_another_size_is_refused() {
-    let refused = |fd: &OwnedFd| adopt(fd, &(4096..=8192)).unwrap_err();
+    let refused = |fd: &OwnedFd| adopt(fd, &(4096..=8192)).unwrap_err().to_string();
     let unsealed = memfd::create(c"test", 12288, false).unwrap();
     assert!(refused(&unsealed).contains("lacks the seals"));
     let (_, large) = create(16384).unwrap();

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
 use super::setback::Setback;
-use super::threshold::{Pays, Threshold, pays};
+use super::threshold::{Pays, Threshold, counts};
 use crate::device::{Device, MemoryKind};
 
 /// What carries the parts that this side sends over a pipe, by size and by where they lie.
@@ -63,6 +63,8 @@ pub(crate) struct Served<'a> {
     pub(crate) pairs: &'a [(Device, Device)],
     /// Its own entries.
     pub(crate) thresholds: Vec<Threshold>,
+    /// Or the peer gets the memory itself.
+    pub(crate) moves_bytes: bool,
     pub(crate) setback: Setback,
 }
 
@@ -97,7 +99,7 @@ struct Row {
     target: Device,
     /// From main memory to main memory.
     rides: bool,
-    /// By priority.
+    /// In the order in which they are asked.
     candidates: Vec<Candidate>,
     /// The least size for which any of them is better than the frame.
     pays_from: u64,
@@ -109,6 +111,8 @@ struct Candidate {
     channel: u8,
     name: &'static str,
     pays: Pays,
+    /// No channel that is behind it by priority is chosen before it: it moves no bytes, or somebody speaks of just this memory.
+    stays: bool,
     setback: Setback,
 }
 
@@ -145,7 +149,7 @@ impl Table {
                 for memory in kinds {
                     let own = own.iter().filter(|(name, _)| name == served.name);
                     let own = own.map(|(_, threshold)| threshold);
-                    let Some(pays) = pays(&served.thresholds, own, transport, *memory) else {
+                    let Some(counts) = counts(&served.thresholds, own, transport, *memory) else {
                         continue;
                     };
                     let at = rows
@@ -155,12 +159,14 @@ impl Table {
                         rows.push(Row::new(*source, *memory, *target));
                         rows.len() - 1
                     });
-                    rows[at].add(Candidate {
+                    let candidate = Candidate {
                         channel: channel as u8,
                         name: served.name,
-                        pays,
+                        pays: counts.pays,
+                        stays: counts.of_just_this || !served.moves_bytes,
                         setback: served.setback.clone(),
-                    });
+                    };
+                    rows[at].add(candidate, served.moves_bytes);
                 }
             }
         }
@@ -185,11 +191,15 @@ impl Row {
         }
     }
 
-    fn add(&mut self, candidate: Candidate) {
+    /// The next by priority. One that moves no bytes passes those that do.
+    fn add(&mut self, candidate: Candidate, moves_bytes: bool) {
         if let Pays::From(bytes) = candidate.pays {
             self.pays_from = self.pays_from.min(bytes);
         }
-        self.candidates.push(candidate);
+        let passes = |before: &&Candidate| !moves_bytes && !before.stays;
+        let passed = self.candidates.iter().rev().take_while(passes).count();
+        let at = self.candidates.len() - passed;
+        self.candidates.insert(at, candidate);
     }
 
     fn is(&self, source: Device, memory: MemoryKind, target: Device) -> bool {

@@ -81,18 +81,29 @@ impl Threshold {
     }
 }
 
-/// When a channel pays whose own entries are `shipped` and about which a context says `own`, the last word first. `None`: it
+/// What counts of a channel, for one kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) pays: Pays,
+    /// The channel, or the context, speaks of just this memory, and not of all of it.
+    pub(super) of_just_this: bool,
+}
+
+/// What counts of a channel whose own entries are `shipped` and about which a context says `own`, the last word first. `None`: it
 /// does not carry such memory, whatever the context says.
-pub(super) fn pays<'a>(
+pub(super) fn counts<'a>(
     shipped: &[Threshold],
     own: impl DoubleEndedIterator<Item = &'a Threshold>,
     transport: &str,
     memory: MemoryKind,
-) -> Option<Pays> {
+) -> Option<Counts> {
     let fits = |threshold: &&Threshold| threshold.fits(transport, memory);
     let shipped = shipped.iter().find(fits)?;
-    let own = own.rev().find(fits);
-    Some(own.unwrap_or(shipped).pays)
+    let said = own.rev().find(fits).unwrap_or(shipped);
+    Some(Counts {
+        pays: said.pays,
+        of_just_this: shipped.memory.is_some() || said.memory.is_some(),
+    })
 }
 
 impl Pays {
@@ -122,8 +133,10 @@ mod tests {
             Threshold::new(Pays::From(100)).of(MemoryKind::Heap),
             Threshold::new(Pays::From(200)).of(MemoryKind::Pool),
         ];
-        let said =
-            |own: &[Threshold], transport, memory| pays(&shipped, own.iter(), transport, memory);
+        let said = |own: &[Threshold], transport, memory| {
+            let counts = counts(&shipped, own.iter(), transport, memory);
+            counts.map(|counts| counts.pays)
+        };
         assert_eq!(said(&[], "shm", MemoryKind::Pool), Some(Pays::LastResort));
         assert_eq!(said(&[], "tcp", MemoryKind::Pool), Some(Pays::From(200)));
         assert_eq!(said(&[], "tcp", MemoryKind::Borrowed), None);

@@ -1,6 +1,9 @@
 //! Whether this process is still the one that made something, without a system call.
 //!
 //! The kernel wipes one page at a fork: a child finds 0 there, and takes a number that no ancestor had.
+//!
+//! A static that a child inherits may be locked by a thread that the child does not have, for ever: what [`PerProcess`] holds is
+//! made anew there.
 
 #![allow(
     unsafe_code,
@@ -8,12 +11,13 @@
 )]
 
 use std::num::NonZeroUsize;
+use std::ptr;
 use std::sync::OnceLock;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 use crate::error::SystemError;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,50 @@ impl Origin {
     /// Whether this is that process, and not a forked child of it.
     pub(crate) fn is_here(self) -> bool {
         page().is_ok_and(|page| page.load(Ordering::Relaxed) == self.0)
+    }
+}
+
+/// A static of which each process has its own, made when it is first asked for.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T>(AtomicPtr<Owned<T>>);
+
+#[derive(Debug)]
+struct Owned<T> {
+    process: u64,
+    value: T,
+}
+
+impl<T: Send + Sync + 'static> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// This process's. Two threads may `make` one at once; one of them is kept.
+    pub(crate) fn get(&self, make: impl FnOnce() -> T) -> &T {
+        // Without the page, by the number: an old kernel, on which nothing is shared that a stale value could harm.
+        let process = Origin::here().map_or_else(|_| u64::from(std::process::id()), |here| here.0);
+        let found = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or from `into_raw` below, by this process or an ancestor, and never freed.
+        if let Some(owned) = unsafe { found.as_ref() }
+            && owned.process == process
+        {
+            return &owned.value;
+        }
+        let value = make();
+        let made = Box::into_raw(Box::new(Owned { process, value }));
+        let set = (self.0).compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire);
+        let kept = match set {
+            // An ancestor's, if there was one, stays as it is: its lock may be held.
+            Ok(_) => made,
+            Err(faster) => {
+                // SAFETY: made above, and nobody has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                faster
+            }
+        };
+        // SAFETY: as above. Only threads of this process write here, so a faster one's is this process's, too.
+        let owned = unsafe { &*kept };
+        &owned.value
     }
 }
 
@@ -68,24 +116,72 @@ fn make() -> Result<&'static AtomicU64, SystemError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::{Mutex, lock};
+
+    /// Whether `holds` in a forked child.
+    fn in_a_child(holds: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child runs what it is given, which allocates at most, and leaves at once without running anything of
+        // this process.
+        match unsafe { nix::unistd::fork() }.unwrap() {
+            nix::unistd::ForkResult::Child => {
+                // SAFETY: the child has no handlers of its own; the signal ends one that waits for ever.
+                unsafe { libc::alarm(10) };
+                let holds = holds();
+                // SAFETY: ends the child without running what the parent has registered.
+                unsafe { libc::_exit(i32::from(!holds)) }
+            }
+            nix::unistd::ForkResult::Parent { child } => {
+                let status = nix::sys::wait::waitpid(child, None).unwrap();
+                println!("{status:?}");
+                matches!(status, nix::sys::wait::WaitStatus::Exited(_, 0))
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_at_a_fork_is_free_in_the_child() {
+        static NAMES: PerProcess<Mutex<Vec<&str>>> = PerProcess::new();
+        let names = || NAMES.get(Mutex::default);
+        let mut held = lock(names());
+        held.push("parent");
+        assert!(in_a_child(|| {
+            let is_new = lock(names()).is_empty();
+            lock(names()).push("child");
+            is_new && *lock(names()) == ["child"]
+        }));
+        drop(held);
+        assert_eq!(*lock(names()), ["parent"]);
+    }
+
+    #[test]
+    fn threads_share_what_one_of_them_has_made() {
+        static NUMBER: PerProcess<AtomicU64> = PerProcess::new();
+        let start = std::sync::Barrier::new(8);
+        let found: Vec<usize> = std::thread::scope(|scope| {
+            let threads = (0..8).map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    let number = NUMBER.get(AtomicU64::default);
+                    number.fetch_add(1, Ordering::Relaxed);
+                    ptr::from_ref(number).addr()
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+            joined.collect()
+        });
+        assert!(found.iter().all(|at| *at == found[0]));
+        let number = NUMBER.get(AtomicU64::default);
+        assert_eq!(number.load(Ordering::Relaxed), 8);
+    }
 
     #[test]
     fn a_forked_child_is_somebody_else() {
         let here = Origin::here().unwrap();
         assert!(here.is_here());
-        // SAFETY: the child only reads memory, and leaves at once without running anything of this process.
-        match unsafe { nix::unistd::fork() }.unwrap() {
-            nix::unistd::ForkResult::Child => {
-                let is_new = !here.is_here() && Origin::here().is_ok_and(|new| new != here);
-                // SAFETY: ends the child without running what the parent has registered.
-                unsafe { libc::_exit(i32::from(!is_new)) }
-            }
-            nix::unistd::ForkResult::Parent { child } => {
-                let status = nix::sys::wait::waitpid(child, None).unwrap();
-                let well = matches!(status, nix::sys::wait::WaitStatus::Exited(_, 0));
-                assert!(well, "{status:?}");
-            }
-        }
+        assert!(in_a_child(
+            || !here.is_here() && Origin::here().is_ok_and(|new| new != here)
+        ));
         assert!(here.is_here());
     }
 }

@@ -1,27 +1,37 @@
 //! Memory without a name that is passed from process to process as a file descriptor, and what its maker has sealed.
 //!
 //! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its
-//! reader; [`READ_ONLY`] lets nobody but the maker, who has mapped it before, write there.
+//! reader; [`READ_ONLY`] lets nobody but the maker, who has mapped it before, write there, nor anybody punch holes.
+//!
+//! A hole is filled with zeros by whoever touches it, on ordinary pages. Pages that the administrator has set aside (hugetlb)
+//! are few: where none is left, touching a hole kills with SIGBUS. So [`check`] takes memory on those only when no page is
+//! missing and none can be taken out.
 
 #![allow(unsafe_code, reason = "memory is mapped and unmapped by system calls")]
 
 use std::ffi::{CStr, c_void};
 use std::num::NonZeroUsize;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use super::huge_pages::HUGE_PAGE;
+use super::probe::Probe;
 use crate::error::SystemError;
 
 /// The size stays, and so do the seals.
 pub(crate) const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_SEAL);
+
+/// Either keeps anybody from punching holes.
+const UNPUNCHED: SealFlag = SealFlag::F_SEAL_WRITE.union(SealFlag::F_SEAL_FUTURE_WRITE);
 
 /// And no mapping made from now on can be written.
 pub(crate) const READ_ONLY: SealFlag = FIXED.union(SealFlag::F_SEAL_FUTURE_WRITE);
@@ -47,6 +57,25 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
     Ok(fd)
 }
 
+/// Whether this system gives memory that can be passed on.
+pub(crate) fn probe() -> Result<(), SystemError> {
+    static PROBE: Probe = Probe::new();
+    PROBE.outcome(|| {
+        const LEN: usize = 4096;
+        let fd = create(c"tensorpipe-probe", LEN, false)?;
+        Mapping::new(fd.as_fd(), LEN, true)?;
+        seal(&fd, FIXED)
+    })
+}
+
+/// Gets pages for all `len` bytes of it now, so that none is missing later.
+pub(crate) fn fill(fd: &OwnedFd, len: usize) -> Result<(), SystemError> {
+    let refused =
+        |errno: Errno| SystemError::new("fallocate", format!("{len} bytes"), errno.into());
+    let size = i64::try_from(len).map_err(|_| refused(Errno::EFBIG))?;
+    fallocate(fd, FallocateFlags::empty(), 0, size).map_err(refused)
+}
+
 /// Seals it. What is mapped for writing must be mapped before.
 pub(crate) fn seal(fd: &OwnedFd, seals: SealFlag) -> Result<(), SystemError> {
     let sealed = fcntl(fd, FcntlArg::F_ADD_SEALS(seals));
@@ -54,19 +83,47 @@ pub(crate) fn seal(fd: &OwnedFd, seals: SealFlag) -> Result<(), SystemError> {
     sealed.map(drop).map_err(refused)
 }
 
-/// The size of memory from another process, if it is sealed so that it can be relied on; else what is wrong, in words.
-pub(crate) fn check(fd: BorrowedFd<'_>, wanted: SealFlag) -> Result<usize, String> {
-    let seals = fcntl(fd, FcntlArg::F_GET_SEALS);
-    let seals = seals.map_err(|errno| format!("it is no sealable memory ({errno})"))?;
-    let missing = wanted - SealFlag::from_bits_retain(seals);
+/// Why memory from another process cannot be relied on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unfit {
+    #[error("it is no sealable memory ({0}): pass a memfd made with MFD_ALLOW_SEALING")]
+    Unsealable(Errno),
+    #[error("it lacks the seals {0:?}")]
+    Unsealed(SealFlag),
+    #[error(
+        "it lies on huge pages that were set aside, and its holes could not be filled: make it without MFD_HUGETLB"
+    )]
+    SetAside,
+    #[error("{0}: {1}")]
+    System(&'static str, Errno),
+    #[error("its size is {0} bytes")]
+    Size(i64),
+    #[error("a size of {0} bytes makes no sense")]
+    OddSize(usize),
+    #[error(transparent)]
+    Unmapped(#[from] SystemError),
+}
+
+/// The size of memory from another process, if it can be relied on: it is sealed as `wanted`, and no access will ever miss a
+/// page.
+pub(crate) fn check(fd: BorrowedFd<'_>, wanted: SealFlag) -> Result<usize, Unfit> {
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(Unfit::Unsealable)?;
+    let seals = SealFlag::from_bits_retain(seals);
+    let missing = wanted - seals;
     if !missing.is_empty() {
-        return Err(format!("it lacks the seals {missing:?}"));
+        return Err(Unfit::Unsealed(missing));
     }
-    let stat = nix::sys::stat::fstat(fd).map_err(|errno| format!("fstat: {errno}"))?;
-    match usize::try_from(stat.st_size) {
-        Ok(len) if len > 0 => Ok(len),
-        _ => Err(format!("its size is {} bytes", stat.st_size)),
+    let stat = fstat(fd).map_err(|errno| Unfit::System("fstat", errno))?;
+    let size = usize::try_from(stat.st_size).ok().filter(|len| *len > 0);
+    let len = size.ok_or(Unfit::Size(stat.st_size))?;
+    let system = fstatfs(fd).map_err(|errno| Unfit::System("fstatfs", errno))?;
+    // Without holes since it was sealed against new ones, which F_SEAL_SHRINK is not.
+    let is_whole =
+        seals.intersects(UNPUNCHED) && stat.st_blocks.saturating_mul(512) >= stat.st_size;
+    if system.filesystem_type() == HUGETLBFS_MAGIC && !is_whole {
+        return Err(Unfit::SetAside);
     }
+    Ok(len)
 }
 
 /// A shared mapping of a whole file. It is not inherited by a forked child, in which it would be memory of a process that
@@ -185,16 +242,15 @@ pub(crate) fn collapse(mapping: &Mapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn what_is_sealed_stays_and_what_is_not_is_named() {
         let fd = create(c"test", 8192, false).unwrap();
         let open = check(fd.as_fd(), FIXED).unwrap_err();
-        assert!(open.contains("F_SEAL_SHRINK"), "{open}");
+        assert!(open.to_string().contains("F_SEAL_SHRINK"), "{open}");
         let ours = Mapping::new(fd.as_fd(), 8192, true).unwrap();
         seal(&fd, READ_ONLY).unwrap();
-        assert_eq!(check(fd.as_fd(), READ_ONLY), Ok(8192));
+        assert_eq!(check(fd.as_fd(), READ_ONLY).unwrap(), 8192);
         assert!(nix::unistd::ftruncate(&fd, 100).is_err());
         assert!(Mapping::new(fd.as_fd(), 8192, true).is_err());
         let theirs = Mapping::new(fd.as_fd(), 8192, false).unwrap();
@@ -207,10 +263,40 @@ mod tests {
     #[test]
     fn files_and_empty_memory_are_refused() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(check(file.as_fd(), FIXED).unwrap_err().contains("sealable"));
+        let refused = check(file.as_fd(), FIXED).unwrap_err();
+        assert!(matches!(refused, Unfit::Unsealable(_)), "{refused}");
         let empty = create(c"test", 0, false).unwrap();
         seal(&empty, READ_ONLY).unwrap();
-        assert!(check(empty.as_fd(), FIXED).unwrap_err().contains("0 bytes"));
+        let refused = check(empty.as_fd(), FIXED).unwrap_err();
+        assert!(matches!(refused, Unfit::Size(0)), "{refused}");
+    }
+
+    #[test]
+    fn pages_that_were_set_aside_are_taken_where_none_can_be_missing() {
+        let huge = || create(c"test", HUGE_PAGE, true);
+        let Ok(open) = huge() else {
+            println!("this system knows no such pages");
+            return;
+        };
+        let refused = |fd: &OwnedFd, seals| {
+            let unfit = check(fd.as_fd(), seals).unwrap_err();
+            assert!(matches!(unfit, Unfit::SetAside), "{unfit}");
+        };
+        seal(&open, FIXED).unwrap();
+        refused(&open, FIXED);
+        let holes = huge().unwrap();
+        seal(&holes, READ_ONLY).unwrap();
+        refused(&holes, READ_ONLY);
+        let whole = huge().unwrap();
+        if fill(&whole, HUGE_PAGE).is_err() {
+            println!("no huge pages are set aside");
+            return;
+        }
+        seal(&whole, READ_ONLY).unwrap();
+        assert_eq!(check(whole.as_fd(), READ_ONLY).unwrap(), HUGE_PAGE);
+        let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let punched = fallocate(&whole, punch, 0, HUGE_PAGE as i64);
+        assert_eq!(punched, Err(Errno::EPERM));
     }
 
     #[test]

@@ -6,10 +6,12 @@
 )]
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 
+use super::probe::Probe;
 use crate::error::SystemError;
 
 /// A process at the other end of a connected Unix socket.
@@ -51,11 +53,20 @@ pub(crate) fn pidfd(socket: impl AsFd) -> Result<OwnedFd, SystemError> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Whether the end of another process is told here: without it nothing is lent.
+pub(crate) fn probe() -> Result<(), SystemError> {
+    static PROBE: Probe = Probe::new();
+    PROBE.outcome(|| {
+        let pair = UnixStream::pair();
+        let (one, _two) = pair.map_err(|error| SystemError::new("socketpair", "", error))?;
+        pidfd(&one).map(drop)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use std::os::unix::net::UnixStream;
 
     #[test]
     fn this_process_is_found_at_the_other_end() {

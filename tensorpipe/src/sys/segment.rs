@@ -58,7 +58,11 @@ impl Segment {
     /// A new segment of `len` bytes, all zero, as pieces of `piece` bytes; what is left at its end is not used. From 2 MiB on
     /// all of it is touched, and on huge pages where the system has some.
     pub(crate) fn cut(len: usize, piece: usize) -> Result<Vec<Piece>, SystemError> {
-        let segment = Arc::new(Self::new(len)?);
+        Self::cut_from(len, piece, &SYSTEM)
+    }
+
+    fn cut_from(len: usize, piece: usize, system: &System) -> Result<Vec<Piece>, SystemError> {
+        let segment = Arc::new(Self::new(len, system)?);
         let starts = (0..len / piece).map(|i| i * piece);
         let pieces = starts.map(|offset| Piece {
             segment: segment.clone(),
@@ -67,16 +71,16 @@ impl Segment {
         Ok(pieces.collect())
     }
 
-    fn new(len: usize) -> Result<Self, SystemError> {
+    fn new(len: usize, system: &System) -> Result<Self, SystemError> {
         let mut id = SegmentId::default();
         getrandom::fill(&mut id)
             .map_err(|error| SystemError::new("getrandom", "", std::io::Error::other(error)))?;
-        let (fd, mapping, pages) = match Self::reserved(len) {
+        let (fd, mapping, pages) = match Self::reserved(len, system) {
             Some((fd, mapping)) => (fd, mapping, Pages::Reserved),
             None => {
                 let fd = memfd::create(c"tensorpipe", len, false)?;
                 let mapping = Mapping::new(fd.as_fd(), len, true)?;
-                let pages = if warm(&mapping) {
+                let pages = if warm(&mapping, system) {
                     Pages::Huge
                 } else {
                     Pages::Small
@@ -95,12 +99,13 @@ impl Segment {
         })
     }
 
-    /// On pages that were set aside: mapping them takes them, so that none is missing later.
-    fn reserved(len: usize) -> Option<(OwnedFd, Mapping)> {
+    /// On pages that were set aside. All of them are taken now, so that none is missing later, here or at a reader.
+    fn reserved(len: usize, system: &System) -> Option<(OwnedFd, Mapping)> {
         if !len.is_multiple_of(HUGE_PAGE) {
             return None;
         }
-        let fd = memfd::create(c"tensorpipe", len, true).ok()?;
+        let fd = (system.set_aside)(len).ok()?;
+        (system.fill)(&fd, len).ok()?;
         let mapping = Mapping::new(fd.as_fd(), len, true).ok()?;
         Some((fd, mapping))
     }
@@ -147,8 +152,22 @@ impl Drop for Segment {
     }
 }
 
+/// What decides about pages: machines differ, and tests play them.
+struct System {
+    /// Memory on pages that were set aside, which need not be there yet.
+    set_aside: fn(usize) -> Result<OwnedFd, SystemError>,
+    fill: fn(&OwnedFd, usize) -> Result<(), SystemError>,
+    collapse: fn(&Mapping) -> bool,
+}
+
+const SYSTEM: System = System {
+    set_aside: |len| memfd::create(c"tensorpipe", len, true),
+    fill: memfd::fill,
+    collapse: memfd::collapse,
+};
+
 /// Gets pages for all of a mapping, huge ones where it is long enough; whether they are.
-fn warm(mapping: &Mapping) -> bool {
+fn warm(mapping: &Mapping, system: &System) -> bool {
     let huge = mapping.len() / HUGE_PAGE;
     for page in 0..huge {
         // SAFETY: inside the mapping, which nobody else has seen; zeros are what it holds.
@@ -156,7 +175,7 @@ fn warm(mapping: &Mapping) -> bool {
         // SAFETY: as above. The kernel collapses only ranges of which a page is there.
         unsafe { first.write_volatile(0) };
     }
-    huge > 0 && memfd::collapse(mapping)
+    huge > 0 && (system.collapse)(mapping)
 }
 
 /// A range of a [`Segment`] that nobody else has.
@@ -205,7 +224,7 @@ pub(crate) struct Foreign(Mapping);
 impl Foreign {
     /// Maps what another process has passed, if it is sealed as a segment is; else why not, in words.
     pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
-        let len = memfd::check(fd, READ_ONLY)?;
+        let len = memfd::check(fd, READ_ONLY).map_err(|unfit| unfit.to_string())?;
         let mapping = Mapping::new(fd, len, false).map_err(|error| error.to_string())?;
         Ok(Self(mapping))
     }
@@ -225,7 +244,8 @@ impl Foreign {
         );
         // SAFETY: checked to lie within the mapping.
         let start = unsafe { self.0.start().as_ptr().add(range.start) };
-        // SAFETY: the size is sealed, so every page is there for as long as the mapping, which lives as long as self.
+        // SAFETY: the size is sealed, so every page is there, or comes when it is touched (`memfd::check`), for as long as
+        // the mapping, which lives as long as self.
         // That nobody writes there is the lender's promise: see Trust, above.
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
@@ -262,6 +282,58 @@ mod tests {
         let segment = pieces[0].segment();
         println!("{segment:?}");
         assert!(pieces[0].bytes().iter().all(|byte| *byte == 0));
+        let foreign = Foreign::map(segment.fd()).unwrap();
+        assert!(foreign.bytes(0..6 << 20).iter().all(|byte| *byte == 0));
+    }
+
+    /// Such as one has: ordinary pages pass for others.
+    const PLENTY: System = System {
+        set_aside: |len| memfd::create(c"test", len, false),
+        fill: memfd::fill,
+        collapse: |_| true,
+    };
+
+    const LEN: usize = 4 << 20;
+
+    fn refused(call: &'static str, errno: i32) -> SystemError {
+        SystemError::new(call, "", std::io::Error::from_raw_os_error(errno))
+    }
+
+    fn whole(len: usize, system: &System) -> Pages {
+        let mut pieces = Segment::cut_from(len, len, system).unwrap();
+        let segment = pieces[0].segment().clone();
+        let foreign = Foreign::map(segment.fd()).unwrap();
+        assert!(foreign.bytes(0..len).iter().all(|byte| *byte == 0));
+        pieces[0].bytes_mut()[len - 1] = 7;
+        assert_eq!(foreign.bytes(len - 1..len), [7]);
+        segment.pages()
+    }
+
+    #[test]
+    fn pages_that_were_set_aside_come_first() {
+        assert_eq!(whole(LEN, &PLENTY), Pages::Reserved);
+        assert_eq!(whole(LEN + 4096, &PLENTY), Pages::Huge, "no multiple");
+    }
+
+    /// A control group without any: they can be made, and mapped, and whoever touched them would be killed.
+    #[test]
+    fn pages_that_were_set_aside_and_cannot_be_had_are_not_touched() {
+        let none = System {
+            fill: |_, _| Err(refused("fallocate", libc::ENOSPC)),
+            ..PLENTY
+        };
+        assert_eq!(whole(LEN, &none), Pages::Huge);
+    }
+
+    #[test]
+    fn small_pages_come_last() {
+        let old = System {
+            set_aside: |_| Err(refused("memfd_create", libc::EINVAL)),
+            collapse: |_| false,
+            ..PLENTY
+        };
+        assert_eq!(whole(LEN, &old), Pages::Small);
+        assert_eq!(whole(4096, &PLENTY), Pages::Small);
     }
 
     #[test]

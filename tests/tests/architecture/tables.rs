@@ -11,7 +11,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     ("descriptor", &["device", "tensor"]),
     ("message", &["descriptor", "device", "tensor"]),
     ("config", &["error", "proto", "sys"]),
-    ("process", &["proto", "sync"]),
+    // Anew after a fork.
+    ("process", &["proto", "sys::fork"]),
     // Memory.
     ("sys", &["error", "sync"]),
     // An algorithm, and where it lives.

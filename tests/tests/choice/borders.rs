@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::Channel;
-use tensorpipe::{Band, Carrier, Device, Limits, MemoryKind, Pipe};
+use tensorpipe::{Band, Carrier, Device, Limits, MemoryKind, Pays, Pipe, Threshold};
 
 use super::scene::{LONGEST, Scene, basic_alone, between_processes, sends, within_process};
 
@@ -76,7 +76,11 @@ async fn the_readers_limits_are_in_it() {
         limits.eager_part = eager_part;
         limits.eager_message = 2 << 20;
         limits.window_bytes = 8 << 20;
-        let scene = Scene::with("tcp", between_processes, limits.clone(), |builder| builder).await;
+        let scene = Scene::with("tcp", between_processes, limits.clone(), |builder| {
+            // Whichever processors this machine has.
+            builder.threshold("cma", Threshold::new(Pays::From(4 << 20)))
+        })
+        .await;
         let words = scene.client.route().to_string();
         let expected = match eager_part {
             0 => "\n  heap: basic < 4 MiB, cma above\n  pool, borrowed: lease",

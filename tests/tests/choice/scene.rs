@@ -7,14 +7,14 @@ use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthC
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    Carrier, Context, ContextBuilder, DType, Limits, MemoryKind, Message, Pipe, Tensor,
+    Carrier, Context, ContextBuilder, DType, Limits, Listener, MemoryKind, Message, Pipe, Tensor,
 };
 pub(crate) use tensorpipe_tests::{check, soon};
 
 /// The longest tensor that is sent.
 pub(crate) const LONGEST: u64 = 17 << 20;
 
-fn transport(name: &str) -> Arc<dyn Transport> {
+pub(crate) fn transport(name: &str) -> Arc<dyn Transport> {
     match name {
         "memory" => Arc::new(MemoryTransport::new()),
         "shm" => Arc::new(ShmTransport::new()),
@@ -23,7 +23,7 @@ fn transport(name: &str) -> Arc<dyn Transport> {
 }
 
 /// Where to listen: nobody else of this machine does.
-fn url(transport: &str) -> String {
+pub(crate) fn url(transport: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     match transport {
         "tcp" => "tcp://127.0.0.1:0".to_owned(),
@@ -57,6 +57,8 @@ pub(crate) struct Scene {
     pub(crate) client: Pipe,
     pub(crate) server: Pipe,
     context: Context,
+    /// Channels open connections of their own to it.
+    _listener: Listener,
 }
 
 impl Scene {
@@ -87,6 +89,7 @@ impl Scene {
             client,
             server,
             context,
+            _listener: listener,
         }
     }
 
@@ -140,14 +143,14 @@ pub(crate) async fn sends(from: &Pipe, to: &Pipe, tensor: Tensor, seed: u64) -> 
     assert!(carriers.len() <= 1, "{carriers:?}");
     let carrier = carriers.pop().unwrap_or(Carrier::Frame);
     // The counters of the connection say the same.
-    let beside = matches!(carrier, Carrier::Channel("xth" | "lease" | "cma"));
+    let beside = matches!(carrier, Carrier::Channel("xth" | "lease" | "cma" | "mpt"));
     let bytes_out = from.stats().bytes_out - bytes_out;
     assert_eq!(bytes_out >= len, !beside || len < 100, "{carrier:?}");
     (carrier, came)
 }
 
 fn known(name: &str) -> Carrier {
-    let names = ["xth", "lease", "cma", "basic", "own"];
+    let names = ["xth", "lease", "cma", "mpt", "basic", "own"];
     let name = names.into_iter().find(|known| *known == name);
     Carrier::Channel(name.expect("a channel of these tests"))
 }

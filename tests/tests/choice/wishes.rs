@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{BasicChannel, Channel, Lane, Link};
-use tensorpipe::{Carrier, Device, Error, Limits, MemoryKind, Pays, Threshold};
+use tensorpipe::channels::{BasicChannel, Channel, Lane, LeaseChannel, Link, MptChannel};
+use tensorpipe::{
+    Carrier, ContextBuilder, Device, Error, Limits, MemoryKind, Pays, Pipe, Threshold,
+};
 
 use super::scene::{Scene, between_processes, within_process};
 
@@ -35,10 +37,10 @@ async fn a_context_has_the_last_word_on_its_own_sending() {
         assert_eq!(scene.sends(memory, len).await, carrier, "{len}:\n{words}");
     }
     // The other end has not asked for anything.
-    let theirs = scene.server.route().to_string();
-    let usual = "\n  heap: in the frame <= 64 KiB, basic < 4 MiB, cma above\
-                 \n  pool, borrowed: in the frame <= 4 KiB, lease above";
-    assert!(theirs.contains(usual), "{theirs}");
+    let usual = Scene::over("tcp", between_processes).await;
+    let choice = |pipe: &Pipe| pipe.route().choice.to_string();
+    assert_eq!(choice(&scene.server), choice(&usual.server));
+    assert_ne!(choice(&scene.server), choice(&scene.client));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,6 +56,50 @@ async fn over_rings_cma_is_used_by_who_wants_it() {
     }
 }
 
+/// As `prefer_channel` makes it.
+fn with_mpt_first() -> Vec<Arc<dyn Channel>> {
+    let mpt: Arc<dyn Channel> = Arc::new(MptChannel::new());
+    [vec![mpt], between_processes()].concat()
+}
+
+fn with_mpt_alone() -> Vec<Arc<dyn Channel>> {
+    let mut channels = with_mpt_first();
+    channels.retain(|channel| channel.name() != LeaseChannel::new().name());
+    channels
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_be_lent_is_not_striped_unless_a_context_says_so_of_it() {
+    let (heap, pool) = (MemoryKind::Heap, MemoryKind::Pool);
+    let none = |builder: ContextBuilder| builder;
+    let of_all =
+        |builder: ContextBuilder| builder.threshold("mpt", Threshold::new(Pays::From(2 * MIB)));
+    let of_pools = |builder: ContextBuilder| {
+        let striped = Threshold::new(Pays::From(2 * MIB)).of(MemoryKind::Pool);
+        builder.threshold("mpt", striped)
+    };
+    type Wishes = fn(ContextBuilder) -> ContextBuilder;
+    type Channels = fn() -> Vec<Arc<dyn Channel>>;
+    for (channels, wishes, sent) in [
+        (
+            with_mpt_first as Channels,
+            none as Wishes,
+            [(heap, "mpt"), (pool, "lease")],
+        ),
+        (with_mpt_first, of_all, [(heap, "mpt"), (pool, "lease")]),
+        (with_mpt_first, of_pools, [(heap, "mpt"), (pool, "mpt")]),
+        // As between two machines.
+        (with_mpt_alone, none, [(heap, "mpt"), (pool, "mpt")]),
+    ] {
+        let scene = Scene::with("tcp", channels, Limits::default(), wishes).await;
+        for (memory, name) in sent {
+            let found = scene.sends(memory, 5 * MIB).await;
+            let route = scene.client.route();
+            assert_eq!(found, Carrier::Channel(name), "{memory}:\n{route}");
+        }
+    }
+}
+
 /// Does what `basic` does, under a name of its own and where it says.
 struct Own(BasicChannel);
 
@@ -66,7 +112,7 @@ impl Channel for Own {
         self.0.devices()
     }
 
-    fn thresholds(&self) -> Vec<Threshold> {
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         let heap = Threshold::new(Pays::From(100_000)).of(MemoryKind::Heap);
         vec![heap.over("tcp")]
     }

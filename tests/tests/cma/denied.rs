@@ -1,49 +1,18 @@
 //! The system does not let one end read: tensors arrive all the same, and the route says why.
-#![allow(unsafe_code, reason = "filters are installed by system calls")]
 
 use std::sync::Arc;
 
 use tensorpipe::Setback;
 use tensorpipe::channels::CmaChannel;
+use tensorpipe_tests::{Child, Fate, forbid, say};
 
 use super::scene::{Peer, Takes, alone, context, setback, with_channels};
 
 const LEN: usize = 3 << 20;
 
-/// From now on no thread of this process reads memory of others: a filter like those of containers.
+/// From now on no thread of this process reads memory of others.
 pub(crate) fn forbid_reading() {
-    let step = |code: u32, k: u32, (jt, jf): (u8, u8)| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let call = libc::SYS_process_vm_readv as u32;
-    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    let mut steps = [
-        // The call's number is the first word.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, (0, 0)),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call, (0, 1)),
-        step(libc::BPF_RET | libc::BPF_K, refuse, (0, 0)),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, (0, 0)),
-    ];
-    let filter = libc::sock_fprog {
-        len: steps.len() as u16,
-        filter: steps.as_mut_ptr(),
-    };
-    // SAFETY: the call takes numbers, and touches no memory.
-    let set = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(set, 0);
-    // SAFETY: the filter and its steps live until the call has returned.
-    let set = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_TSYNC,
-            &raw const filter,
-        )
-    };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    forbid(libc::SYS_process_vm_readv, None, Fate::Fails(libc::EPERM));
 }
 
 #[test]
@@ -126,4 +95,36 @@ fn without_another_channel_it_sends_bytes_itself() {
         assert_eq!(peer.pipe.route().channels.len(), 1);
         assert!(peer.pipe.stats().bytes_out > 3 * LEN as u64 + 300_000);
     });
+}
+
+/// From now on a process that lets others read it is killed.
+pub(crate) fn forbid_asking() {
+    let first = Some(libc::PR_SET_PTRACER as u32);
+    forbid(libc::SYS_prctl, first, Fate::Kills);
+}
+
+/// The child that asks.
+pub(crate) fn play_asker() {
+    forbid_asking();
+    say("forbidden", "");
+    let channel = CmaChannel::readable_by_all();
+    say("alive", format!("{channel:?}"));
+}
+
+#[test]
+fn others_may_read_only_if_that_is_asked_for() {
+    alone(async || {
+        let context = context("parent");
+        let peer = Peer::start(&context, &[("TEST_UNASKED", "1")]).await;
+        peer.gives(LEN, 1).await;
+        assert_eq!(
+            peer.takes(LEN, 2).await,
+            LEN as u64,
+            "{}",
+            peer.pipe.route()
+        );
+    });
+    let mut asker = Child::start("asker", &[]);
+    asker.hear("forbidden");
+    assert_eq!(asker.signal(), Some(libc::SIGSYS), "it did not ask");
 }

@@ -8,7 +8,7 @@ use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Message, MessageTensor, Pays, Pipe, Setback, Tensor, Threshold};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
-use super::denied::forbid_reading;
+use super::denied::{forbid_asking, forbid_reading};
 
 /// Of cma, before basic, over tcp.
 pub(crate) fn context(name: &str) -> Context {
@@ -64,6 +64,9 @@ impl Takes for Peer {
 pub(crate) fn play() {
     if std::env::var("TEST_FORBIDDEN").is_ok() {
         forbid_reading();
+    }
+    if std::env::var("TEST_UNASKED").is_ok() {
+        forbid_asking();
     }
     runtime().block_on(async {
         let context = context("child");

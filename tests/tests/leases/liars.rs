@@ -86,7 +86,7 @@ impl Channel for Liar {
         Ok(())
     }
 
-    fn thresholds(&self) -> Vec<Threshold> {
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         vec![Threshold::new(Pays::From(1))]
     }
 

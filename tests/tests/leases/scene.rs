@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorpipe::conformance::pattern;
-use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
     Context, ContextBuilder, DType, LendableStats, Message, MessageTensor, Pipe, Pool, PoolOptions,
     Tensor,
 };
-use tensorpipe_tests::say;
+use tensorpipe_tests::{Fate, forbid, say};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
 /// A context whose pool lends at most `lendable` bytes.
@@ -23,7 +23,7 @@ pub(crate) fn over_tcp(name: &str, lendable: u64) -> Context {
     builder(name, lendable).transports([tcp]).build().unwrap()
 }
 
-fn builder(name: &str, lendable: u64) -> ContextBuilder {
+pub(crate) fn builder(name: &str, lendable: u64) -> ContextBuilder {
     let pool = Pool::new(PoolOptions {
         lendable,
         ..PoolOptions::default()
@@ -77,7 +77,14 @@ pub(crate) fn play() {
     runtime().block_on(async {
         let lendable = std::env::var("TEST_LENDABLE").ok();
         let lendable = lendable.map_or(64 << 20, |bytes| bytes.parse().unwrap());
-        let context = context("child", lendable);
+        if std::env::var("TEST_NO_MEMFD").is_ok() {
+            forbid(libc::SYS_memfd_create, None, Fate::Fails(libc::ENOSYS));
+        }
+        let mut context = builder("child", lendable);
+        if std::env::var("TEST_ANY_USER").is_ok() {
+            context = context.prefer_transport(ShmTransport::new().any_user());
+        }
+        let context = context.build().unwrap();
         let url = std::env::var("TEST_URL").unwrap();
         let pipe = context.connect(&url).await.unwrap();
         let mut kept = Vec::new();
@@ -129,6 +136,37 @@ pub(crate) fn play() {
                         eaten.push(file);
                     }
                     "eaten".to_owned()
+                }
+                ["eat", "all", "descriptors", "but", few] => {
+                    let (_, hard) = nix::sys::resource::getrlimit(NOFILE).unwrap();
+                    nix::sys::resource::setrlimit(NOFILE, 128, hard).unwrap();
+                    while let Ok(file) = std::fs::File::open("/dev/null") {
+                        eaten.push(file);
+                    }
+                    let few: usize = few.parse().unwrap();
+                    eaten.truncate(eaten.len() - few);
+                    "eaten".to_owned()
+                }
+                ["route"] => pipe.route().to_string(),
+                ["pool"] => {
+                    let stats = self::lendable(context.pool());
+                    format!("{} {}", stats.fallbacks, stats.refused)
+                }
+                ["diverted"] => pipe.stats().bytes_diverted.to_string(),
+                ["reach", url] => {
+                    let refused = context.connect(url).await.unwrap_err();
+                    let listened = context.listen([url]).await.unwrap_err();
+                    format!("{refused} | {listened}")
+                }
+                ["nap", millis] => {
+                    std::thread::sleep(Duration::from_millis(millis.parse().unwrap()));
+                    "awake".to_owned()
+                }
+                ["give", len, seed, "and", "leave"] => {
+                    let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
+                    let message = Message::new("given").tensor(tensor);
+                    pipe.write(message).await.unwrap();
+                    break;
                 }
                 ["leave"] => break,
                 _ => panic!("told `{text}`"),

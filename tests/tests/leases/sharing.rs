@@ -1,9 +1,13 @@
 //! Tensors that two processes, or three, see at once.
 
-use tensorpipe::{Allocation, BufferMut, Context, Message, Place, Tensor};
+use std::time::Duration;
+
+use tensorpipe::{
+    Allocation, BufferMut, Context, Message, MessageTensor, Place, ResetCode, Tensor,
+};
 
 use super::scene::{
-    Keeps, Peer, alone, check, context, eventually, lendable, made, over_tcp, soon,
+    Keeps, Peer, alone, check, context, eventually, lendable, made, over_tcp, seed_of, soon,
 };
 
 /// Bytes of a tensor that nobody would copy by accident.
@@ -118,6 +122,56 @@ fn into_memory_of_the_readers_is_one_copy() {
         let stats = peer.pipe.stats();
         assert_eq!(stats.bytes_copied, 100_000 + LEN as u64);
         assert_eq!(stats.bytes_borrowed, 0);
+    });
+}
+
+/// Whoever hears that a tensor was read may close at once: then the copy is made.
+#[test]
+fn a_copy_is_made_when_its_writer_hears_of_it() {
+    alone(async || {
+        const LEN: usize = 16 << 20;
+        let context = context("parent", 64 << 20);
+        for seed in 0..5 {
+            let peer = Peer::start(&context, &[]).await;
+            // Its memory is known here from then on.
+            drop(peer.gives(LEN, seed).await);
+            let ask = Message::new(format!("give {LEN} {seed} and leave"));
+            peer.pipe.send(ask).unwrap();
+            let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
+            let allocation = Allocation {
+                tensors: vec![Place::Into(BufferMut::zeroed(LEN))],
+                ..Allocation::default()
+            };
+            let message = soon("a read", incoming.unwrap().read_into(allocation)).await;
+            check(&message.unwrap().tensors[0].tensor, seed);
+        }
+    });
+}
+
+/// The first of two messages in which a tensor goes back is taken back while it is on its way: it must not end the loan that
+/// the second one counts on.
+#[test]
+fn what_goes_back_twice_and_is_taken_back_once_arrives() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        let given = peer.gives(LEN, 3).await;
+        let keep = |tensor| {
+            let tensor = MessageTensor::from(tensor).with_metadata(seed_of(3));
+            peer.pipe.send(Message::new("keep").tensor(tensor)).unwrap()
+        };
+        peer.pipe.send(Message::new("nap 300")).unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let first = keep(given.clone());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        peer.pipe.reset(first, ResetCode::Cancelled, "a whim");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        keep(given);
+        let awake = soon("an answer", peer.pipe.read()).await.unwrap();
+        assert_eq!(&awake.metadata[..], b"awake");
+        assert_eq!(peer.told("check").await, "1 are the same");
+        let stats = peer.pipe.stats();
+        assert_eq!((stats.bytes_lent, stats.bytes_diverted), (LEN as u64, 0));
     });
 }
 

@@ -7,6 +7,7 @@ mod devices;
 mod dropped_futures;
 mod ending;
 mod handlers;
+mod hot;
 mod leaving;
 mod limits;
 mod pressure;
@@ -24,6 +25,16 @@ use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
 use tensorpipe_tests::eventually;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("hot") => hot::play(),
+        Some(other) => panic!("no role {other}"),
+    }
+}
 
 /// A context as between two machines: bytes go through the kernel.
 fn over_tcp() -> ContextBuilder {

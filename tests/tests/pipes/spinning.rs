@@ -1,10 +1,17 @@
 //! Waiting by looking: it spares wake-ups, and starves nobody.
 
 use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context as TaskContext, Poll};
+
+use tensorpipe::transports::{Acceptor, BoxFuture, Connection};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 
-async fn round_trips(client: &Pipe, server: &Pipe, count: usize, done: impl Fn()) {
+async fn round_trips(client: &Pipe, server: &Pipe, count: usize) {
     let echo = async {
         for _ in 0..count {
             let message = server.read().await.unwrap();
@@ -15,56 +22,190 @@ async fn round_trips(client: &Pipe, server: &Pipe, count: usize, done: impl Fn()
         for _ in 0..count {
             client.write(Message::new("ping")).await.unwrap();
             client.read().await.unwrap();
-            done();
         }
     };
     within("round trips", async { tokio::join!(echo, call) }).await;
 }
 
-/// Four ends and a bystander on one thread: whoever looks goes to the end of the queue in between.
+/// Counts looks at its connections.
+struct Counted(ShmTransport, Arc<AtomicU64>);
+
+struct CountedConnection(Box<dyn Connection>, Arc<AtomicU64>);
+
+impl Transport for Counted {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+    fn domain(&self) -> Vec<u8> {
+        self.0.domain()
+    }
+    fn connect<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Connection>, tensorpipe::Error>> {
+        Box::pin(async move {
+            let inner = self.0.connect(address).await?;
+            Ok(Box::new(CountedConnection(inner, self.1.clone())) as Box<dyn Connection>)
+        })
+    }
+    /// The listener's ends are not counted: each pipe has one of either kind.
+    fn listen<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Acceptor>, tensorpipe::Error>> {
+        self.0.listen(address)
+    }
+}
+
+impl Connection for CountedConnection {
+    fn ends(&self) -> String {
+        self.0.ends()
+    }
+    fn wakes(&self) -> u64 {
+        self.0.wakes()
+    }
+    fn can_be_hot(&self) -> bool {
+        true
+    }
+    fn set_hot(&mut self, hot: bool) {
+        self.0.set_hot(hot);
+    }
+    fn look(&mut self) -> bool {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.look()
+    }
+    fn look_for(&mut self, bytes: usize) -> bool {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.look_for(bytes)
+    }
+}
+
+impl AsyncRead for CountedConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for CountedConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0).poll_write(cx, bytes)
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0).poll_write_vectored(cx, bytes)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_shutdown(cx)
+    }
+}
+
+/// To the end of the queue. Tokio's own `yield_now` waits until the runtime has looked at its sockets, too, some sixty turns.
+async fn next_turn() {
+    let mut is_over = false;
+    std::future::poll_fn(|cx| match std::mem::replace(&mut is_over, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+/// Looks at one connection between two turns of a bystander, at most: some for each of the tasks that may look at it (its reader or
+/// writer, and the pipe's own). A loop of 50 µs is some hundreds.
+const LOOKS_BETWEEN_TURNS: u64 = 64;
+
+/// Two busy pipes and a bystander, five tasks on one thread: whoever looks goes to the end of the queue in between. Counted in
+/// looks, since a clock would only tell how busy the machine is.
 #[tokio::test]
 async fn two_busy_pipes_and_a_bystander_share_one_thread() {
-    const ROUND_TRIPS: usize = 2000;
-    let context = over_shm().build().unwrap();
-    let (one, two) = (
-        pair(&context, &context).await,
-        pair(&context, &context).await,
-    );
-    assert_eq!(one.0.route().transport, "shm");
-    let (turns, trips) = (Cell::new(0u64), [Cell::new(0u64), Cell::new(0u64)]);
-    let least = Cell::new(u64::MAX);
-    let bystander = async {
-        loop {
-            turns.set(turns.get() + 1);
-            tokio::task::yield_now().await;
-        }
-    };
-    let count = |i: usize| {
-        let trips = &trips;
-        let least = &least;
-        move || {
-            trips[i].set(trips[i].get() + 1);
-            if trips[i].get() == ROUND_TRIPS as u64 {
-                least.set(least.get().min(trips[1 - i].get()));
+    const ROUND_TRIPS: u64 = 2000;
+    let mut pipes = Vec::new();
+    for i in 0..2 {
+        let looks = Arc::new(AtomicU64::new(0));
+        let shm: Arc<dyn Transport> = Arc::new(Counted(ShmTransport::new(), looks.clone()));
+        let context = over_tcp().transports([shm]).build().unwrap();
+        let name = format!("shm://shared thread {i} {}", std::process::id());
+        let listener = context.listen([name]).await.unwrap();
+        let url = listener.url().to_string();
+        let (client, server) = tokio::join!(context.connect(&url), listener.accept());
+        pipes.push((client.unwrap(), server.unwrap(), looks));
+    }
+    let trips = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let most = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let bystander = tokio::spawn({
+        let (most, trips) = (most.clone(), trips.clone());
+        let looks = [pipes[0].2.clone(), pipes[1].2.clone()];
+        async move {
+            let mut turns = 0;
+            // What was looked at before its first turn.
+            looks
+                .iter()
+                .for_each(|looks| looks.store(0, Ordering::Relaxed));
+            loop {
+                for (looks, most) in looks.iter().zip(&*most) {
+                    most.fetch_max(looks.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+                }
+                turns += 1;
+                let done = [0, 1].map(|i: usize| trips[i].load(Ordering::Relaxed));
+                if done == [ROUND_TRIPS; 2] {
+                    return turns;
+                }
+                next_turn().await;
             }
         }
-    };
-    tokio::select! {
-        () = bystander => {}
-        _ = async { tokio::join!(
-            round_trips(&one.0, &one.1, ROUND_TRIPS, count(0)),
-            round_trips(&two.0, &two.1, ROUND_TRIPS, count(1)),
-        ) } => {}
+    });
+    for (i, (client, server, _)) in pipes.into_iter().enumerate() {
+        tokio::spawn(async move {
+            while let Ok(message) = server.read().await {
+                server.write(message).await.unwrap();
+            }
+        });
+        let trips = trips.clone();
+        tokio::spawn(async move {
+            for _ in 0..ROUND_TRIPS {
+                client.write(Message::new("ping")).await.unwrap();
+                client.read().await.unwrap();
+                trips[i].fetch_add(1, Ordering::Relaxed);
+            }
+            // It stays until the other one is through, and does not look.
+            std::future::pending::<()>().await;
+            drop(client);
+        });
     }
+    // Both get through. Not at one speed: where the machine is busy one may be asleep, and is woken by the runtime's look at sockets,
+    // which comes after some sixty turns.
+    let turns = within("round trips", bystander).await.unwrap();
+    let most = [0, 1].map(|i: usize| most[i].load(Ordering::Relaxed));
+    println!("{turns} turns, at most {most:?} looks between two of them");
+    assert!(turns >= ROUND_TRIPS, "the bystander had {turns} turns");
+    // Instrumented code takes longer than a look lasts: there looking does not pay.
+    let is_slow = std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some();
     assert!(
-        least.get() >= ROUND_TRIPS as u64 / 4,
-        "when one had {ROUND_TRIPS} round trips the other had {}",
-        least.get()
+        is_slow || most.iter().all(|most| *most > 0),
+        "nobody looked"
     );
     assert!(
-        turns.get() >= ROUND_TRIPS as u64,
-        "the bystander had {} turns",
-        turns.get()
+        most.iter().all(|most| *most <= LOOKS_BETWEEN_TURNS),
+        "{most:?} looks without a turn for others"
     );
 }
 
@@ -74,7 +215,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
     let context = over_shm().build().unwrap();
     let (client, server) = pair(&context, &context).await;
     for _ in 0..20 {
-        round_trips(&client, &server, 50, || ()).await;
+        round_trips(&client, &server, 50).await;
         let slept = Cell::new(false);
         let timer = async {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -113,7 +254,7 @@ async fn a_hot_round_trip_wakes_nobody() {
         let wakes = || client.stats().wakes + server.stats().wakes;
         for _ in 0..20 {
             let before = wakes();
-            round_trips(&client, &server, 20, || ()).await;
+            round_trips(&client, &server, 20).await;
             fewest = fewest.min(wakes() - before);
             if fewest == 0 {
                 return;
@@ -130,7 +271,7 @@ async fn a_sleeper_is_woken() {
     let (client, server) = pair(&context, &context).await;
     for pause in [0, 1, 5, 120, 1, 0] {
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        round_trips(&client, &server, 2, || ()).await;
+        round_trips(&client, &server, 2).await;
     }
     let before = client.stats().wakes;
     let read = tokio::spawn({

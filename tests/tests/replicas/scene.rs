@@ -39,6 +39,8 @@ pub(crate) mod other {
 struct Worker {
     drain: Arc<Notify>,
     busy: Arc<AtomicU64>,
+    /// It is there, and waits for something that never comes.
+    is_stuck: bool,
 }
 
 /// One that is.
@@ -60,6 +62,9 @@ impl Drop for AtIt {
 impl Work for Worker {
     async fn nap(&self, ms: u64) -> u32 {
         let _at_it = AtIt::new(&self.busy);
+        if self.is_stuck {
+            std::future::pending::<()>().await;
+        }
         tokio::time::sleep(Duration::from_millis(ms)).await;
         std::process::id()
     }
@@ -99,6 +104,7 @@ pub(crate) fn play() {
             None => builder.service(WorkService::new(Worker {
                 drain: drain.clone(),
                 busy: Arc::default(),
+                is_stuck: var("TEST_STUCK").is_some(),
             })),
             Some(_) => builder.service(other::WorkService::new(Stranger)),
         };

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, DType, Pool, Tensor};
+use tensorpipe::{Context, DType, Pays, Pool, Tensor, Threshold};
 use tensorpipe_rpc::{CallContext, Server, Stream, Streaming, tensor_service};
 pub(crate) use tensorpipe_tests::{Child, runtime, say, soon};
 
@@ -24,6 +24,8 @@ pub(crate) trait Model {
         small: Tensor,
     ) -> Vec<Tensor>;
     async fn sleep(&self, ms: u64) -> Result<u64, String>;
+    /// So many letters, in the reply's own frame.
+    async fn spell(&self, letters: u64) -> String;
     async fn panic(&self) -> u64;
     async fn refuse(&self, tensor: Tensor) -> Result<u64, String>;
     /// So many tensors.
@@ -76,6 +78,10 @@ impl Model for Plain {
         Ok(ms)
     }
 
+    async fn spell(&self, letters: u64) -> String {
+        "a".repeat(letters as usize)
+    }
+
     async fn panic(&self) -> u64 {
         panic!("as it was asked to");
     }
@@ -126,7 +132,8 @@ pub(crate) fn context(way: &str) -> Context {
         Context::builder().transports([tcp]).channels(channels)
     };
     let builder = match way {
-        "defaults" => Context::builder(),
+        // Large heap tensors go through the rings, whichever processors this machine has.
+        "defaults" => Context::builder().threshold("cma", Threshold::new(Pays::LastResort)),
         "basic" => over_tcp(vec![Arc::new(BasicChannel::new())]),
         "cma" => over_tcp(vec![
             Arc::new(CmaChannel::new()),

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tensorpipe_rpc::observe::ServerTimes;
 use tensorpipe_rpc::{CallError, CallStats};
+use tokio::runtime::Builder;
 
 use super::scene::{client, of_heap, of_pool, runtime, soon};
 
@@ -18,11 +20,36 @@ fn the_handlers_time_is_the_handlers_and_the_parts_make_the_whole() {
             assert!(server.handling >= Duration::from_millis(30), "{stats:?}");
             assert_eq!(stats.handling(), Some(server.handling));
             assert!(stats.round_trip >= server.handling + server.waiting);
-            let parts = stats.queue + server.waiting + server.handling + stats.wire().unwrap();
+            let there = server.waiting + server.handling + server.leaving;
+            let parts = stats.queue + there + stats.wire().unwrap();
             // More, where the server was at it before this thread, interrupted, noted that the call had left.
             assert!(parts >= stats.round_trip, "{stats:?}");
             assert!(stats.queue > Duration::ZERO);
         }
+    });
+}
+
+#[test]
+fn the_time_that_an_answer_waits_behind_others_is_not_on_the_way() {
+    const AWAY: Duration = Duration::from_millis(600);
+    // Nobody else reads.
+    let alone = Builder::new_current_thread().enable_all().build().unwrap();
+    alone.block_on(async {
+        let (client, _context, _server) = client("defaults").await;
+        let client = client.with_stats();
+        // More than is taken by what is between the two, while nobody reads.
+        let calls: Vec<_> = (0..120).map(|_| client.spell(30_000).stats()).collect();
+        std::thread::sleep(AWAY);
+        let all = soon("the answers", join_all(calls)).await;
+        let texts = all.iter().map(|(text, _)| text.as_ref().unwrap());
+        assert!(texts.into_iter().all(|text| text.len() == 30_000));
+        let at_once = |(_, stats): &(_, CallStats)| stats.server.unwrap().leaving < AWAY / 2;
+        assert!(all.iter().any(at_once), "some found room");
+        // A server reads no further calls while so many answers wait: the last ones may not have come to it before.
+        let waited = |stats: &&CallStats| stats.server.unwrap().leaving > AWAY / 2;
+        let stats = all.iter().map(|(_, stats)| stats).find(waited);
+        let stats = stats.expect("an answer that waited");
+        assert!(stats.wire().unwrap() < AWAY / 2, "{stats:?}");
     });
 }
 

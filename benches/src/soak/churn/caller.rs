@@ -124,6 +124,7 @@ impl Caller {
             worker??;
         }
         let (busy, rest) = watched?;
+        let given = visits.iter().flat_map(Visit::given).collect();
         for visit in visits {
             visit.close().await?;
         }
@@ -134,6 +135,7 @@ impl Caller {
             seconds: start.elapsed().as_secs_f64(),
             samples: rest.iter().filter(|one| one.at >= warm_up).count(),
             acts: bustle.acts(),
+            given,
             cuts: bustle.cuts.load(Ordering::SeqCst),
             bound: self.orders.bound,
             sides: vec![

@@ -120,6 +120,16 @@ impl Visit {
         }
     }
 
+    /// What each channel was given on this side: `shm + lease`.
+    pub(super) fn given(&self) -> impl Iterator<Item = (String, u64)> {
+        let road = self.site.road.name();
+        let channels = self.connection.route().channels.iter();
+        channels.map(move |channel| {
+            let name = format!("{road} + {}", channel.name);
+            (name, channel.carried.parts())
+        })
+    }
+
     pub(super) async fn close(self) -> Result<()> {
         self.replicas.close().await?;
         self.connection.close().await?;

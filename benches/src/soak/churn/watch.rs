@@ -113,6 +113,8 @@ pub(crate) struct Report {
     pub(crate) samples: usize,
     /// What was done, and how often.
     pub(crate) acts: BTreeMap<&'static str, u64>,
+    /// Tensors and payloads that each channel of the lasting connections was given by the caller: `shm + lease`.
+    pub(crate) given: BTreeMap<String, u64>,
     /// Pipes of replicas that were cut.
     pub(crate) cuts: u64,
     pub(crate) bound: f64,
@@ -133,8 +135,11 @@ impl Report {
                 side.name, self.bound
             ))
         };
+        let idle = self.given.iter().filter(|(_, given)| **given == 0);
+        let idle = idle.map(|(way, _)| format!("nothing was carried by {way}"));
         let left = self.left.iter().map(|left| format!("left: {left}"));
-        self.sides.iter().filter_map(grown).chain(left).collect()
+        let grown = self.sides.iter().filter_map(grown);
+        grown.chain(idle).chain(left).collect()
     }
 }
 
@@ -207,6 +212,7 @@ mod tests {
             seconds: 60.0,
             samples: 40,
             acts: BTreeMap::new(),
+            given: BTreeMap::from([("shm + cma".to_owned(), 1)]),
             cuts: 0,
             bound: 1.0,
             sides: vec![side],
@@ -233,5 +239,8 @@ mod tests {
             "{faults:?}"
         );
         assert_eq!(faults[1..], ["left: 7 references"]);
+        let mut idle = report(0, &[]);
+        idle.given.insert("tcp + cma".to_owned(), 0);
+        assert_eq!(idle.faults(), ["nothing was carried by tcp + cma"]);
     }
 }

@@ -44,7 +44,7 @@ impl Channel for FakeWireChannel {
     }
 
     /// Where there are other channels it is for what is large.
-    fn thresholds(&self) -> Vec<Threshold> {
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         vec![Threshold::new(Pays::From(1 << 20))]
     }
 

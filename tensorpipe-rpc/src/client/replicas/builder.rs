@@ -20,6 +20,7 @@ pub(super) struct Options {
     pub(super) backoff: Backoff,
     pub(super) attempts: u32,
     pub(super) give_up_after: Duration,
+    pub(super) unanswered: u32,
     pub(super) balance: Balance,
     pub(super) tries: u32,
     pub(super) retry_budget: RetryBudget,
@@ -52,6 +53,7 @@ impl ReplicasBuilder {
                 backoff: Backoff::default(),
                 attempts: u32::MAX,
                 give_up_after: Duration::from_secs(600),
+                unanswered: 5,
                 balance: Balance::default(),
                 tries: 5,
                 retry_budget: RetryBudget::default(),
@@ -92,6 +94,14 @@ impl ReplicasBuilder {
     /// After so long without a connection that worked, a server is given up. Default 10 minutes.
     pub fn give_up_after(mut self, after: Duration) -> Self {
         self.options.give_up_after = after;
+        self
+    }
+
+    /// After so many calls in a row without an answer within their deadlines, a server that is there gets no further ones: its
+    /// connection counts as lost ([`backoff`](Self::backoff)), and once it is there again the first call decides. Never while
+    /// it is the only one that is there. At least 1, default 5, `u32::MAX` for never.
+    pub fn unanswered(mut self, calls: u32) -> Self {
+        self.options.unanswered = calls;
         self
     }
 

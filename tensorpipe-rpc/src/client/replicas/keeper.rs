@@ -1,8 +1,8 @@
 //! The task of one replica: connects, asks for the services, sees it go, and connects again.
 //!
 //! Between two attempts there is always a pause, also after a pipe that worked; a pipe that never answered a call and ended soon,
-//! or on which a question had no answer, counts as an attempt that failed. So a server that takes pipes and dies, or says
-//! nothing, is not connected to in a loop, nor for ever.
+//! or on which a question had no answer, or calls in a row had none, counts as an attempt that failed. So a server that takes pipes
+//! and dies, or says nothing, is not connected to in a loop, nor for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,7 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
     let (url, news) = shared.url(index);
     let options = &shared.options;
     let (mut failures, mut since) = (0, Instant::now());
+    let mut on_trial = false;
     loop {
         shared.connecting(index);
         let hopeless = match context.connect_with(&*url, &ConnectPolicy::once()).await {
@@ -29,17 +30,20 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
                 let begun = Instant::now();
                 let connection = Connection::over(pipe);
                 connection.was_reached_at(&url);
-                let live = Live::new(connection);
+                let live = Live::new(connection, on_trial);
                 shared.came(index, &live);
                 let (error, worked_until) = serve(&shared, index, &live).await;
                 shared.take_out(index, &live, error);
-                if live.answered.load(Ordering::Relaxed)
-                    || worked_until - begun >= options.backoff.longest
-                {
+                let unanswering = live.unanswering.load(Ordering::Relaxed);
+                let answered = live.answered.load(Ordering::Relaxed);
+                let lasted = worked_until - begun >= options.backoff.longest;
+                if answered || (lasted && !unanswering) {
                     (failures, since) = (0, Instant::now());
-                } else {
+                }
+                if unanswering || !(answered || lasted) {
                     failures += 1;
                 }
+                on_trial = unanswering;
                 false
             }
             Err(error) => {

@@ -83,7 +83,8 @@ use table::Shared;
 ///   a reference, which goes to the server that owns the value. They do not wait for a replica, and end with theirs.
 /// - **A replica** whose pipe ended, or whose server is silent ([`Timeouts::silence`](tensorpipe::Timeouts::silence)) or shuts
 ///   down, gets no calls from then on, and is connected to again: after a pause that grows ([`Backoff`]), until it is given up
-///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]).
+///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]). So is one that answers no call, though it is there
+///   ([`ReplicasBuilder::unanswered`]).
 /// - **Definitions** are compared each time. A server with another one gets no calls, and its [status](Self::status) shows
 ///   the difference.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! One of several servers: whether it can be called now, or may be later, and what it said of each service.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
@@ -37,14 +37,28 @@ pub(in crate::client) struct Live {
     pub(in crate::client) connection: Connection,
     /// It has answered a call: its server works.
     pub(super) answered: AtomicBool,
+    /// It was taken out because it left calls without an answer.
+    pub(super) unanswering: AtomicBool,
+    /// So was the pipe before it: the first call decides.
+    on_trial: bool,
 }
 
 impl Live {
-    pub(super) fn new(connection: Connection) -> Arc<Self> {
+    pub(super) fn new(connection: Connection, on_trial: bool) -> Arc<Self> {
         Arc::new(Self {
             connection,
             answered: AtomicBool::new(false),
+            unanswering: AtomicBool::new(false),
+            on_trial,
         })
+    }
+
+    /// How many calls in a row it has left without an answer, if those are as many as it may: `most`, or one if it is on trial.
+    pub(super) fn unanswered(&self, most: u32) -> Option<u32> {
+        let on_trial = self.on_trial && !self.answered.load(Ordering::Relaxed);
+        let most = if on_trial { 1 } else { most.max(1) };
+        let late = self.connection.engine.calls.late_in_a_row();
+        (late >= most).then_some(late)
     }
 }
 

@@ -167,13 +167,10 @@ impl SurvivingCall {
         let verdict = verdict(error);
         match verdict {
             Verdict::Gone => shared.take_out(*index, live, to_connect(error.clone())),
-            _ if !matches!(
-                error,
-                CallError::Connection { .. } | CallError::Deadline { .. }
-            ) =>
-            {
-                answered(attempt);
+            _ if matches!(error, CallError::Deadline { .. }) => {
+                shared.is_late(*index, live, self.joined.service);
             }
+            _ if !matches!(error, CallError::Connection { .. }) => answered(attempt),
             _ => {}
         }
         let over = verdict == Verdict::Final || self.left == 0;

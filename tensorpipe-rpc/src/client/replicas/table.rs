@@ -3,6 +3,7 @@
 //! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service; whoever finds
 //! out that it is not there takes it out, once, whichever call or task that is.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpipe::Misuse;
@@ -163,15 +164,20 @@ impl Shared {
 
     /// It takes no more calls; those under way keep its pipe.
     pub(super) fn take_out(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
+        self.table().take_out(index, live, error);
+    }
+
+    /// A call had no answer within its deadline. A replica that answers none is taken out, while there is another one that
+    /// has the service: else there would be no place that is better.
+    pub(super) fn is_late(&self, index: usize, live: &Arc<Live>, service: usize) {
+        let Some(calls) = live.unanswered(self.options.unanswered) else {
+            return;
+        };
         let mut table = self.table();
-        let replica = &mut table.replicas[index];
-        if replica.is(live) {
-            metrics::replica_lost();
-            tracing::info!(url = %replica.url, %error, "a replica is gone");
-            replica.phase = Phase::Waiting;
-            replica.services.clear();
-            replica.last_error = Some(error);
-            replica.news.notify_one();
+        let mut replicas = table.replicas.iter().enumerate();
+        if replicas.any(|(other, replica)| other != index && replica.serving(service).is_some()) {
+            live.unanswering.store(true, Ordering::Relaxed);
+            table.take_out(index, live, ConnectError::Unanswered { calls });
         }
     }
 
@@ -276,6 +282,18 @@ impl Shared {
 }
 
 impl Table {
+    fn take_out(&mut self, index: usize, live: &Arc<Live>, error: ConnectError) {
+        let replica = &mut self.replicas[index];
+        if replica.is(live) {
+            metrics::replica_lost();
+            tracing::info!(url = %replica.url, %error, "a replica is gone");
+            replica.phase = Phase::Waiting;
+            replica.services.clear();
+            replica.last_error = Some(error);
+            replica.news.notify_one();
+        }
+    }
+
     /// Why nobody was picked.
     fn without(&self, service: usize) -> Pick {
         let mut replicas = self.replicas.iter();

@@ -31,7 +31,8 @@ impl Engine {
         };
         let Some(inbox) = &streams.inbox else { return };
         let id = incoming.id();
-        let is_here = incoming.is_whole();
+        // What was lent lies at its sender: as large as it likes, and it can wait there.
+        let is_here = incoming.is_whole() && incoming.came().channels == 0;
         let size = Tally {
             items: count.into(),
             bytes: incoming.metadata().len() as u64 + incoming.parts_len(),
@@ -88,7 +89,7 @@ impl Engine {
         let id = incoming.id();
         if incoming.is_whole() {
             let came = match &streams.carried {
-                Some(_) => incoming.in_frame(),
+                Some(_) => incoming.came(),
                 None => MessageStats::default(),
             };
             if let Some(message) = incoming.accept() {

@@ -7,20 +7,9 @@ use tensorpipe::Tensor;
 use tensorpipe_rpc::CallError;
 
 use super::model::{ERROR, ModelClient, PANIC, SCALAR, SHORT, are, over_each, rows};
+use crate::numbers::Numbers;
 
 const CALLS: u64 = 150;
-
-/// Random enough, and the same each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// One call, however it ends. Whether it had its rows.
 async fn call(client: &ModelClient, numbers: &mut Numbers, value: f32) -> bool {

@@ -6,6 +6,7 @@ use crate::device::BufferMut;
 use crate::stop;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
 use crate::sys::process_memory::{Process, Unread};
+use crate::sys::processors::Processors;
 
 /// What is read at once, in bytes: between two of them it is looked whether the copy is still wanted.
 const PIECE: usize = 2 << 20;
@@ -130,7 +131,7 @@ static HIRED: AtomicUsize = AtomicUsize::new(0);
 
 impl Helper {
     fn hire() -> Option<Self> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = usize::from(Processors::here().usable);
         let one_more = |hired: usize| (hired + 1 < processors).then_some(hired + 1);
         let hired = HIRED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         hired.ok().map(|_| Self)
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn helpers_are_bounded_and_come_back() {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = usize::from(Processors::here().usable);
         for _ in 0..3 {
             let hired: Vec<_> = std::iter::from_fn(Helper::hire).collect();
             // Other tests may have some.

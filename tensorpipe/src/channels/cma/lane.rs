@@ -73,6 +73,7 @@ impl CmaLane {
                     Outgoing::Shown(notice) => notice.source().clone(),
                     Outgoing::Unreadable(source) => source,
                 };
+                io.diverted(source.len() as u64);
                 io.stream(op, source);
             }
         }

@@ -31,11 +31,14 @@ use super::{
 use crate::device::Device;
 use crate::error::Error;
 use crate::sys::process_memory;
+use crate::sys::processors::Processors;
 
 /// Channel `cma` (cross-memory attach): the reader copies tensors out of the writer's memory with `process_vm_readv`.
 ///
-/// Where there are other channels it is used from 4 MiB on, and not at all where the pipe itself goes through shared memory, which
-/// was measured to be faster at every size. [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
+/// The reader copies, with two threads where it may use more than one processor. Which processors it has is in its device descriptor, and
+/// the writer chooses by it: with several, tensors go by `cma` from 4 MiB on, over `shm` from 8 MiB on; where both processes are bound to one
+/// processor, the same, from 1 MiB on; where the reader has one of its own, none does, since both ends of a connection copy at the
+/// same time then, and that was measured to be faster. [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
 ///
 /// # Trust
 ///
@@ -84,8 +87,11 @@ impl Channel for CmaChannel {
         Access::Read.reaches(ours.1, theirs.1, self.within_process)
     }
 
-    fn thresholds(&self) -> Vec<Threshold> {
-        costs::CMA.to_vec()
+    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        let reader = Access::Read.place(peer).ok();
+        let reader = reader.and_then(|place| place.reader);
+        let reader = reader.map(|reader| reader.processors);
+        costs::cma(Processors::here(), reader)
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {

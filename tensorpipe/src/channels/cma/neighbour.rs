@@ -79,8 +79,8 @@ impl Neighbour {
             lasting: matches!(unmet, Unmet::Stranger(_)),
         })?;
         let process = Process::behind(&socket).map_err(|error| Refusal {
+            lasting: error.is_lasting(),
             reason: error.to_string(),
-            lasting: false,
         })?;
         let ask = Packet::Where { to: self.process };
         socket.send(&ask.encode(), None).map_err(now)?;

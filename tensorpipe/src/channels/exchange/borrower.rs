@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::offer::Offer;
-use super::{Command, Exchange};
+use super::{Command, Exchange, Unlent};
 use crate::device::{Buffer, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
-use crate::sys::ledger::{Ledger, Pinned};
+use crate::sys::ledger::{Ledger, Open, Pinned};
 use crate::sys::segment::{Segment, SegmentId};
 
 /// See the module's documentation.
@@ -44,31 +44,41 @@ impl Borrower {
         }
     }
 
-    /// Offers memory to it; why not, in words.
-    pub(in crate::channels) fn lend(self: &Arc<Self>, source: &Buffer) -> Result<Offer, String> {
+    /// Offers memory to it; why not, in words. Nothing of it is needed any more to [recall](Self::recall) the offer.
+    pub(in crate::channels) fn lend(
+        self: &Arc<Self>,
+        source: &Buffer,
+    ) -> Result<(Offer, Open), Unlent> {
         let block = source.memory().as_any().downcast_ref::<LendableBlock>();
         let place = block.and_then(|block| Some((block, block.place()?)));
         let (block, (segment, start)) =
-            place.ok_or_else(|| "it lies in ordinary memory".to_owned())?;
+            place.ok_or_else(|| Unlent::now("it lies in ordinary memory"))?;
         let exchange = self.exchange.upgrade();
-        let exchange = exchange.ok_or_else(|| "the exchange is gone".to_owned())?;
-        exchange.open().map_err(|error| error.to_string())?;
-        let ledger = self.made_ledger().map_err(|error| error.to_string())?;
+        let exchange = exchange.ok_or_else(|| Unlent::now("the exchange is gone"))?;
+        exchange.open()?;
+        let ledger = self.made_ledger()?;
         self.tell(segment);
-        let entry = block.lend(ledger);
-        Ok(Offer {
+        let told = block.lend(ledger);
+        let (entry, open) =
+            told.ok_or_else(|| Unlent::now("the peer has too many loans already"))?;
+        let offer = Offer {
             segment: segment.id(),
             offset: start + source.offset() as u64,
             len: source.len() as u64,
-            entry: entry.ok_or_else(|| "the peer has too many loans already".to_owned())?,
-        })
+            entry,
+        };
+        Ok((offer, open))
+    }
+
+    /// Withdraws an offer that it has not taken, to read here what it was about.
+    pub(in crate::channels) fn recall(&self, offer: &Offer, open: Open) -> Option<Buffer> {
+        let pinned = self.ledger()?.recall(open, offer.range()?)?;
+        Some(Buffer::new(Arc::new(Returned(pinned))))
     }
 
     /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
     pub(in crate::channels) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
-        let start = usize::try_from(offer.offset).ok()?;
-        let end = start.checked_add(usize::try_from(offer.len).ok()?)?;
-        self.ledger()?.pin(offer.entry, start..end).map(Returned)
+        (self.ledger()?.pin(offer.entry, offer.range()?)).map(Returned)
     }
 
     /// The ledger, if anything was ever lent.
@@ -142,6 +152,13 @@ impl Borrower {
 #[derive(Debug)]
 pub(in crate::channels) struct Returned(Pinned);
 
+impl Returned {
+    /// Whether its borrower has it no more.
+    pub(in crate::channels) fn is_over(&self) -> bool {
+        self.0.is_returned()
+    }
+}
+
 impl Memory for Returned {
     fn len(&self) -> usize {
         self.0.len()
@@ -168,7 +185,7 @@ mod tests {
         let pool = Pool::new(PoolOptions::default());
         let mut buffer = pool.try_take_lendable(100_000).unwrap().freeze();
         let borrower = Exchange::here().borrower([9; 16]);
-        let offer = borrower.lend(&buffer).unwrap();
+        let (offer, _) = borrower.lend(&buffer).unwrap();
         let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
         assert!(debts.take(offer.entry));
         // Its connection was lost, and its last pipe is closed; it still reads.

@@ -6,10 +6,10 @@ use std::time::Instant;
 use nix::errno::Errno;
 use tokio::sync::oneshot;
 
-use super::Exchange;
 use super::clerk::{BURST, PATIENCE};
 use super::lender::Lender;
 use super::packet::{PACKET_MAX, Packet};
+use super::{Exchange, Unlent, Unmet};
 use crate::sync::{Arc, Weak};
 use crate::sys::ledger::Debts;
 use crate::sys::segment::{Foreign, SegmentId};
@@ -27,19 +27,19 @@ pub(super) struct Call {
 struct Asked {
     segment: SegmentId,
     until: Instant,
-    tell: oneshot::Sender<Result<(), String>>,
+    tell: oneshot::Sender<Result<(), Unlent>>,
 }
 
 impl Call {
     /// Connects, and says who is here.
-    pub(super) fn begin(exchange: &Exchange, lender: &Arc<Lender>) -> Result<Self, String> {
-        let socket = super::meet(lender.name()).map_err(|unmet| unmet.to_string())?;
+    pub(super) fn begin(exchange: &Exchange, lender: &Arc<Lender>) -> Result<Self, Unlent> {
+        let socket = super::meet(lender.name())?;
         let hello = Packet::Hello {
             from: exchange.process(),
             to: lender.process(),
         };
         let sent = socket.send(&hello.encode(), None);
-        sent.map_err(|errno| format!("the peer's exchange: {errno}"))?;
+        sent.map_err(|errno| Unlent::from(Unmet::Absent(errno)))?;
         Ok(Self {
             lender: Arc::downgrade(lender),
             id: lender.id(),
@@ -62,7 +62,7 @@ impl Call {
     }
 
     /// Asks for a segment, unless it is asked for or there already.
-    pub(super) fn fetch(&mut self, segment: SegmentId, tell: oneshot::Sender<Result<(), String>>) {
+    pub(super) fn fetch(&mut self, segment: SegmentId, tell: oneshot::Sender<Result<(), Unlent>>) {
         let lender = self.lender.upgrade();
         if lender.is_some_and(|lender| lender.has(segment)) {
             let _ = tell.send(Ok(()));
@@ -71,7 +71,7 @@ impl Call {
         if !self.asked.iter().any(|asked| asked.segment == segment) {
             let sent = self.socket.send(&Packet::Fetch(segment).encode(), None);
             if let Err(errno) = sent {
-                let _ = tell.send(Err(format!("the peer's exchange: {errno}")));
+                let _ = tell.send(Err(Unmet::Absent(errno).into()));
                 return;
             }
         }
@@ -96,7 +96,7 @@ impl Call {
         for asked in late {
             lender.failed();
             let reason = format!("the peer's exchange says nothing for {PATIENCE:?}");
-            let _ = asked.tell.send(Err(reason));
+            let _ = asked.tell.send(Err(Unlent::now(reason)));
         }
         true
     }
@@ -110,7 +110,7 @@ impl Call {
                 lender.lost();
             }
             for asked in self.asked.drain(..) {
-                let _ = asked.tell.send(Err(reason.clone()));
+                let _ = asked.tell.send(Err(Unlent::now(reason.as_str())));
             }
         }
         result
@@ -155,7 +155,7 @@ impl Call {
 
     fn answer(&mut self, id: SegmentId, answer: &Result<(), String>) {
         for asked in self.asked.extract_if(.., |asked| asked.segment == id) {
-            let _ = asked.tell.send(answer.clone());
+            let _ = asked.tell.send(answer.clone().map_err(Unlent::now));
         }
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Clerk {
     exchange: Arc<Exchange>,
     listener: PacketSocket,
     bell: Arc<EventFd>,
+    /// A descriptor to let go of where there are none left, so that who comes can be turned away.
+    spare: Option<OwnedFd>,
     guests: Vec<Guest>,
     /// Guests that closed their connection and still have something: perhaps they are about to end.
     watched: Vec<(OwnedFd, Arc<Borrower>)>,
@@ -52,16 +54,23 @@ struct Guest {
 }
 
 impl Clerk {
-    pub(super) fn new(exchange: Arc<Exchange>, listener: PacketSocket, bell: Arc<EventFd>) -> Self {
-        Self {
+    /// # Errors
+    /// Where no descriptor is left: nobody could be answered.
+    pub(super) fn new(
+        exchange: Arc<Exchange>,
+        listener: PacketSocket,
+        bell: Arc<EventFd>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
             exchange,
             listener,
+            spare: Some(bell.as_fd().try_clone_to_owned()?),
             bell,
             guests: Vec::new(),
             watched: Vec::new(),
             calls: Vec::new(),
             paused_until: None,
-        }
+        })
     }
 
     /// Until the process ends.
@@ -194,6 +203,7 @@ impl Clerk {
                     Ok(guest) => self.guests.push(guest),
                     Err(reason) => tracing::debug!(reason, "a borrower is turned away"),
                 },
+                Err(Errno::EMFILE | Errno::ENFILE) if self.turn_away() => {}
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
                     self.paused_until = Some(Instant::now() + PAUSE);
                     return;
@@ -201,6 +211,17 @@ impl Clerk {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Closes the connection of who comes next, so that it does not wait for an answer in vain. Whether there was a descriptor for that.
+    fn turn_away(&mut self) -> bool {
+        let has_one = self.spare.take().is_some();
+        if has_one {
+            tracing::debug!("a borrower is turned away: too many files are open");
+            drop(self.listener.accept());
+        }
+        self.spare = self.bell.as_fd().try_clone_to_owned().ok();
+        has_one
     }
 }
 

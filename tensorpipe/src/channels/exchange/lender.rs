@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use super::clerk::PATIENCE;
 use super::offer::Offer;
-use super::{Command, Exchange};
+use super::{Command, Exchange, Unlent};
 use crate::device::{Memory, MemoryKind};
 use crate::process::Token;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
 use crate::sys::segment::{Foreign, SegmentId};
 
@@ -98,6 +98,8 @@ impl Lender {
             entry: offer.entry,
             id: offer.segment,
             lender: self.clone(),
+            had_by: AtomicU32::new(HERE),
+            contested: AtomicBool::new(false),
         })
     }
 
@@ -105,15 +107,15 @@ impl Lender {
     pub(in crate::channels) async fn fetch(
         self: &Arc<Self>,
         segment: SegmentId,
-    ) -> Result<(), String> {
-        self.exchange.open().map_err(|error| error.to_string())?;
+    ) -> Result<(), Unlent> {
+        self.exchange.open()?;
         let (tell, told) = tokio::sync::oneshot::channel();
         self.exchange.ask(Command::Fetch {
             lender: self.clone(),
             segment,
             tell,
         });
-        let gone = || Err("the exchange of this process is gone".to_owned());
+        let gone = || Err(Unlent::now("the exchange of this process is gone"));
         // The clerk answers sooner, if it is there.
         let told = tokio::time::timeout(2 * PATIENCE, told).await;
         told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
@@ -178,11 +180,55 @@ pub(in crate::channels) struct Borrowed {
     id: SegmentId,
     /// Keeps the connection over which its process sees that this one is there.
     lender: Arc<Lender>,
+    /// Who has it, as far as is known.
+    had_by: AtomicU32,
+    /// A message in which it goes back was withdrawn, and may arrive all the same.
+    contested: AtomicBool,
 }
+
+const HERE: u32 = 0;
+/// It is on its way back.
+const NOBODY: u32 = 1;
+const LENDER: u32 = 2;
 
 impl Borrowed {
     pub(in crate::channels) fn is_of(&self, lender: &Arc<Lender>) -> bool {
         Arc::ptr_eq(&self.lender, lender)
+    }
+
+    /// It goes back to its lender, and nobody else has a handle on it.
+    pub(in crate::channels) fn send_back(&self) {
+        self.debts.send_back(self.entry);
+        self.had_by.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// A message in which it goes back is withdrawn. From now on none ends the loan: that one could, where the next one is meant,
+    /// whose bytes may be asked for then.
+    pub(in crate::channels) fn contest(&self) {
+        self.contested.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so. Known to whoever has the last handle: the withdrawn message had one.
+    pub(in crate::channels) fn is_contested(&self) -> bool {
+        self.contested.load(Ordering::Relaxed)
+    }
+
+    /// Its bytes are needed here after all. `false` if its lender has it.
+    pub(in crate::channels) fn stays(&self) -> bool {
+        match self.had_by.load(Ordering::Relaxed) {
+            HERE => true,
+            NOBODY if self.debts.keep(self.entry) => {
+                self.had_by.store(HERE, Ordering::Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Its lender has it.
+    pub(in crate::channels) fn arrived(&self) {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = (self.had_by).compare_exchange(NOBODY, LENDER, set, fetch);
     }
 
     /// As its lender knows a part of it.
@@ -216,6 +262,11 @@ impl Memory for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.debts.give_back(self.entry);
+        match self.had_by.load(Ordering::Relaxed) {
+            HERE => self.debts.give_back(self.entry),
+            NOBODY => self.debts.give_up(self.entry),
+            // The word may be about another loan by now.
+            _ => {}
+        }
     }
 }

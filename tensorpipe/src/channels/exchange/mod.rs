@@ -70,7 +70,7 @@ enum Command {
     Fetch {
         lender: Arc<Lender>,
         segment: SegmentId,
-        tell: oneshot::Sender<Result<(), String>>,
+        tell: oneshot::Sender<Result<(), Unlent>>,
     },
     /// Tell a borrower that a segment is gone.
     Retire {
@@ -135,6 +135,7 @@ impl Exchange {
         let bell = EventFd::from_value_and_flags(0, flags);
         let bell = Arc::new(bell.map_err(|errno| refused("eventfd", errno))?);
         let clerk = Clerk::new(self.clone(), listener, bell.clone());
+        let clerk = clerk.map_err(|error| SystemError::new("dup", "eventfd", error))?;
         let thread = std::thread::Builder::new().name(THREAD.to_owned());
         let started = thread.spawn(move || clerk.work());
         started.map_err(|error| SystemError::new("clone", "the thread of the exchange", error))?;
@@ -203,6 +204,42 @@ pub(in crate::channels) fn meet(name: &str) -> Result<PacketSocket, Unmet> {
         )));
     }
     Ok(socket)
+}
+
+/// Why nothing was lent.
+#[derive(Clone, Debug)]
+pub(in crate::channels) struct Unlent {
+    pub(in crate::channels) reason: String,
+    /// Later attempts are no better.
+    pub(in crate::channels) lasting: bool,
+}
+
+impl Unlent {
+    /// Perhaps the next time.
+    fn now(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            lasting: false,
+        }
+    }
+}
+
+impl From<SystemError> for Unlent {
+    fn from(error: SystemError) -> Self {
+        Self {
+            reason: error.to_string(),
+            lasting: error.is_lasting(),
+        }
+    }
+}
+
+impl From<Unmet> for Unlent {
+    fn from(unmet: Unmet) -> Self {
+        Self {
+            reason: unmet.to_string(),
+            lasting: matches!(unmet, Unmet::Stranger(_)),
+        }
+    }
 }
 
 impl std::fmt::Display for Unmet {

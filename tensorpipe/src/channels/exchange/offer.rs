@@ -1,5 +1,7 @@
 //! An offer: memory that one process has for another, and which loan it would be.
 
+use std::ops::Range;
+
 use crate::sys::ledger::{Debts, Entry};
 use crate::sys::segment::SegmentId;
 
@@ -18,13 +20,20 @@ pub(in crate::channels) struct Offer {
 }
 
 impl Offer {
-    /// Appends [`OFFER_LEN`] bytes.
-    pub(in crate::channels) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.segment);
-        out.extend_from_slice(&self.offset.to_le_bytes());
-        out.extend_from_slice(&self.len.to_le_bytes());
-        out.extend_from_slice(&self.entry.slot.to_le_bytes());
-        out.extend_from_slice(&self.entry.generation.to_le_bytes());
+    pub(in crate::channels) fn encode(&self) -> [u8; OFFER_LEN] {
+        let mut out = [0; OFFER_LEN];
+        out[..16].copy_from_slice(&self.segment);
+        out[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        out[24..32].copy_from_slice(&self.len.to_le_bytes());
+        out[32..36].copy_from_slice(&self.entry.slot.to_le_bytes());
+        out[36..].copy_from_slice(&self.entry.generation.to_le_bytes());
+        out
+    }
+
+    /// In its segment.
+    pub(in crate::channels) fn range(&self) -> Option<Range<usize>> {
+        let start = usize::try_from(self.offset).ok()?;
+        Some(start..start.checked_add(usize::try_from(self.len).ok()?)?)
     }
 
     /// `None` for what is none, or names an entry that no ledger has.

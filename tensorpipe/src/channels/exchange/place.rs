@@ -1,13 +1,14 @@
 //! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
 //!
-//! A device descriptor is a byte 1, the [`machine::Place`], for [`Access::Read`] the namespace of process numbers, the process's
+//! A device descriptor is a byte 1, the [`machine::Place`], for [`Access::Read`] what only a [`Reader`] needs, the process's
 //! random id, and the name of its exchange. A process that cannot do it says 0 and why.
 
 use crate::channels::Link;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
 use crate::process::Token;
-use crate::sys::{fork, machine, process_memory};
+use crate::sys::processors::Processors;
+use crate::sys::{fork, machine, memfd, peer, process_memory};
 
 const CANNOT: u8 = 0;
 const CAN: u8 = 1;
@@ -25,10 +26,19 @@ pub(in crate::channels) enum Access {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::channels) struct Place {
     machine: machine::Place,
-    /// Device and inode of the namespace that the process's number belongs to, where that matters.
-    numbers: Option<(u64, u64)>,
+    /// For [`Access::Read`].
+    pub(in crate::channels) reader: Option<Reader>,
     pub(in crate::channels) process: Token,
     pub(in crate::channels) exchange: String,
+}
+
+/// What a process tells that reads memory of others, and whose own is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::channels) struct Reader {
+    /// Device and inode of the namespace that the process's number belongs to.
+    numbers: (u64, u64),
+    /// On more than one it copies faster.
+    pub(in crate::channels) processors: Processors,
 }
 
 impl Access {
@@ -53,11 +63,16 @@ impl Access {
 
     /// Where the peer of a pipe is, for the channel of this name.
     pub(in crate::channels) fn peer(self, channel: &str, link: &Link) -> Result<Place, Error> {
-        let descriptor = link.peer_devices.iter().find(|(device, _)| device.is_cpu());
-        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
-        Place::parse(self, descriptor).map_err(|reason| {
+        self.place(&link.peer_devices).map_err(|reason| {
             Misuse::Other(format!("channel {channel}: the peer: {reason}")).into()
         })
+    }
+
+    /// Where a process is that describes its devices so; why there is no place, in words.
+    pub(in crate::channels) fn place(self, devices: &[(Device, Vec<u8>)]) -> Result<Place, String> {
+        let descriptor = devices.iter().find(|(device, _)| device.is_cpu());
+        let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
+        Place::parse(self, descriptor)
     }
 
     fn cannot(self) -> &'static str {
@@ -71,19 +86,24 @@ impl Access {
 impl Place {
     /// Of this process, whose exchange has this name; or why it cannot do that.
     fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
-        let numbers = match access {
+        let reader = match access {
             Access::Lend => {
                 fork::Origin::here().map_err(|error| error.to_string())?;
+                memfd::probe().map_err(|error| error.to_string())?;
+                peer::probe().map_err(|error| error.to_string())?;
                 None
             }
             Access::Read => {
                 process_memory::probe().map_err(process_memory::why)?;
-                Some(machine::pid_namespace()?)
+                Some(Reader {
+                    numbers: machine::pid_namespace()?,
+                    processors: Processors::here(),
+                })
             }
         };
         Ok(Self {
             machine: machine::Place::here()?,
-            numbers,
+            reader,
             process,
             exchange: exchange.to_owned(),
         })
@@ -95,9 +115,11 @@ impl Place {
             Ok(place) => {
                 let mut bytes = vec![CAN];
                 bytes.extend(place.machine.encode());
-                if let Some((device, inode)) = place.numbers {
+                if let Some(reader) = place.reader {
+                    let (device, inode) = reader.numbers;
                     bytes.extend(device.to_le_bytes());
                     bytes.extend(inode.to_le_bytes());
+                    bytes.extend(reader.processors.encode());
                 }
                 bytes.extend(place.process);
                 bytes.extend(place.exchange.as_bytes());
@@ -125,17 +147,21 @@ impl Place {
 
     fn decode(access: Access, rest: &[u8]) -> Option<Self> {
         let (machine, mut rest) = rest.split_at_checked(machine::Place::LEN)?;
-        let mut numbers = None;
+        let mut reader = None;
         if access == Access::Read {
-            let (device, inode);
+            let (device, inode, processors);
             (device, rest) = rest.split_first_chunk()?;
             (inode, rest) = rest.split_first_chunk()?;
-            numbers = Some((u64::from_le_bytes(*device), u64::from_le_bytes(*inode)));
+            (processors, rest) = rest.split_first_chunk()?;
+            reader = Some(Reader {
+                numbers: (u64::from_le_bytes(*device), u64::from_le_bytes(*inode)),
+                processors: Processors::decode(*processors),
+            });
         }
         let (process, exchange) = rest.split_first_chunk()?;
         Some(Self {
             machine: machine::Place::decode(machine)?,
-            numbers,
+            reader,
             process: *process,
             exchange: String::from_utf8(exchange.to_vec()).ok()?,
         })
@@ -144,7 +170,8 @@ impl Place {
     /// Whether memory of one can be had at the other, or why not.
     fn reaches(&self, other: &Self, within_process: bool) -> Result<(), String> {
         self.machine.meets(&other.machine, false)?;
-        if self.numbers != other.numbers {
+        let numbers = |place: &Self| place.reader.map(|reader| reader.numbers);
+        if numbers(self) != numbers(other) {
             return Err(
                 "the peer is in another pid namespace (another container) of this machine; share it to read its memory"
                     .to_owned(),
@@ -226,13 +253,17 @@ mod tests {
     #[test]
     fn numbers_of_processes_matter_to_who_reads() {
         let here = place(Access::Read);
-        let elsewhere = Place {
-            numbers: Some((0, 0)),
-            process: [1; 16],
-            ..place(Access::Read)
+        let there = |change: fn(&mut Reader)| {
+            let mut place = place(Access::Read);
+            place.process = [1; 16];
+            change(place.reader.as_mut().unwrap());
+            place
         };
+        let elsewhere = there(|reader| reader.numbers = (0, 0));
         let reason = here.reaches(&elsewhere, false).unwrap_err();
         assert!(reason.contains("pid namespace"), "{reason}");
-        assert_eq!(place(Access::Lend).numbers, None);
+        let smaller = there(|reader| reader.processors.usable = 1);
+        assert_eq!(here.reaches(&smaller, false), Ok(()));
+        assert_eq!(place(Access::Lend).reader, None);
     }
 }

@@ -1,5 +1,7 @@
 //! What the two lanes of a pipe say to each other about a tensor.
 
+use smallvec::SmallVec;
+
 use super::{Fault, OFFER_LEN, Offer};
 
 /// From the writer's lane.
@@ -14,12 +16,14 @@ pub(super) enum FromWriter {
 }
 
 /// From the reader's lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FromReader {
     /// The offer was taken.
     Taken,
     /// It could not be taken: send the bytes on the pipe's connection.
     Stream,
+    /// The same, and no offer ever will, for this reason.
+    StreamAlways(String),
 }
 
 const OFFER: u8 = 1;
@@ -27,17 +31,20 @@ const CANNOT: u8 = 2;
 const YOURS: u8 = 3;
 const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
+const STREAM_ALWAYS: u8 = 3;
+
+/// Of a reason, in bytes.
+const REASON: usize = 500;
 
 impl FromWriter {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> SmallVec<[u8; 1 + OFFER_LEN]> {
         let (kind, offer) = match self {
-            Self::Cannot => return vec![CANNOT],
+            Self::Cannot => return SmallVec::from_slice(&[CANNOT]),
             Self::Offer(offer) => (OFFER, offer),
             Self::Yours(offer) => (YOURS, offer),
         };
-        let mut out = Vec::with_capacity(1 + OFFER_LEN);
-        out.push(kind);
-        offer.put(&mut out);
+        let mut out = SmallVec::from_buf([kind; 1 + OFFER_LEN]);
+        out[1..].copy_from_slice(&offer.encode());
         out
     }
 
@@ -57,17 +64,27 @@ impl FromWriter {
 }
 
 impl FromReader {
-    pub(super) fn encode(self) -> Vec<u8> {
-        vec![match self {
-            Self::Taken => TAKEN,
-            Self::Stream => STREAM,
-        }]
+    /// [`FromReader::Taken`], encoded.
+    pub(super) const TAKEN: &'static [u8] = &[TAKEN];
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Taken => Self::TAKEN.to_vec(),
+            Self::Stream => vec![STREAM],
+            Self::StreamAlways(reason) => {
+                let end = reason.floor_char_boundary(REASON);
+                [&[STREAM_ALWAYS], &reason.as_bytes()[..end]].concat()
+            }
+        }
     }
 
     pub(super) fn decode(body: &[u8]) -> Result<Self, Fault> {
         match body {
             [TAKEN] => Ok(Self::Taken),
             [STREAM] => Ok(Self::Stream),
+            [STREAM_ALWAYS, reason @ ..] if reason.len() <= REASON => Ok(Self::StreamAlways(
+                String::from_utf8_lossy(reason).into_owned(),
+            )),
             _ => Err(Fault("an answer that makes no sense".to_owned())),
         }
     }
@@ -92,17 +109,21 @@ mod tests {
         let bytes = offer.encode();
         assert_eq!(bytes.len(), 41);
         assert_eq!(FromWriter::decode(&bytes), Ok(offer));
-        let mut yours = bytes.clone();
+        let mut yours = bytes.to_vec();
         yours[0] = 3;
         let sent_back = FromWriter::decode(&yours).unwrap();
         assert!(matches!(sent_back, FromWriter::Yours(_)));
-        assert_eq!(sent_back.encode(), yours);
+        assert_eq!(*sent_back.encode(), yours[..]);
         let cannot = FromWriter::Cannot;
         assert_eq!(FromWriter::decode(&cannot.encode()), Ok(cannot));
-        for answer in [FromReader::Taken, FromReader::Stream] {
+        let always = FromReader::StreamAlways("another user's".to_owned());
+        for answer in [FromReader::Taken, FromReader::Stream, always] {
             assert_eq!(FromReader::decode(&answer.encode()), Ok(answer));
         }
-        let mut wild = bytes.clone();
+        let long = FromReader::StreamAlways("ü".repeat(400)).encode();
+        assert!(FromReader::decode(&long).is_ok());
+        assert!(FromReader::decode(&[&long[..], b"xx"].concat()).is_err());
+        let mut wild = bytes.to_vec();
         wild[33..37].copy_from_slice(&4096u32.to_le_bytes());
         let longer = [&bytes[..], &[0]].concat();
         for bad in [&[][..], &[9], &bytes[..40], &longer, &wild] {

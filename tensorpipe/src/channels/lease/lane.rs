@@ -1,16 +1,18 @@
 //! One end of channel `lease` on one pipe.
 //!
-//! An operation is in one table at a time: at the writer `offered` until the reader has taken the offer or wants the bytes; at the
+//! An operation is in one table at a time: at the writer `offered` until it hears that the reader has taken the offer or wants the
+//! bytes, which is no hurry: who has the memory stands in the ledger, and the lane keeps no handle on what it has offered. At the
 //! reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching` while its segment is being
 //! mapped. Whatever is left when the lane goes was taken by nobody, and is withdrawn.
 
 use std::collections::BTreeMap;
 
 use super::frame::{FromReader, FromWriter};
+use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
 use super::{Borrowed, Borrower, Exchange, Lender, Offer, Place, Taking};
-use super::{Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
 use crate::sync::Arc;
+use crate::sys::ledger::Open;
 
 /// Up to this size a copy is made on the spot.
 const COPY_AT_ONCE: u64 = 256 << 10;
@@ -19,11 +21,29 @@ pub(super) struct LeaseLane {
     borrower: Arc<Borrower>,
     lender: Arc<Lender>,
     handle: LaneHandle,
-    /// What was sent, and what the peer was told of it.
-    offered: BTreeMap<OpId, (Buffer, FromWriter)>,
+    setback: Setback,
+    /// What the peer was told of.
+    offered: BTreeMap<OpId, Told>,
     wanted: BTreeMap<OpId, Want>,
     offers: BTreeMap<OpId, FromWriter>,
     fetching: BTreeMap<OpId, (Offer, Want)>,
+}
+
+/// What the peer was told of a tensor, and what it takes to send its bytes instead.
+enum Told {
+    Offer(Offer, Open),
+    Cannot(Buffer),
+    Yours(Offer, Buffer),
+}
+
+impl Told {
+    fn words(&self) -> FromWriter {
+        match self {
+            Self::Offer(offer, _) => FromWriter::Offer(*offer),
+            Self::Cannot(_) => FromWriter::Cannot,
+            Self::Yours(offer, _) => FromWriter::Yours(*offer),
+        }
+    }
 }
 
 impl LeaseLane {
@@ -32,6 +52,7 @@ impl LeaseLane {
             borrower: exchange.borrower(peer.process),
             lender: exchange.lender(peer.process, &peer.exchange),
             handle: link.handle,
+            setback: link.setback,
             offered: BTreeMap::new(),
             wanted: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -41,51 +62,89 @@ impl LeaseLane {
 
     /// The writer's part of an operation is taken, or wanted as bytes.
     fn answered(&mut self, op: OpId, answer: FromReader, io: &mut LaneIo<'_>) -> Result<(), Fault> {
-        let Some((source, told)) = self.offered.remove(&op) else {
+        let Some(told) = self.offered.remove(&op) else {
             return Ok(());
         };
         match (answer, told) {
-            (FromReader::Taken, FromWriter::Offer(offer)) => {
+            (FromReader::Taken, Told::Offer(offer, open)) => {
                 let ledger = self.borrower.ledger();
                 if ledger.is_none_or(|ledger| ledger.is_open(offer.entry)) {
-                    self.offered.insert(op, (source, told));
+                    self.offered.insert(op, Told::Offer(offer, open));
                     return Err(Fault("an offer that is not taken in the ledger".to_owned()));
                 }
                 io.lent(offer.len);
                 io.sent(op);
             }
             // From here on the lender sees to it itself.
-            (FromReader::Taken, FromWriter::Yours(offer)) => {
+            (FromReader::Taken, Told::Yours(offer, source)) => {
+                if let Some(borrowed) = self.borrowed(&source) {
+                    borrowed.arrived();
+                }
                 io.lent(offer.len);
                 io.sent(op);
             }
-            (FromReader::Taken, FromWriter::Cannot) => {
+            (FromReader::Taken, Told::Cannot(_)) => {
                 return Err(Fault("an offer is taken that was not made".to_owned()));
             }
-            (FromReader::Stream, told) => {
-                self.withdraw(told);
+            (answer @ (FromReader::Stream | FromReader::StreamAlways(_)), told) => {
+                if let FromReader::StreamAlways(reason) = answer {
+                    let reason = format!("the peer cannot borrow from this process: {reason}");
+                    self.setback.cannot_send(reason);
+                }
+                let source = match told {
+                    Told::Offer(offer, open) => {
+                        let source = self.borrower.recall(&offer, open);
+                        let taken = || Fault("bytes are asked for of what was taken".to_owned());
+                        source.ok_or_else(taken)?
+                    }
+                    Told::Yours(_, source) => {
+                        let is_here = self.borrowed(&source).is_none_or(Borrowed::stays);
+                        let gone = || Fault("bytes are asked for of what has gone back".to_owned());
+                        is_here.then_some(source).ok_or_else(gone)?
+                    }
+                    Told::Cannot(source) => source,
+                };
+                io.diverted(source.len() as u64);
                 io.stream(op, source);
             }
         }
         Ok(())
     }
 
-    fn withdraw(&self, told: FromWriter) {
-        if let (FromWriter::Offer(offer), Some(ledger)) = (told, self.borrower.ledger()) {
-            ledger.withdraw(offer.entry);
+    fn withdraw(&self, told: &Told) {
+        match told {
+            Told::Offer(offer, _) => {
+                if let Some(ledger) = self.borrower.ledger() {
+                    ledger.withdraw(offer.entry);
+                }
+            }
+            Told::Yours(_, source) => {
+                if let Some(borrowed) = self.borrowed(source) {
+                    borrowed.contest();
+                }
+            }
+            Told::Cannot(_) => {}
         }
     }
 
     /// What the peer is told of a tensor.
-    fn tell(&self, source: &Buffer) -> FromWriter {
-        if let Some(borrowed) = self.borrowed(source) {
-            return FromWriter::Yours(borrowed.as_offer(source.offset(), source.len()));
+    fn tell(&self, mut source: Buffer) -> Told {
+        let is_last = source.is_only_handle();
+        if let Some(borrowed) = self.borrowed(&source) {
+            if is_last && !borrowed.is_contested() {
+                borrowed.send_back();
+            }
+            let offer = borrowed.as_offer(source.offset(), source.len());
+            return Told::Yours(offer, source);
         }
-        match self.borrower.lend(source) {
-            Ok(offer) => FromWriter::Offer(offer),
-            Err(reason) => {
-                tracing::debug!(reason, "a tensor is copied instead of lent");
-                FromWriter::Cannot
+        match self.borrower.lend(&source) {
+            Ok((offer, open)) => Told::Offer(offer, open),
+            Err(unlent) => {
+                tracing::debug!(unlent.reason, "a tensor is copied instead of lent");
+                if unlent.lasting {
+                    self.setback.cannot_send(unlent.reason);
+                }
+                Told::Cannot(source)
             }
         }
     }
@@ -105,13 +164,13 @@ impl LeaseLane {
         io: &mut LaneIo<'_>,
     ) -> Result<(), Fault> {
         match told {
-            FromWriter::Cannot => ask_for_bytes(op, want, io),
+            FromWriter::Cannot => self.ask_for_bytes(op, want, io),
             FromWriter::Offer(offer) => return self.take(op, offer, want, false, io),
             FromWriter::Yours(offer) => {
                 check(&offer, &want)?;
                 match self.borrower.sends_back(&offer) {
                     Some(returned) => self.taken(op, returned, want, io),
-                    None => ask_for_bytes(op, want, io),
+                    None => self.ask_for_bytes(op, want, io),
                 }
             }
         }
@@ -130,15 +189,21 @@ impl LeaseLane {
         check(&offer, &want)?;
         match self.lender.take(&offer) {
             Taking::Taken(borrowed) => self.taken(op, borrowed, want, io),
-            Taking::Unknown if fetched || self.lender.is_unreliable() => {
-                ask_for_bytes(op, want, io);
+            Taking::Unknown
+                if fetched || self.lender.is_unreliable() || self.setback.receiving().is_some() =>
+            {
+                self.ask_for_bytes(op, want, io);
             }
             Taking::Unknown => {
                 self.fetching.insert(op, (offer, want));
                 let (lender, handle) = (self.lender.clone(), self.handle.clone());
+                let setback = self.setback.clone();
                 io.spawn(async move {
-                    if let Err(reason) = lender.fetch(offer.segment).await {
-                        tracing::debug!(reason, "a tensor is copied instead of borrowed");
+                    if let Err(unlent) = lender.fetch(offer.segment).await {
+                        tracing::debug!(unlent.reason, "a tensor is copied instead of borrowed");
+                        if unlent.lasting {
+                            setback.cannot_receive(unlent.reason);
+                        }
                     }
                     handle.resume(op);
                 });
@@ -153,7 +218,7 @@ impl LeaseLane {
     }
 
     fn taken(&self, op: OpId, borrowed: impl Memory, want: Want, io: &mut LaneIo<'_>) {
-        let taken = FromReader::Taken.encode();
+        let taken = FromReader::TAKEN;
         let len = borrowed.len() as u64;
         match want {
             Want::Adopt { .. } => {
@@ -172,9 +237,28 @@ impl LeaseLane {
                 let handle = self.handle.clone();
                 io.spawn_blocking(move || {
                     let dest = copy(borrowed, dest);
-                    handle.received_and_tell(op, dest, taken);
+                    handle.received_and_tell(op, dest, taken.to_vec());
                 });
             }
+        }
+    }
+
+    /// Has the writer send the bytes themselves.
+    fn ask_for_bytes(&self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        let dest = match want {
+            Want::Into(dest) => Ok(dest),
+            Want::Adopt { len, .. } => io.allocate(len),
+        };
+        let reason = self.setback.receiving();
+        let answer = reason.map_or(FromReader::Stream, |reason| {
+            FromReader::StreamAlways(reason.to_owned())
+        });
+        match dest {
+            Ok(dest) => {
+                io.expect(op, dest);
+                io.control(op, answer.encode());
+            }
+            Err(error) => io.failed(op, error),
         }
     }
 }
@@ -185,9 +269,9 @@ impl Lane for LeaseLane {
     }
 
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let told = self.tell(&source);
-        self.offered.insert(op, (source, told));
-        io.control(op, told.encode());
+        let told = self.tell(source);
+        io.control(op, told.words().encode());
+        self.offered.insert(op, told);
     }
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
@@ -199,6 +283,29 @@ impl Lane for LeaseLane {
                 }
             }
         }
+    }
+
+    fn adopt(&mut self, _: OpId, body: &[u8], len: u64, io: &mut LaneIo<'_>) -> Option<Adopted> {
+        // What is wrong with it is found again, and said, where it comes as any other does.
+        let (memory, urgent) = match FromWriter::decode(body).ok()? {
+            FromWriter::Offer(offer) if offer.len == len => match self.lender.take(&offer) {
+                Taking::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
+                Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
+            },
+            FromWriter::Yours(offer) if offer.len == len => {
+                let returned = self.borrower.sends_back(&offer)?;
+                // The peer keeps what is not over until it hears of this.
+                let urgent = !returned.is_over();
+                (Buffer::new(Arc::new(returned)), urgent)
+            }
+            FromWriter::Offer(_) | FromWriter::Yours(_) | FromWriter::Cannot => return None,
+        };
+        io.borrowed(len);
+        Some(Adopted {
+            memory,
+            answer: FromReader::TAKEN,
+            urgent,
+        })
     }
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), Fault> {
@@ -231,8 +338,8 @@ impl Lane for LeaseLane {
     }
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
-        if let Some((_, told)) = self.offered.remove(&op) {
-            self.withdraw(told);
+        if let Some(told) = self.offered.remove(&op) {
+            self.withdraw(&told);
         }
         self.wanted.remove(&op);
         self.offers.remove(&op);
@@ -242,24 +349,7 @@ impl Lane for LeaseLane {
 
 impl Drop for LeaseLane {
     fn drop(&mut self) {
-        for (_, told) in self.offered.values() {
-            self.withdraw(*told);
-        }
-    }
-}
-
-/// Has the writer send the bytes themselves.
-fn ask_for_bytes(op: OpId, want: Want, io: &mut LaneIo<'_>) {
-    let dest = match want {
-        Want::Into(dest) => Ok(dest),
-        Want::Adopt { len, .. } => io.allocate(len),
-    };
-    match dest {
-        Ok(dest) => {
-            io.expect(op, dest);
-            io.control(op, FromReader::Stream.encode());
-        }
-        Err(error) => io.failed(op, error),
+        self.offered.values().for_each(|told| self.withdraw(told));
     }
 }
 

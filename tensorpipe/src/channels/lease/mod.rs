@@ -17,7 +17,7 @@
 //! when it is given back, its offer is withdrawn, or the borrower's process has ended.
 //!
 //! Where something is missing (no descriptors left, a ledger that is full, an exchange that does not answer), the tensor is sent as
-//! bytes on the pipe's connection, like over `basic`.
+//! bytes on the pipe's connection, like over `basic`. If it will not get better, both ends' routes say why.
 
 mod frame;
 mod lane;
@@ -27,7 +27,8 @@ use super::exchange::{
     Access, Borrowed, Borrower, Exchange, Lender, OFFER_LEN, Offer, Place, Taking,
 };
 use super::{
-    Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs,
+    Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback,
+    Threshold, Want, costs,
 };
 use crate::device::Device;
 use crate::error::Error;
@@ -74,8 +75,12 @@ impl Channel for LeaseChannel {
         Access::Lend.reaches(ours.1, theirs.1, self.within_process)
     }
 
-    fn thresholds(&self) -> Vec<Threshold> {
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         costs::LEASE.to_vec()
+    }
+
+    fn moves_bytes(&self) -> bool {
+        false
     }
 
     fn sends_at_once(&self) -> bool {

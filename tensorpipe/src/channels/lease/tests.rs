@@ -18,7 +18,7 @@ fn the_examples_are_what_the_code_writes_and_reads() {
             generation: 12,
         },
     });
-    assert_eq!(examples["OFFER"], offer.encode());
+    assert_eq!(examples["OFFER"], offer.encode().to_vec());
     assert_eq!(FromWriter::decode(&examples["OFFER"]), Ok(offer));
     for (name, packet) in [
         (

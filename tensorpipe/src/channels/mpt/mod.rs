@@ -54,8 +54,8 @@ const DESCRIPTOR: &[u8] = b"1";
 /// Channel `mpt`: a large tensor travels over several connections of the pipe's transport at once.
 ///
 /// It pays on links where one connection does not get all that is there: paced or throttled per connection, or long and with
-/// losses. Over loopback it wins next to nothing (four connections 1.1 times one), so it is in no default list: both ends
-/// ask for it. Smaller tensors are left to the next channel. The connections are opened when the first large tensor is sent;
+/// losses. Over loopback it wins nothing (four connections take 1.4 times as long as one), so it is in no default list: both ends
+/// ask for it. Smaller tensors are left to the next channel, and what can be lent to `lease`, where there is one. The connections are opened when the first large tensor is sent;
 /// where they cannot be, because the listener has stopped or within 15 s, the pipe goes on without. One that is lost with
 /// bytes on it ends the pipe.
 ///
@@ -127,7 +127,7 @@ impl Channel for MptChannel {
         }
     }
 
-    fn thresholds(&self) -> Vec<Threshold> {
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         costs::MPT.to_vec()
     }
 

@@ -40,6 +40,8 @@ pub struct LendableStats {
     /// How often there was none (its bound is reached, or the system refused) and ordinary memory was handed out instead,
     /// which is copied when it is sent.
     pub fallbacks: u64,
+    /// Of these, how many because the system refused; the first time a warning in the log says what.
+    pub refused: u64,
     /// Segments: each is a mapping and a file descriptor.
     pub segments: u64,
     /// Bytes of them.
@@ -138,7 +140,10 @@ impl Lendables {
         let piece = match cut {
             Ok(pieces) => state.add(size, pieces),
             Err(error) => {
-                tracing::debug!(%error, "no lendable memory");
+                state.stats.refused += 1;
+                if state.stats.refused == 1 {
+                    tracing::warn!(%error, "no lendable memory: ordinary memory is handed out, which is copied when it is sent");
+                }
                 None
             }
         };

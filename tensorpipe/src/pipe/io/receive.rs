@@ -137,6 +137,14 @@ impl Io {
                     let bytes = &self.received[self.start..self.end];
                     self.start += shared.arrive_whole(core, message, descriptor, bytes, wakes)?;
                 }
+                Input::Offered(offered) => {
+                    shared.process(core, wakes);
+                    if let Some(ended) = &shared.ended {
+                        return Err(ended.clone());
+                    }
+                    let rest = &self.received[self.start..self.end];
+                    self.start += shared.arrive_offered(core, offered, rest, wakes)?;
+                }
                 Input::Bare { message, metadata } => {
                     shared.process(core, wakes);
                     if let Some(ended) = &shared.ended {
@@ -274,6 +282,7 @@ impl Io {
         };
         core.counters.read(len);
         core.hot.found();
+        self.left = 0;
         self.patience.read(len);
         self.look_at_the_clock(core);
         Ok(Some(len))

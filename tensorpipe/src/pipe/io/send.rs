@@ -13,6 +13,7 @@ use crate::device::Buffer;
 use crate::error::Error;
 use crate::pipe::core::Core;
 use crate::pipe::shared::Shared;
+use crate::pipe::stamp::stamp;
 use crate::proto::{Mark, Segment};
 use crate::stop;
 use crate::sync::{Arc, lock};
@@ -88,6 +89,7 @@ impl Io {
     }
 
     pub(in crate::pipe) fn take_frames(&mut self, shared: &mut Shared) {
+        let mut frame = self.frames.len();
         while self.queued < GATHER
             && self.pieces.len() < SLICES
             && shared
@@ -105,17 +107,23 @@ impl Io {
                         }
                     }
                     Segment::Data { source, range } => self.push_data(source, range),
-                    Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
+                    Segment::Mark(mark) => {
+                        if let (Mark::Message(message), false) = (mark, shared.stamps.is_empty()) {
+                            stamp(&mut shared.stamps, message, &mut self.frames[frame..]);
+                        }
+                        self.pieces.push_back(Piece::Mark(mark));
+                    }
                 }
             }
             self.segments = segments;
+            frame = self.frames.len();
         }
         if !shared.leaving.is_empty() {
             shared.note_left();
         }
     }
 
-    fn push_data(&mut self, source: Buffer, range: Range<u64>) {
+    pub(in crate::pipe) fn push_data(&mut self, source: Buffer, range: Range<u64>) {
         let len = range.end - range.start;
         self.queued += len;
         let (at, end) = (range.start as usize, range.end as usize);
@@ -170,6 +178,11 @@ impl Io {
         (open && self.queued < ROOM).then_some(&mut self.frames)
     }
 
+    /// Where frames are put together. What is appended is to be [pushed](Self::push_frames).
+    pub(in crate::pipe) fn frames(&mut self) -> &mut Vec<u8> {
+        &mut self.frames
+    }
+
     /// Queues a message: the last `len` bytes of the frames.
     pub(in crate::pipe) fn push_frames(&mut self, len: usize) {
         self.queued += len as u64;
@@ -180,13 +193,20 @@ impl Io {
         }
     }
 
-    /// Whether what waits is worth a write of its own, which is a system call or not: the peer works on it while more is written.
-    pub(in crate::pipe) fn has_much(&self, costly: bool) -> bool {
-        self.gathered >= if costly { TOGETHER_COSTLY } else { TOGETHER }
+    /// Whether what waits leaves now: it is worth a write of its own, which is a system call or not, and the peer works on it while
+    /// more is written. Where it is none, no more are held back than have left in this turn: whoever writes few and then computes
+    /// holds back the fewer, and of one that comes alone nothing.
+    pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
+        self.gathered
+            >= match costly {
+                true => TOGETHER_COSTLY,
+                false => self.left.clamp(1, TOGETHER),
+            }
     }
 
     /// What waits is left to whoever drives next. Returns whether somebody has to be told.
     pub(in crate::pipe) fn owe_send(&mut self) -> bool {
+        self.turn_ends = true;
         !std::mem::replace(&mut self.owes_send, true)
     }
 
@@ -211,6 +231,7 @@ impl Io {
 
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, core: &Arc<Core>) -> bool {
+        self.left = self.left.saturating_add(self.gathered);
         self.adopt_heat(core);
         let written = self.write(core).and_then(|_| self.flush(core));
         self.count_wakes(core);
@@ -295,7 +316,7 @@ impl Io {
     }
 
     /// Takes `len` written bytes off the queue, and the marks that are now at its front.
-    fn advance(&mut self, mut len: usize) {
+    pub(super) fn advance(&mut self, mut len: usize) {
         self.queued -= len as u64;
         while let Some(piece) = self.pieces.front_mut() {
             let left = match piece {

@@ -16,7 +16,7 @@ use crate::pipe::incoming::Arrival;
 use crate::pipe::lane::allocate;
 use crate::pipe::reading::{Eager, Reading};
 use crate::pipe::waiter::Interest;
-use crate::proto::OpId;
+use crate::proto::{Offered, OpId};
 
 impl Shared {
     /// Memory for the eager parts of an arriving message.
@@ -106,21 +106,45 @@ impl Shared {
         bytes: &[u8],
         wakes: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
-        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
-        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let (mut used, mut eager) = (0, Eager::new());
-        for (part, len) in lens.enumerate().filter(|(_, len)| *len > 0) {
-            let end = used + len as usize;
-            let mut memory = allocate(&core.pool, len)?;
-            if let Some(dest) = memory.as_bytes_mut() {
-                dest.copy_from_slice(&bytes[used..end]);
-                core.counters.copied(dest.len());
-            }
-            eager.push((part as u16, memory.freeze()));
-            used = end;
-        }
+        let (eager, used) = take_eager(core, &descriptor, None, bytes)?;
         self.offer(Box::new(Arrival::new(message, descriptor, eager)), wakes);
         Ok(used)
+    }
+
+    /// A message is here but for one part, which its channel may have; what follows of it are the first bytes of `rest`.
+    /// Returns how many of them are used up.
+    pub(in crate::pipe) fn arrive_offered(
+        &mut self,
+        core: &Core,
+        offered: Offered,
+        rest: &[u8],
+        wakes: &mut Vec<Waker>,
+    ) -> Result<usize, Error> {
+        let Offered {
+            message,
+            head,
+            part,
+            channel,
+            body,
+            len,
+        } = offered;
+        let (op, word) = (OpId::incoming(message, part), &rest[body]);
+        let part_len = head.part_len(usize::from(part));
+        let mut adopted = None;
+        self.with_lane(op, channel, |lane, io| {
+            adopted = lane.adopt(op, word, part_len, io)
+        });
+        let Some(adopted) = adopted else {
+            self.state.decline(message, head);
+            self.allocate_eager(core, message)?;
+            return Ok(0);
+        };
+        let descriptor = head.descriptor;
+        let (eager, _) = take_eager(core, &descriptor, Some(part), rest)?;
+        let place = (part, channel);
+        let arrival = Arrival::with_adopted(message, descriptor, eager, place, adopted);
+        self.offer(Box::new(arrival), wakes);
+        Ok(len)
     }
 
     /// A message of metadata alone is here.
@@ -166,4 +190,51 @@ impl Shared {
         }
         self.announce(message);
     }
+}
+
+/// Copies the parts that came with their frame, but for one that did not, out of `bytes`, which begin with them. Returns how many
+/// that were.
+fn take_eager(
+    core: &Core,
+    descriptor: &Descriptor,
+    but: Option<u16>,
+    bytes: &[u8],
+) -> Result<(Eager, usize), Error> {
+    let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+    let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+    let lens = (0u16..).zip(lens);
+    let (mut used, mut eager) = (0, Eager::new());
+    for (part, len) in lens.filter(|(part, len)| *len > 0 && Some(*part) != but) {
+        let end = used + len as usize;
+        let mut memory = allocate(&core.pool, len)?;
+        if let Some(dest) = memory.as_bytes_mut() {
+            dest.copy_from_slice(&bytes[used..end]);
+            core.counters.copied(dest.len());
+        }
+        eager.push((part, memory.freeze()));
+        used = end;
+    }
+    Ok((eager, used))
+}
+
+/// Takes the next message, of which `take` is told; how the pipe ended, if none will come.
+pub(in crate::pipe) fn take_arrival<T>(
+    core: &Core,
+    shared: &mut Shared,
+    take: impl Fn(&Arrival, &mut Shared) -> T,
+) -> Option<Result<(Box<Arrival>, T), Error>> {
+    if let Some(arrival) = shared.arrived.pop_front() {
+        let taken = take(&arrival, shared);
+        return Some(Ok((arrival, taken)));
+    }
+    if let Some(error) = &shared.ended {
+        return Some(Err(error.clone()));
+    }
+    // Nothing more will come, although the connection still stands.
+    shared.state.is_closed_in().then(|| {
+        Err(Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: true,
+        })
+    })
 }

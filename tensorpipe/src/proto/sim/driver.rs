@@ -153,14 +153,18 @@ impl End {
                     self.whole.insert(message, (descriptor, Vec::new()));
                     self.event(Event::Ready { message });
                 }
-                Input::Head { message } => {
-                    let parts: Vec<_> = self.pipe.eager_parts(message).collect();
-                    for (part, len) in parts {
-                        let memory = vec![0; len as usize];
-                        self.pipe.set_dest(OpId::incoming(message, part), memory);
+                Input::Offered(offered) => {
+                    self.events();
+                    waits = 0;
+                    // Here the bytes of a part are the channel's word about it.
+                    if offered.body.len() as u64 == offered.head.part_len(offered.part.into()) {
+                        self.adopt(offered);
+                    } else {
+                        self.pipe.decline(offered.message, offered.head);
+                        self.give_eager(offered.message);
                     }
-                    self.pipe.start_eager(message);
                 }
+                Input::Head { message } => self.give_eager(message),
                 Input::Bulk { target, len } if self.direct => {
                     let dest = target.and_then(|op| self.pipe.take_dest(op));
                     let (got, left) = (0, len);
@@ -188,6 +192,16 @@ impl End {
     }
 
     /// As the real driver: the protocol hears of a piece only that it came.
+    /// Memory for the parts that come with their frame.
+    fn give_eager(&mut self, message: u64) {
+        let parts: Vec<_> = self.pipe.eager_parts(message).collect();
+        for (part, len) in parts {
+            let memory = vec![0; len as usize];
+            self.pipe.set_dest(OpId::incoming(message, part), memory);
+        }
+        self.pipe.start_eager(message);
+    }
+
     fn fill_chunk(&mut self, now: Instant) {
         let Some(chunk) = &mut self.chunk else { return };
         let len = self.input.len().min(chunk.left as usize);
@@ -315,7 +329,7 @@ impl End {
             }
             Event::Channel { op, body, .. } => {
                 self.pipe.part_received(op);
-                self.part(op, Some(body));
+                self.part(op, Some(body.to_vec()));
             }
             Event::Cancel { op, .. } => self.cancelled.push(op),
             Event::Written { message } => self.written.push(message),

@@ -9,7 +9,7 @@ use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
 use crate::proto::wire::hello::{Brochure, Purpose, WireLimits};
-use crate::proto::{Event, KeepAlive, Mark, OpId, PipeState, Written};
+use crate::proto::{Event, KeepAlive, Mark, Offered, OpId, PipeState, Written};
 
 pub(in crate::proto) type Source = Arc<[u8]>;
 pub(in crate::proto) type Pipe = PipeState<Source, Vec<u8>>;
@@ -98,6 +98,8 @@ pub(in crate::proto) struct End {
     /// Kind and length of each frame sent.
     pub(in crate::proto) frames: Vec<(u8, usize)>,
 
+    /// Here whole with what their channel said.
+    pub(in crate::proto) adopted: Vec<u64>,
     pub(super) reading: BTreeMap<u64, Reading>,
     /// Parts that came before the application read their message.
     pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
@@ -146,6 +148,7 @@ impl End {
             reading: BTreeMap::new(),
             early: BTreeMap::new(),
             whole: BTreeMap::new(),
+            adopted: Vec::new(),
         }
     }
 
@@ -293,6 +296,28 @@ impl End {
         self.reading.remove(&message);
         self.pipe.finish(message);
         self.events();
+    }
+
+    /// Takes a message whose only missing part the channel has.
+    pub(super) fn adopt(&mut self, offered: Offered) {
+        let descriptor = offered.head.descriptor;
+        let word = self.input[offered.body.clone()].to_vec();
+        let rest: Vec<u8> = self.input.drain(..offered.len).collect();
+        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
+        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
+        let mut at = 0;
+        let parts = lens.enumerate().map(|(part, len)| {
+            if part == usize::from(offered.part) {
+                return word.clone();
+            }
+            at += len as usize;
+            rest[at - len as usize..at].to_vec()
+        });
+        let message = offered.message;
+        self.whole
+            .insert(message, (descriptor.clone(), parts.collect()));
+        self.adopted.push(message);
+        self.event(Event::Ready { message });
     }
 
     pub(super) fn check_read(&mut self, message: u64) {

@@ -89,7 +89,7 @@ fn a_writer_that_breaks_its_rules_is_told_so() {
         message: 0,
         part: 0,
         yours: false,
-        body: vec![1],
+        body: vec![1].into(),
     };
     told.put(&mut frames);
     assert_eq!(fault(&frames), None);

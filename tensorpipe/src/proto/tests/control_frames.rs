@@ -46,7 +46,7 @@ fn control_frames_come_back() {
             message: 3,
             part: 1,
             yours: true,
-            body: vec![1, 2, 3],
+            body: vec![1, 2, 3].into(),
         },
     ];
     for control in all {

@@ -2,6 +2,7 @@
 
 use crate::error::ResetCode;
 use crate::proto::sim::{Pair, message};
+use crate::proto::wire::frame::Kind;
 
 fn three() -> Pair {
     let mut pair = Pair::new();
@@ -85,5 +86,28 @@ fn it_is_not_asked_before_its_message_has_left() {
         pair.run();
     }
     assert_eq!(pair.a.flushed, [9]);
+    pair.assert_clean();
+}
+
+#[test]
+fn it_is_asked_once_for_a_message_however_many_want_to_know() {
+    let mut pair = Pair::new();
+    pair.b.eager_reader = false;
+    // Before it has left, while the question is on its way or waits, and after the answer.
+    for (number, expected) in [(0, 1), (1, 2)] {
+        pair.a.write(&message("m"));
+        for _ in 0..4 {
+            (0..100).for_each(|_| pair.a.pipe.flush(number));
+            pair.run();
+        }
+        pair.b.read(number);
+        pair.run();
+        (0..100).for_each(|_| pair.a.pipe.flush(number));
+        pair.run();
+        let asked = pair.a.frames.iter();
+        let asked = asked.filter(|(kind, _)| *kind == Kind::Flush as u8);
+        assert_eq!(asked.count(), expected);
+        assert_eq!(pair.a.flushed.last(), Some(&number));
+    }
     pair.assert_clean();
 }

@@ -133,7 +133,7 @@ fn messages_that_were_never_sent_are_named() {
     let text = String::new();
     unknown(&named(Control::GoAway { next: 2, text }), "GOAWAY", 2);
     for (message, part, yours) in [(1, 0, true), (4, 0, false), (0, 0, false), (1, 1, false)] {
-        let body = Vec::new();
+        let body = Default::default();
         let frame = Control::Channel {
             message,
             part,

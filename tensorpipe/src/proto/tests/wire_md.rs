@@ -143,7 +143,7 @@ fn controls() -> [(&'static str, Control); 14] {
                 message: 3,
                 part: 1,
                 yours: false,
-                body: vec![1, 2, 3],
+                body: vec![1, 2, 3].into(),
             },
         ),
         (
@@ -152,7 +152,7 @@ fn controls() -> [(&'static str, Control); 14] {
                 message: 3,
                 part: 1,
                 yours: true,
-                body: vec![4],
+                body: vec![4].into(),
             },
         ),
     ]

@@ -10,6 +10,7 @@ use super::codec::{Put, Reader};
 use super::frame::Kind;
 use super::hello::WireLimits;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
+use crate::device::Device;
 use crate::error::PeerFault;
 use crate::tensor::{DType, MAX_DIMS, Shape, byte_len};
 
@@ -21,7 +22,7 @@ const AHEAD: u8 = 2;
 const TARGET: u8 = 4;
 
 /// Bytes in front of what is said of each part: the frame's header, and four numbers.
-const FRONT: usize = super::frame::HEADER_LEN + 4 + 4 + 2 + 2;
+pub(in crate::proto) const FRONT: usize = super::frame::HEADER_LEN + 4 + 4 + 2 + 2;
 
 /// How one payload (first) or tensor (then) travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,42 @@ pub(crate) enum Carriage {
 }
 
 pub(crate) type Carriages = SmallVec<[Carriage; 4]>;
+
+/// What is said of a tensor, wherever it lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TensorFields<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [u64],
+    pub(crate) source: Device,
+    pub(crate) target: Option<Device>,
+    pub(crate) metadata: &'a [u8],
+}
+
+impl<'a> TensorFields<'a> {
+    fn of(tensor: &'a TensorDescriptor) -> Self {
+        Self {
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            source: tensor.source,
+            target: tensor.target,
+            metadata: &tensor.metadata,
+        }
+    }
+
+    /// Appends the fixed fields.
+    pub(in crate::proto) fn put(&self, out: &mut Vec<u8>, carriage: Carriage) {
+        let target = if self.target.is_some() { TARGET } else { 0 };
+        put_carriage(out, carriage, target);
+        out.put_u8(self.dtype.code());
+        out.put_u8(self.shape.len() as u8);
+        self.shape.iter().for_each(|dim| out.put_u64(*dim));
+        out.put_device(self.source);
+        if let Some(target) = self.target {
+            out.put_device(target);
+        }
+        out.put_u32(self.metadata.len() as u32);
+    }
+}
 
 /// Everything of a message but the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,19 +133,7 @@ impl Head {
             out.put_u32(payload.metadata.len() as u32);
         }
         for (tensor, carriage) in d.tensors.iter().zip(&self.carriages[d.payloads.len()..]) {
-            put_carriage(
-                out,
-                *carriage,
-                if tensor.target.is_some() { TARGET } else { 0 },
-            );
-            out.put_u8(tensor.dtype.code());
-            out.put_u8(tensor.shape.len() as u8);
-            tensor.shape.iter().for_each(|dim| out.put_u64(*dim));
-            out.put_device(tensor.source);
-            if let Some(target) = tensor.target {
-                out.put_device(target);
-            }
-            out.put_u32(tensor.metadata.len() as u32);
+            TensorFields::of(tensor).put(out, *carriage);
         }
         let fields_len = (out.len() - fields) as u32;
         out[fields - 4..fields].copy_from_slice(&fields_len.to_le_bytes());
@@ -323,74 +348,4 @@ fn take_carriage(r: &mut Reader<'_>, channels: usize) -> Result<(Carriage, u8), 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::Device;
-    use crate::proto::wire::hello::tests::limits;
-
-    fn head() -> Head {
-        Head {
-            descriptor: Descriptor {
-                metadata: Bytes::from_static(b"meta"),
-                payloads: vec![PayloadDescriptor {
-                    len: 3,
-                    metadata: Bytes::from_static(b"p"),
-                }],
-                tensors: vec![TensorDescriptor {
-                    dtype: DType::F32,
-                    shape: [1 << 20, 2].into(),
-                    source: Device::CPU,
-                    target: Some("cuda:1".parse().unwrap()),
-                    metadata: Bytes::from_static(b"tt"),
-                }],
-            },
-            carriages: Carriages::from_slice(&[
-                Carriage::Eager,
-                Carriage::Bulk {
-                    channel: 1,
-                    ahead: false,
-                },
-            ]),
-        }
-    }
-
-    #[test]
-    fn a_head_comes_back_and_tells_how_much_it_needs() {
-        let mut out = Vec::new();
-        let body_len = head().put(&mut out);
-        let body = &out[8..];
-        assert_eq!(body_len as usize, body.len() + 3);
-        let (decoded, used) = Head::decode(body, body_len, 2, &limits()).unwrap().unwrap();
-        assert_eq!((decoded, used), (head(), body.len()));
-        for cut in 0..body.len() {
-            let need = Head::decode(&body[..cut], body_len, 2, &limits())
-                .unwrap()
-                .unwrap_err();
-            assert!(need > cut && need <= body.len());
-        }
-        assert!(
-            Head::decode(body, body_len, 1, &limits()).is_err(),
-            "channel 1 was not negotiated"
-        );
-        assert!(
-            Head::decode(body, body_len + 1, 2, &limits()).is_err(),
-            "eager parts must fill the frame"
-        );
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_bytes_are_decoded_or_refused(body in proptest::collection::vec(0u8.., 0..200), len in 0u32..400) {
-            let len = len.max(body.len() as u32);
-            let _ = Head::decode(&body, len, 3, &limits());
-        }
-
-        #[test]
-        fn a_flipped_byte_is_decoded_or_refused(at in 12usize..70, value in 0u8..) {
-            let mut out = Vec::new();
-            let body_len = head().put(&mut out);
-            if let Some(byte) = out.get_mut(at) { *byte = value; }
-            let _ = Head::decode(&out[8..], body_len, 2, &limits());
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! Frame header and the small control frames.
 
+use smallvec::SmallVec;
+
 use super::codec::{Put, Reader};
 use crate::error::{PeerFault, ResetCode};
 
@@ -149,6 +151,9 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, flags: u8, fill: impl FnO
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
 }
 
+/// What a channel says: in place, where it is short.
+pub(crate) type Body = SmallVec<[u8; 48]>;
+
 /// The frames that carry no bytes of the application's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
@@ -204,7 +209,7 @@ pub(crate) enum Control {
         message: u64,
         part: u16,
         yours: bool,
-        body: Vec<u8>,
+        body: Body,
     },
 }
 
@@ -312,7 +317,7 @@ impl Control {
                     message,
                     part,
                     yours: flags & YOURS != 0,
-                    body: r.bytes(rest)?.to_vec(),
+                    body: Body::from_slice(r.bytes(rest)?),
                 }
             }
             Kind::Hello

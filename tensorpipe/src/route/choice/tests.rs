@@ -22,6 +22,7 @@ fn served(name: &'static str, thresholds: Vec<Threshold>) -> Served<'static> {
         name,
         pairs: MAIN,
         thresholds,
+        moves_bytes: true,
         setback: Setback::default(),
     }
 }
@@ -29,7 +30,10 @@ fn served(name: &'static str, thresholds: Vec<Threshold>) -> Served<'static> {
 fn lends() -> Served<'static> {
     let pays = Threshold::new(Pays::From(4 * KIB + 1));
     let kinds = [MemoryKind::Pool, MemoryKind::Borrowed];
-    served("lends", kinds.map(|kind| pays.clone().of(kind)).to_vec())
+    Served {
+        moves_bytes: false,
+        ..served("lends", kinds.map(|kind| pays.clone().of(kind)).to_vec())
+    }
 }
 
 /// Not over the rings, where it never wins.
@@ -153,6 +157,27 @@ fn the_first_that_pays_is_chosen_and_else_the_one_that_would_pay_soonest() {
         assert_eq!(found, Carrier::Channel(name), "{len}");
     }
     assert_eq!(main_memory(&choice, MemoryKind::Heap, 0), Carrier::Frame);
+}
+
+#[test]
+fn what_moves_no_bytes_comes_first_unless_a_context_speaks_of_just_that_memory() {
+    let stripes = || served("stripes", vec![Threshold::new(Pays::From(MIB))]);
+    let all = [stripes(), streams(), lends()];
+    let shown = |own: &[(String, Threshold)]| over("socket", &all, own).to_string();
+    let lent = "heap: in the frame <= 64 KiB, streams < 1 MiB, stripes above\n\
+                pool, borrowed: in the frame <= 4 KiB, lends above";
+    assert_eq!(shown(&[]), lent);
+    let own = |threshold| [("stripes".to_owned(), threshold)];
+    // That is about what it carries, and not about what others do.
+    assert_eq!(shown(&own(Threshold::new(Pays::From(MIB)))), lent);
+    let elsewhere = Threshold::new(Pays::From(MIB)).of(MemoryKind::Pool);
+    assert_eq!(shown(&own(elsewhere.clone().over("rings"))), lent);
+    assert_eq!(
+        shown(&own(elsewhere)),
+        "heap: in the frame <= 64 KiB, streams < 1 MiB, stripes above\n\
+         pool: in the frame <= 4 KiB, lends < 1 MiB, stripes above\n\
+         borrowed: in the frame <= 4 KiB, lends above"
+    );
 }
 
 #[test]

@@ -11,6 +11,8 @@ const STATE: u32 = 0b11;
 const IDLE: u32 = 0;
 const OFFERED: u32 = 1;
 const TAKEN: u32 = 2;
+/// Taken, and sent back: nobody reads it at the borrower any more.
+const RETURNED: u32 = 3;
 
 /// Where the words of a ledger lie, at either side.
 pub(crate) trait Place {
@@ -85,6 +87,10 @@ struct Lent {
 const BACK: u32 = u32::MAX;
 
 impl Lent {
+    fn contains(&self, range: &Range<usize>) -> bool {
+        self.range.start <= range.start && range.start <= range.end && range.end <= self.range.end
+    }
+
     fn pin(&self) -> bool {
         let more = |pins: u32| pins.checked_add(1).filter(|more| *more < BACK);
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
@@ -99,14 +105,28 @@ impl Lent {
     }
 }
 
+/// What an offer is about, for whoever made it.
+#[derive(Debug)]
+pub(crate) struct Open {
+    lent: Arc<Lent>,
+    entry: Entry,
+}
+
 /// Memory that is lent, and was sent back by its borrower. The loan is not back while this is there.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     lent: Arc<Lent>,
     range: Range<usize>,
+    /// The borrower has it no more.
+    returned: bool,
 }
 
 impl Pinned {
+    /// Whether the loan is over, but for this.
+    pub(crate) fn is_returned(&self) -> bool {
+        self.returned
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.range.len()
     }
@@ -160,22 +180,41 @@ impl<P: Place> Ledger<P> {
     /// A part of what the borrower has taken, to be read here while it may give it back. `None` if it has not taken that.
     pub(crate) fn pin(&self, entry: Entry, range: Range<usize>) -> Option<Pinned> {
         let lent = lock(&self.slots).lent(entry)?;
-        let within = lent.range.start <= range.start
-            && range.start <= range.end
-            && range.end <= lent.range.end;
-        if !within || !lent.pin() {
+        if !lent.contains(&range) || !lent.pin() {
             return None;
         }
-        let pinned = Pinned { lent, range };
+        let mut pinned = Pinned {
+            lent,
+            range,
+            returned: false,
+        };
         // After the pin, so that nobody finds it back in between.
-        let taken = load(&self.place, entry.slot) == Some(entry.as_word(TAKEN));
-        taken.then_some(pinned)
+        let word = load(&self.place, entry.slot)?;
+        if word == entry.as_word(RETURNED) {
+            pinned.returned = swap(&self.place, entry.slot, word, entry.as_word(IDLE));
+        }
+        (pinned.returned || word == entry.as_word(TAKEN)).then_some(pinned)
     }
 
     /// Withdraws an offer. `false`: it was taken before.
     pub(crate) fn withdraw(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(OFFERED), entry.as_word(IDLE));
         swap(&self.place, entry.slot, from, to)
+    }
+
+    /// Withdraws an offer, of which this part is to be read here instead. `None` if it was taken or withdrawn before.
+    pub(crate) fn recall(&self, open: Open, range: Range<usize>) -> Option<Pinned> {
+        let (lent, entry) = (open.lent, open.entry);
+        if !lent.contains(&range) || !lent.pin() {
+            return None;
+        }
+        // The pin is first, so that nobody finds it back in between.
+        let pinned = Pinned {
+            lent,
+            range,
+            returned: true,
+        };
+        self.withdraw(entry).then_some(pinned)
     }
 
     /// Whether an offer is neither taken nor withdrawn.
@@ -194,7 +233,7 @@ impl<P: Place> Ledger<P> {
             return false;
         }
         let used = lock(&self.slots).used;
-        let is_taken = |word: u32| word & STATE == TAKEN;
+        let is_taken = |word: u32| matches!(word & STATE, TAKEN | RETURNED);
         (0..used).any(|slot| load(&self.place, slot).is_some_and(is_taken))
     }
 
@@ -258,6 +297,14 @@ impl<P: Place> Loan<P> {
         self.entry
     }
 
+    /// For whoever makes the offer.
+    pub(crate) fn open(&self) -> Open {
+        Open {
+            lent: self.lent.clone(),
+            entry: self.entry,
+        }
+    }
+
     /// Whether it was given back, withdrawn, or its borrower's process has ended, and nobody here reads it either. Its memory
     /// may be written only if so; then it stays so.
     pub(crate) fn is_back(&self) -> bool {
@@ -296,6 +343,23 @@ impl<P: Place> Debts<P> {
     pub(crate) fn take(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(OFFERED), entry.as_word(TAKEN));
         swap(&self.0, entry.slot, from, to)
+    }
+
+    /// Sends back what was taken, of which nothing is read here any more: its lender has it back when it [pins](Ledger::pin) it.
+    pub(crate) fn send_back(&self, entry: Entry) {
+        store(&self.0, entry.slot, entry.as_word(RETURNED));
+    }
+
+    /// What was sent back has not come there, and is not to any more. `false` if it has.
+    pub(crate) fn keep(&self, entry: Entry) -> bool {
+        let (from, to) = (entry.as_word(RETURNED), entry.as_word(TAKEN));
+        swap(&self.0, entry.slot, from, to)
+    }
+
+    /// What was sent back may not have come there: the lender has it back in any case.
+    pub(crate) fn give_up(&self, entry: Entry) {
+        let (from, to) = (entry.as_word(RETURNED), entry.as_word(IDLE));
+        swap(&self.0, entry.slot, from, to);
     }
 
     /// Gives back what was taken. Everything read from it was read before. In a forked child nothing happens: the parent has

@@ -65,7 +65,7 @@ impl Ledger<Made> {
 impl Debts<Words> {
     /// Maps what the lender has passed, if its size is as it must be; else why not, in words.
     pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
-        let len = memfd::check(fd, FIXED)?;
+        let len = memfd::check(fd, FIXED).map_err(|unfit| unfit.to_string())?;
         if len != LEN {
             return Err(format!("a ledger of {len} bytes instead of {LEN}"));
         }

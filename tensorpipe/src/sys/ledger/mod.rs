@@ -4,6 +4,9 @@
 //! that is not taken can be withdrawn. Offer, take and withdrawal are compare-and-swap on the same word, so that exactly one of
 //! the two wins, whatever became of the messages between them; and giving back is one store, without a system call.
 //!
+//! A borrower that sends back what it has, and reads nothing of it any more, makes it RETURNED; the lender makes that IDLE when
+//! the message is there. So none of them has to tell the other.
+//!
 //! Invariant: a slot is lent anew only when its word is IDLE, with the next generation: a late word about an earlier loan
 //! changes nothing. A borrower that breaks this harms its own loans; the lender's memory stays what it is.
 //!
@@ -16,7 +19,7 @@
 mod loans;
 mod mapped;
 
-pub(crate) use loans::Entry;
+pub(crate) use loans::{Entry, Open};
 
 /// The lender's side, for one borrower.
 pub(crate) type Ledger = loans::Ledger<mapped::Made>;

@@ -120,3 +120,45 @@ fn memory_of_another_size_is_no_ledger() {
             })
     );
 }
+
+#[test]
+fn what_was_sent_back_is_its_lenders_when_it_is_there() {
+    let (ledger, debts) = both();
+    let loan = offer(&ledger).unwrap();
+    let entry = loan.entry();
+    assert!(debts.take(entry));
+    debts.send_back(entry);
+    assert!(ledger.is_out() && !loan.is_back(), "it is on its way");
+    let pinned = ledger.pin(entry, 4096..5000).unwrap();
+    assert!(pinned.is_returned() && !ledger.is_out());
+    assert!(!loan.is_back(), "it is read here");
+    drop(pinned);
+    assert!(loan.is_back());
+    // Whoever sent it back, and was not told, changes nothing of the next loan.
+    drop(loan);
+    let next = offer(&ledger).unwrap();
+    assert_eq!(next.entry().slot, entry.slot);
+    debts.give_up(entry);
+    assert!(debts.take(next.entry()));
+    debts.send_back(next.entry());
+    debts.give_up(next.entry());
+    assert!(next.is_back(), "its message did not come");
+    assert!(ledger.pin(next.entry(), 4096..5000).is_none());
+}
+
+#[test]
+fn an_offer_is_recalled_once_and_only_before_it_is_taken() {
+    let (ledger, debts) = both();
+    let loan = offer(&ledger).unwrap();
+    let pinned = ledger.recall(loan.open(), 4096..5000).unwrap();
+    assert!(!debts.take(loan.entry()) && !loan.is_back());
+    drop(pinned);
+    assert!(loan.is_back());
+    assert!(ledger.recall(loan.open(), 4096..5000).is_none());
+    let loan = offer(&ledger).unwrap();
+    assert!(ledger.recall(loan.open(), 0..5000).is_none(), "outside");
+    assert!(debts.take(loan.entry()));
+    assert!(ledger.recall(loan.open(), 4096..5000).is_none());
+    debts.give_back(loan.entry());
+    assert!(loan.is_back());
+}

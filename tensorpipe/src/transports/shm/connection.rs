@@ -11,17 +11,18 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
+use super::alarm::Alarm;
+use super::errors::{fault, gone};
 use super::large::BULK;
-use super::pair::Pair;
+use super::pair::{LARGE, MEDIUM, Pair};
 use super::rings::Rings;
 use super::wakers::{Direction, Wakers};
 use crate::error::SystemError;
-use crate::ring::{self, Fault};
+use crate::ring;
 use crate::sys::{readable, unix_fds};
 use crate::transports::Connection;
 
-/// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds. Large tensors go through it in pieces
-/// that stay in the caches: where both ends keep up, rings of up to 1 MiB were measured, and are no faster.
+/// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds.
 const CAPACITY: usize = 64 << 10;
 
 /// Rings that a peer may offer.
@@ -67,17 +68,23 @@ impl ShmConnection {
         // Short, on a socket just made: it never waits, and takes all.
         let sent = unix_fds::send(socket.as_fd(), OFFER, Some(fd.as_fd()));
         sent.map_err(|errno| failed(errno.into()))?;
-        let rings = Rings::new(memory, 0, Pair::of(&socket));
+        let wakers = Arc::default();
+        let rings = Rings::new(
+            memory,
+            0,
+            Pair::of(&socket),
+            Alarm::new(Arc::clone(&wakers)),
+        );
         let rings = rings.ok_or_else(|| failed(io::Error::other("no rings")))?;
-        Self::new(socket, State::Open(rings)).map_err(failed)
+        Self::new(socket, State::Open(rings), wakers).map_err(failed)
     }
 
     /// The listener's end.
     pub(super) fn await_offer(socket: UnixStream) -> io::Result<Self> {
-        Self::new(socket, State::ExpectOffer)
+        Self::new(socket, State::ExpectOffer, Arc::default())
     }
 
-    fn new(socket: UnixStream, state: State) -> io::Result<Self> {
+    fn new(socket: UnixStream, state: State, wakers: Arc<Wakers>) -> io::Result<Self> {
         let ends = super::ends(&socket);
         let socket = readable::watch(socket.into_std()?)?;
         Ok(Self {
@@ -86,7 +93,7 @@ impl ShmConnection {
             state,
             hot: false,
             is_full: false,
-            wakers: Arc::default(),
+            wakers,
             wakes: 0,
         })
     }
@@ -115,11 +122,22 @@ impl ShmConnection {
             let memory = ring::adopt(&fd, &CAPACITIES)
                 .map_err(|what| nonsense(&format!("the peer's shared memory: {what}")))?;
             let pair = Pair::of(self.socket.get_ref());
-            let rings = Rings::new(memory, 1, pair).ok_or_else(|| nonsense("the peer's rings"))?;
-            self.state = State::Open(rings);
+            let rings = Rings::new(memory, 1, pair, Alarm::new(self.wakers.clone()));
+            self.state = State::Open(rings.ok_or_else(|| nonsense("the peer's rings"))?);
             self.wakers.wake_other(direction);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Whoever reads is about to wait, and can be woken. Returns `false` if there is something to do first.
+    fn falls_asleep(&mut self) -> bool {
+        let State::Open(rings) = &mut self.state else {
+            return true;
+        };
+        if !self.is_full {
+            rings.large_out.falls_asleep(&rings.out, &self.wakers);
+        }
+        !rings.large_out.is_untidy()
     }
 
     /// Waits for a wake-up of the peer's. Ready: look again, or why there is nothing to look for any more.
@@ -156,6 +174,10 @@ impl ShmConnection {
 
 #[cfg(test)]
 impl ShmConnection {
+    pub(super) fn awaits_offer(&self) -> bool {
+        matches!(self.state, State::ExpectOffer)
+    }
+
     pub(super) fn rings(&mut self) -> &mut Rings {
         match &mut self.state {
             State::ExpectOffer => panic!("it is not open"),
@@ -168,30 +190,6 @@ impl ShmConnection {
 fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: usize) {
     if len < WAKES {
         ready.clear_ready();
-    }
-}
-
-fn gone() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::ConnectionReset,
-        "the peer's process is gone, or has dropped the connection",
-    )
-}
-
-fn fault(fault: Fault) -> io::Error {
-    match fault {
-        Fault::Counter => io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the peer wrote nonsense into the shared memory",
-        ),
-        Fault::Place => io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the peer wrote to a ring that was not taken",
-        ),
-        Fault::NoReader => io::Error::new(
-            io::ErrorKind::BrokenPipe,
-            "the peer has dropped the connection",
-        ),
     }
 }
 
@@ -269,6 +267,9 @@ impl AsyncRead for ShmConnection {
             if !this.is_full {
                 rings.large_out.rest(&mut rings.out);
             }
+            if rings.large_out.is_untidy() {
+                rings.large_out.tidy(&mut rings.out, || wake(socket, wakes));
+            }
             if read > 0 || buf.remaining() == 0 {
                 buf.advance(read);
                 return Poll::Ready(Ok(()));
@@ -281,9 +282,13 @@ impl AsyncRead for ShmConnection {
             if this.hot {
                 return Poll::Pending;
             }
-            rings.large_out.tidy(&mut rings.out);
-            if rings.incoming.sleep() {
-                peer = ready!(this.poll_wake(cx, Direction::Read));
+            if !rings.incoming.sleep() {
+                continue;
+            }
+            match this.poll_wake(cx, Direction::Read) {
+                Poll::Ready(woken) => peer = woken,
+                Poll::Pending if this.falls_asleep() => return Poll::Pending,
+                Poll::Pending => {}
             }
         }
     }
@@ -315,20 +320,27 @@ impl AsyncWrite for ShmConnection {
                 let what = "written to after it was shut down";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, what)));
             }
-            let is_away = rings.large_out.was_reader_away() || !this.hot;
-            rings.large_out.turn_back(&mut rings.out, !this.is_full);
+            let left: usize = bufs.iter().map(|piece| piece.len()).sum();
+            let fd = this.socket.get_ref().as_fd();
+            let large = &mut rings.large_out;
+            let made_room = this.is_full && rings.out.is_ready();
+            let is_away = large.was_reader_away(!this.hot, made_room);
+            large.turn_back(&mut rings.out, !this.is_full, left);
+            // Before the small ring is full: what it holds would have to be read first.
+            if large.pays(left) {
+                large.enlarge(&mut rings.out, fd, MEDIUM);
+            }
             let (socket, wakes) = (&this.socket, &mut this.wakes);
             let wrote = rings
                 .out
                 .write(bufs.iter().map(|piece| &**piece), || wake(socket, wakes))
                 .map_err(fault)?;
             this.is_full = false;
-            if wrote > 0 || bufs.iter().all(|piece| piece.is_empty()) {
+            if wrote > 0 || left == 0 {
                 return Poll::Ready(Ok(wrote));
             }
-            let left: usize = bufs.iter().map(|piece| piece.len()).sum();
-            let socket = this.socket.get_ref().as_fd();
-            if left >= BULK && is_away && rings.large_out.enlarge(&mut rings.out, socket) {
+            let large = &mut rings.large_out;
+            if left >= BULK && is_away && large.enlarge(&mut rings.out, fd, LARGE) {
                 continue;
             }
             this.is_full = true;
@@ -366,7 +378,7 @@ impl Drop for ShmConnection {
         if let State::Open(rings) = &mut self.state
             && rings.memory.is_here()
         {
-            rings.large_out.rest(&mut rings.out);
+            rings.large_out.close(&mut rings.out);
             // The socket's end wakes the peer.
             rings.out.finish(|| ());
             rings.incoming.close(|| ());

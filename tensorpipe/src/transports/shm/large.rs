@@ -1,5 +1,7 @@
 //! When a connection's bytes go through a large ring, which the peer must have mapped before.
 //!
+//! Where the reader keeps up, through a part of it that stays in the caches; where it is away, through the whole of it, so that
+//! each of its turns moves much.
 //! The writer passes its descriptor over the socket and offers it in the ring by its number: how many were passed so far. The
 //! reader maps it and says so, or that it cannot, and from then on the writer may turn to it. Invariant: nothing is lost
 //! where any of this fails or never happens; bytes go through the small ring then.
@@ -7,13 +9,20 @@
 use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::pair::{Large, Loan, Pair};
+use super::alarm::Alarm;
+use super::pair::{IDLE, LARGE, Large, Loan, MEDIUM, Pair};
+use super::wakers::Wakers;
 use crate::ring::{self, Answer, Consumer, Mapped, Producer};
 use crate::sync::{Arc, Weak};
+use crate::sys::memfd::Mapping;
 use crate::sys::unix_fds::{self, Packet};
 
-/// What a write must have left for a large ring to pay, in bytes: another fill of the small one.
+/// What a write must have left for a large ring to pay, in bytes: a fill of the small one.
 pub(super) const BULK: usize = 64 << 10;
+
+/// From so many bytes on a larger ring pays where the reader keeps up, too. (64 KiB took 0.86 of their time there and back, but a pipe
+/// with such messages is to hold no more memory than its own rings when it falls idle.)
+const MUCH: usize = 2 * BULK;
 
 /// Looks for room in vain, some 10 µs, after which a reader is taken to be away: one that reads says every microsecond or two
 /// how far it is.
@@ -29,10 +38,15 @@ const PACKETS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pair: Arc<Pair>,
+    /// Set while there is a loan, or something kept.
+    alarm: Alarm,
     /// The small ring.
     home: Mapped,
     loan: Option<Loan>,
-    is_turned: bool,
+    /// Bytes of the place in it where the ring is; 0 is at home.
+    turned: usize,
+    /// When the ring was full last, the reader made room while the writer looked.
+    keeps_up: bool,
     /// What the peer was passed last, which it keeps unless it is told not to, and how many it was passed in all.
     passed: Weak<Large>,
     number: u64,
@@ -46,12 +60,14 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(pair: Arc<Pair>, home: Mapped) -> Self {
+    pub(super) fn new(pair: Arc<Pair>, home: Mapped, alarm: Alarm) -> Self {
         Self {
             pair,
+            alarm,
             home,
             loan: None,
-            is_turned: false,
+            turned: 0,
+            keeps_up: false,
             passed: Weak::new(),
             number: 0,
             is_kept: false,
@@ -66,38 +82,74 @@ impl Outgoing {
         if out.read() != self.seen {
             (self.seen, self.looks) = (out.read(), 0);
         }
-        self.looks += 1;
-        self.looks >= AWAY && !self.is_turned && !self.is_refused
+        // A reader may be away for days.
+        self.looks = self.looks.saturating_add(1);
+        self.looks >= AWAY && self.turned < LARGE && !self.is_refused
     }
 
-    /// Whether looks have found that the reader is away; counts anew.
-    pub(super) fn was_reader_away(&mut self) -> bool {
-        std::mem::take(&mut self.looks) >= AWAY
+    /// Whether the reader is away: looks have found it so, or the writer `sleeps`, who would be woken for each fill of the ring. Counts
+    /// anew. `made_room`: the last write found none, and there is some now.
+    pub(super) fn was_reader_away(&mut self, sleeps: bool, made_room: bool) -> bool {
+        let is_away = std::mem::take(&mut self.looks) >= AWAY || sleeps;
+        self.keeps_up = !is_away && (self.keeps_up || made_room);
+        is_away
     }
 
-    /// Bytes are about to be written; `at_once`: the last write found room, and nobody has slept since. Where the reader moves
-    /// meanwhile, both ends are awake, and bytes go through the small ring again, which stays in the caches.
-    pub(super) fn turn_back(&mut self, out: &mut Producer<Mapped>, at_once: bool) {
-        if !self.is_turned {
+    /// Whether a write of so many bytes goes faster through a larger place, though its reader is not away.
+    pub(super) fn pays(&self, bytes: usize) -> bool {
+        self.keeps_up && self.turned == 0 && bytes >= MUCH
+    }
+
+    /// So many bytes are about to be written; `at_once`: the last write found room, and nobody has slept since. Where the reader
+    /// moves meanwhile, or made room, both ends run, and what is left goes through what stays in the caches.
+    pub(super) fn turn_back(&mut self, out: &mut Producer<Mapped>, at_once: bool, bytes: usize) {
+        if self.turned < LARGE {
             return;
         }
         let before = self.seen;
         let is_back = out.has_turned() && out.can_turn();
         self.seen = out.read();
-        if at_once && is_back && self.seen > before {
-            out.turn(0, self.home.clone());
-            self.is_turned = false;
+        if is_back && (self.keeps_up || (at_once && self.seen > before)) {
+            // One that sleeps shares a core, maybe, and its caches.
+            let is_awake = self.keeps_up && bytes >= BULK;
+            self.turn(out, if is_awake { MEDIUM } else { 0 });
         }
     }
 
-    /// The ring is full, there is more to write, and the reader is away. Returns whether the ring has become larger; if not, it
-    /// may the next time.
-    pub(super) fn enlarge(&mut self, out: &mut Producer<Mapped>, socket: BorrowedFd<'_>) -> bool {
-        if self.is_turned || self.is_refused || !out.can_turn() {
+    /// To the place of so many bytes in what is lent, which the reader has taken; 0 is home. Returns whether it is there.
+    fn turn(&mut self, out: &mut Producer<Mapped>, capacity: usize) -> bool {
+        let large = self.loan.as_ref().and_then(Loan::large);
+        let (number, place) = match capacity {
+            0 => (0, Some(self.home.clone())),
+            _ => {
+                let place =
+                    |large: &Arc<Large>| self.home.with_place(large.memory.clone(), capacity);
+                (self.number, large.and_then(place))
+            }
+        };
+        let is_there = place.is_some();
+        if let Some(place) = place {
+            out.turn(number, place);
+            self.turned = capacity;
+        }
+        is_there
+    }
+
+    /// There is more to write than the ring should have to take at once, if it has not so many bytes. Returns whether the ring has
+    /// become larger; if not, it may the next time.
+    pub(super) fn enlarge(
+        &mut self,
+        out: &mut Producer<Mapped>,
+        socket: BorrowedFd<'_>,
+        capacity: usize,
+    ) -> bool {
+        let is_settled = self.turned >= capacity || self.is_refused;
+        if is_settled || !out.has_turned() || !out.can_turn() {
             return false;
         }
         if self.loan.is_none() {
             self.loan = self.pair.borrow(&self.passed);
+            self.alarm.set(IDLE);
         }
         let Some(large) = self.loan.as_ref().and_then(Loan::large) else {
             return false;
@@ -118,40 +170,55 @@ impl Outgoing {
             }
             Answer::Taken => {
                 self.seen = out.read();
-                let place = self.home.with_place(large.memory.clone());
-                self.is_turned = place.is_some();
-                if let Some(place) = place {
-                    out.turn(self.number, place);
-                }
-                self.is_turned
+                self.turn(out, capacity)
             }
         }
     }
 
     /// Gives the large ring back if it has been read to its end.
     pub(super) fn rest(&mut self, out: &mut Producer<Mapped>) {
-        if self.loan.is_none() || (self.is_turned && !out.is_drained()) || !out.has_turned() {
+        if self.loan.is_none() || (self.turned > 0 && !out.is_drained()) || !out.has_turned() {
             return;
         }
-        if self.is_turned {
-            out.turn(0, self.home.clone());
-            self.is_turned = false;
+        if self.turned > 0 {
+            self.turn(out, 0);
         }
         if let Some(loan) = self.loan.take() {
             loan.give_back();
         }
     }
 
-    /// Now and then: memory that nobody uses goes back, at both ends.
-    pub(super) fn tidy(&mut self, out: &mut Producer<Mapped>) {
-        if !self.is_kept || self.loan.is_some() {
-            return;
-        }
+    /// Whether it is time to [tidy](Self::tidy).
+    pub(super) fn is_untidy(&self) -> bool {
+        self.alarm.has_rung()
+    }
+
+    /// Memory that nobody uses goes back, at both ends, and will the next time. Calls `wake` when the reader sleeps.
+    pub(super) fn tidy(&mut self, out: &mut Producer<Mapped>, wake: impl FnMut()) {
+        self.alarm.stop();
+        // Also where a write waits: it may have been given up.
+        self.rest(out);
         self.pair.tidy();
-        if self.passed.strong_count() == 0 {
+        if self.is_kept && self.passed.strong_count() == 0 {
             self.is_kept = false;
-            out.withdraw();
+            out.withdraw(wake);
         }
+        if self.is_kept || self.loan.is_some() {
+            self.alarm.set(IDLE);
+        }
+    }
+
+    /// The writer falls asleep, and is woken by `wakers`: others may want what it has borrowed.
+    pub(super) fn falls_asleep(&self, out: &Producer<Mapped>, wakers: &Arc<Wakers>) {
+        if let Some(loan) = &self.loan {
+            loan.falls_asleep(self.home.clone(), out.written(), Arc::downgrade(wakers));
+        }
+    }
+
+    /// The connection is dropped.
+    pub(super) fn close(&mut self, out: &mut Producer<Mapped>) {
+        self.rest(out);
+        self.alarm.cancel();
     }
 }
 
@@ -161,9 +228,14 @@ impl Outgoing {
         usize::from(self.loan.is_some())
     }
 
-    /// Shares with nobody: other tests are the same process, too.
-    pub(super) fn share_with_nobody(&mut self) {
-        self.pair = Arc::default();
+    /// Room was looked for so often.
+    pub(super) fn has_looked(&mut self, looks: u32) {
+        self.looks = looks;
+    }
+
+    /// With these alone: other tests are the same process, too.
+    pub(super) fn share(&mut self, pair: Arc<Pair>) {
+        self.pair = pair;
     }
 }
 
@@ -212,15 +284,17 @@ impl Incoming {
             self.received(packet);
         }
         let fd = self.last.take().filter(|_| self.number == number);
-        from.answer(number, fd.and_then(|fd| self.place(&fd)));
+        let memory = fd.and_then(|fd| Self::adopt(&fd));
+        let places = |memory| self.home.with_places(memory, *CAPACITIES.start());
+        from.answer(number, memory.iter().flat_map(places));
         packets > 0
     }
 
-    fn place(&self, fd: &OwnedFd) -> Option<Mapped> {
+    fn adopt(fd: &OwnedFd) -> Option<Arc<Mapping>> {
         match ring::adopt_place(fd, &CAPACITIES) {
-            Ok(memory) => self.home.with_place(Arc::new(memory)),
+            Ok(memory) => Some(Arc::new(memory)),
             Err(reason) => {
-                tracing::debug!(reason, "a large ring is not taken");
+                tracing::debug!(%reason, "a large ring is not taken");
                 None
             }
         }

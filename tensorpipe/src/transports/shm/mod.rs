@@ -5,13 +5,15 @@
 //! byte where the other end sleeps, and tells when its process is gone. The kernel frees everything with the last
 //! process: nothing has a name in a file system.
 //!
-//! A transfer whose reader does not keep up with a small ring borrows a large one, of a few that the two processes share
+//! A transfer of more than these hold at once borrows a large one, of a few that the two processes share
 //! (`pair.rs`, `large.rs`).
 //!
 //! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
 //! in their own user only.
 
+mod alarm;
 mod connection;
+mod errors;
 mod large;
 mod pair;
 mod rings;
@@ -29,6 +31,7 @@ use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::machine::Place;
+use crate::sys::memfd;
 
 /// In front of every name: other programs have abstract sockets, too.
 const PREFIX: &str = "tensorpipe/shm/";
@@ -59,14 +62,10 @@ impl ShmTransport {
 }
 
 /// Where this process is, or why there is no shared memory here.
-fn here() -> &'static Result<Place, String> {
+fn here() -> Result<Place, String> {
     static HERE: OnceLock<Result<Place, String>> = OnceLock::new();
-    HERE.get_or_init(|| {
-        let place = Place::here()?;
-        crate::ring::create(4096)
-            .map_err(|error| format!("this system gives no shared memory: {error}"))?;
-        Ok(place)
-    })
+    memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
+    HERE.get_or_init(Place::here).clone()
 }
 
 impl Transport for ShmTransport {
@@ -82,7 +81,7 @@ impl Transport for ShmTransport {
     }
 
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
-        let ours = here().as_ref().map_err(Clone::clone)?;
+        let ours = here()?;
         let theirs = Place::decode(theirs)
             .ok_or_else(|| "the peer has no shared memory to offer".to_owned())?;
         ours.meets(&theirs, self.any_user)
@@ -94,6 +93,8 @@ impl Transport for ShmTransport {
     ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
         Box::pin(async move {
             let at = abstract_address(address)?;
+            // Before anybody is asked: where there is none, waiting for a listener would not help.
+            memfd::probe()?;
             let failed = |call, error| SystemError::new(call, format!("shm://{address}"), error);
             let socket = connected(&at).map_err(|error| failed("connect", error))?;
             check_user(&socket, self.any_user).map_err(|error| failed("connect", error))?;
@@ -105,6 +106,7 @@ impl Transport for ShmTransport {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
         Box::pin(async move {
             let at = abstract_address(address)?;
+            memfd::probe()?;
             let failed = |error| SystemError::new("listen", format!("shm://{address}"), error);
             Ok(Box::new(ShmAcceptor {
                 name: address.to_owned(),
@@ -186,8 +188,16 @@ impl Acceptor for ShmAcceptor {
 /// What both ends of a socket are called, for people.
 fn ends(socket: &UnixStream) -> String {
     let theirs = socket.peer_cred().ok().and_then(|peer| peer.pid());
-    let theirs = theirs.map_or_else(|| "process ?".to_owned(), |pid| format!("process {pid}"));
-    format!("process {} <-> {theirs}", std::process::id())
+    format!("process {} <-> {}", std::process::id(), called(theirs))
+}
+
+/// The kernel gives 0 for a process whose number this one's namespace does not have.
+fn called(pid: Option<i32>) -> String {
+    match pid {
+        Some(0) => "a process of another pid namespace (another container)".to_owned(),
+        Some(pid) => format!("process {pid}"),
+        None => "a process that the system does not name".to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -1,28 +1,38 @@
 //! The large rings between this process and another one, for what this one writes.
 //!
-//! A connection borrows one for a transfer whose reader does not keep up with a small ring, and gives it back. They are
+//! A connection borrows one for a transfer, and gives it back. They are
 //! kept warm: the first bytes through fresh memory are the slow ones. Invariant: a large ring belongs to two processes, is
 //! lent to one of their connections at a time, and to the next one only when all that was written to it has been read.
+//!
+//! A connection that falls asleep cannot see when that is. So it leaves a note here; whoever finds all of them lent wakes those of
+//! which all has been read, and gets one the next time.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::process::{Token, process_id};
-use crate::ring;
+use tokio::time::Instant;
+
+use super::wakers::Wakers;
+use crate::ring::{self, Mapped};
 use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::fork::PerProcess;
 use crate::sys::memfd::Mapping;
 use crate::sys::peer;
 
-/// Bytes of a large ring. Where the reader came by every 100 µs, a message of 16 MiB took 30 ms through 64 KiB, 8.1 through
+/// Bytes of a large ring: what a transfer takes of it whose reader is away. Where the reader came by every 100 µs, a message of 16 MiB took 30 ms through 64 KiB, 8.1 through
 /// 256 KiB, 4.4 through 512 KiB and 2.5 through 1 MiB.
 pub(super) const LARGE: usize = 1 << 20;
+
+/// What a transfer takes of it whose reader keeps up. As fast as with more where a processor has 1 or 2 MiB of second-level cache,
+/// out of which a larger one drives what is written before it is read.
+pub(super) const MEDIUM: usize = 256 << 10;
 
 /// So many transfers at once; others use their small rings.
 const MOST: usize = 4;
 
-/// After so long unused its memory goes back to the system.
-const IDLE: Duration = Duration::from_secs(10);
+/// After so long unused its memory goes back to the system, when one of its connections looks, which they do as often.
+pub(super) const IDLE: Duration = Duration::from_secs(10);
 
 /// See the module's documentation. It goes with the last connection between the two.
 #[derive(Debug, Default)]
@@ -32,7 +42,9 @@ pub(super) struct Pair(Mutex<Shelf>);
 struct Shelf {
     /// The one used last is the last one.
     free: Vec<(Arc<Large>, Instant)>,
-    lent: usize,
+    /// By the number of its loan, and the note of a borrower that sleeps.
+    lent: Vec<(u64, Option<Idle>)>,
+    loans: u64,
     /// When the system last had no memory, or no descriptor, for one.
     failed: Option<Instant>,
 }
@@ -44,27 +56,37 @@ pub(super) struct Large {
     fd: OwnedFd,
 }
 
+/// What a borrower leaves when it falls asleep.
+#[derive(Debug)]
+struct Idle {
+    ring: Mapped,
+    /// Bytes written to the ring so far.
+    written: u64,
+    /// The connection's: whoever it wakes has the connection, and that this.
+    wakers: Weak<Wakers>,
+}
+
 /// A large ring that is borrowed. Dropped instead of given back it is not lent again: its bytes may not have been read.
 #[derive(Debug)]
 pub(super) struct Loan {
     pair: Arc<Pair>,
+    number: u64,
     large: Option<Arc<Large>>,
 }
 
 impl Pair {
     /// That of this process and the one at the other end of `socket`.
     pub(super) fn of(socket: impl AsFd) -> Arc<Self> {
-        type Pairs = HashMap<(Token, i32, u32), Weak<Pair>>;
-        static PAIRS: Mutex<Option<Pairs>> = Mutex::new(None);
+        type Pairs = HashMap<(i32, u32), Weak<Pair>>;
+        // A forked child has nothing in common with whom its parent talks to.
+        static PAIRS: PerProcess<Mutex<Pairs>> = PerProcess::new();
         let peer = match peer::of_socket(socket) {
             Ok(peer) if peer.pid > 0 => peer,
             // Whoever cannot be told from others shares with nobody.
             _ => return Arc::default(),
         };
-        // A forked child has nothing in common with whom its parent talks to.
-        let key = (process_id(), peer.pid, peer.user);
-        let mut pairs = lock(&PAIRS);
-        let pairs = pairs.get_or_insert_default();
+        let key = (peer.pid, peer.user);
+        let mut pairs = lock(PAIRS.get(Mutex::default));
         if let Some(known) = pairs.get(&key).and_then(Weak::upgrade) {
             return known;
         }
@@ -74,7 +96,8 @@ impl Pair {
         pair
     }
 
-    /// Lends one, if it can be that one; `None` if too many are lent, or the system has none.
+    /// Lends one, if it can be that one; `None` if too many are lent, or the system has none. Those that are lent to no purpose
+    /// come back soon.
     pub(super) fn borrow(self: &Arc<Self>, wanted: &Weak<Large>) -> Option<Loan> {
         let mut shelf = lock(&self.0);
         let is_wanted = |(large, _): &(Arc<Large>, _)| Arc::as_ptr(large) == wanted.as_ptr();
@@ -83,13 +106,22 @@ impl Pair {
             Some(at) => Some(shelf.free.remove(at)),
             None => shelf.free.pop(),
         };
-        if found.is_none() && (shelf.lent >= MOST || shelf.failed.is_some_and(is_recent)) {
+        if found.is_none() && shelf.lent.len() >= MOST {
+            let idle = shelf.idle();
+            drop(shelf);
+            idle.iter().for_each(|wakers| wakers.wake_both());
             return None;
         }
-        shelf.lent += 1;
+        if found.is_none() && shelf.failed.is_some_and(is_recent) {
+            return None;
+        }
+        shelf.loans += 1;
+        let number = shelf.loans;
+        shelf.lent.push((number, None));
         drop(shelf);
         let mut loan = Loan {
             pair: self.clone(),
+            number,
             large: None,
         };
         loan.large = match found {
@@ -126,6 +158,15 @@ impl Pair {
     }
 }
 
+impl Shelf {
+    /// Borrowers that sleep beside a large ring of which all has been read. Each of them once, until it falls asleep again.
+    fn idle(&mut self) -> Vec<Arc<Wakers>> {
+        let notes = self.lent.iter_mut().map(|(_, note)| note);
+        let idle = notes.filter_map(|note| note.take_if(|idle| idle.ring.is_read_to(idle.written)));
+        idle.filter_map(|idle| idle.wakers.upgrade()).collect()
+    }
+}
+
 fn is_recent(since: Instant) -> bool {
     since.elapsed() < IDLE
 }
@@ -139,6 +180,22 @@ impl Large {
 impl Loan {
     pub(super) fn large(&self) -> Option<&Arc<Large>> {
         self.large.as_ref()
+    }
+
+    /// Its borrower has written so far to `ring`, falls asleep, and is woken by `wakers`.
+    pub(super) fn falls_asleep(&self, ring: Mapped, written: u64, wakers: Weak<Wakers>) {
+        let idle = Idle {
+            ring,
+            written,
+            wakers,
+        };
+        let mut shelf = lock(&self.pair.0);
+        let mut lent = shelf.lent.iter_mut();
+        let before = lent
+            .find(|(number, _)| *number == self.number)
+            .and_then(|(_, note)| note.replace(idle));
+        drop(shelf);
+        drop(before);
     }
 
     /// Everything in it has been read.
@@ -158,8 +215,21 @@ impl Drop for Loan {
             .as_ref()
             .is_none_or(|large| large.memory.is_here())
         {
-            lock(&self.pair.0).lent -= 1;
+            let mut shelf = lock(&self.pair.0);
+            let at = shelf.lent.iter().position(|(lent, _)| *lent == self.number);
+            let note = at.map(|at| shelf.lent.swap_remove(at));
+            drop(shelf);
+            drop(note);
         }
+    }
+}
+
+#[cfg(test)]
+impl Pair {
+    /// How many are lent, and how many are kept for the next one.
+    pub(super) fn count(&self) -> (usize, usize) {
+        let shelf = lock(&self.0);
+        (shelf.lent.len(), shelf.free.len())
     }
 }
 
@@ -203,7 +273,7 @@ mod tests {
         let large = Arc::downgrade(loan.large().unwrap());
         drop(loan);
         assert_eq!(large.strong_count(), 0);
-        assert_eq!(lock(&pair.0).lent, 0);
+        assert_eq!(pair.count(), (0, 0));
     }
 
     #[test]
@@ -219,6 +289,6 @@ mod tests {
         shelf.free[0].1 = long_ago;
         drop(shelf);
         pair.tidy();
-        assert_eq!(lock(&pair.0).free.len(), 0);
+        assert_eq!(pair.count(), (0, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! The rings of a connection: a small one for each direction, and what makes each of them larger for a while.
 
+use super::alarm::Alarm;
 use super::large::{Incoming, Outgoing};
 use super::pair::Pair;
 use crate::ring::{Consumer, Mapped, Producer};
@@ -18,7 +19,7 @@ pub(super) struct Rings {
 
 impl Rings {
     /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
-    pub(super) fn new(memory: Mapping, side: usize, pair: Arc<Pair>) -> Option<Self> {
+    pub(super) fn new(memory: Mapping, side: usize, pair: Arc<Pair>, alarm: Alarm) -> Option<Self> {
         let memory = Arc::new(memory);
         let out = Mapped::new(memory.clone(), side)?;
         let incoming = Mapped::new(memory.clone(), 1 - side)?;
@@ -27,7 +28,7 @@ impl Rings {
             incoming: Consumer::new(incoming.clone()),
             memory,
             finished: false,
-            large_out: Outgoing::new(pair, out),
+            large_out: Outgoing::new(pair, out, alarm),
             large_in: Incoming::new(incoming),
         })
     }

@@ -1,5 +1,9 @@
 //! What goes through a large ring, when, and what becomes of it.
 
+mod awake;
+mod hostile;
+mod idle;
+
 use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -8,9 +12,10 @@ use std::task::Waker;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use super::alarm::Alarm;
 use super::connection::ShmConnection;
 use super::large::{Incoming, Outgoing};
-use super::pair::{LARGE, Pair};
+use super::pair::{LARGE, MEDIUM, Pair};
 use super::*;
 use crate::ring::{Answer, Consumer, Mapped, Producer};
 use crate::sync::Arc;
@@ -23,8 +28,8 @@ async fn pair() -> (ShmConnection, ShmConnection) {
     let mut far = ShmConnection::await_offer(far).unwrap();
     near.write_all(&[7]).await.unwrap();
     assert_eq!(far.read_u8().await.unwrap(), 7);
-    near.rings().large_out.share_with_nobody();
-    far.rings().large_out.share_with_nobody();
+    near.rings().large_out.share(Arc::default());
+    far.rings().large_out.share(Arc::default());
     (near, far)
 }
 
@@ -157,14 +162,14 @@ fn bare() -> Bare {
         out: Producer::new(place.clone()),
         from: Consumer::new(place.clone()),
         incoming: Incoming::new(place.clone()),
-        outgoing: Outgoing::new(Arc::<Pair>::default(), place),
+        outgoing: Outgoing::new(Arc::<Pair>::default(), place, Alarm::new(Arc::default())),
         near,
         far,
     }
 }
 
-#[test]
-fn what_makes_no_sense_as_a_large_ring_is_refused_and_nothing_is_lost() {
+#[tokio::test]
+async fn what_makes_no_sense_as_a_large_ring_is_refused_and_nothing_is_lost() {
     let mut ends = bare();
     let nothing = std::fs::File::open("/dev/null").unwrap();
     unix_fds::send(ends.near.as_fd(), &[1], Some(nothing.as_fd())).unwrap();
@@ -189,23 +194,37 @@ fn what_makes_no_sense_as_a_large_ring_is_refused_and_nothing_is_lost() {
     assert_eq!(ends.from.read(&mut [0; 5], || ()), Ok(5));
 }
 
-#[test]
-fn a_reader_that_cannot_take_a_large_ring_is_not_asked_again() {
+#[tokio::test]
+async fn a_reader_may_be_away_for_ever() {
+    let mut ends = bare();
+    assert!(!ends.outgoing.in_vain(&ends.out));
+    ends.outgoing.has_looked(u32::MAX);
+    assert!(ends.outgoing.in_vain(&ends.out));
+    assert!(ends.outgoing.was_reader_away(false, true));
+    assert!(!ends.outgoing.was_reader_away(false, true));
+    assert!(
+        ends.outgoing.was_reader_away(true, true),
+        "it would be woken"
+    );
+}
+
+#[tokio::test]
+async fn a_reader_that_cannot_take_a_large_ring_is_not_asked_again() {
     let mut ends = bare();
     let socket = ends.near.as_fd();
     assert!(
-        !ends.outgoing.enlarge(&mut ends.out, socket),
+        !ends.outgoing.enlarge(&mut ends.out, socket, LARGE),
         "it is offered"
     );
     assert!(
-        !ends.outgoing.enlarge(&mut ends.out, socket),
+        !ends.outgoing.enlarge(&mut ends.out, socket, LARGE),
         "no answer yet"
     );
     assert!(!ends.from.is_ready());
     ends.from.answer(1, None);
-    assert!(!ends.outgoing.enlarge(&mut ends.out, socket));
+    assert!(!ends.outgoing.enlarge(&mut ends.out, socket, LARGE));
     ends.outgoing.rest(&mut ends.out);
-    assert!(!ends.outgoing.enlarge(&mut ends.out, socket));
+    assert!(!ends.outgoing.enlarge(&mut ends.out, socket, LARGE));
     assert_eq!(ends.outgoing.lent(), 0);
     let mut bytes = [0; 8];
     let passed = unix_fds::recv(ends.far.as_fd(), &mut bytes).unwrap();
@@ -214,4 +233,11 @@ fn a_reader_that_cannot_take_a_large_ring_is_not_asked_again() {
         unix_fds::recv(ends.far.as_fd(), &mut bytes).is_err(),
         "once"
     );
+}
+
+#[test]
+fn a_process_without_a_number_here_is_not_called_by_one() {
+    assert_eq!(called(Some(7)), "process 7");
+    assert!(called(Some(0)).contains("another pid namespace"));
+    assert!(!called(None).contains("process 0"));
 }

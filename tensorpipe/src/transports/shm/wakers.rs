@@ -12,7 +12,7 @@ pub(super) enum Direction {
 }
 
 /// One waker for both: the socket has one reader, and wake-ups do not say which direction they are for.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Wakers(Mutex<[Option<Waker>; 2]>);
 
 impl Wakers {
@@ -34,13 +34,20 @@ impl Wakers {
     }
 }
 
+impl Wakers {
+    /// Wakes whoever waits for either.
+    pub(super) fn wake_both(&self) {
+        let wakers = std::mem::take(&mut *lock(&self.0));
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
 impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+        self.wake_both();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let wakers = std::mem::take(&mut *lock(&self.0));
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        self.wake_both();
     }
 }

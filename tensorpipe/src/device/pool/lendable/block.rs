@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use super::{Lendables, Loans};
 use crate::device::{BufferMut, Memory, MemoryKind};
 use crate::sync::{Arc, Mutex, Weak, lock};
-use crate::sys::ledger::{Entry, Ledger};
+use crate::sys::ledger::{Entry, Ledger, Open};
 use crate::sys::segment::{Piece, Segment};
 
 /// A piece in the hands of this process.
@@ -36,15 +36,15 @@ impl LendableBlock {
     }
 
     /// Offers it to the borrower whose ledger this is; `None` while that has too much already.
-    pub(crate) fn lend(&self, ledger: &Arc<Ledger>) -> Option<Entry> {
+    pub(crate) fn lend(&self, ledger: &Arc<Ledger>) -> Option<(Entry, Open)> {
         let mut loans = lock(&self.loans);
         loans.retain(|loan| !loan.is_back());
         let piece = self.piece.as_ref()?;
         let range = piece.offset()..piece.offset() + piece.len();
         let loan = ledger.offer(piece.segment(), range)?;
-        let entry = loan.entry();
+        let told = (loan.entry(), loan.open());
         loans.push(loan);
-        Some(entry)
+        Some(told)
     }
 }
 

@@ -29,7 +29,7 @@ fn parties() -> (Arc<Ledger>, Debts) {
 
 /// Lends `buffer`, and takes it at the other side.
 fn lend(buffer: &Buffer, (ledger, debts): &(Arc<Ledger>, Debts)) -> Entry {
-    let entry = block(buffer).lend(ledger).unwrap();
+    let (entry, _) = block(buffer).lend(ledger).unwrap();
     assert!(debts.take(entry));
     entry
 }

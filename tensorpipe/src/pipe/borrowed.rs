@@ -1,0 +1,59 @@
+//! A part that a channel had at once, as memory of somebody else's, read into memory of the application's: the one copy that this
+//! takes.
+
+use super::core::Core;
+use super::lane::LaneHandle;
+use super::reading::Reading;
+use crate::device::{Buffer, BufferMut};
+use crate::proto::OpId;
+use crate::sync::Arc;
+
+/// Up to this size the copy is made on the spot, in bytes.
+const AT_ONCE: usize = 256 << 10;
+
+/// A part, and where it goes.
+pub(super) struct Copy {
+    op: OpId,
+    source: Buffer,
+    dest: BufferMut,
+    /// What the part's channel is told at the other end once it is made.
+    pub(super) answer: Option<&'static [u8]>,
+}
+
+impl Copy {
+    pub(super) fn new(op: OpId, source: Buffer, dest: BufferMut) -> Self {
+        let answer = None;
+        Self {
+            op,
+            source,
+            dest,
+            answer,
+        }
+    }
+
+    /// Whether it is made on a thread for blocking work.
+    pub(super) fn takes_a_while(&self) -> bool {
+        self.source.len() > AT_ONCE
+    }
+
+    /// Makes it, now or on such a thread: `reading` has started, and waits for it.
+    pub(super) fn begin(self, core: &Arc<Core>, reading: &mut Reading) {
+        let (op, answer) = (self.op, self.answer);
+        if !self.takes_a_while() {
+            return reading.received(op.part, self.make());
+        }
+        let handle = LaneHandle::new(core);
+        (core.runtime).spawn_blocking(move || match answer {
+            Some(answer) => handle.received_and_tell(op, self.make(), answer.to_vec()),
+            None => handle.received(op, self.make()),
+        });
+    }
+
+    fn make(mut self) -> Buffer {
+        // Both are main memory of the same length: the plan was checked.
+        if let (Some(source), Some(dest)) = (self.source.as_bytes(), self.dest.as_bytes_mut()) {
+            dest.copy_from_slice(source);
+        }
+        self.dest.freeze()
+    }
+}

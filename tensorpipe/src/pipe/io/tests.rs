@@ -1,0 +1,36 @@
+//! What waits to be sent, and the memory for it.
+
+use super::*;
+
+fn io() -> Io {
+    let (connection, _) = tokio::io::duplex(1);
+    Io::new(Box::new(connection), Vec::new(), Waker::noop().clone())
+}
+
+/// Bytes that tell their place.
+fn byte(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
+#[test]
+fn beside_a_backlog_without_end_what_has_left_leaves_memory() {
+    const LEN: usize = 1000;
+    let mut io = io();
+    let (mut written, mut sent, mut most) = (0, 0, 0);
+    for _ in 0..5000 {
+        let frames = io.frames_with_room().unwrap();
+        frames.extend((written..written + LEN).map(byte));
+        written += LEN;
+        io.push_frames(LEN);
+        // Never all of it.
+        while written - sent > 3 * LEN {
+            let taken = (written - sent - 7).min(1300);
+            let left = &io.frames[io.frames_sent..];
+            assert!((sent..written).map(byte).eq(left.iter().copied()));
+            io.advance(taken);
+            sent += taken;
+        }
+        most = most.max(io.frames.len());
+    }
+    assert!(most <= 4 * RECEIVE_BUFFER, "{most} bytes for 3000");
+}

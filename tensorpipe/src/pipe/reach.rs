@@ -1,0 +1,134 @@
+//! Whether this thread can be within a runtime: one that ends may be without tokio's thread local already, and to enter a runtime
+//! then panics, in a destructor, which aborts the process.
+//!
+//! Thread locals end in the reverse order of their first use. Ours is made behind tokio's: while it is there, so is that one.
+
+use tokio::runtime::Handle;
+
+use crate::sync::thread_local;
+
+thread_local! {
+    static REACH: Reach = Reach::new();
+}
+
+struct Reach(bool);
+
+impl Reach {
+    fn new() -> Self {
+        let current = Handle::try_current();
+        Self(!current.is_err_and(|error| error.is_thread_local_destroyed()))
+    }
+}
+
+/// So that it ends with the thread.
+impl Drop for Reach {
+    fn drop(&mut self) {}
+}
+
+/// Whether a runtime can be entered.
+pub(super) fn is_in_reach() -> bool {
+    REACH.try_with(|reach| reach.0).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    use super::*;
+    use crate::transports::MemoryTransport;
+    use crate::{Context, Error, Handler, Incoming, Message, Pipe, ResetCode};
+
+    /// What the handler was told, and whether within a runtime.
+    type Told = (&'static str, bool);
+
+    struct Tells(UnboundedSender<Told>);
+
+    impl Tells {
+        fn tell(&self, what: &'static str) {
+            let _ = self.0.send((what, Handle::try_current().is_ok()));
+        }
+    }
+
+    impl Handler for Tells {
+        fn incoming(&self, incoming: Incoming) {
+            self.tell("a message");
+            drop(incoming);
+        }
+
+        fn message(&self, _: u64, _: Result<Message, Error>) {}
+        fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+        fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+        fn going_away(&self, _: u64, _: &str) {}
+
+        fn closed(&self, _: &Error) {
+            self.tell("the end");
+        }
+    }
+
+    /// The second one has a handler, which tells what it hears.
+    async fn pair(name: &str) -> (Pipe, Pipe, UnboundedReceiver<Told>) {
+        let context = Context::builder()
+            .transports([Arc::new(MemoryTransport::new()) as _])
+            .build()
+            .unwrap();
+        let listener = context.listen([format!("memory://{name}")]).await.unwrap();
+        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+        let (tells, told) = unbounded_channel();
+        let server = server.unwrap();
+        server.set_handler(Arc::new(Tells(tells)));
+        (client.unwrap(), server, told)
+    }
+
+    /// Drives its pipe when it is dropped.
+    struct Drives(Pipe);
+
+    impl Drop for Drives {
+        fn drop(&mut self) {
+            drop(self.0.flush());
+        }
+    }
+
+    thread_local! {
+        static DRIVES: RefCell<Option<Drives>> = const { RefCell::new(None) };
+        static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+    }
+
+    async fn next(told: &mut UnboundedReceiver<Told>) -> Told {
+        let told = tokio::time::timeout(Duration::from_secs(20), told.recv());
+        told.await.expect("it is lost").unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_thread_finds_in_its_last_moments_is_delivered_by_another() {
+        let (client, server, mut told) = pair("last moments").await;
+        client.send(Message::new("here")).unwrap();
+        let (kept, runtime) = (server.clone(), Handle::current());
+        let ends = std::thread::spawn(move || {
+            // First, so that it ends last.
+            DRIVES.set(Some(Drives(kept)));
+            drop(runtime.enter());
+            assert!(is_in_reach());
+        });
+        // Nobody else drives meanwhile.
+        ends.join().unwrap();
+        assert_eq!(next(&mut told).await, ("a message", true));
+    }
+
+    #[test]
+    fn a_runtime_that_ends_with_its_thread_tells_of_the_end() {
+        let ends = std::thread::spawn(|| {
+            RUNTIME.set(None);
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let pipes = runtime.block_on(pair("a runtime's end"));
+            RUNTIME.set(Some(runtime));
+            pipes
+        });
+        let (_client, _server, mut told) = ends.join().unwrap();
+        assert_eq!(told.try_recv(), Ok(("the end", false)));
+    }
+}

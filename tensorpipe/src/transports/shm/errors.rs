@@ -1,0 +1,29 @@
+//! What ends a connection, as the error of whoever reads or writes.
+
+use std::io;
+
+use crate::ring::Fault;
+
+pub(super) fn gone() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        "the peer's process is gone, or has dropped the connection",
+    )
+}
+
+pub(super) fn fault(fault: Fault) -> io::Error {
+    match fault {
+        Fault::Counter => io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the peer wrote nonsense into the shared memory",
+        ),
+        Fault::Place => io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the peer wrote to a ring that was not taken",
+        ),
+        Fault::NoReader => io::Error::new(
+            io::ErrorKind::BrokenPipe,
+            "the peer has dropped the connection",
+        ),
+    }
+}

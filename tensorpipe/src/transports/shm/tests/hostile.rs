@@ -1,0 +1,130 @@
+//! A peer that writes anything into the memory, and sends anything over the socket, between any two polls: the connection goes
+//! on or ends with an error.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ring;
+use crate::sys::memfd;
+use crate::transports::Connection;
+
+/// The peer, by hand.
+struct Stranger {
+    memory: std::fs::File,
+    socket: StdUnixStream,
+    passed: Vec<OwnedFd>,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// A word of either control block.
+    Set(u64, u64, u64),
+    /// A packet, with a large ring beside it, or something else.
+    Send(usize, Option<usize>),
+    Read(usize),
+    Write(usize),
+    Heat(bool),
+    Hour,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let words = prop::sample::select(vec![0u64, 8, 16, 24, 32, 128, 136, 256, 384]);
+    let value = prop_oneof![
+        4 => 0u64..6,
+        4 => (0u64..9).prop_map(|n| n << 14),
+        2 => 0u64..3_000_000,
+        1 => any::<u64>(),
+    ];
+    let word = (prop::sample::select(vec![1024u64, 2048]), words, value);
+    prop_oneof![
+        6 => word.prop_map(|(block, word, value)| Act::Set(block, word, value)),
+        2 => (1usize..100, prop::option::of(0usize..4)).prop_map(|(len, fd)| Act::Send(len, fd)),
+        3 => (1usize..200_000).prop_map(Act::Read),
+        3 => (1usize..2_000_000).prop_map(Act::Write),
+        1 => any::<bool>().prop_map(Act::Heat),
+        1 => Just(Act::Hour),
+    ]
+}
+
+impl Stranger {
+    /// And the connection that accepted it.
+    async fn enter() -> (Self, ShmConnection) {
+        let (near, far) = StdUnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let (_, memory) = ring::create(64 << 10).unwrap();
+        unix_fds::send(near.as_fd(), b"TPSHM\0\0\x01", Some(memory.as_fd())).unwrap();
+        let mut connection =
+            ShmConnection::await_offer(UnixStream::from_std(far).unwrap()).unwrap();
+        let cx = &mut Context::from_waker(Waker::noop());
+        while connection.awaits_offer() {
+            let read = Pin::new(&mut connection).poll_read(cx, &mut ReadBuf::new(&mut [0]));
+            assert!(read.is_pending());
+            tokio::task::yield_now().await;
+        }
+        connection.rings().large_out.share(Arc::default());
+        let (_, large) = ring::create_place(LARGE).unwrap();
+        let (_, small) = ring::create_place(64 << 10).unwrap();
+        let open = memfd::create(c"test", LARGE, false).unwrap();
+        let nothing = std::fs::File::open("/dev/null").unwrap().into();
+        let stranger = Self {
+            memory: memory.into(),
+            socket: near,
+            passed: vec![large, small, open, nothing],
+        };
+        (stranger, connection)
+    }
+
+    fn set(&self, at: u64, value: u64) {
+        self.memory.write_all_at(&value.to_ne_bytes(), at).unwrap();
+    }
+}
+
+async fn story(acts: Vec<Act>) {
+    let (stranger, mut connection) = Stranger::enter().await;
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut bytes = vec![0; 2_000_000];
+    let mut news = 0;
+    for act in acts {
+        match act {
+            Act::Set(block, word, value) => {
+                stranger.set(block + word, value);
+                news += 1;
+                stranger.set(block + 8, news);
+            }
+            Act::Send(len, fd) => {
+                let fd = fd.map(|number| stranger.passed[number].as_fd());
+                let _ = unix_fds::send(stranger.socket.as_fd(), &bytes[..len], fd);
+                tokio::task::yield_now().await;
+            }
+            Act::Read(len) => {
+                let mut buf = ReadBuf::new(&mut bytes[..len]);
+                let _ = Pin::new(&mut connection).poll_read(cx, &mut buf);
+            }
+            Act::Write(len) => {
+                let wrote = Pin::new(&mut connection).poll_write(cx, &bytes[..len]);
+                assert!(!matches!(wrote, Poll::Ready(Ok(wrote)) if wrote > len));
+            }
+            Act::Heat(hot) => {
+                connection.set_hot(hot);
+                connection.look();
+                connection.look_for(1000);
+            }
+            Act::Hour => tokio::time::sleep(std::time::Duration::from_secs(3600)).await,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_stranger_does_anything(acts in prop::collection::vec(act(), 1..60)) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(story(acts));
+    }
+}

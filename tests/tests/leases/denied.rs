@@ -1,0 +1,226 @@
+//! The system does not let one end lend, or borrow: tensors arrive all the same, at once, and the route says why.
+
+use std::time::{Duration, Instant};
+
+use tensorpipe::Pipe;
+use tensorpipe::transports::ShmTransport;
+
+use super::scene::{Keeps, Peer, alone, builder, check, context, eventually, lendable, made};
+
+const LEN: usize = 3 << 20;
+
+/// An exchange that does not answer is given up after this long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What runs a program as nobody.
+const NOBODY: [&str; 4] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
+
+/// Whether that works here, and this program can be run so.
+fn runs(by: &[&str]) -> bool {
+    let mut words = by.iter().map(Into::into);
+    let mut words = words
+        .by_ref()
+        .chain([std::env::current_exe().unwrap().into_os_string()]);
+    let mut process = std::process::Command::new(words.next().unwrap());
+    let done = process.args(words).arg("--list").output();
+    let runs = done.is_ok_and(|done| done.status.success());
+    if !runs {
+        println!("skipped: {} runs nothing here", by.join(" "));
+    }
+    runs
+}
+
+fn setback(pipe: &Pipe) -> tensorpipe::Setback {
+    let mut channels = pipe.route().channels.iter();
+    let lease = channels.find(|channel| channel.name == "lease");
+    lease
+        .unwrap_or_else(|| panic!("{}", pipe.route()))
+        .setback
+        .clone()
+}
+
+#[test]
+fn an_end_without_shared_memory_is_refused_in_the_route() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[("TEST_NO_MEMFD", "1")]).await;
+        let (ours, theirs) = (peer.pipe.route().to_string(), peer.told("route").await);
+        for route in [&ours, &theirs] {
+            assert!(route.contains("not channel lease:"), "{route}");
+            assert!(route.contains("memfd_create"), "{route}");
+            assert!(!route.contains("lease above"), "{route}");
+        }
+        check(&peer.gives(LEN, 1).await, 1);
+        let refused: Vec<_> = peer.pipe.route().refused.clone();
+        let why = |name: &str| {
+            refused
+                .iter()
+                .find(|refusal| refusal.candidate == name)
+                .cloned()
+        };
+        assert!(why("transport shm").is_some(), "{refused:?}");
+    });
+}
+
+/// No listener could be there: nobody waits for one.
+#[test]
+fn shared_memory_that_is_asked_for_by_name_is_refused_at_once() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[("TEST_NO_MEMFD", "1")]).await;
+        let told = peer.told("reach shm://nobody").await;
+        let (refused, listened) = told.split_once(" | ").unwrap();
+        assert!(refused.contains("1 attempt: memfd_create"), "{refused}");
+        for words in [refused, listened] {
+            assert!(words.contains("or use `tcp`"), "{words}");
+        }
+    });
+}
+
+/// Wherever they run out: where its exchange is there and can let nobody in, too.
+#[test]
+fn a_lender_without_descriptors_turns_away_at_once() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let mut diverted = 0;
+        for few in 0..10 {
+            let peer = Peer::start(&context, &[]).await;
+            let eat = format!("eat all descriptors but {few}");
+            assert_eq!(peer.told(&eat).await, "eaten");
+            let begun = Instant::now();
+            peer.gives(LEN, few).await;
+            let took = begun.elapsed();
+            assert!(took < PATIENCE, "{took:?} with {few} left");
+            let bytes: u64 = peer.told("diverted").await.parse().unwrap();
+            diverted += u64::from(bytes == LEN as u64);
+            assert_eq!(setback(&peer.pipe), tensorpipe::Setback::default());
+        }
+        assert!((1..10).contains(&diverted), "{diverted}");
+    });
+}
+
+#[test]
+fn a_pool_that_the_system_refuses_says_so() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        assert_eq!(peer.told("eat all descriptors but 0").await, "eaten");
+        peer.gives(LEN, 1).await;
+        assert_eq!(peer.told("pool").await, "1 1");
+        let tensors = [
+            made(context.pool(), 60 << 20, 1),
+            made(context.pool(), 60 << 20, 2),
+        ];
+        drop(tensors);
+        let here = lendable(context.pool());
+        assert_eq!(
+            (here.fallbacks, here.refused),
+            (1, 0),
+            "its bound, not the system"
+        );
+    });
+}
+
+#[test]
+fn processes_of_other_users_share_memory_only_if_both_want_to() {
+    if !runs(&NOBODY) {
+        return;
+    }
+    alone(async || {
+        let (strict, open) = (builder("parent", 64 << 20), builder("parent", 64 << 20));
+        let strict = strict.build().unwrap();
+        let open = open.prefer_transport(ShmTransport::new().any_user());
+        let open = open.build().unwrap();
+        for (context, theirs, shared) in [
+            (&strict, &[][..], false),
+            (&strict, &[("TEST_ANY_USER", "1")][..], false),
+            (&open, &[][..], false),
+            (&open, &[("TEST_ANY_USER", "1")][..], true),
+        ] {
+            let peer = Peer::start_by(&NOBODY, context, theirs).await;
+            check(&peer.gives(LEN, 5).await, 5);
+            let route = peer.pipe.route();
+            match shared {
+                true => assert_eq!(route.transport, "shm", "{route}"),
+                false => {
+                    assert_eq!(route.transport, "tcp", "{route}");
+                    let words = route.to_string();
+                    let why = "not transport shm: the peer runs as another user (uid 65534";
+                    let told = peer.told("route").await;
+                    assert!(
+                        words.contains(why) || told.contains("another user"),
+                        "{words} {told}"
+                    );
+                }
+            }
+            // Memory is neither lent to another user's process, nor read there.
+            let words = route.to_string();
+            for channel in ["lease", "cma"] {
+                let why =
+                    format!("not channel {channel}: cpu:0 to cpu:0: the peer runs as another user");
+                assert!(words.contains(&why), "{words}");
+            }
+        }
+    });
+}
+
+/// Who calls itself root in a namespace of its own seems to be the same user, until the kernel is asked.
+#[test]
+fn a_peer_that_only_seems_to_be_of_this_user_is_found_out_once() {
+    let by = [&NOBODY[..], &["unshare", "-U", "-r"]].concat();
+    if !nix::unistd::geteuid().is_root() || !runs(&by) {
+        return;
+    }
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start_by(&by, &context, &[]).await;
+        assert_eq!(peer.pipe.route().transport, "tcp");
+        let tensor = made(context.pool(), LEN, 7);
+        peer.keeps(&tensor, 7).await;
+        peer.told("check").await;
+        let is_known = || setback(&peer.pipe).sending().is_some();
+        eventually("the reason", is_known).await;
+        let route = peer.pipe.route().to_string();
+        assert!(
+            route.contains("the peer cannot borrow from this process"),
+            "{route}"
+        );
+        assert!(!route.contains("lease above"), "{route}");
+        let theirs = peer.told("route").await;
+        assert!(
+            theirs.contains("; receives nothing: the peer's exchange is one of user"),
+            "{theirs}"
+        );
+        // From now on other channels are given them.
+        let before = peer.pipe.stats().bytes_diverted;
+        assert_eq!(before, LEN as u64);
+        peer.keeps(&tensor, 7).await;
+        peer.told("check").await;
+        assert_eq!(peer.pipe.stats().bytes_diverted, before);
+        check(&peer.gives(LEN, 9).await, 9);
+    });
+}
+
+/// In a pid namespace of its own the parent has no number.
+#[test]
+fn a_process_of_another_pid_namespace_is_called_that() {
+    let by = ["unshare", "--pid", "--fork", "--kill-child"];
+    if !runs(&by) {
+        return;
+    }
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start_by(&by, &context, &[]).await;
+        let theirs = peer.told("route").await;
+        let ends = "(process 1 <-> a process of another pid namespace";
+        assert!(theirs.contains(ends), "{theirs}");
+        // The system tells of its end all the same.
+        peer.gives(LEN, 3).await;
+        assert_eq!(peer.pipe.stats().bytes_borrowed, LEN as u64);
+    });
+}

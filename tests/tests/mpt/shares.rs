@@ -1,0 +1,35 @@
+//! Who carries how much: counted, not timed. How fast that is says `tp-bench` (benches/RESULTS.md).
+
+use tensorpipe::transports::TcpTransport;
+
+use crate::scene::{carry, pair, within};
+
+const MIB: usize = 1 << 20;
+
+/// Chunks of a tensor of 32 MiB.
+const CHUNKS: u64 = 64;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paced_connections_carry_their_shares() {
+    // So slow that no other one has time for what one should carry.
+    const PACE: u64 = 32 << 20;
+    for connections in [1, 2, 4] {
+        let transport = TcpTransport::paced(|number| (number > 0).then_some(PACE));
+        let pair = pair(connections, transport, async |port| port).await;
+        within("a chunk on each", async {
+            while pair.sent().contains(&0) {
+                carry(&pair.client, &pair.server, 8 * MIB).await;
+            }
+        })
+        .await;
+        let before = pair.sent();
+        carry(&pair.client, &pair.server, 32 * MIB).await;
+        let now = pair.sent();
+        let sent = now.iter().zip(before).map(|(now, then)| now - then);
+        let sent: Vec<u64> = sent.collect();
+        assert_eq!(sent.iter().sum::<u64>(), CHUNKS);
+        let share = CHUNKS / u64::from(connections);
+        let least = sent.iter().min().unwrap();
+        assert!(2 * least >= share, "{sent:?} of {share} each");
+    }
+}

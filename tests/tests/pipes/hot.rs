@@ -1,0 +1,76 @@
+//! A hot round trip over shared memory makes no system call at either end.
+//!
+//! A child may make none but its runtime's look at timers and sockets, which comes after some sixty turns, and those by which it
+//! says that it is through: any other ends it. On a busy machine a look can be in vain, and then somebody has to be woken; so
+//! one child of many that gets through is enough.
+
+use tensorpipe_tests::{Child, allow_only, say};
+
+use super::*;
+
+/// The runtime's look at sockets.
+#[cfg(target_arch = "x86_64")]
+const WAIT: libc::c_long = libc::SYS_epoll_wait;
+#[cfg(not(target_arch = "x86_64"))]
+const WAIT: libc::c_long = libc::SYS_epoll_pwait;
+
+const ROUND_TRIPS: usize = 100;
+
+async fn round_trips(client: &Pipe, server: &Pipe) {
+    let echo = async {
+        for _ in 0..ROUND_TRIPS {
+            let message = server.read().await.unwrap();
+            server.write(message).await.unwrap();
+        }
+    };
+    let call = async {
+        for _ in 0..ROUND_TRIPS {
+            client.write(Message::new("ping")).await.unwrap();
+            client.read().await.unwrap();
+        }
+    };
+    within("round trips", async { tokio::join!(echo, call) }).await;
+}
+
+/// The child.
+pub(crate) fn play() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let context = over_shm().build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        assert_eq!(client.route().transport, "shm");
+        let wakes = || client.stats().wakes + server.stats().wakes;
+        for _ in 0..100 {
+            let before = wakes();
+            round_trips(&client, &server).await;
+            if wakes() == before {
+                break;
+            }
+        }
+        allow_only(&[WAIT, libc::SYS_write]);
+        round_trips(&client, &server).await;
+        // Whatever it does from here on may end it.
+        say("quiet", "");
+    });
+}
+
+#[test]
+fn a_hot_round_trip_makes_no_system_call() {
+    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+        println!(
+            "skipped: instrumented code takes longer than a look lasts, and makes calls of its own"
+        );
+        return;
+    }
+    for tries in 1..=40 {
+        let mut child = Child::start("hot", &[]);
+        if child.hears("quiet").is_some() {
+            println!("at try {tries}");
+            return;
+        }
+        assert_eq!(child.signal(), Some(libc::SIGSYS), "{}", child.complaints());
+    }
+    panic!("every one of 40 children made a system call");
+}
