@@ -1,5 +1,6 @@
 //! Whether a call is handled at all: decided on its header alone, before its tensors move.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -26,18 +27,36 @@ pub(super) struct Admitted {
     pub(super) pending: Option<Pending>,
     /// It waits for others.
     pub(super) listed: Option<Listed>,
-    _busy: Busy,
+    busy: Busy,
 }
 
-/// Counts a call for as long as it is not answered.
-pub(super) struct Busy {
+impl Admitted {
+    /// It is about to be answered: its caller, who may make the next call as soon as it has the answer, finds this one's place free.
+    pub(super) fn answering(&self) {
+        self.busy.leave();
+    }
+}
+
+/// Counts a call: among those that the limits bound, until it is about to be answered; for who shuts the server down, until
+/// the answer is on its way.
+struct Busy {
     server: Arc<ServerShared>,
     connection: Arc<AtomicUsize>,
+    has_left: Cell<bool>,
+}
+
+impl Busy {
+    fn leave(&self) {
+        if !self.has_left.replace(true) {
+            self.connection.fetch_sub(1, Ordering::AcqRel);
+            self.server.call_leaves();
+        }
+    }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.connection.fetch_sub(1, Ordering::AcqRel);
+        self.leave();
         self.server.call_ended();
     }
 }
@@ -51,6 +70,7 @@ impl Serving {
         let busy_guard = Busy {
             server: server.clone(),
             connection: self.busy.clone(),
+            has_left: Cell::new(false),
         };
         // Counted first: whoever shuts down either sees this call, or is seen here.
         if server.is_draining() {
@@ -115,7 +135,7 @@ impl Serving {
             _streams: open,
             pending: None,
             listed: None,
-            _busy: busy_guard,
+            busy: busy_guard,
         })
     }
 }

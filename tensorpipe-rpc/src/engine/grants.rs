@@ -1,5 +1,6 @@
 //! References on their way to a third process: shared by one holder, claimed by the next.
 
+use super::admission::Admitted;
 use super::{Body, Engine};
 use crate::codec::Reply;
 use crate::header::FailureCode;
@@ -7,12 +8,12 @@ use crate::remote::{Grant, UNRESOLVED};
 
 impl Engine {
     /// Answers with what lets a third process have a reference.
-    pub(super) fn share(&self, call: u64, body: &Body) {
-        let (Some(serving), Some((of, index))) = (&self.serving, self.which(call, body)) else {
+    pub(super) fn share(&self, admitted: &Admitted, body: &Body) {
+        let (Some(serving), Some((of, index))) = (&self.serving, self.which(admitted, body)) else {
             return;
         };
         let unresolved = |text: &str| {
-            self.reply_failure(call, FailureCode::Unresolved, text.to_owned());
+            self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
         };
         let Some(referent) = self.owned.find_at(of, index) else {
             return unresolved(UNRESOLVED);
@@ -24,20 +25,21 @@ impl Engine {
         }
         let limit = server.limits.references;
         match server.grants.give(referent, limit, self.pipe.runtime()) {
-            Ok(token) => self.reply(call, None, Reply::value(Grant { urls, token })),
-            Err(text) => self.reply_failure(call, FailureCode::Overloaded, text),
+            Ok(token) => self.reply(admitted, Reply::value(Grant { urls, token })),
+            Err(text) => self.give_up(admitted, FailureCode::Overloaded, text),
         }
     }
 
     /// Answers with a reference that somebody else has shared.
-    pub(super) fn claim(&self, call: u64, body: &Body) {
+    pub(super) fn claim(&self, admitted: &Admitted, body: &Body) {
         let Some(serving) = &self.serving else { return };
         let token = body.metadata.first_chunk::<16>();
         let Some(referent) = token.and_then(|token| serving.server.grants.take(token)) else {
             let text =
                 "nothing was shared under this name, or it was claimed, or not within a minute";
-            return self.reply_failure(call, FailureCode::Unresolved, text.to_owned());
+            return self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
         };
-        self.reply(call, None, Reply::reference(call, referent));
+        let call = admitted.header.call;
+        self.reply(admitted, Reply::reference(call, referent));
     }
 }

@@ -76,44 +76,42 @@ impl Engine {
 
     /// Answers with a copy of what a reference refers to.
     pub(super) fn fetch(self: &Arc<Self>, id: u64, admitted: Admitted, body: &Body) {
-        let call = admitted.header.call;
-        let Some((of, index)) = self.which(call, body) else {
+        let Some((of, index)) = self.which(&admitted, body) else {
             return;
         };
         if !self.owned.is_pending(of) {
-            return self.fetch_now(admitted, of, index);
+            return self.fetch_now(&admitted, of, index);
         }
         self.when_ended(id, admitted, vec![of], move |engine, admitted| {
-            engine.fetch_now(admitted, of, index);
+            engine.fetch_now(&admitted, of, index);
         });
     }
 
     /// The reference that is asked about. Otherwise that is answered.
-    pub(super) fn which(&self, call: u64, body: &Body) -> Option<(u64, u32)> {
+    pub(super) fn which(&self, admitted: &Admitted, body: &Body) -> Option<(u64, u32)> {
         let reference = body.metadata.split_first_chunk::<8>();
         let reference = reference.and_then(|(of, index)| Some((of, index.first_chunk()?)));
         let Some((of, index)) = reference else {
             let text = "which reference is cut short".to_owned();
-            self.reply_failure(call, FailureCode::BadArguments, text);
+            self.give_up(admitted, FailureCode::BadArguments, text);
             return None;
         };
         Some((u64::from_le_bytes(*of), u32::from_le_bytes(*index)))
     }
 
-    fn fetch_now(&self, admitted: Admitted, of: u64, index: u32) {
-        let call = admitted.header.call;
+    fn fetch_now(&self, admitted: &Admitted, of: u64, index: u32) {
         let Some(referent) = self.owned.find_at(of, index) else {
-            return self.reply_failure(call, FailureCode::Unresolved, UNRESOLVED.to_owned());
+            return self.give_up(admitted, FailureCode::Unresolved, UNRESOLVED.to_owned());
         };
         // Whoever drives the pipe may be the handler of another call: references in the value are in the answer to this one.
         let context = admitted.context.clone();
         match caught(|| context.within(|| referent.fetched())) {
-            Ok(Some(reply)) => self.reply(call, None, reply),
+            Ok(Some(reply)) => self.reply(admitted, reply),
             Ok(None) => {
                 let text = "the value does not travel: call a method of its owner's with it";
-                self.reply_failure(call, FailureCode::Unresolved, text.to_owned());
+                self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
             }
-            Err(panic) => self.reply_panic(&admitted, panic),
+            Err(panic) => self.reply_panic(admitted, panic),
         }
     }
 

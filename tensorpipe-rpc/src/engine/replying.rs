@@ -16,13 +16,13 @@ const REASON_MAX: usize = 8 << 10;
 
 impl Engine {
     /// Tells a client whether its service is served here, and under which number.
-    pub(super) fn bind(&self, call: u64, body: Body) {
+    pub(super) fn bind(&self, admitted: &Admitted, body: Body) {
         let Some(serving) = &self.serving else { return };
         let mut arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let description: Description = match arguments.take("service") {
             Ok(description) => description,
             Err(error) => {
-                return self.reply_failure(call, FailureCode::BadArguments, error.to_string());
+                return self.give_up(admitted, FailureCode::BadArguments, error.to_string());
             }
         };
         let services = &serving.server.services;
@@ -46,18 +46,20 @@ impl Engine {
                 false => format!("only {}", names.join(", ")),
             };
             let text = format!("has no service `{asked}`, {there}");
-            return self.reply_failure(call, FailureCode::NoService, text);
+            return self.give_up(admitted, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {
-            Ok(()) => self.reply(call, None, Reply::value(index as u32)),
-            Err(mismatch) => self.reply_failure(call, FailureCode::Mismatch, mismatch.to_string()),
+            Ok(()) => self.reply(admitted, Reply::value(index as u32)),
+            Err(mismatch) => self.give_up(admitted, FailureCode::Mismatch, mismatch.to_string()),
         }
     }
 
-    /// What became of the call of the method at `target`: the positions of its service and of itself.
-    pub(super) fn reply(&self, call: u64, target: Option<(usize, usize)>, mut reply: Reply) {
+    /// What became of a call.
+    pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
+        admitted.answering();
+        let call = admitted.header.call;
         let method = || {
-            let (service, method) = target?;
+            let (service, method) = admitted.target?;
             let services = &self.serving.as_ref()?.server.services;
             Some(services[service].service.schema().methods[method].name)
         };
@@ -122,6 +124,7 @@ impl Engine {
 
     /// Why a call that was admitted has no result.
     pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: String) {
+        admitted.answering();
         let figures = admitted.context.figures();
         self.fail(admitted.header.call, figures.as_ref(), code, text);
     }

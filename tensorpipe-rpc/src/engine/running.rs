@@ -108,8 +108,7 @@ impl Future for Running {
                     // Blocking work that saw it stopped half way: not a result.
                     this.engine.reply_late(&this.admitted);
                 } else {
-                    let call = this.admitted.header.call;
-                    this.engine.reply(call, this.admitted.target, reply);
+                    this.engine.reply(&this.admitted, reply);
                 }
                 this.answered = true;
                 return Poll::Ready(());

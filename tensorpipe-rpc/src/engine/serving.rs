@@ -34,7 +34,7 @@ pub(crate) struct Serving {
     id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
-    /// Calls admitted and not answered.
+    /// Calls admitted and not about to be answered.
     pub(super) busy: Arc<AtomicUsize>,
     pub(super) streams: Arc<StreamTable>,
     /// The engine's.
@@ -75,7 +75,7 @@ impl Serving {
         }
     }
 
-    /// Calls admitted and not answered.
+    /// Calls admitted and not about to be answered.
     pub(crate) fn busy(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
     }
@@ -193,13 +193,12 @@ impl Engine {
             }
             Ok(Some(body)) => body,
         };
-        let call = admitted.header.call;
         match admitted.target {
             None => match admitted.header.kind {
                 Kind::Fetch => self.fetch(id, admitted, &body),
-                Kind::Share => self.share(call, &body),
-                Kind::Claim => self.claim(call, &body),
-                _ => self.bind(call, body),
+                Kind::Share => self.share(&admitted, &body),
+                Kind::Claim => self.claim(&admitted, &body),
+                _ => self.bind(&admitted, body),
             },
             Some(target) if admitted.header.flags & WAITS != 0 => {
                 self.run_after(id, admitted, target, body);
@@ -297,9 +296,7 @@ impl Engine {
                     drop_quietly(&mut done);
                     return match polled {
                         Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
-                        Ok(Poll::Ready(reply)) => {
-                            self.reply(admitted.header.call, admitted.target, reply)
-                        }
+                        Ok(Poll::Ready(reply)) => self.reply(&admitted, reply),
                         Err(panic) => self.reply_panic(&admitted, panic),
                         Ok(Poll::Pending) => {}
                     };

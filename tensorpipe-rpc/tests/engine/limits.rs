@@ -63,6 +63,25 @@ async fn of_all_connections() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_its_answer_has_its_place_back() {
+    for limits in [limits(100, 1), limits(1, 100)] {
+        over_each_with(limits, async |both| {
+            for i in 0..500 {
+                // On tasks of their own, and on the connection's.
+                both.client.sleep(0).await.unwrap();
+                let len: usize = 10 + i % 2 * 10_000;
+                assert_eq!(
+                    both.client.length(tensor(len, 1)).await.unwrap(),
+                    len as u64
+                );
+            }
+            both.is_clean().await;
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn one_connection_does_not_take_the_places_of_another() {
     over_each_with(limits(12, 100), async |both| {
