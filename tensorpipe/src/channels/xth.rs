@@ -5,22 +5,22 @@
 //! brought memory of its own gets one copy, on a thread for blocking work.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 
 use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::process::{Token, process_id, random_token};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
+use crate::sys::fork::PerProcess;
 
 /// Up to this size a copy is made on the spot.
 const COPY_AT_ONCE: u64 = 256 << 10;
 
-type Table = Arc<Mutex<HashMap<Token, Buffer>>>;
+type Table = Mutex<HashMap<Token, Buffer>>;
 
-fn table() -> Table {
-    static TABLE: std::sync::OnceLock<Table> = std::sync::OnceLock::new();
-    TABLE.get_or_init(Table::default).clone()
+fn table() -> &'static Table {
+    static TABLE: PerProcess<Table> = PerProcess::new();
+    TABLE.get(Table::default)
 }
 
 /// Channel `xth` ("cross-thread").
@@ -78,7 +78,7 @@ struct XthLane {
 impl Lane for XthLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         let key = random_token();
-        lock(&table()).insert(key, source);
+        lock(table()).insert(key, source);
         self.offered.insert(op, key);
         io.control(op, key);
     }
@@ -102,7 +102,7 @@ impl Lane for XthLane {
         };
         let key = Token::try_from(body)
             .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
-        let Some(source) = lock(&table()).remove(&key) else {
+        let Some(source) = lock(table()).remove(&key) else {
             // The writer has taken it back or is gone: its RESET, or the end of the pipe, is behind this frame.
             return Ok(());
         };
@@ -146,15 +146,14 @@ impl Lane for XthLane {
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
         self.wanted.remove(&op);
         if let Some(key) = self.offered.remove(&op) {
-            lock(&table()).remove(&key);
+            lock(table()).remove(&key);
         }
     }
 }
 
 impl Drop for XthLane {
     fn drop(&mut self) {
-        let table = table();
-        let mut table = lock(&table);
+        let mut table = lock(table());
         for key in self.offered.values() {
             table.remove(key);
         }
@@ -165,5 +164,18 @@ fn copy(source: &Buffer, dest: &mut BufferMut) {
     // Both are main memory of the same length: checked when the operation was accepted.
     if let (Some(source), Some(dest)) = (source.as_bytes(), dest.as_bytes_mut()) {
         dest.copy_from_slice(source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::children_can;
+
+    #[test]
+    fn a_forked_child_has_a_table_of_its_own() {
+        assert!(children_can(|| {
+            lock(table()).insert([0; 16], Buffer::copy_from_slice(b"left"));
+        }));
     }
 }

@@ -114,9 +114,30 @@ fn make() -> Result<&'static AtomicU64, SystemError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::sync::{Mutex, lock};
+    use crate::sync::{AtomicBool, Mutex, lock};
+
+    /// Whether children that are forked while another thread does something, whatever it holds then, can do the same.
+    pub(crate) fn children_can(act: impl Fn() + Sync) -> bool {
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    act();
+                }
+            });
+            let child = || {
+                in_a_child(|| {
+                    act();
+                    true
+                })
+            };
+            let all_can = (0..200).all(|_| child());
+            ended.store(true, Ordering::Relaxed);
+            all_can
+        })
+    }
 
     /// Whether `holds` in a forked child.
     fn in_a_child(holds: impl FnOnce() -> bool) -> bool {

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::huge_pages::HUGE_PAGE;
 use super::memfd::{self, Mapping, READ_ONLY};
 use crate::error::SystemError;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, Weak, lock};
 
 /// What names a segment among all processes: random, so that nobody asks for one that it was not told of.
 pub(crate) type SegmentId = [u8; 16];
@@ -36,7 +36,11 @@ pub(crate) enum Pages {
     Small,
 }
 
-type Hook = Box<dyn FnOnce() + Send>;
+/// Whoever wants to hear that a segment is gone, while it is there itself.
+pub(crate) trait Outlives: Send + Sync {
+    /// Told by whichever thread lets go of the segment: it must not block.
+    fn gone(self: Arc<Self>, segment: SegmentId);
+}
 
 /// Shared memory of this process.
 pub(crate) struct Segment {
@@ -44,8 +48,8 @@ pub(crate) struct Segment {
     mapping: Mapping,
     fd: OwnedFd,
     pages: Pages,
-    /// To be called when it is gone.
-    hooks: Mutex<Vec<Hook>>,
+    /// To be told when it is gone.
+    told: Mutex<Vec<Weak<dyn Outlives>>>,
 }
 
 impl std::fmt::Debug for Segment {
@@ -89,13 +93,13 @@ impl Segment {
             }
         };
         memfd::seal(&fd, READ_ONLY)?;
-        let hooks = Mutex::default();
+        let told = Mutex::default();
         Ok(Self {
             id,
             mapping,
             fd,
             pages,
-            hooks,
+            told,
         })
     }
 
@@ -138,16 +142,26 @@ impl Segment {
         self.fd.as_fd()
     }
 
-    /// Has `hook` called when the segment is gone, from whichever thread lets go of it: it must not block.
-    pub(crate) fn when_gone(&self, hook: impl FnOnce() + Send + 'static) {
-        lock(&self.hooks).push(Box::new(hook));
+    /// Has `who` told when the segment is gone.
+    pub(crate) fn when_gone(&self, who: Weak<dyn Outlives>) {
+        let mut told = lock(&self.told);
+        if told.len() == told.capacity() {
+            told.retain(|who| who.strong_count() > 0);
+        }
+        told.push(who);
+    }
+
+    /// How many are to be told, or were.
+    #[cfg(test)]
+    pub(crate) fn told(&self) -> usize {
+        lock(&self.told).len()
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        for hook in lock(&self.hooks).drain(..) {
-            hook();
+        for who in lock(&self.told).drain(..).filter_map(|who| who.upgrade()) {
+            who.gone(self.id);
         }
     }
 }
@@ -252,143 +266,4 @@ impl Foreign {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sync::{AtomicU64, Ordering};
-
-    #[test]
-    fn pieces_do_not_overlap_and_a_reader_sees_them() {
-        let mut pieces = Segment::cut(1 << 20, 300_000).unwrap();
-        assert_eq!(pieces.len(), 3);
-        for (i, piece) in pieces.iter_mut().enumerate() {
-            assert!(piece.bytes().iter().all(|byte| *byte == 0));
-            piece.bytes_mut().fill(i as u8 + 1);
-        }
-        let segment = pieces[0].segment().clone();
-        assert_eq!((segment.len(), segment.pages()), (1 << 20, Pages::Small));
-        let foreign = Foreign::map(segment.fd()).unwrap();
-        for (i, piece) in pieces.iter().enumerate() {
-            let range = piece.offset()..piece.offset() + piece.len();
-            let seen = foreign.bytes(range);
-            assert!(seen.iter().all(|byte| *byte == i as u8 + 1));
-        }
-        drop((pieces, segment));
-        assert_eq!(foreign.bytes(0..1), [1], "the reader keeps the memory");
-    }
-
-    #[test]
-    fn long_segments_are_whole_and_on_some_pages() {
-        let pieces = Segment::cut(6 << 20, 6 << 20).unwrap();
-        let segment = pieces[0].segment();
-        println!("{segment:?}");
-        assert!(pieces[0].bytes().iter().all(|byte| *byte == 0));
-        let foreign = Foreign::map(segment.fd()).unwrap();
-        assert!(foreign.bytes(0..6 << 20).iter().all(|byte| *byte == 0));
-    }
-
-    /// Such as one has: ordinary pages pass for others.
-    const PLENTY: System = System {
-        set_aside: |len| memfd::create(c"test", len, false),
-        fill: memfd::fill,
-        collapse: |_| true,
-    };
-
-    const LEN: usize = 4 << 20;
-
-    fn refused(call: &'static str, errno: i32) -> SystemError {
-        SystemError::new(call, "", std::io::Error::from_raw_os_error(errno))
-    }
-
-    fn whole(len: usize, system: &System) -> Pages {
-        let mut pieces = Segment::cut_from(len, len, system).unwrap();
-        let segment = pieces[0].segment().clone();
-        let foreign = Foreign::map(segment.fd()).unwrap();
-        assert!(foreign.bytes(0..len).iter().all(|byte| *byte == 0));
-        pieces[0].bytes_mut()[len - 1] = 7;
-        assert_eq!(foreign.bytes(len - 1..len), [7]);
-        segment.pages()
-    }
-
-    #[test]
-    fn pages_that_were_set_aside_come_first() {
-        assert_eq!(whole(LEN, &PLENTY), Pages::Reserved);
-        assert_eq!(whole(LEN + 4096, &PLENTY), Pages::Huge, "no multiple");
-    }
-
-    /// A control group without any: they can be made, and mapped, and whoever touched them would be killed.
-    #[test]
-    fn pages_that_were_set_aside_and_cannot_be_had_are_not_touched() {
-        let none = System {
-            fill: |_, _| Err(refused("fallocate", libc::ENOSPC)),
-            ..PLENTY
-        };
-        assert_eq!(whole(LEN, &none), Pages::Huge);
-    }
-
-    #[test]
-    fn small_pages_come_last() {
-        let old = System {
-            set_aside: |_| Err(refused("memfd_create", libc::EINVAL)),
-            collapse: |_| false,
-            ..PLENTY
-        };
-        assert_eq!(whole(LEN, &old), Pages::Small);
-        assert_eq!(whole(4096, &PLENTY), Pages::Small);
-    }
-
-    #[test]
-    fn hooks_are_called_with_the_last_piece() {
-        static CALLED: AtomicU64 = AtomicU64::new(0);
-        let mut pieces = Segment::cut(8192, 4096).unwrap();
-        pieces[0].segment().when_gone(|| {
-            CALLED.fetch_add(1, Ordering::SeqCst);
-        });
-        pieces.pop();
-        assert_eq!(CALLED.load(Ordering::SeqCst), 0);
-        pieces.pop();
-        assert_eq!(CALLED.load(Ordering::SeqCst), 1);
-    }
-
-    #[test]
-    fn a_forked_child_gives_nothing_back_and_unmaps_nothing() {
-        use crate::sys::ledger::{Debts, Ledger};
-        use nix::sys::wait::{WaitStatus, waitpid};
-        use nix::unistd::{ForkResult, fork};
-        let mut pieces = Segment::cut(1 << 20, 1 << 20).unwrap();
-        pieces[0].bytes_mut().fill(3);
-        let ledger = Ledger::new().unwrap();
-        let debts = Debts::map(ledger.fd()).unwrap();
-        let loan = ledger.offer(pieces[0].segment(), 0..1 << 20).unwrap();
-        let entry = loan.entry();
-        assert!(debts.take(entry));
-        // SAFETY: the child only drops what it has inherited, and leaves at once.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                debts.give_back(entry);
-                ledger.withdraw(entry);
-                let is_out = !loan.is_back();
-                drop((loan, debts, ledger, pieces));
-                // SAFETY: ends the child without running what the parent has registered.
-                unsafe { libc::_exit(i32::from(!is_out)) }
-            }
-            ForkResult::Parent { child } => {
-                let status = waitpid(child, None).unwrap();
-                assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
-            }
-        }
-        assert!(!loan.is_back() && ledger.is_out());
-        assert!(pieces[0].bytes().iter().all(|byte| *byte == 3));
-        debts.give_back(entry);
-        assert!(loan.is_back());
-    }
-
-    #[test]
-    fn what_is_not_sealed_is_not_mapped() {
-        let open = memfd::create(c"open", 4096, false).unwrap();
-        let refused = Foreign::map(open.as_fd()).unwrap_err();
-        assert!(refused.contains("lacks the seals"), "{refused}");
-        memfd::seal(&open, memfd::FIXED).unwrap();
-        let refused = Foreign::map(open.as_fd()).unwrap_err();
-        assert!(refused.contains("FUTURE_WRITE"), "{refused}");
-    }
-}
+mod tests;

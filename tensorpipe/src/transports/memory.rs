@@ -3,7 +3,6 @@
 //! Addresses are names in a process-wide table. Tensors do not pass through its pipes: channel `xth` hands them over.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll};
 
 use tokio::io::DuplexStream;
@@ -12,7 +11,8 @@ use tokio::sync::mpsc;
 use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::process_id;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
+use crate::sys::fork::PerProcess;
 
 /// Bytes that each direction of a connection holds.
 const CAPACITY: usize = 512 << 10;
@@ -23,8 +23,8 @@ const BACKLOG: usize = 128;
 type Table = Mutex<HashMap<String, mpsc::Sender<DuplexStream>>>;
 
 fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(Table::default)
+    static TABLE: PerProcess<Table> = PerProcess::new();
+    TABLE.get(Table::default)
 }
 
 /// Transport `memory`: `memory://NAME`, within one process.
@@ -121,5 +121,19 @@ impl Acceptor for MemoryAcceptor {
 impl Drop for MemoryAcceptor {
     fn drop(&mut self) {
         lock(table()).remove(&self.address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::children_can;
+
+    #[test]
+    fn a_forked_child_has_a_table_of_its_own() {
+        assert!(children_can(|| {
+            let (sender, _) = mpsc::channel(1);
+            lock(table()).insert("a_forked_child".to_owned(), sender);
+        }));
     }
 }

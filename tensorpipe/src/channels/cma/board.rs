@@ -6,8 +6,9 @@
 //! `process_vm_readv`, at whole slots.
 
 use crate::device::Buffer;
-use crate::process::{Token, process_id, random_token};
+use crate::process::random_token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
+use crate::sys::fork::PerProcess;
 
 /// Notices that can stand on it at once.
 pub(super) const SLOTS: u32 = 1024;
@@ -27,7 +28,6 @@ struct Slot {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Board {
-    process: Token,
     slots: Box<[Slot]>,
     free: Mutex<Vec<u32>>,
 }
@@ -35,19 +35,13 @@ pub(super) struct Board {
 impl Board {
     /// This process's.
     pub(super) fn here() -> Arc<Self> {
-        static HERE: Mutex<Option<Arc<Board>>> = Mutex::new(None);
-        let process = process_id();
-        let mut here = lock(&HERE);
-        match &*here {
-            Some(board) if board.process == process => board.clone(),
-            // A forked child's own: nobody is told of the other.
-            _ => here.insert(Arc::new(Self::new(process))).clone(),
-        }
+        // A forked child's own: nobody is told of the other.
+        static HERE: PerProcess<Arc<Board>> = PerProcess::new();
+        HERE.get(|| Arc::new(Self::new())).clone()
     }
 
-    fn new(process: Token) -> Self {
+    fn new() -> Self {
         Self {
-            process,
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             free: Mutex::new((0..SLOTS).rev().collect()),
         }
@@ -110,6 +104,7 @@ impl Drop for Notice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fork::tests::children_can;
 
     fn number(board: &Board, slot: u32) -> u64 {
         board.slots[slot as usize].number.load(Ordering::Relaxed)
@@ -117,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_notice_stands_while_its_memory_is_held() {
-        let board = Arc::new(Board::new([1; 16]));
+        let board = Arc::new(Board::new());
         let source = Buffer::copy_from_slice(&[7; 100]);
         let notice = board.show(&source).unwrap();
         let (slot, first) = (notice.slot, notice.number);
@@ -133,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_full_board_takes_no_more() {
-        let board = Arc::new(Board::new([1; 16]));
+        let board = Arc::new(Board::new());
         let source = Buffer::copy_from_slice(&[7; 100]);
         let mut all: Vec<_> = (0..SLOTS).map(|_| board.show(&source).unwrap()).collect();
         assert!(board.show(&source).is_none());
@@ -145,5 +140,6 @@ mod tests {
     fn a_process_has_one_board() {
         assert_eq!(Board::here().address(), Board::here().address());
         assert_eq!(SLOT, 24);
+        assert!(children_can(|| drop(Board::here())));
     }
 }

@@ -5,6 +5,7 @@ use super::neighbour::Neighbour;
 use crate::device::BufferMut;
 use crate::stop;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
+use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{Process, Unread};
 use crate::sys::processors::Processors;
 
@@ -127,20 +128,24 @@ fn copy(
 /// Leave to use one more thread: there are no more of them than other processors.
 struct Helper;
 
-static HIRED: AtomicUsize = AtomicUsize::new(0);
+/// Of this process: those of its parent, who are not here, would never be let go.
+fn hired() -> &'static AtomicUsize {
+    static HIRED: PerProcess<AtomicUsize> = PerProcess::new();
+    HIRED.get(AtomicUsize::default)
+}
 
 impl Helper {
     fn hire() -> Option<Self> {
         let processors = usize::from(Processors::here().usable);
         let one_more = |hired: usize| (hired + 1 < processors).then_some(hired + 1);
-        let hired = HIRED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        hired.ok().map(|_| Self)
+        let more = hired().fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        more.ok().map(|_| Self)
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        HIRED.fetch_sub(1, Ordering::Relaxed);
+        hired().fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -188,7 +193,7 @@ mod tests {
             assert!(hired.len() < processors);
             assert!(Helper::hire().is_none());
             drop(hired);
-            assert!(HIRED.load(Ordering::Relaxed) < processors);
+            assert!(super::hired().load(Ordering::Relaxed) < processors);
         }
     }
 }

@@ -12,6 +12,7 @@ use super::frame::{Refusal, Ticket};
 use crate::channels::exchange::{self, PACKET_MAX, PATIENCE, Packet, Unmet};
 use crate::process::Token;
 use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{self, Process, Unread};
 use crate::sys::unix_fds::PacketSocket;
 
@@ -33,9 +34,8 @@ pub(super) struct Met {
 impl Neighbour {
     /// The one whose exchange has this name.
     pub(super) fn of(process: Token, exchange: &str) -> Arc<Self> {
-        static ALL: Mutex<Option<HashMap<Token, Weak<Neighbour>>>> = Mutex::new(None);
-        let mut all = lock(&ALL);
-        let all = all.get_or_insert_default();
+        static ALL: PerProcess<Mutex<HashMap<Token, Weak<Neighbour>>>> = PerProcess::new();
+        let mut all = lock(ALL.get(Mutex::default));
         if let Some(known) = all.get(&process).and_then(Weak::upgrade)
             && known.exchange == exchange
         {
@@ -149,5 +149,18 @@ impl From<Unread> for Refusal {
             }
         };
         Self { reason, lasting }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::children_can;
+
+    #[test]
+    fn a_forked_child_knows_nobody() {
+        let known = Neighbour::of([7; 16], "an exchange");
+        assert!(Arc::ptr_eq(&known, &Neighbour::of([7; 16], "an exchange")));
+        assert!(children_can(|| drop(Neighbour::of([7; 16], "an exchange"))));
     }
 }

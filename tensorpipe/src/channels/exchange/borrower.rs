@@ -15,7 +15,7 @@ use crate::device::{Buffer, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::ledger::{Ledger, Open, Pinned};
-use crate::sys::segment::{Segment, SegmentId};
+use crate::sys::segment::{Outlives, Segment, SegmentId};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -109,11 +109,7 @@ impl Borrower {
             segments.insert(id, told);
         }
         let borrower = Arc::downgrade(self);
-        segment.when_gone(move || {
-            if let Some(borrower) = borrower.upgrade() {
-                borrower.retire(id);
-            }
-        });
+        segment.when_gone(borrower);
     }
 
     /// The segment that it asks for, if it was told of it.
@@ -122,17 +118,6 @@ impl Borrower {
         let told = segments.get_mut(&id)?;
         told.fetched = true;
         told.segment.upgrade()
-    }
-
-    fn retire(self: &Arc<Self>, id: SegmentId) {
-        let told = lock(&self.segments).remove(&id);
-        if let (Some(Told { fetched: true, .. }), Some(exchange)) = (told, self.exchange.upgrade())
-        {
-            exchange.ask(Command::Retire {
-                borrower: self.clone(),
-                segment: id,
-            });
-        }
     }
 
     /// Whether it has something that is not back.
@@ -144,6 +129,19 @@ impl Borrower {
     pub(super) fn ended(&self) {
         if let Some(ledger) = self.ledger() {
             ledger.close();
+        }
+    }
+}
+
+impl Outlives for Borrower {
+    fn gone(self: Arc<Self>, segment: SegmentId) {
+        let told = lock(&self.segments).remove(&segment);
+        if let (Some(Told { fetched: true, .. }), Some(exchange)) = (told, self.exchange.upgrade())
+        {
+            exchange.ask(Command::Retire {
+                borrower: self,
+                segment,
+            });
         }
     }
 }
@@ -193,5 +191,24 @@ mod tests {
         assert!(buffer.as_bytes_mut().is_none(), "another process has it");
         debts.give_back(offer.entry);
         assert!(buffer.as_bytes_mut().is_some());
+    }
+
+    /// A server's pool lends one segment to processes that come and go for as long as it runs.
+    #[test]
+    fn a_segment_forgets_borrowers_that_are_gone() {
+        let pool = Pool::new(PoolOptions::default());
+        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
+        let (segment, _) = block.unwrap().place().unwrap();
+        for number in 0..300_u128 {
+            let borrower = Exchange::here().borrower(number.to_le_bytes());
+            let (offer, _) = borrower.lend(&buffer).unwrap();
+            assert!(borrower.ledger().unwrap().withdraw(offer.entry));
+        }
+        assert!(
+            segment.told() < 10,
+            "{} are told of its end",
+            segment.told()
+        );
     }
 }

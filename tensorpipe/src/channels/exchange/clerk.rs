@@ -4,6 +4,7 @@
 //! blocks but one `poll`, and every answer that it waits for has a deadline. A guest is known by what the kernel says about its
 //! socket: another user's is turned away, and its pidfd tells when its process has ended.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -16,11 +17,15 @@ use super::call::Call;
 use super::packet::{PACKET_MAX, Packet};
 use super::{Command, Exchange};
 use crate::sync::Arc;
+use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
 
 /// Connections of borrowers at once: one for each process.
 const GUESTS: usize = 1024;
+
+/// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has mapped at most.
+const UNTOLD: usize = 1024;
 
 /// How long an answer may take.
 pub(in crate::channels) const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,17 +44,26 @@ pub(super) struct Clerk {
     /// A descriptor to let go of where there are none left, so that who comes can be turned away.
     spare: Option<OwnedFd>,
     guests: Vec<Guest>,
-    /// Guests that closed their connection and still have something: perhaps they are about to end.
-    watched: Vec<(OwnedFd, Arc<Borrower>)>,
+    /// Guests that closed their connection and still have something: perhaps they are about to end. Each once.
+    watched: Vec<Watched>,
     calls: Vec<Call>,
     paused_until: Option<Instant>,
 }
 
+struct Watched {
+    process: Arc<OwnedFd>,
+    pid: i32,
+    borrower: Arc<Borrower>,
+}
+
 struct Guest {
     socket: PacketSocket,
-    process: OwnedFd,
+    process: Arc<OwnedFd>,
+    pid: i32,
     /// `None` until it has said who it is.
     borrower: Option<Arc<Borrower>>,
+    /// Segments that are gone, and of which there was no room yet to tell it.
+    untold: VecDeque<SegmentId>,
     arrived: Instant,
 }
 
@@ -100,18 +114,18 @@ impl Clerk {
                     Stays::Gone => false,
                 }
             });
-            self.watched.retain(|(_, borrower)| {
+            self.watched.retain(|watched| {
                 let ended = next();
                 if ended {
-                    borrower.ended();
+                    watched.borrower.ended();
                 }
-                !ended && borrower.has_loans()
+                !ended && watched.borrower.has_loans()
             });
             self.calls.retain_mut(|call| {
                 let said = next();
                 (!said || call.listen().is_ok()) && call.expire(Instant::now())
             });
-            self.watched.append(&mut watched);
+            watched.into_iter().for_each(|guest| self.keep_watch(guest));
             if accept {
                 self.accept();
             }
@@ -144,10 +158,13 @@ impl Clerk {
             PollFd::new(self.listener.as_fd(), listens),
         ];
         for guest in &self.guests {
-            fds.push(readable(guest.socket.as_fd()));
+            let mut wanted = PollFlags::POLLIN;
+            wanted.set(PollFlags::POLLOUT, !guest.untold.is_empty());
+            fds.push(PollFd::new(guest.socket.as_fd(), wanted));
             fds.push(readable(guest.process.as_fd()));
         }
-        fds.extend(self.watched.iter().map(|(fd, _)| readable(fd.as_fd())));
+        let watched = self.watched.iter();
+        fds.extend(watched.map(|watched| readable(watched.process.as_fd())));
         fds.extend(self.calls.iter().map(|call| readable(call.socket())));
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM) => {}
@@ -158,6 +175,16 @@ impl Clerk {
         }
         let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
         Ok(fds.iter().map(happened).collect())
+    }
+
+    /// Whoever comes and goes again and again takes one descriptor.
+    fn keep_watch(&mut self, guest: Watched) {
+        let is_same = |known: &Watched| {
+            known.pid == guest.pid && Arc::ptr_eq(&known.borrower, &guest.borrower)
+        };
+        if !self.watched.iter().any(is_same) {
+            self.watched.push(guest);
+        }
     }
 
     fn carry_out(&mut self, command: Command) {
@@ -183,13 +210,13 @@ impl Clerk {
                 }
             }
             Command::Retire { borrower, segment } => {
-                let theirs = |guest: &&Guest| {
+                let theirs = |guest: &&mut Guest| {
                     let known = guest.borrower.as_ref();
                     known.is_some_and(|known| Arc::ptr_eq(known, &borrower))
                 };
-                for guest in self.guests.iter().filter(theirs) {
-                    // One that does not read keeps it mapped a little longer.
-                    let _ = guest.socket.send(&Packet::Retired(segment).encode(), None);
+                for guest in self.guests.iter_mut().filter(theirs) {
+                    guest.untold.push_back(segment);
+                    guest.tell();
                 }
             }
             Command::Leave(lender) => self.calls.retain(|call| call.lender() != lender),
@@ -242,8 +269,10 @@ impl Guest {
         let process = peer::pidfd(&socket).map_err(|error| error.to_string())?;
         Ok(Self {
             socket,
-            process,
+            process: Arc::new(process),
+            pid: who.pid,
             borrower: None,
+            untold: VecDeque::new(),
             arrived: Instant::now(),
         })
     }
@@ -255,7 +284,8 @@ impl Guest {
             }
             return Stays::Gone;
         }
-        if said && self.listen(exchange).is_err() {
+        self.tell();
+        if said && self.listen(exchange).is_err() || self.untold.len() > UNTOLD {
             let has_loans = |borrower: &Arc<Borrower>| borrower.has_loans();
             return match self.borrower.as_ref().is_some_and(has_loans) {
                 true => Stays::Watched,
@@ -268,10 +298,23 @@ impl Guest {
         }
     }
 
-    fn watch(&mut self) -> Option<(OwnedFd, Arc<Borrower>)> {
-        let borrower = self.borrower.take()?;
-        let process = self.process.try_clone().ok()?;
-        Some((process, borrower))
+    /// Which segments are gone, as far as there is room: one that is not told keeps them mapped.
+    fn tell(&mut self) {
+        while let Some(segment) = self.untold.front() {
+            let retired = Packet::Retired(*segment).encode();
+            if self.socket.send(&retired, None).is_err() {
+                return;
+            }
+            self.untold.pop_front();
+        }
+    }
+
+    fn watch(&mut self) -> Option<Watched> {
+        Some(Watched {
+            borrower: self.borrower.take()?,
+            process: self.process.clone(),
+            pid: self.pid,
+        })
     }
 
     /// Answers what it asks; an error when it is over.
@@ -314,3 +357,6 @@ impl Guest {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

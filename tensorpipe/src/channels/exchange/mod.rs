@@ -40,6 +40,7 @@ use self::clerk::Clerk;
 use crate::error::SystemError;
 use crate::process::{Token, process_id, random_name};
 use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::fork::PerProcess;
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
@@ -84,18 +85,8 @@ enum Command {
 impl Exchange {
     /// This process's.
     pub(in crate::channels) fn here() -> Arc<Self> {
-        static HERE: Mutex<Option<Arc<Exchange>>> = Mutex::new(None);
-        let process = process_id();
-        let mut here = lock(&HERE);
-        match &*here {
-            Some(exchange) if exchange.process == process => exchange.clone(),
-            _ => {
-                let exchange = Arc::new(Self::new(process));
-                // A forked child leaves its parent's alone: dropping it would say goodbye in its name.
-                std::mem::forget(here.replace(exchange.clone()));
-                exchange
-            }
-        }
+        static HERE: PerProcess<Arc<Exchange>> = PerProcess::new();
+        HERE.get(|| Arc::new(Self::new(process_id()))).clone()
     }
 
     fn new(process: Token) -> Self {
@@ -263,4 +254,17 @@ fn entry<K: Eq + Hash, T>(
     let made = Arc::new(make());
     all.insert(key, Arc::downgrade(&made));
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::children_can;
+
+    #[test]
+    fn a_forked_child_has_its_own() {
+        let here = Exchange::here();
+        assert!(Arc::ptr_eq(&here, &Exchange::here()));
+        assert!(children_can(|| drop(Exchange::here())));
+    }
 }

@@ -379,9 +379,10 @@ impl Drop for ShmConnection {
             && rings.memory.is_here()
         {
             rings.large_out.close(&mut rings.out);
-            // The socket's end wakes the peer.
-            rings.out.finish(|| ());
-            rings.incoming.close(|| ());
+            // The socket's end does not wake the peer where a forked child has it, too.
+            let (socket, wakes) = (&self.socket, &mut self.wakes);
+            rings.out.finish(|| wake(socket, wakes));
+            rings.incoming.close(|| wake(socket, wakes));
         }
     }
 }

@@ -20,7 +20,6 @@ mod rings;
 mod wakers;
 
 use std::io;
-use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -30,6 +29,7 @@ use self::connection::ShmConnection;
 use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
+use crate::sys::fork::PerProcess;
 use crate::sys::machine::Place;
 use crate::sys::memfd;
 
@@ -61,11 +61,11 @@ impl ShmTransport {
     }
 }
 
-/// Where this process is, or why there is no shared memory here.
+/// Where this process is, or why there is no shared memory here. A forked child may be elsewhere, or somebody else.
 fn here() -> Result<Place, String> {
-    static HERE: OnceLock<Result<Place, String>> = OnceLock::new();
+    static HERE: PerProcess<Result<Place, String>> = PerProcess::new();
     memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
-    HERE.get_or_init(Place::here).clone()
+    HERE.get(Place::here).clone()
 }
 
 impl Transport for ShmTransport {

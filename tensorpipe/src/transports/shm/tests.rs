@@ -24,6 +24,10 @@ use crate::sys::unix_fds;
 /// Two ends, open.
 async fn pair() -> (ShmConnection, ShmConnection) {
     let (near, far) = UnixStream::pair().unwrap();
+    opened(near, far).await
+}
+
+async fn opened(near: UnixStream, far: UnixStream) -> (ShmConnection, ShmConnection) {
     let mut near = ShmConnection::offer(near).unwrap();
     let mut far = ShmConnection::await_offer(far).unwrap();
     near.write_all(&[7]).await.unwrap();
@@ -63,6 +67,34 @@ fn look_for_bytes(connection: &mut ShmConnection) {
     let mut byte = [0];
     let read = Pin::new(connection).poll_read(cx, &mut ReadBuf::new(&mut byte));
     assert!(read.is_pending());
+}
+
+/// As a forked child has it, until it ends.
+#[tokio::test]
+async fn an_end_that_is_dropped_wakes_the_other_though_somebody_else_has_its_socket() {
+    let soon = std::time::Duration::from_secs(5);
+    for is_full in [false, true] {
+        let (near, far) = UnixStream::pair().unwrap();
+        let _childs = near.as_fd().try_clone_to_owned().unwrap();
+        let (near, mut far) = opened(near, far).await;
+        let waits = tokio::spawn(async move {
+            match is_full {
+                false => far.read(&mut [0]).await.map_err(|error| error.kind()),
+                true => {
+                    fill(&mut far, &pattern(4 << 20));
+                    far.write(&[1]).await.map_err(|error| error.kind())
+                }
+            }
+        });
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        drop(near);
+        let ended = tokio::time::timeout(soon, waits).await;
+        let expected = match is_full {
+            false => Ok(0),
+            true => Err(io::ErrorKind::BrokenPipe),
+        };
+        assert_eq!(ended.expect("it sleeps").unwrap(), expected);
+    }
 }
 
 #[tokio::test]

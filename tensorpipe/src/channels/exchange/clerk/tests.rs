@@ -1,0 +1,85 @@
+//! Guests that come, go, and are slow.
+
+use super::super::{Packet, meet};
+use super::*;
+use crate::device::{Pool, PoolOptions};
+use crate::process::Token;
+use crate::sys::ledger::Debts;
+
+/// Descriptors of processes that this one has open.
+fn watches() -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    names
+        .filter(|name| name.to_string_lossy().contains("pidfd"))
+        .count()
+}
+
+/// A borrower comes, and is welcome.
+fn enter(exchange: &Exchange, from: Token) -> PacketSocket {
+    let socket = meet(exchange.name()).unwrap();
+    let to = exchange.process();
+    socket
+        .send(&Packet::Hello { from, to }.encode(), None)
+        .unwrap();
+    let welcomed = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(1));
+        socket.recv(&mut [0; PACKET_MAX])
+    });
+    let welcomed = welcomed.take(5000).find_map(Result::ok);
+    assert!(welcomed.unwrap().fd.is_some());
+    socket
+}
+
+/// With each connection it comes as a guest, and goes as one that still has something.
+#[test]
+fn a_borrower_that_comes_and_goes_is_watched_once() {
+    let pool = Pool::new(PoolOptions::default());
+    let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+    let (exchange, from) = (Exchange::here(), [0x77; 16]);
+    let borrower = exchange.borrower(from);
+    let (offer, _) = borrower.lend(&buffer).unwrap();
+    let ledger = borrower.ledger().unwrap();
+    assert!(Debts::map(ledger.fd()).unwrap().take(offer.entry));
+    let before = watches();
+    for _ in 0..100 {
+        enter(&exchange, from);
+    }
+    let after = watches();
+    assert!(after < before + 20, "{before}, then {after}");
+}
+
+/// One that has much else to do hears of all of them: it would keep what it did not hear of.
+#[test]
+fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
+    const MANY: usize = 600;
+    let (exchange, from) = (Exchange::here(), [0x78; 16]);
+    let borrower = exchange.borrower(from);
+    let pool = Pool::new(PoolOptions::default());
+    let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+    borrower.lend(&buffer).unwrap();
+    let socket = enter(&exchange, from);
+    for number in 0..MANY as u128 {
+        exchange.ask(Command::Retire {
+            borrower: borrower.clone(),
+            segment: number.to_le_bytes(),
+        });
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let mut told = std::collections::BTreeSet::new();
+    let until = Instant::now() + PATIENCE;
+    while told.len() < MANY && Instant::now() < until {
+        let mut bytes = [0; PACKET_MAX];
+        match socket.recv(&mut bytes).map(|packet| packet.len) {
+            Ok(len) => match Packet::decode(&bytes[..len]) {
+                Some(Packet::Retired(segment)) => told.insert(segment),
+                other => panic!("{other:?}"),
+            },
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+        };
+    }
+    assert_eq!(told.len(), MANY);
+}
