@@ -351,6 +351,7 @@ impl Incoming {
                 Some(copy) => copy.answer = arrival.take_answer(),
                 None => arrival.answer(false, shared),
             }
+            let over = shared.ended.is_some();
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
             reading.reserve(Reservation::new(&self.core.budget), own);
             reading.start(
@@ -362,7 +363,7 @@ impl Incoming {
                 pushed,
             );
             for copy in copies {
-                copy.begin(&self.core, reading);
+                copy.begin(&self.core, reading, over);
             }
             shared.announce(id);
             shared.check_read(id, &mut wakes);

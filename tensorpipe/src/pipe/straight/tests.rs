@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::MemoryTransport;
-use crate::{Context, Error, Message, Pays, Pipe, Tensor, Threshold, Timeouts};
+use crate::{Allocation, Context, Error, Message, Pays, Pipe, Place, Tensor, Threshold, Timeouts};
 
 /// What lies between the two ends, which use it in one direction.
 type Table = Arc<Mutex<HashMap<u64, Buffer>>>;
@@ -90,6 +91,10 @@ fn is_whole(message: &Message, len: usize) -> bool {
     bytes.is_some_and(|bytes| bytes == vec![7; len])
 }
 
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     let bounded = tokio::time::timeout(Duration::from_secs(20), what);
     bounded.await.expect("it hangs")
@@ -106,5 +111,29 @@ async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
         soon(client.write(message)).await.unwrap();
         let read = soon(server.read()).await.unwrap();
         assert!(is_whole(&read, 100_000));
+    }
+}
+
+/// What is here whole can be read when the pipe has ended, also with its runtime.
+#[test]
+fn what_was_handed_over_is_read_without_the_pipes_runtime() {
+    let (pipes, elsewhere) = (runtime(), runtime());
+    let incoming = [100_000, 1 << 20].map(|len| {
+        pipes.block_on(async {
+            let (client, server) = pair(&format!("{len} bytes and a runtime that goes")).await;
+            client.send(Message::new("").tensor(tensor(len))).unwrap();
+            soon(server.read_descriptor()).await.unwrap()
+        })
+    });
+    drop(pipes);
+    for incoming in incoming {
+        assert!(incoming.is_whole());
+        let len = incoming.descriptor().tensors[0].byte_len() as usize;
+        let allocation = Allocation {
+            tensors: vec![Place::Into(BufferMut::zeroed(len))],
+            ..Allocation::default()
+        };
+        let read = elsewhere.block_on(async { soon(incoming.read_into(allocation)).await });
+        assert!(is_whole(&read.unwrap(), len));
     }
 }
