@@ -281,7 +281,7 @@ impl Incoming {
         if all_pooled && arrival.is_whole() {
             return Ok(None);
         }
-        let plan = Plan::new(&arrival.descriptor, allocation)?;
+        let mut plan = Plan::new(&arrival.descriptor, allocation)?;
         if arrival.is_whole() && plan.is_default() {
             return Ok(None);
         }
@@ -294,6 +294,9 @@ impl Incoming {
             }
             plan.check_reach(&arrival.descriptor, |part, from, to| {
                 shared.reaches(id, part, from, to)
+            })?;
+            plan.check_copies(&arrival.descriptor, |part| {
+                !matches!(shared.state.bulk_channel(id, part), Some((_, false)))
             })?;
             let Some(mut arrival) = self.arrival.take() else {
                 return Ok(None);
