@@ -148,8 +148,9 @@ pub enum Place {
     /// [`Pipe::route`](crate::Pipe::route). What travels in the message's own frame, or ahead of its go-ahead, cannot be
     /// asked elsewhere any more. Else the read fails with [`Misuse::OutOfReach`](crate::Misuse::OutOfReach).
     On(Device),
-    /// In this memory, whose length must be the part's, and on whose device the part may be, as for [`Place::On`]. Where the
-    /// read fails the memory comes back in [`ReadError`](crate::ReadError).
+    /// In this memory, whose length must be the part's, and on whose device the part may be, as for [`Place::On`]. What travels
+    /// in the message's own frame, or ahead of its go-ahead, is copied: only into main memory. Where the read fails the memory comes
+    /// back in [`ReadError`](crate::ReadError).
     Into(BufferMut),
     /// Nowhere: its bytes are not sent, where they have not been sent yet. An empty part stands in its place.
     Skip,

@@ -2,27 +2,32 @@
 
 use loom::thread;
 
-use super::offered;
+use super::{Offer, offered};
 use crate::check;
 
-/// The borrower sends it back and gives it back; the lender's lane reads it, and its application wants to write.
-pub fn it_is_read_by_its_lender() {
-    check(None, || {
+/// The borrower does `finishes` with what it has taken; the lender's lane reads it, and its application wants to write.
+fn read_back_while(finishes: fn(Offer)) {
+    check(None, move || {
         let (pool, borrower, mut buffer, offer) = offered(2);
         let entry = offer.entry;
         assert!(offer.debts.take(entry));
-        let reader = thread::spawn(move || offer.finish());
+        let finishing = thread::spawn(move || finishes(offer));
         let lane = {
             let borrower = borrower.clone();
             thread::spawn(move || borrower.read_back(entry))
         };
         buffer.make_mut().expect("main memory");
         drop(buffer);
-        reader.join().unwrap();
+        finishing.join().unwrap();
         lane.join().unwrap();
         pool.assert_whole();
         borrower.assert_settled();
     });
+}
+
+/// The borrower sends it back and gives it back.
+pub fn it_is_read_by_its_lender() {
+    read_back_while(|offer| offer.finish());
 }
 
 /// The lender's application looks whether it may write: that does not keep the lane from what the borrower still has.
@@ -87,28 +92,13 @@ pub fn what_is_back_is_not_read() {
     });
 }
 
-/// The borrower sends it back and reads no more of it; its message is there, or its pipe ends first. The application wants to write.
+/// The borrower sends it back and reads no more of it; its message is there, or its pipe ends first.
 pub fn what_is_sent_back_is_its_lenders() {
-    check(None, || {
-        let (pool, borrower, mut buffer, offer) = offered(2);
-        let entry = offer.entry;
-        assert!(offer.debts.take(entry));
-        let sender = thread::spawn(move || {
-            offer.memory.read();
-            offer.debts.send_back(entry);
-            // Its lane lets go of it.
-            offer.debts.give_up(entry);
-        });
-        let lane = {
-            let borrower = borrower.clone();
-            thread::spawn(move || borrower.read_back(entry))
-        };
-        buffer.make_mut().expect("main memory");
-        drop(buffer);
-        sender.join().unwrap();
-        lane.join().unwrap();
-        pool.assert_whole();
-        borrower.assert_settled();
+    read_back_while(|offer| {
+        offer.memory.read();
+        offer.debts.send_back(offer.entry);
+        // Its lane lets go of it.
+        offer.debts.give_up(offer.entry);
     });
 }
 

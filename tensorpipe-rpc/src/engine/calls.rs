@@ -44,7 +44,7 @@ pub(crate) struct Calls {
     next_id: AtomicU64,
     /// The peer handles no further calls.
     draining: AtomicBool,
-    /// Calls in a row that had no answer in time.
+    /// Calls without streams in a row that had no answer in time.
     late: AtomicU32,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
@@ -131,9 +131,11 @@ impl Calls {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// One more.
-    pub(super) fn is_late(&self) {
-        self.late.fetch_add(1, Ordering::Relaxed);
+    /// One more, unless it has streams: these take as long as their items do, and their server may have answered all the while.
+    pub(super) fn is_late(&self, slot: &CallSlot) {
+        if slot.streams.is_none() {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The peer has answered a call in time.
@@ -344,7 +346,7 @@ impl Engine {
         };
         match outcome {
             // Its server has noticed first.
-            Outcome::Failed(CallError::Deadline { .. }) => self.calls.is_late(),
+            Outcome::Failed(CallError::Deadline { .. }) => self.calls.is_late(slot),
             Outcome::Failed(CallError::Connection { .. }) => {}
             _ => self.calls.is_in_time(),
         }

@@ -64,7 +64,7 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     for slot in due {
         let after = slot.bound();
         // Before whoever awaits it hears of it.
-        engine.calls.is_late();
+        engine.calls.is_late(&slot);
         slot.fail(CallError::Deadline { after });
         engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
     }

@@ -1,7 +1,9 @@
 //! A call with a stream is made on one replica, and ends with it.
 
+use std::time::Duration;
+
 use futures_util::stream;
-use tensorpipe_rpc::{ConnectError, ReplicaState};
+use tensorpipe_rpc::{CallError, ConnectError, ReplicaState};
 
 use super::lab::{
     Ledger, all_gone, assert_unavailable, client_of, replicas_of, sites, soon, states, until,
@@ -25,6 +27,27 @@ async fn a_stream_ends_with_its_server_and_the_next_one_is_made_elsewhere() {
         assert_eq!(other, 1 - first);
         assert_eq!(soon(client.sum(id, stream::iter(1..=4))).await.unwrap(), 10);
     }
+}
+
+/// Its deadline is the end of a stream that has none of its own: its server answered all the while.
+#[tokio::test]
+async fn a_stream_that_lasts_as_long_as_it_may_is_not_without_an_answer() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let (client, replicas) = client_of(replicas_of(&sites).unanswered(3)).await;
+    let client = client.with_deadline(Duration::from_millis(300));
+    let streams: Vec<_> = (0..8).map(|id| client.names(id)).collect();
+    for mut names in streams {
+        soon(names.next()).await.unwrap().unwrap();
+        let end = soon(names.next()).await.unwrap().unwrap_err();
+        assert!(matches!(end, CallError::Deadline { .. }), "{end:?}");
+    }
+    // One on each.
+    for id in 10..12 {
+        let late = soon(client.once(id)).await.unwrap_err();
+        assert!(matches!(late, CallError::Deadline { .. }), "{late:?}");
+    }
+    assert_eq!(states(&replicas), [ReplicaState::Live; 2]);
 }
 
 #[tokio::test]

@@ -94,15 +94,16 @@ impl Background {
     }
 }
 
-/// The runtime has gone, and its timers and sockets with it.
+/// It is through, or the runtime has gone, and its timers and sockets with it.
 impl Drop for Background {
     fn drop(&mut self) {
-        self.core.poller.clear_background();
-        if !lock(&self.core.shared).is_over() {
-            let core = self.core.clone();
+        let core = &self.core;
+        core.poller.clear_background();
+        if !lock(&core.shared).is_over() {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
-            core.drive();
         }
+        // Also where it had ended before: a thread in its last moments may have left it to this task to tell the handler.
+        core.drive();
     }
 }
 

@@ -36,10 +36,11 @@ impl Copy {
         self.source.len() > AT_ONCE
     }
 
-    /// Makes it, now or on such a thread: `reading` has started, and waits for it.
-    pub(super) fn begin(self, core: &Arc<Core>, reading: &mut Reading) {
+    /// Makes it, now or on such a thread: `reading` has started, and waits for it. `over`: the pipe has ended, maybe with its runtime,
+    /// and nobody else waits for the pipe.
+    pub(super) fn begin(self, core: &Arc<Core>, reading: &mut Reading, over: bool) {
         let (op, answer) = (self.op, self.answer);
-        if !self.takes_a_while() {
+        if over || !self.takes_a_while() {
             return reading.received(op.part, self.make());
         }
         let handle = LaneHandle::new(core);

@@ -121,7 +121,7 @@ impl Core {
             return self.io.kick();
         }
         while (self.io).drive(&self.poller, |io| io.round(self), || self.deliver()) {
-            if !lock(&self.shared).is_over() {
+            if !lock(&self.shared).is_over() || self.leaves_deliveries() {
                 return self.come_back();
             }
             // Its background task may have tried to let go of the connection meanwhile, and be no more: nobody is left to
@@ -213,16 +213,21 @@ impl Core {
         too_many
     }
 
+    /// Whether the background task calls the handler, since this thread cannot be within the runtime. Where the task is gone,
+    /// nobody else would.
+    fn leaves_deliveries(&self) -> bool {
+        let waits = self.deliveries.count() > 0 && self.hot.listens();
+        waits && !reach::is_in_reach() && self.poller.has_background()
+    }
+
     /// Calls the handler for what has arrived.
     fn deliver(self: &Arc<Self>) {
-        let within = self.hot.listens();
-        let in_reach = !within || reach::is_in_reach();
-        // Where the runtime is gone, nobody else would.
-        if !in_reach && self.deliveries.count() > 0 && self.poller.has_background() {
+        if self.leaves_deliveries() {
             // Also if it looks just now.
             self.io.kick();
             return self.poller.wake_background();
         }
+        let enters = self.hot.listens() && reach::is_in_reach();
         let given_so_far = Cell::new(0);
         let finished = Finished::default();
         let mut next = Taken::new();
@@ -246,7 +251,7 @@ impl Core {
                 return false;
             };
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
-            let _runtime = (within && in_reach).then(|| self.runtime.enter());
+            let _runtime = enters.then(|| self.runtime.enter());
             given_so_far.set(given_so_far.get() + next.len() as u32);
             let mut left = next.len();
             for delivery in next.drain(..) {

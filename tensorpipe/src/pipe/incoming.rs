@@ -281,7 +281,7 @@ impl Incoming {
         if all_pooled && arrival.is_whole() {
             return Ok(None);
         }
-        let plan = Plan::new(&arrival.descriptor, allocation)?;
+        let mut plan = Plan::new(&arrival.descriptor, allocation)?;
         if arrival.is_whole() && plan.is_default() {
             return Ok(None);
         }
@@ -294,6 +294,9 @@ impl Incoming {
             }
             plan.check_reach(&arrival.descriptor, |part, from, to| {
                 shared.reaches(id, part, from, to)
+            })?;
+            plan.check_copies(&arrival.descriptor, |part| {
+                !matches!(shared.state.bulk_channel(id, part), Some((_, false)))
             })?;
             let Some(mut arrival) = self.arrival.take() else {
                 return Ok(None);
@@ -351,6 +354,7 @@ impl Incoming {
                 Some(copy) => copy.answer = arrival.take_answer(),
                 None => arrival.answer(false, shared),
             }
+            let over = shared.ended.is_some();
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
             reading.reserve(Reservation::new(&self.core.budget), own);
             reading.start(
@@ -362,7 +366,7 @@ impl Incoming {
                 pushed,
             );
             for copy in copies {
-                copy.begin(&self.core, reading);
+                copy.begin(&self.core, reading, over);
             }
             shared.announce(id);
             shared.check_read(id, &mut wakes);

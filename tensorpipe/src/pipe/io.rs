@@ -250,10 +250,11 @@ impl Io {
         mut shared: MutexGuard<'_, Shared>,
         wakes: &mut Vec<Waker>,
     ) -> bool {
-        if !self.marks.is_empty() {
-            for mark in self.marks.drain(..) {
-                shared.state.written(mark);
-            }
+        for mark in self.marks.drain(..) {
+            shared.state.written(mark);
+        }
+        // Also what a lane said when it was given a message that left outside of a round.
+        if !shared.is_idle() {
             shared.process(core, wakes);
         }
         self.gather(core, &mut shared, wakes);

@@ -96,6 +96,29 @@ impl Plan {
             })
         })
     }
+
+    /// Whether what is here, or comes without being asked for, can be copied into its place.
+    pub(super) fn check_copies(
+        &mut self,
+        descriptor: &Descriptor,
+        is_here: impl Fn(u16) -> bool,
+    ) -> Result<(), Misuse> {
+        for (part, place) in &mut self.places {
+            if let Place::Into(dest) = place
+                && !dest.is_empty()
+                && dest.as_bytes_mut().is_none()
+                && is_here(*part)
+            {
+                return Err(Misuse::OutOfReach {
+                    what: name(descriptor, *part),
+                    device: dest.device(),
+                    reason: "it is here already, in memory of its own, and only main memory is copied; read it into `Place::Pool`"
+                        .to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 fn name(descriptor: &Descriptor, part: u16) -> String {

@@ -40,6 +40,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     use super::*;
+    use crate::sync::lock;
     use crate::transports::MemoryTransport;
     use crate::{Context, Error, Handler, Incoming, Message, Pipe, ResetCode};
 
@@ -117,6 +118,28 @@ mod tests {
         // Nobody else drives meanwhile.
         ends.join().unwrap();
         assert_eq!(next(&mut told).await, ("a message", true));
+    }
+
+    /// Also the end, for which the background task of the pipe is not there while its thread waits for the one that ends.
+    #[tokio::test]
+    async fn a_thread_that_finds_the_end_in_its_last_moments_does_not_wait_for_another() {
+        let (client, server, mut told) = pair("last moments, the end").await;
+        let lost = server.core().lost("by design");
+        let (kept, runtime) = (server.clone(), Handle::current());
+        let ends = std::thread::spawn(move || {
+            DRIVES.set(Some(Drives(kept)));
+            drop(runtime.enter());
+            assert!(is_in_reach());
+            // As whoever drives finds it.
+            let mut wakes = Vec::new();
+            lock(&server.core().shared).end(lost, &mut wakes);
+        });
+        let (tell, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(ends.join()));
+        let ended = ended.recv_timeout(Duration::from_secs(10));
+        ended.expect("it waits for this thread").unwrap();
+        assert_eq!(next(&mut told).await, ("the end", true));
+        drop(client);
     }
 
     #[test]

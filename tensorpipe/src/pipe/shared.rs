@@ -18,7 +18,7 @@ use super::handler::{Delivery, Handler};
 use super::incoming::Arrival;
 use super::lane::LaneResult;
 use super::reading::Reading;
-use super::stamp::Stamp;
+use super::stamp::Stamps;
 use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, Lane};
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     /// Who wants to know when a message of this side's begins to leave.
     pub(super) leaving: Vec<(u64, Box<dyn FnOnce() + Send>)>,
     /// Messages that tell how long they waited.
-    pub(super) stamps: Vec<Stamp>,
+    pub(super) stamps: Stamps,
 }
 
 impl Shared {
@@ -115,7 +115,7 @@ impl Shared {
             ignored_from: None,
             peer_goes_because: "".into(),
             leaving: Vec::new(),
-            stamps: Vec::new(),
+            stamps: Stamps::new(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! How long a message waited for its turn, written into it as it leaves: before, nobody knows.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Pipe, Shared};
@@ -8,11 +9,13 @@ use crate::sync::lock;
 
 /// A message that is to tell how long it waited.
 pub(super) struct Stamp {
-    message: u64,
     /// Where in its metadata.
     at: usize,
     since: Instant,
 }
+
+/// Those of messages that have not left, by number: there may be as many as wait.
+pub(super) type Stamps = BTreeMap<u64, Stamp>;
 
 /// How many bytes it takes.
 const LEN: usize = 8;
@@ -30,24 +33,22 @@ impl Pipe {
             ..
         } = &mut *shared;
         // Of one that was taken back before it left nobody else hears.
-        stamps.retain(|stamp| !state.has_left(stamp.message));
+        while let Some(first) = stamps.first_entry()
+            && state.has_left(*first.key())
+        {
+            first.remove();
+        }
         if ended.is_none() && !state.has_left(id) {
-            stamps.push(Stamp {
-                message: id,
-                at,
-                since,
-            });
+            stamps.insert(id, Stamp { at, since });
         }
     }
 }
 
 /// Message number `message` begins to leave with `frame`, and what follows.
-pub(super) fn stamp(stamps: &mut Vec<Stamp>, message: u64, frame: &mut [u8]) {
-    let Some(place) = stamps.iter().position(|stamp| stamp.message == message) else {
-        return;
-    };
-    let Stamp { at, since, .. } = stamps.swap_remove(place);
-    put(frame, at, since.elapsed());
+pub(super) fn stamp(stamps: &mut Stamps, message: u64, frame: &mut [u8]) {
+    if let Some(Stamp { at, since }) = stamps.remove(&message) {
+        put(frame, at, since.elapsed());
+    }
 }
 
 fn put(frame: &mut [u8], at: usize, waited: Duration) {

@@ -78,3 +78,6 @@ pub(super) fn append<'a>(
     }
     Some(appended)
 }
+
+#[cfg(test)]
+mod tests;

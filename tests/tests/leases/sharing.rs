@@ -103,21 +103,25 @@ fn ordinary_memory_and_small_tensors_go_another_way() {
     });
 }
 
+/// What the peer gives when it is asked so: a tensor of `len` bytes, read into memory of this side's.
+async fn given_into(peer: &Peer, ask: &str, len: usize) -> Tensor {
+    peer.pipe.send(Message::new(ask.to_owned())).unwrap();
+    let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
+    let allocation = Allocation {
+        tensors: vec![Place::Into(BufferMut::zeroed(len))],
+        ..Allocation::default()
+    };
+    let message = soon("a read", incoming.unwrap().read_into(allocation)).await;
+    message.unwrap().tensors.remove(0).tensor
+}
+
 #[test]
 fn into_memory_of_the_readers_is_one_copy() {
     alone(async || {
         let context = context("parent", 64 << 20);
         let peer = Peer::start(&context, &[]).await;
         for len in [100_000, LEN] {
-            let ask = Message::new(format!("give {len} 9"));
-            peer.pipe.send(ask).unwrap();
-            let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
-            let allocation = Allocation {
-                tensors: vec![Place::Into(BufferMut::zeroed(len))],
-                ..Allocation::default()
-            };
-            let message = soon("a read", incoming.unwrap().read_into(allocation)).await;
-            check(&message.unwrap().tensors[0].tensor, 9);
+            check(&given_into(&peer, &format!("give {len} 9"), len).await, 9);
         }
         let stats = peer.pipe.stats();
         assert_eq!(stats.bytes_copied, 100_000 + LEN as u64);
@@ -135,15 +139,8 @@ fn a_copy_is_made_when_its_writer_hears_of_it() {
             let peer = Peer::start(&context, &[]).await;
             // Its memory is known here from then on.
             drop(peer.gives(LEN, seed).await);
-            let ask = Message::new(format!("give {LEN} {seed} and leave"));
-            peer.pipe.send(ask).unwrap();
-            let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
-            let allocation = Allocation {
-                tensors: vec![Place::Into(BufferMut::zeroed(LEN))],
-                ..Allocation::default()
-            };
-            let message = soon("a read", incoming.unwrap().read_into(allocation)).await;
-            check(&message.unwrap().tensors[0].tensor, seed);
+            let ask = format!("give {LEN} {seed} and leave");
+            check(&given_into(&peer, &ask, LEN).await, seed);
         }
     });
 }

@@ -116,13 +116,17 @@ impl Lane for ToyLane {
 }
 
 async fn toys() -> (Pipe, Pipe) {
+    toys_with(Limits::default()).await
+}
+
+async fn toys_with(limits: Limits) -> (Pipe, Pipe) {
     let transports: [Arc<dyn Transport>; 2] = [
         Arc::new(MemoryTransport::new()),
         Arc::new(TcpTransport::new()),
     ];
     let channels: [Arc<dyn Channel>; 2] = [Arc::new(Toys), Arc::new(BasicChannel::new())];
     let builder = Context::builder().transports(transports).channels(channels);
-    let context = builder.build().unwrap();
+    let context = builder.limits(limits).build().unwrap();
     pair(&context, &context).await
 }
 
@@ -229,4 +233,29 @@ async fn a_device_that_no_channel_reaches_is_a_typed_error_and_the_pipe_goes_on(
     assert!(failed.to_string().contains("payload 0"), "{failed}");
     assert!(matches!(failed.allocation.payloads[..], [Place::On(device)] if device == toy(0)));
     exchange(&client, &server, 1, 90_000).await;
+}
+
+/// What came ahead of its reader lies in memory of its own, which the CPU cannot copy.
+#[tokio::test]
+async fn what_came_ahead_to_a_device_is_read_where_it_is_or_a_typed_error() {
+    let mut limits = Limits::default();
+    limits.window_ahead = 1 << 20;
+    let (client, server) = toys_with(limits).await;
+    let tensor = || of(toy(0), 90_000).to_device(toy(1));
+    let room = BufferMut::from_memory(Arc::new(Toy(toy(1), vec![0; 90_000])), 90_000);
+    let place = Place::Into(room.unwrap_or_else(|_| panic!("nobody else has it")));
+    let found = read(&client, &server, tensor(), place).await;
+    match found {
+        Err(Error::Misuse(Misuse::OutOfReach { device, reason, .. })) => {
+            assert_eq!(device, toy(1));
+            assert!(reason.contains("Place::Pool"), "{reason}");
+        }
+        found => {
+            let came = found.map(|tensor| bytes(tensor.buffer()) == pattern(90_000, 3));
+            panic!("it came, and whether whole: {came:?}");
+        }
+    }
+    let tensor = read(&client, &server, tensor(), Place::Pool).await.unwrap();
+    assert_eq!(tensor.device(), toy(1));
+    assert_same(&bytes(tensor.buffer()), &pattern(90_000, 3), "the tensor");
 }

@@ -16,22 +16,6 @@ const WAIT: libc::c_long = libc::SYS_epoll_pwait;
 
 const ROUND_TRIPS: usize = 100;
 
-async fn round_trips(client: &Pipe, server: &Pipe) {
-    let echo = async {
-        for _ in 0..ROUND_TRIPS {
-            let message = server.read().await.unwrap();
-            server.write(message).await.unwrap();
-        }
-    };
-    let call = async {
-        for _ in 0..ROUND_TRIPS {
-            client.write(Message::new("ping")).await.unwrap();
-            client.read().await.unwrap();
-        }
-    };
-    within("round trips", async { tokio::join!(echo, call) }).await;
-}
-
 /// The child.
 pub(crate) fn play() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -44,13 +28,13 @@ pub(crate) fn play() {
         let wakes = || client.stats().wakes + server.stats().wakes;
         for _ in 0..100 {
             let before = wakes();
-            round_trips(&client, &server).await;
+            round_trips(&client, &server, ROUND_TRIPS).await;
             if wakes() == before {
                 break;
             }
         }
         allow_only(&[WAIT, libc::SYS_write]);
-        round_trips(&client, &server).await;
+        round_trips(&client, &server, ROUND_TRIPS).await;
         // Whatever it does from here on may end it.
         say("quiet", "");
     });

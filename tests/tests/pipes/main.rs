@@ -53,6 +53,23 @@ fn over_shm() -> ContextBuilder {
     over_tcp().transports(transports)
 }
 
+/// So many messages there, and each of them back.
+async fn round_trips(client: &Pipe, server: &Pipe, count: usize) {
+    let echo = async {
+        for _ in 0..count {
+            let message = server.read().await.unwrap();
+            server.write(message).await.unwrap();
+        }
+    };
+    let call = async {
+        for _ in 0..count {
+            client.write(Message::new("ping")).await.unwrap();
+            client.read().await.unwrap();
+        }
+    };
+    within("round trips", async { tokio::join!(echo, call) }).await;
+}
+
 /// The two ends of a pipe: the one that connected, the one that accepted.
 async fn pair(client: &Context, server: &Context) -> (Pipe, Pipe) {
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();

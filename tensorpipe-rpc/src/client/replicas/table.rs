@@ -175,7 +175,9 @@ impl Shared {
         };
         let mut table = self.table();
         let mut replicas = table.replicas.iter().enumerate();
-        if replicas.any(|(other, replica)| other != index && replica.serving(service).is_some()) {
+        if table.replicas[index].is(live)
+            && replicas.any(|(other, replica)| other != index && replica.serving(service).is_some())
+        {
             live.unanswering.store(true, Ordering::Relaxed);
             table.take_out(index, live, ConnectError::Unanswered { calls });
         }

@@ -191,7 +191,6 @@ impl End {
         Ok(())
     }
 
-    /// As the real driver: the protocol hears of a piece only that it came.
     /// Memory for the parts that come with their frame.
     fn give_eager(&mut self, message: u64) {
         let parts: Vec<_> = self.pipe.eager_parts(message).collect();
@@ -202,6 +201,7 @@ impl End {
         self.pipe.start_eager(message);
     }
 
+    /// As the real driver: the protocol hears of a piece only that it came.
     fn fill_chunk(&mut self, now: Instant) {
         let Some(chunk) = &mut self.chunk else { return };
         let len = self.input.len().min(chunk.left as usize);

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-
-use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Device, DeviceKind};
 use crate::error::ResetCode;
-use crate::proto::wire::descriptor::{Carriage, Head};
+use crate::proto::wire::descriptor::Head;
+use crate::proto::wire::descriptor::tests::head;
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind};
 use crate::proto::wire::hello::{
     Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer, WireLimits,
     decode_stay, put_joined, put_stay, tests::limits,
 };
 use crate::proto::wire::preface;
-use crate::tensor::DType;
 use crate::wire_md::{WIRE_MD, examples};
 
 fn body(bytes: &[u8]) -> (Header, &[u8]) {
@@ -66,34 +63,6 @@ fn answer() -> Answer {
             pairs: vec![(Device::CPU, gpu(1))],
         }],
         refusals: vec![("channel xth".into(), "another process".into())],
-    }
-}
-
-fn head() -> Head {
-    Head {
-        descriptor: Descriptor {
-            metadata: Bytes::from_static(b"meta"),
-            payloads: vec![PayloadDescriptor {
-                len: 3,
-                metadata: Bytes::from_static(b"p"),
-            }],
-            tensors: vec![TensorDescriptor {
-                dtype: DType::F32,
-                shape: [1024, 2].into(),
-                source: Device::CPU,
-                target: Some(gpu(1)),
-                metadata: Bytes::new(),
-            }],
-        },
-        carriages: [
-            Carriage::Eager,
-            Carriage::Bulk {
-                channel: 1,
-                ahead: false,
-            },
-        ]
-        .into_iter()
-        .collect(),
     }
 }
 
@@ -191,7 +160,7 @@ fn written() -> BTreeMap<String, Vec<u8>> {
     add("STAY", &|out| put_stay(out, "timeout"));
     add("JOINED", &|out| put_joined(out));
     add("MESSAGE", &|out| {
-        head().put(out);
+        head([1024, 2], b"").put(out);
         out.extend_from_slice(b"abc");
     });
     add("DATA", &|out| {
@@ -240,7 +209,10 @@ fn the_code_reads_what_the_examples_show() {
     let (found, len) = Head::decode(message, header.len, 2, &limits())
         .unwrap()
         .unwrap();
-    assert_eq!((found, &message[len..]), (head(), &b"abc"[..]));
+    assert_eq!(
+        (found, &message[len..]),
+        (head([1024, 2], b""), &b"abc"[..])
+    );
 }
 
 #[test]

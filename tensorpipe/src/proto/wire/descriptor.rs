@@ -348,4 +348,4 @@ fn take_carriage(r: &mut Reader<'_>, channels: usize) -> Result<(Carriage, u8), 
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::proto) mod tests;

@@ -3,7 +3,8 @@
 use super::*;
 use crate::proto::wire::hello::tests::limits;
 
-fn head() -> Head {
+/// Of a payload that rides and a tensor of this shape and metadata that does not.
+pub(in crate::proto) fn head(shape: [u64; 2], metadata: &'static [u8]) -> Head {
     Head {
         descriptor: Descriptor {
             metadata: Bytes::from_static(b"meta"),
@@ -13,10 +14,10 @@ fn head() -> Head {
             }],
             tensors: vec![TensorDescriptor {
                 dtype: DType::F32,
-                shape: [1 << 20, 2].into(),
+                shape: shape.into(),
                 source: Device::CPU,
                 target: Some("cuda:1".parse().unwrap()),
-                metadata: Bytes::from_static(b"tt"),
+                metadata: Bytes::from_static(metadata),
             }],
         },
         carriages: Carriages::from_slice(&[
@@ -32,11 +33,12 @@ fn head() -> Head {
 #[test]
 fn a_head_comes_back_and_tells_how_much_it_needs() {
     let mut out = Vec::new();
-    let body_len = head().put(&mut out);
+    let head = head([1 << 20, 2], b"tt");
+    let body_len = head.put(&mut out);
     let body = &out[8..];
     assert_eq!(body_len as usize, body.len() + 3);
     let (decoded, used) = Head::decode(body, body_len, 2, &limits()).unwrap().unwrap();
-    assert_eq!((decoded, used), (head(), body.len()));
+    assert_eq!((decoded, used), (head, body.len()));
     for cut in 0..body.len() {
         let need = Head::decode(&body[..cut], body_len, 2, &limits())
             .unwrap()
@@ -63,7 +65,7 @@ proptest::proptest! {
     #[test]
     fn a_flipped_byte_is_decoded_or_refused(at in 12usize..70, value in 0u8..) {
         let mut out = Vec::new();
-        let body_len = head().put(&mut out);
+        let body_len = head([1 << 20, 2], b"tt").put(&mut out);
         if let Some(byte) = out.get_mut(at) { *byte = value; }
         let _ = Head::decode(&out[8..], body_len, 2, &limits());
     }

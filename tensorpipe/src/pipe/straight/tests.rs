@@ -1,0 +1,139 @@
+//! Over a channel that hands memory over: it sends at once, has sent it then, and has it at once at the other end.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneIo, Link, Want};
+use crate::device::{Buffer, BufferMut, Device};
+use crate::proto::OpId;
+use crate::sync::{Arc, Mutex, lock};
+use crate::transports::MemoryTransport;
+use crate::{Allocation, Context, Error, Message, Pays, Pipe, Place, Tensor, Threshold, Timeouts};
+
+/// What lies between the two ends, which use it in one direction.
+type Table = Arc<Mutex<HashMap<u64, Buffer>>>;
+
+struct Hands(Table);
+
+impl Channel for Hands {
+    fn name(&self) -> &'static str {
+        "hands"
+    }
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        vec![(Device::CPU, Vec::new())]
+    }
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        vec![Threshold::new(Pays::From(1000))]
+    }
+    fn moves_bytes(&self) -> bool {
+        false
+    }
+    fn sends_at_once(&self) -> bool {
+        true
+    }
+    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(HandsLane(self.0.clone())))
+    }
+}
+
+struct HandsLane(Table);
+
+impl Lane for HandsLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        lock(&self.0).insert(op.message, source);
+        io.control(op, []);
+        io.sent(op);
+    }
+    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {
+        unreachable!("it is had at once");
+    }
+    fn adopt(&mut self, op: OpId, _: &[u8], _: u64, _: &mut LaneIo<'_>) -> Option<Adopted> {
+        let memory = lock(&self.0).remove(&op.message)?;
+        Some(Adopted {
+            memory,
+            answer: &[],
+            urgent: false,
+        })
+    }
+    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        Ok(())
+    }
+    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
+    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
+}
+
+async fn pair(name: &str) -> (Pipe, Pipe) {
+    // No ping does what should be done at once.
+    let timeouts = Timeouts {
+        silence: None,
+        ..Timeouts::default()
+    };
+    let context = Context::builder()
+        .transports([Arc::new(MemoryTransport::new()) as _])
+        .channels([Arc::new(Hands(Table::default())) as _])
+        .timeouts(timeouts)
+        .build()
+        .unwrap();
+    let listener = context.listen([format!("memory://{name}")]).await.unwrap();
+    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    (client.unwrap(), server.unwrap())
+}
+
+fn tensor(len: usize) -> Tensor {
+    Tensor::from(vec![7u8; len])
+}
+
+fn is_whole(message: &Message, len: usize) -> bool {
+    let bytes = message.tensors[0].tensor.buffer().as_bytes();
+    bytes.is_some_and(|bytes| bytes == vec![7; len])
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let bounded = tokio::time::timeout(Duration::from_secs(20), what);
+    bounded.await.expect("it hangs")
+}
+
+#[tokio::test]
+async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
+    let (client, server) = pair("handed over").await;
+    for payloads in 0..2 {
+        let mut message = Message::new("").tensor(tensor(100_000));
+        for _ in 0..payloads {
+            message = message.payload(Buffer::from(Bytes::from_static(b"rides")));
+        }
+        soon(client.write(message)).await.unwrap();
+        let read = soon(server.read()).await.unwrap();
+        assert!(is_whole(&read, 100_000));
+    }
+}
+
+/// What is here whole can be read when the pipe has ended, also with its runtime.
+#[test]
+fn what_was_handed_over_is_read_without_the_pipes_runtime() {
+    let (pipes, elsewhere) = (runtime(), runtime());
+    let incoming = [100_000, 1 << 20].map(|len| {
+        pipes.block_on(async {
+            let (client, server) = pair(&format!("{len} bytes and a runtime that goes")).await;
+            client.send(Message::new("").tensor(tensor(len))).unwrap();
+            soon(server.read_descriptor()).await.unwrap()
+        })
+    });
+    drop(pipes);
+    for incoming in incoming {
+        assert!(incoming.is_whole());
+        let len = incoming.descriptor().tensors[0].byte_len() as usize;
+        let allocation = Allocation {
+            tensors: vec![Place::Into(BufferMut::zeroed(len))],
+            ..Allocation::default()
+        };
+        let read = elsewhere.block_on(async { soon(incoming.read_into(allocation)).await });
+        assert!(is_whole(&read.unwrap(), len));
+    }
+}
