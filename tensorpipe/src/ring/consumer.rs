@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 
-use super::control::{DONE, Fault, Place, REFUSED, number_of, place_of, wake_sleeper};
+use super::control::{DONE, Fault, Place, REFUSED, asleep_on, number_of, place_of, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that reads.
@@ -208,7 +208,7 @@ impl<P: Place> Consumer<P> {
     /// Announces sleep until there are bytes. Returns whether to sleep: `false` if there is something to do.
     pub(crate) fn sleep(&mut self) -> bool {
         let sleeps = &self.place.control().consumer_sleeps.0;
-        sleeps.swap(1, Ordering::Relaxed);
+        sleeps.swap(asleep_on(self.place.processor()), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_ready() {
             self.stay_awake();

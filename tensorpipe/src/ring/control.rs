@@ -90,8 +90,9 @@ pub(crate) trait Place {
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
     /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
     const STRIDE: usize = 16 << 10;
-    /// Bytes after which a consumer that sleeps is woken, where more are written at once: on one core it runs as soon as it is woken,
-    /// takes what is there, and sleeps again. (Woken for each stride, both ends of an echo of 60 KiB changed places 11 times.)
+    /// Bytes after which a consumer that sleeps is woken, where more are written at once, and it did not fall asleep on the
+    /// producer's processor: there it would run as soon as it is woken, take what is there, and sleep again. (Woken for each stride, both
+    /// ends of an echo of 60 KiB on one processor changed places 11 times.)
     const WAKE: usize = 4 * Self::STRIDE;
 
     fn control(&self) -> &Control;
@@ -100,6 +101,10 @@ pub(crate) trait Place {
     /// Where byte number `n` lies.
     fn offset(&self, n: u64) -> usize {
         (n & (self.capacity() as u64 - 1)) as usize
+    }
+    /// The number of the processor that this runs on, if the system says so.
+    fn processor(&self) -> Option<u32> {
+        None
     }
     /// Copies into the ring; `at + bytes.len() <= capacity`.
     fn put(&self, at: usize, bytes: &[u8]);
@@ -116,6 +121,11 @@ pub(crate) enum Fault {
     Place,
     /// Nobody reads any more.
     NoReader,
+}
+
+/// What an end that sleeps says: not 0. So is the number of its processor, which is a hint.
+pub(super) fn asleep_on(processor: Option<u32>) -> u32 {
+    processor.map_or(u32::MAX, |number| number.saturating_add(1))
 }
 
 pub(super) fn wake_sleeper(sleeps: &AtomicU32, wake: &mut impl FnMut()) {

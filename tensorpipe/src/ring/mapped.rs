@@ -9,6 +9,7 @@ use super::control::{Control, DONE, Place};
 use crate::error::SystemError;
 use crate::sync::Ordering;
 use crate::sys::memfd::{self, Mapping, Unfit};
+use crate::sys::processors;
 
 /// Where things lie: the control blocks of both rings in the first page, then the bytes of the first, then of the second.
 #[derive(Debug)]
@@ -161,6 +162,10 @@ impl Place for Mapped {
 
     fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    fn processor(&self) -> Option<u32> {
+        processors::current()
     }
 
     fn put(&self, at: usize, bytes: &[u8]) {

@@ -3,7 +3,7 @@
 //! It keeps its own counter to itself and only looks at the other's, so a peer that writes nonsense there is a [`Fault`],
 //! never a wild access; a peer that dies at any instruction leaves a ring that is as valid as before it.
 
-use super::control::{DONE, Fault, Place, REFUSED, place_of, wake_sleeper};
+use super::control::{DONE, Fault, Place, REFUSED, asleep_on, place_of, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that writes.
@@ -95,7 +95,7 @@ impl<P: Place> Producer<P> {
                     published = self.written;
                     self.publish();
                 }
-                if published - woken >= P::WAKE as u64 {
+                if published - woken >= P::WAKE as u64 && self.is_apart() {
                     woken = published;
                     self.wake(&mut wake);
                 }
@@ -113,6 +113,18 @@ impl<P: Place> Producer<P> {
     fn publish(&self) {
         let ours = &self.place.control().written.0;
         ours.count.store(self.written, Ordering::Release);
+    }
+
+    /// Whether the consumer, if it sleeps, is likely to run on another processor.
+    fn is_apart(&self) -> bool {
+        let sleeps = &self.place.control().consumer_sleeps.0;
+        match sleeps.load(Ordering::Relaxed) {
+            0 => false,
+            there => self
+                .place
+                .processor()
+                .is_none_or(|here| there != asleep_on(Some(here))),
+        }
     }
 
     /// If the consumer sleeps; after what was published last.

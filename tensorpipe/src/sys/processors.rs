@@ -51,6 +51,11 @@ impl Processors {
     }
 }
 
+/// The number of the one that the calling thread runs on, at this moment.
+pub(crate) fn current() -> Option<u32> {
+    nix::sched::sched_getcpu().ok()?.try_into().ok()
+}
+
 fn only(set: &CpuSet) -> Option<u16> {
     let mut bound = (0..CpuSet::count()).filter(|number| set.is_set(*number).unwrap_or(false));
     let first = bound.next()?;

@@ -19,7 +19,7 @@ use crate::transports::Connection;
 /// Room for frames, in bytes. Grows for one large head up to the limit on metadata, with the bytes that have come in.
 pub(super) const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// Room for frames while bulk data flows: little, so that bulk bytes are not copied through it.
+/// Room for frames while bulk data flows, and in front of what follows it: little, so that bulk bytes are not copied through it.
 const RECEIVE_BUFFER_BULK: usize = 2 << 10;
 
 /// Parts up to this size that are here whole are copied at once, under the lock of `shared`, in bytes.
@@ -173,7 +173,7 @@ impl Io {
                         op: target,
                         at,
                     });
-                    self.bulky = len >= DIRECT_FROM;
+                    self.bulky = len >= COPIED_AT_ONCE;
                     break;
                 }
             }
@@ -252,7 +252,6 @@ impl Io {
         } else {
             self.received.len()
         };
-        self.bulky = false;
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
@@ -262,6 +261,7 @@ impl Io {
             return Ok(false);
         };
         self.end += len;
+        self.bulky = false;
         Ok(true)
     }
 

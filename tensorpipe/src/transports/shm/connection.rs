@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use super::alarm::Alarm;
 use super::errors::{fault, gone};
 use super::large::BULK;
-use super::pair::{LARGE, MEDIUM, Pair};
+use super::pair::{LARGE, Pair};
 use super::rings::Rings;
 use super::wakers::{Direction, Wakers};
 use crate::error::SystemError;
@@ -327,8 +327,8 @@ impl AsyncWrite for ShmConnection {
             let is_away = large.was_reader_away(!this.hot, made_room);
             large.turn_back(&mut rings.out, !this.is_full, left);
             // Before the small ring is full: what it holds would have to be read first.
-            if large.pays(left) {
-                large.enlarge(&mut rings.out, fd, MEDIUM);
+            if let Some(capacity) = large.pays(left, is_away) {
+                large.enlarge(&mut rings.out, fd, capacity);
             }
             let (socket, wakes) = (&this.socket, &mut this.wakes);
             let wrote = rings

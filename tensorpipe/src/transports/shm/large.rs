@@ -95,9 +95,18 @@ impl Outgoing {
         is_away
     }
 
-    /// Whether a write of so many bytes goes faster through a larger place, though its reader is not away.
-    pub(super) fn pays(&self, bytes: usize) -> bool {
-        self.keeps_up && self.turned == 0 && bytes >= MUCH
+    /// Of how many bytes a place should be before so many are written: what the small ring holds would have to be read before the
+    /// rest can follow. `None`: where they go now is well.
+    pub(super) fn pays(&self, bytes: usize, is_away: bool) -> Option<usize> {
+        if self.turned > 0 {
+            return None;
+        }
+        match bytes {
+            MUCH.. if self.keeps_up => Some(MEDIUM),
+            BULK..=MEDIUM if is_away => Some(MEDIUM),
+            BULK.. if is_away => Some(LARGE),
+            _ => None,
+        }
     }
 
     /// So many bytes are about to be written; `at_once`: the last write found room, and nobody has slept since. Where the reader

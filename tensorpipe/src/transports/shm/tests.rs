@@ -123,6 +123,28 @@ async fn a_reader_that_is_away_finds_a_large_ring_full() {
 }
 
 #[tokio::test]
+async fn a_reader_that_sleeps_finds_all_of_what_the_small_ring_has_no_room_for() {
+    let (mut near, mut far) = pair().await;
+    let bytes = pattern(4 << 20);
+    // From the second one on it knows of a large ring.
+    for _ in 0..2 {
+        let wrote = fill(&mut near, &bytes);
+        assert_eq!(read(&mut far, wrote).await, bytes[..wrote]);
+    }
+    for (len, is_lent) in [(60 << 10, 0), (65 << 10, 1), (MEDIUM, 1), (LARGE, 1)] {
+        awake::comes_home(&mut near, &mut far).await;
+        let cx = &mut Context::from_waker(Waker::noop());
+        let wrote = Pin::new(&mut near).poll_write(cx, &bytes[..len]);
+        assert!(
+            matches!(wrote, Poll::Ready(Ok(wrote)) if wrote == len),
+            "{len}"
+        );
+        assert_eq!(near.rings().large_out.lent(), is_lent, "{len}");
+        assert_eq!(read(&mut far, len).await, bytes[..len]);
+    }
+}
+
+#[tokio::test]
 async fn everything_arrives_whatever_the_two_ends_do() {
     let (mut near, mut far) = pair().await;
     let bytes = pattern(24 << 20);

@@ -31,7 +31,7 @@ fn looks_in_vain(writer: &mut ShmConnection) {
 }
 
 /// A byte more, which is read, and then nothing.
-async fn comes_home(near: &mut ShmConnection, far: &mut ShmConnection) {
+pub(super) async fn comes_home(near: &mut ShmConnection, far: &mut ShmConnection) {
     assert_eq!(fill(near, &[9]), 1);
     assert_eq!(read(far, 1).await, [9]);
     look_for_bytes(near);
