@@ -139,8 +139,18 @@ pub(crate) mod tests {
         })
     }
 
+    /// From now on this process, a forked child, opens no more than so many descriptors.
+    pub(crate) fn open_at_most(most: u64) {
+        let limit = libc::rlimit {
+            rlim_cur: most,
+            rlim_max: 64,
+        };
+        // SAFETY: the limit is read during the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    }
+
     /// Whether `holds` in a forked child.
-    fn in_a_child(holds: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn in_a_child(holds: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child runs what it is given, which allocates at most, and leaves at once without running anything of
         // this process.
         match unsafe { nix::unistd::fork() }.unwrap() {

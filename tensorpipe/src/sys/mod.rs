@@ -15,3 +15,4 @@ pub(crate) mod processors;
 pub(crate) mod readable;
 pub(crate) mod segment;
 pub(crate) mod unix_fds;
+pub(crate) mod waiting;

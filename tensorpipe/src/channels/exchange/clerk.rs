@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::EventFd;
 
 use super::borrower::Borrower;
@@ -19,6 +19,7 @@ use super::{Command, Exchange};
 use crate::sync::Arc;
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
+use crate::sys::waiting::poll_all;
 use crate::sys::{machine, peer};
 
 /// Connections of borrowers at once: one for each process.
@@ -30,7 +31,7 @@ const UNTOLD: usize = 1024;
 /// How long an answer may take.
 pub(in crate::channels) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it does not accept when there are no file descriptors left.
+/// How long it does not accept when there are no file descriptors left, and does nothing where it cannot wait.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Packets that one peer gets handled before the others have their turn.
@@ -48,6 +49,8 @@ pub(super) struct Clerk {
     watched: Vec<Watched>,
     calls: Vec<Call>,
     paused_until: Option<Instant>,
+    /// It has said that it cannot wait.
+    has_warned: bool,
 }
 
 struct Watched {
@@ -84,6 +87,7 @@ impl Clerk {
             watched: Vec::new(),
             calls: Vec::new(),
             paused_until: None,
+            has_warned: false,
         })
     }
 
@@ -93,8 +97,7 @@ impl Clerk {
             for command in self.exchange.take_commands() {
                 self.carry_out(command);
             }
-            let Ok(ready) = self.wait() else { return };
-            let mut ready = ready.into_iter();
+            let mut ready = self.wait().into_iter();
             let mut next = || ready.next().unwrap_or(false);
             if next() {
                 let _ = self.bell.read();
@@ -134,7 +137,7 @@ impl Clerk {
 
     /// Waits until something happens: what, in the order of the bell, the listener, the guests (two each), those that are
     /// watched, the calls.
-    fn wait(&mut self) -> Result<Vec<bool>, Errno> {
+    fn wait(&mut self) -> Vec<bool> {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let accepts = self.paused_until.is_none() && self.guests.len() < GUESTS;
@@ -166,15 +169,18 @@ impl Clerk {
         let watched = self.watched.iter();
         fds.extend(watched.map(|watched| readable(watched.process.as_fd())));
         fds.extend(self.calls.iter().map(|call| readable(call.socket())));
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM) => {}
+        match poll_all(&mut fds, timeout) {
+            Ok(()) | Err(Errno::EINTR) => {}
+            // No memory, or not one descriptor may be open: later it may be better.
             Err(errno) => {
-                tracing::warn!(%errno, "nothing more is lent between processes");
-                return Err(errno);
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(%errno, "what is lent between processes is late");
+                }
+                std::thread::sleep(PAUSE);
             }
         }
         let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-        Ok(fds.iter().map(happened).collect())
+        fds.iter().map(happened).collect()
     }
 
     /// Whoever comes and goes again and again takes one descriptor.

@@ -4,6 +4,7 @@ use super::super::{Packet, meet};
 use super::*;
 use crate::device::{Pool, PoolOptions};
 use crate::process::Token;
+use crate::sys::fork::tests::{in_a_child, open_at_most};
 use crate::sys::ledger::Debts;
 
 /// Descriptors of processes that this one has open.
@@ -82,4 +83,33 @@ fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
         };
     }
     assert_eq!(told.len(), MANY);
+}
+
+/// The limit may be lowered at any time, e.g. by a library: what is open stays open.
+#[test]
+fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
+    assert!(in_a_child(|| {
+        let (exchange, from) = (Exchange::here(), [0x79; 16]);
+        let borrower = exchange.borrower(from);
+        let pool = Pool::new(PoolOptions::default());
+        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        borrower.lend(&buffer).unwrap();
+        let sockets = [(); 3].map(|()| enter(&exchange, from));
+        // Fewer than are waited for.
+        open_at_most(3);
+        let unknown = [0x79; 16];
+        let answers = |socket: &PacketSocket| {
+            let fetch = Packet::Fetch(unknown).encode();
+            socket.send(&fetch, None).unwrap();
+            let heard = std::iter::repeat_with(|| {
+                std::thread::sleep(Duration::from_millis(1));
+                let mut bytes = [0; PACKET_MAX];
+                let len = socket.recv(&mut bytes).ok()?.len;
+                Some(Packet::decode(&bytes[..len]))
+            });
+            heard.take(5000).flatten().next() == Some(Some(Packet::None(unknown)))
+        };
+        // The first one ends a wait that had begun before.
+        sockets.iter().chain(&sockets).all(answers)
+    }));
 }
