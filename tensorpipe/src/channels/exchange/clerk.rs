@@ -25,6 +25,9 @@ use crate::sys::{machine, peer};
 /// Connections of borrowers at once: one for each process.
 const GUESTS: usize = 1024;
 
+/// Of them, those that have not said who they are: an honest one does at once, so this many are never slow at the same time.
+const STRANGERS: usize = 32;
+
 /// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has mapped at most.
 const UNTOLD: usize = 1024;
 
@@ -141,7 +144,7 @@ impl Clerk {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let accepts = self.paused_until.is_none() && self.guests.len() < GUESTS;
-        let strangers = self.guests.iter().filter(|guest| guest.borrower.is_none());
+        let strangers = self.guests.iter().filter(|guest| guest.is_stranger());
         let deadlines = strangers.map(|guest| guest.arrived + PATIENCE);
         let deadlines = deadlines.chain(self.calls.iter().filter_map(Call::deadline));
         let deadline = deadlines.chain(self.paused_until).min();
@@ -233,7 +236,7 @@ impl Clerk {
         for _ in 0..BURST {
             match self.listener.accept() {
                 Ok(socket) => match Guest::new(socket) {
-                    Ok(guest) => self.guests.push(guest),
+                    Ok(guest) => self.admit(guest),
                     Err(reason) => tracing::debug!(reason, "a borrower is turned away"),
                 },
                 Err(Errno::EMFILE | Errno::ENFILE) if self.turn_away() => {}
@@ -244,6 +247,19 @@ impl Clerk {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Among too many strangers the one that came first goes: it was listened to, and has said nothing.
+    fn admit(&mut self, guest: Guest) {
+        let guests = self.guests.iter().enumerate();
+        let mut strangers = guests.filter(|(_, guest)| guest.is_stranger());
+        let first = strangers.next().map(|(at, _)| at);
+        let others = strangers.count();
+        if let Some(first) = first.filter(|_| others + 1 >= STRANGERS) {
+            tracing::debug!("one who does not say who it is is turned away: there are too many");
+            self.guests.remove(first);
+        }
+        self.guests.push(guest);
     }
 
     /// Closes the connection of who comes next, so that it does not wait for an answer in vain. Whether there was a descriptor for that.
@@ -283,6 +299,10 @@ impl Guest {
         })
     }
 
+    fn is_stranger(&self) -> bool {
+        self.borrower.is_none()
+    }
+
     fn attend(&mut self, exchange: &Exchange, said: bool, ended: bool) -> Stays {
         if ended {
             if let Some(borrower) = &self.borrower {
@@ -298,7 +318,7 @@ impl Guest {
                 false => Stays::Gone,
             };
         }
-        match self.borrower.is_none() && self.arrived.elapsed() > PATIENCE {
+        match self.is_stranger() && self.arrived.elapsed() > PATIENCE {
             true => Stays::Gone,
             false => Stays::Here,
         }

@@ -113,3 +113,21 @@ fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
         sockets.iter().chain(&sockets).all(answers)
     }));
 }
+
+/// In a child, since this process has borrowers of other tests.
+#[test]
+fn strangers_are_few_and_keep_nobody_out() {
+    assert!(in_a_child(|| {
+        let (exchange, from) = (Exchange::here(), [0x7a; 16]);
+        let borrower = exchange.borrower(from);
+        let pool = Pool::new(PoolOptions::default());
+        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        borrower.lend(&buffer).unwrap();
+        let before = watches();
+        let strangers = [(); 100].map(|()| meet(exchange.name()).unwrap());
+        let honest = enter(&exchange, from);
+        let most = watches() - before;
+        drop((strangers, honest));
+        most <= STRANGERS + 1
+    }));
+}
