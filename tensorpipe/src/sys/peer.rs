@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::stat::fstat;
 
 use super::probe::Probe;
 use crate::error::SystemError;
@@ -32,6 +33,27 @@ pub(crate) fn of_socket(socket: impl AsFd) -> Result<Peer, SystemError> {
         user: credentials.uid(),
         pid: credentials.pid(),
     })
+}
+
+/// Tells a process from others that run at the same time, wherever its number means something; since Linux 6.9 from all
+/// others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pid: i32,
+    /// Device and inode of its pidfd. Before, all have the same.
+    file: (u64, u64),
+}
+
+impl Peer {
+    /// With its [`pidfd`].
+    pub(crate) fn identity(&self, process: impl AsFd) -> Result<Identity, SystemError> {
+        let stat = fstat(process);
+        let stat = stat.map_err(|errno| SystemError::new("fstat", "a pidfd", errno.into()))?;
+        Ok(Identity {
+            pid: self.pid,
+            file: (stat.st_dev, stat.st_ino),
+        })
+    }
 }
 
 /// What becomes readable when the process at the other end has ended. Call it while the connection stands: a number may
@@ -70,7 +92,7 @@ mod tests {
 
     #[test]
     fn this_process_is_found_at_the_other_end() {
-        let (one, _two) = UnixStream::pair().unwrap();
+        let (one, two) = UnixStream::pair().unwrap();
         let peer = of_socket(&one).unwrap();
         assert_eq!(
             (peer.user, peer.pid),
@@ -80,6 +102,8 @@ mod tests {
             )
         );
         let process = pidfd(&one).unwrap();
+        let identity = |socket| peer.identity(pidfd(socket).unwrap()).unwrap();
+        assert_eq!(identity(&one), identity(&two));
         let mut alive = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut alive, PollTimeout::ZERO), Ok(0), "it runs");
     }

@@ -15,12 +15,15 @@ use crate::device::{Buffer, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::ledger::{Ledger, Open, Pinned};
+use crate::sys::peer::Identity;
 use crate::sys::segment::{Outlives, Segment, SegmentId};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::channels) struct Borrower {
     exchange: Weak<Exchange>,
+    /// The process that it is, as the kernel says: the first that came in its name.
+    process: OnceLock<Identity>,
     /// Made for the first loan.
     ledger: OnceLock<Arc<Ledger>>,
     /// Segments of which something was lent to it: it may have these and no others.
@@ -39,6 +42,7 @@ impl Borrower {
     pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
         Self {
             exchange: Arc::downgrade(exchange),
+            process: OnceLock::new(),
             ledger: OnceLock::new(),
             segments: Mutex::default(),
         }
@@ -118,6 +122,11 @@ impl Borrower {
         let told = segments.get_mut(&id)?;
         told.fetched = true;
         told.segment.upgrade()
+    }
+
+    /// Whether it is this process: no other gets anything in its name, or ends in its place.
+    pub(super) fn is(&self, process: Identity) -> bool {
+        *self.process.get_or_init(|| process) == process
     }
 
     /// Whether it has something that is not back.

@@ -17,10 +17,11 @@ use super::call::Call;
 use super::packet::{PACKET_MAX, Packet};
 use super::{Command, Exchange};
 use crate::sync::Arc;
+use crate::sys::machine;
+use crate::sys::peer::{self, Identity};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
-use crate::sys::{machine, peer};
 
 /// Connections of borrowers at once: one for each process.
 const GUESTS: usize = 1024;
@@ -58,14 +59,14 @@ pub(super) struct Clerk {
 
 struct Watched {
     process: Arc<OwnedFd>,
-    pid: i32,
+    who: Identity,
     borrower: Arc<Borrower>,
 }
 
 struct Guest {
     socket: PacketSocket,
     process: Arc<OwnedFd>,
-    pid: i32,
+    who: Identity,
     /// `None` until it has said who it is.
     borrower: Option<Arc<Borrower>>,
     /// Segments that are gone, and of which there was no room yet to tell it.
@@ -189,7 +190,7 @@ impl Clerk {
     /// Whoever comes and goes again and again takes one descriptor.
     fn keep_watch(&mut self, guest: Watched) {
         let is_same = |known: &Watched| {
-            known.pid == guest.pid && Arc::ptr_eq(&known.borrower, &guest.borrower)
+            known.who == guest.who && Arc::ptr_eq(&known.borrower, &guest.borrower)
         };
         if !self.watched.iter().any(is_same) {
             self.watched.push(guest);
@@ -289,10 +290,11 @@ impl Guest {
             return Err(format!("it is a process of user {}", who.user));
         }
         let process = peer::pidfd(&socket).map_err(|error| error.to_string())?;
+        let who = who.identity(&process).map_err(|error| error.to_string())?;
         Ok(Self {
             socket,
             process: Arc::new(process),
-            pid: who.pid,
+            who,
             borrower: None,
             untold: VecDeque::new(),
             arrived: Instant::now(),
@@ -339,7 +341,7 @@ impl Guest {
         Some(Watched {
             borrower: self.borrower.take()?,
             process: self.process.clone(),
-            pid: self.pid,
+            who: self.who,
         })
     }
 
@@ -357,6 +359,10 @@ impl Guest {
                 (Some(Packet::Hello { from, to }), None) if to == exchange.process() => {
                     let borrower = exchange.known_borrower(from).ok_or(Errno::EPERM)?;
                     let ledger = borrower.ledger().ok_or(Errno::EPERM)?;
+                    if !borrower.is(self.who) {
+                        tracing::debug!(who = ?self.who, "a process comes in another's name");
+                        return Err(Errno::EPERM);
+                    }
                     self.socket
                         .send(&Packet::Welcome.encode(), Some(ledger.fd()))?;
                     self.borrower = Some(borrower);

@@ -114,6 +114,33 @@ fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
     }));
 }
 
+/// Whoever knows a borrower's token gets nothing by it, and does not end in its place.
+#[test]
+fn nobody_comes_in_the_name_of_another() {
+    let (exchange, from) = (Exchange::here(), [0x7b; 16]);
+    let borrower = exchange.borrower(from);
+    let pool = Pool::new(PoolOptions::default());
+    let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+    let (offer, _) = borrower.lend(&buffer).unwrap();
+    let _honest = enter(&exchange, from);
+    let to = exchange.process();
+    let hello = Packet::Hello { from, to }.encode();
+    assert!(in_a_child(|| {
+        let socket = meet(exchange.name()).unwrap();
+        socket.send(&hello, None).unwrap();
+        let heard = std::iter::repeat_with(|| {
+            std::thread::sleep(Duration::from_millis(1));
+            socket.recv(&mut [0; PACKET_MAX]).ok()
+        });
+        // Nothing, and the connection is closed.
+        heard.take(5000).flatten().next().unwrap().len == 0
+    }));
+    std::thread::sleep(Duration::from_millis(50));
+    let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
+    assert!(debts.take(offer.entry));
+    assert!(borrower.has_loans(), "that process's end is not its own");
+}
+
 /// In a child, since this process has borrowers of other tests.
 #[test]
 fn strangers_are_few_and_keep_nobody_out() {
