@@ -22,6 +22,7 @@ use self::lendable::Lendables;
 use super::{BufferMut, Memory};
 use crate::error::SystemError;
 use crate::sys::block::Block;
+use crate::sys::memory;
 
 /// Shorter memory comes from the allocator, which keeps it warm itself and wastes less of it.
 const SMALLEST: usize = 4096;
@@ -48,19 +49,28 @@ pub struct Pool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Bytes that are kept warm while nobody uses them; beyond it the block that came back longest ago is freed.
-    /// 0 keeps none. Default: 512 MiB. The same again is kept of lendable memory.
+    /// 0 keeps none. Default: 512 MiB, or an eighth of the memory that this process may use (its machine's, or less
+    /// where a control group says so) if that is less. The same again is kept of lendable memory.
     pub retain: u64,
     /// Bytes of memory that can be lent to other processes of this machine ([`Pool::tensor`]), used and unused together.
     /// Beyond it ordinary memory is handed out, which is copied when it is sent: [`LendableStats::fallbacks`] counts that. 0
-    /// makes all memory ordinary. Default: 4 GiB.
+    /// makes all memory ordinary. Default: 4 GiB, or half of the memory that this process may use if that is less.
     pub lendable: u64,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
+        Self::within(memory::available())
+    }
+}
+
+impl PoolOptions {
+    /// The default for a process that may use so many bytes.
+    fn within(memory: Option<u64>) -> Self {
+        let memory = memory.unwrap_or(u64::MAX);
         Self {
-            retain: 512 << 20,
-            lendable: 4 << 30,
+            retain: (512 << 20).min(memory / 8),
+            lendable: (4 << 30).min(memory / 2),
         }
     }
 }

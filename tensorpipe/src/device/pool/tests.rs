@@ -253,3 +253,17 @@ fn threads_never_share_a_block_and_the_counts_add_up() {
     assert_eq!(stats.recycled + stats.fresh, stats.taken);
     assert!(stats.recycled > 0 && stats.retained_bytes <= 256 << 10);
 }
+
+/// What lies in shared memory counts for a control group, too: beyond its limit it would be killed.
+#[test]
+fn a_pool_takes_part_of_what_a_small_process_may_use() {
+    let within = |memory| {
+        let PoolOptions { retain, lendable } = PoolOptions::within(memory);
+        (retain >> 20, lendable >> 20)
+    };
+    assert_eq!(within(None), (512, 4096));
+    assert_eq!(within(Some(64 << 30)), (512, 4096));
+    assert_eq!(within(Some(1 << 30)), (128, 512));
+    let here = PoolOptions::within(memory::available());
+    assert_eq!(PoolOptions::default(), here);
+}
