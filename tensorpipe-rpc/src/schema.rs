@@ -18,6 +18,8 @@ pub use tracer::Tracer;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tensorpipe::fork::PerProcess;
+
 /// A service as its trait says it.
 #[derive(Debug)]
 pub struct Schema {
@@ -64,10 +66,12 @@ impl Streams {
 impl Schema {
     /// The description of this service, with its types traced. Traced at the first call, remembered afterwards.
     pub fn describe(&'static self) -> Arc<Description> {
-        // A constant schema has no room for a cache of its own; its address stays its own for good.
-        static KNOWN: Mutex<BTreeMap<usize, Arc<Description>>> = Mutex::new(BTreeMap::new());
+        // A constant schema has no room for a cache of its own; its address stays its own for good. A forked child must not find it
+        // locked.
+        static KNOWN: PerProcess<Mutex<BTreeMap<usize, Arc<Description>>>> = PerProcess::new();
         let key = std::ptr::from_ref(self).addr();
-        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = KNOWN.get(Mutex::default);
+        let known = || known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(description) = known().get(&key) {
             return Arc::clone(description);
         }

@@ -1,7 +1,8 @@
 //! Blocking twins for plain threads.
 //!
 //! The work is done on one thread of a tokio runtime of the process's own; calls here wait for it. Inside an async runtime
-//! they would block it, so there they are refused: use the async types.
+//! they would block it, so there they are refused: use the async types. A forked child has a thread of its own, and
+//! makes contexts and pipes of its own.
 //!
 //! ```
 //! use tensorpipe::{Message, Tensor, blocking::Context};
@@ -17,17 +18,18 @@
 //! ```
 
 use std::future::Future;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Misuse, SystemError};
+use crate::sys::fork::PerProcess;
 use crate::{Allocation, ConnectPolicy, Descriptor, Message, Pool, ReadError, Route, Url};
 
 fn runtime() -> Result<&'static Runtime, Error> {
-    static RUNTIME: OnceLock<Result<Runtime, SystemError>> = OnceLock::new();
-    let made = RUNTIME.get_or_init(|| {
+    // A forked child has not got its parent's thread.
+    static RUNTIME: PerProcess<Result<Runtime, SystemError>> = PerProcess::new();
+    let made = RUNTIME.get(|| {
         let builder = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tensorpipe")
@@ -362,6 +364,18 @@ mod tests {
             "{end:?}"
         );
         writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_forked_child_has_a_thread_of_its_own() {
+        let talk = || {
+            let listener = Context::new().listen(["memory://forked"])?;
+            let pipe = Context::new().connect(listener.url())?;
+            pipe.write(Message::new("hello"))?;
+            listener.accept()?.read()
+        };
+        assert_eq!(&talk().unwrap().metadata[..], b"hello");
+        assert!(crate::sys::fork::tests::in_a_child(|| talk().is_ok()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod builder;
 pub use builder::ContextBuilder;
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::address::Url;
@@ -18,6 +18,7 @@ use crate::negotiate;
 use crate::pipe::{Budget, Core, Pipe};
 use crate::route::Threshold;
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
+use crate::sys::fork::PerProcess;
 use crate::transports::Transport;
 
 /// The longest pause between two attempts to connect.
@@ -26,6 +27,9 @@ const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// One process's ordered backends, its pool, limits and name. Cloning it clones the handle.
 ///
 /// Pipes and listeners live on the tokio runtime of the task that makes them.
+///
+/// A context, its pool, and its pipes and listeners belong to the process that made them: a forked child has neither
+/// the threads nor the memory that they work with, and makes its own ([`Context::new`], [`Context::global`]).
 #[derive(Clone)]
 pub struct Context {
     pub(crate) inner: Arc<Inner>,
@@ -75,10 +79,11 @@ impl Context {
         ContextBuilder::default()
     }
 
-    /// The context that is used where none is named: one for each process, with every default.
+    /// The context that is used where none is named: one for each process, with every default. A forked child has
+    /// another.
     pub fn global() -> &'static Self {
-        static GLOBAL: OnceLock<Context> = OnceLock::new();
-        GLOBAL.get_or_init(Self::new)
+        static GLOBAL: PerProcess<Context> = PerProcess::new();
+        GLOBAL.get(Self::new)
     }
 
     /// Its name.
@@ -262,5 +267,22 @@ pub(crate) async fn within_handshake<T>(
                 hint,
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::in_a_child;
+
+    #[test]
+    fn a_forked_child_has_a_global_context_of_its_own() {
+        let here = Context::global();
+        let is_here = || std::ptr::eq(here, Context::global());
+        assert!(is_here());
+        // Named after the child.
+        assert!(in_a_child(
+            || !is_here() && Context::global().name() != here.name()
+        ));
     }
 }

@@ -66,13 +66,16 @@
 //! - Futures may be dropped at any await: no bytes are mixed up, no memory is lost, the pipe goes on. What happens to
 //!   the operation is said at each one.
 //! - A pipe that ends without good order gives its error to every pending and later operation.
-//! - Bytes of a peer do not panic, abort or hang this process, and memory grows with the bytes that came, not with those announced. [`Limits`] and [`Timeouts`]
-//!   bound everything but waiting for an application.
+//! - Bytes of a peer do not panic, abort or hang this process, and memory grows with the bytes that came, not with
+//!   those announced. [`Limits`] and [`Timeouts`] bound everything but waiting for an application.
 //! - A slow reader slows its own writer, and nobody else.
 //!
 //! # Limits
 //!
 //! - Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
+//! - Contexts, pools, listeners and pipes are not for forked children, which have neither their threads nor their
+//!   shared memory (to use a pipe there may end the child with SIGSEGV): a child makes its own. What is one for each
+//!   process, as [`Context::global`], it has anew.
 //! - A process that blocks its runtime looks dead: peers ping each other, and give one up that says nothing for
 //!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
 //!   silence: put it into `spawn_blocking`, or raise the bound.
@@ -111,6 +114,12 @@ pub mod device;
 pub mod fuzzing;
 pub mod tensor;
 pub mod transports;
+
+/// For `tensorpipe-rpc`; not covered by the version's promises.
+#[doc(hidden)]
+pub mod fork {
+    pub use crate::sys::fork::PerProcess;
+}
 
 pub use address::Url;
 pub use config::{ConnectPolicy, Limits, Timeouts};

@@ -3,7 +3,7 @@
 //! The kernel wipes one page at a fork: a child finds 0 there, and takes a number that no ancestor had.
 //!
 //! A static that a child inherits may be locked by a thread that the child does not have, for ever: what [`PerProcess`] holds is
-//! made anew there.
+//! made anew there, and [`Known`] has no lock.
 
 #![allow(
     unsafe_code,
@@ -12,7 +12,6 @@
 
 use std::num::NonZeroUsize;
 use std::ptr;
-use std::sync::OnceLock;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
@@ -37,7 +36,7 @@ impl Origin {
 
 /// A static of which each process has its own, made when it is first asked for.
 #[derive(Debug)]
-pub(crate) struct PerProcess<T>(AtomicPtr<Owned<T>>);
+pub struct PerProcess<T>(AtomicPtr<Owned<T>>);
 
 #[derive(Debug)]
 struct Owned<T> {
@@ -46,12 +45,14 @@ struct Owned<T> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    pub(crate) const fn new() -> Self {
+    /// Nobody's yet.
+    #[expect(clippy::new_without_default, reason = "it is for statics")]
+    pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
     /// This process's. Two threads may `make` one at once; one of them is kept.
-    pub(crate) fn get(&self, make: impl FnOnce() -> T) -> &T {
+    pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         // Without the page, by the number: an old kernel, on which nothing is shared that a stale value could harm.
         let process = Origin::here().map_or_else(|_| u64::from(std::process::id()), |here| here.0);
         let found = self.0.load(Ordering::Acquire);
@@ -79,6 +80,52 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
     }
 }
 
+/// What is found out once, for a process and its children. As a `OnceLock`, but nobody waits for who was faster: a
+/// child may not have that thread.
+#[derive(Debug)]
+pub(crate) struct Known<T>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Known<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        // SAFETY: null, or from `into_raw` below, and freed with `self`.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Finds it out, unless it is known. Of two threads that do at once, one is right.
+    pub(crate) fn get_or(&self, find: impl FnOnce() -> T) -> &T {
+        if let Some(known) = self.get() {
+            return known;
+        }
+        let found = Box::into_raw(Box::new(find()));
+        let (set, seen) = (Ordering::AcqRel, Ordering::Acquire);
+        let faster = (self.0).compare_exchange(ptr::null_mut(), found, set, seen);
+        let known = faster.map_or_else(
+            |faster| {
+                // SAFETY: made above, and nobody has seen it.
+                drop(unsafe { Box::from_raw(found) });
+                faster
+            },
+            |_| found,
+        );
+        // SAFETY: as in `get`.
+        unsafe { &*known }
+    }
+}
+
+impl<T> Drop for Known<T> {
+    fn drop(&mut self) {
+        let known = self.0.load(Ordering::Acquire);
+        if !known.is_null() {
+            // SAFETY: from `into_raw` above, and nobody else is here any more.
+            drop(unsafe { Box::from_raw(known) });
+        }
+    }
+}
+
 fn current(page: &AtomicU64) -> u64 {
     /// Copied at a fork: a child goes on where its parent was.
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -92,8 +139,8 @@ fn current(page: &AtomicU64) -> u64 {
 }
 
 fn page() -> Result<&'static &'static AtomicU64, SystemError> {
-    static PAGE: OnceLock<Result<&'static AtomicU64, SystemError>> = OnceLock::new();
-    PAGE.get_or_init(make).as_ref().map_err(Clone::clone)
+    static PAGE: Known<Result<&'static AtomicU64, SystemError>> = Known::new();
+    PAGE.get_or(make).as_ref().map_err(Clone::clone)
 }
 
 fn make() -> Result<&'static AtomicU64, SystemError> {
@@ -182,6 +229,27 @@ pub(crate) mod tests {
         }));
         drop(held);
         assert_eq!(*lock(names()), ["parent"]);
+    }
+
+    /// With a `OnceLock` that a thread is about to fill, the child waits for a thread that it does not have.
+    #[test]
+    fn what_is_being_found_out_at_a_fork_is_found_out_by_the_child() {
+        static NUMBER: Known<u32> = Known::new();
+        let [begun, end] = [(); 2].map(|()| std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                NUMBER.get_or(|| {
+                    begun.wait();
+                    end.wait();
+                    1
+                })
+            });
+            begun.wait();
+            let childs = in_a_child(|| *NUMBER.get_or(|| 2) == 2 && NUMBER.get() == Some(&2));
+            end.wait();
+            assert!(childs);
+        });
+        assert_eq!(*NUMBER.get_or(|| 3), 1);
     }
 
     #[test]

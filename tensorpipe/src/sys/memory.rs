@@ -1,14 +1,15 @@
 //! How much memory this process may use: the machine's, or less where a control group says so.
 
 use std::path::Path;
-use std::sync::OnceLock;
 
 use nix::unistd::{SysconfVar, sysconf};
 
+use super::fork::Known;
+
 /// In bytes; looked up once, since it hardly ever changes. `None` where the system does not tell.
 pub(crate) fn available() -> Option<u64> {
-    static AVAILABLE: OnceLock<Option<u64>> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
+    static AVAILABLE: Known<Option<u64>> = Known::new();
+    *AVAILABLE.get_or(|| {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let groups = read("/proc/self/cgroup").unwrap_or_default();
         let mounts = read("/proc/self/mountinfo").unwrap_or_default();

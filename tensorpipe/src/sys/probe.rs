@@ -1,17 +1,16 @@
 //! Whether the system has something: found by doing it, once.
 
-use std::sync::OnceLock;
-
+use super::fork::Known;
 use crate::error::SystemError;
 
 /// The outcome of an attempt. It is kept, unless it may be another one in a moment (no descriptors are left): then the next who
 /// asks tries again.
 #[derive(Debug)]
-pub(crate) struct Probe(OnceLock<Result<(), SystemError>>);
+pub(crate) struct Probe(Known<Result<(), SystemError>>);
 
 impl Probe {
     pub(crate) const fn new() -> Self {
-        Self(OnceLock::new())
+        Self(Known::new())
     }
 
     /// The known outcome, or that of this attempt.
@@ -25,7 +24,7 @@ impl Probe {
         let found = attempt();
         if !matches!(&found, Err(error) if !error.is_lasting()) {
             // Whoever was faster has found the same.
-            let _ = self.0.set(found.clone());
+            self.0.get_or(|| found.clone());
         }
         found
     }

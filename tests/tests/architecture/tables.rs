@@ -121,6 +121,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "pipe",
             "route::Threshold",
             "sync",
+            // The global one is one for each process.
+            "sys::fork",
             "transports",
         ],
     ),
