@@ -136,15 +136,17 @@ impl Call {
                     self.welcome = true;
                 }
                 (Some(Packet::Segment(id)), true) => {
-                    let segment = passed(&received).and_then(Foreign::map);
-                    let mapped = segment.and_then(|segment| lender.mapped(id, segment));
-                    if mapped.is_err() {
-                        lender.failed();
-                    }
+                    let mapped = match passed(&received).and_then(Foreign::map) {
+                        Ok(segment) => lender.mapped(id, segment),
+                        Err(reason) => {
+                            lender.failed();
+                            Err(Unlent::now(reason))
+                        }
+                    };
                     self.answer(id, &mapped);
                 }
                 (Some(Packet::None(id)), true) => {
-                    self.answer(id, &Err("the peer does not lend it".to_owned()));
+                    self.answer(id, &Err(Unlent::now("the peer does not lend it")));
                 }
                 (Some(Packet::Retired(id)), true) => lender.retired(id),
                 _ => return Err("the peer's exchange makes no sense".to_owned()),
@@ -153,9 +155,9 @@ impl Call {
         Ok(())
     }
 
-    fn answer(&mut self, id: SegmentId, answer: &Result<(), String>) {
+    fn answer(&mut self, id: SegmentId, answer: &Result<(), Unlent>) {
         for asked in self.asked.extract_if(.., |asked| asked.segment == id) {
-            let _ = asked.tell.send(answer.clone().map_err(Unlent::now));
+            let _ = asked.tell.send(answer.clone());
         }
     }
 }

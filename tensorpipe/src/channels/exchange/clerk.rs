@@ -30,7 +30,7 @@ const GUESTS: usize = 1024;
 const STRANGERS: usize = 32;
 
 /// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has mapped at most.
-const UNTOLD: usize = 1024;
+const UNTOLD: usize = super::lender::SEGMENTS;
 
 /// How long an answer may take.
 pub(in crate::channels) const PATIENCE: Duration = Duration::from_secs(5);

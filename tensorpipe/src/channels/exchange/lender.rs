@@ -14,8 +14,8 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
 use crate::sys::segment::{Foreign, SegmentId};
 
-/// Segments of one lender that are mapped here at once.
-const SEGMENTS: usize = 1024;
+/// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
+pub(super) const SEGMENTS: usize = 4096;
 
 /// A process that lends to this one. While it is there, the connection to its exchange is kept and its segments stay mapped;
 /// lanes and what was borrowed hold it.
@@ -37,6 +37,8 @@ struct Has {
     unreliable_until: Option<Instant>,
     debts: Option<Arc<Debts>>,
     segments: BTreeMap<SegmentId, Arc<Foreign>>,
+    /// It was said that there is no room for more.
+    has_warned: bool,
 }
 
 /// What became of an offer.
@@ -108,6 +110,7 @@ impl Lender {
         self: &Arc<Self>,
         segment: SegmentId,
     ) -> Result<(), Unlent> {
+        lock(&self.has).room()?;
         self.exchange.open()?;
         let (tell, told) = tokio::sync::oneshot::channel();
         self.exchange.ask(Command::Fetch {
@@ -125,11 +128,9 @@ impl Lender {
         lock(&self.has).debts = Some(Arc::new(debts));
     }
 
-    pub(super) fn mapped(&self, id: SegmentId, segment: Foreign) -> Result<(), String> {
+    pub(super) fn mapped(&self, id: SegmentId, segment: Foreign) -> Result<(), Unlent> {
         let mut has = lock(&self.has);
-        if has.segments.len() >= SEGMENTS {
-            return Err(format!("{SEGMENTS} segments of the peer are mapped"));
-        }
+        has.room()?;
         has.segments.insert(id, Arc::new(segment));
         Ok(())
     }
@@ -161,6 +162,24 @@ impl Lender {
     pub(in crate::channels) fn is_unreliable(&self) -> bool {
         let until = lock(&self.has).unreliable_until;
         until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+impl Has {
+    /// Whether one more may be mapped. It is no fault of the lender's if not, and what is mapped goes on being
+    /// borrowed.
+    fn room(&mut self) -> Result<(), Unlent> {
+        if self.segments.len() < SEGMENTS {
+            return Ok(());
+        }
+        let reason =
+            format!("{SEGMENTS} segments of the peer's are mapped, which is as many as may be");
+        if !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!(
+                "{reason}: tensors in others are copied; fewer contexts there, or larger tensors, need fewer"
+            );
+        }
+        Err(Unlent::now(reason))
     }
 }
 
@@ -268,5 +287,34 @@ impl Drop for Borrowed {
             // The word may be about another loan by now.
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{LendableBlock, Pool, PoolOptions};
+
+    #[tokio::test]
+    async fn more_segments_than_are_mapped_here_are_no_fault_of_their_lender() {
+        let lender = Exchange::here().lender([0x7c; 16], "an exchange that is not there");
+        let pool = Pool::new(PoolOptions::default());
+        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
+        let (segment, _) = block.unwrap().place().unwrap();
+        let map = |id: u128| {
+            let mapped = Foreign::map(segment.fd()).unwrap();
+            lender.mapped(id.to_le_bytes(), mapped)
+        };
+        let many = SEGMENTS as u128;
+        (0..many).for_each(|id| map(id).unwrap());
+        let unlent = map(many).unwrap_err();
+        assert!(unlent.reason.contains("segments") && !unlent.lasting);
+        // It is not even asked.
+        let unlent = lender.fetch([0xff; 16]).await.unwrap_err();
+        assert!(unlent.reason.contains("segments") && !unlent.lasting);
+        assert!(!lender.is_unreliable());
+        lender.retired([0; 16]);
+        map(many).unwrap();
     }
 }
