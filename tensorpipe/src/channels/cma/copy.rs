@@ -128,24 +128,34 @@ fn copy(
 /// Leave to use one more thread: there are no more of them than other processors.
 struct Helper;
 
+struct Helpers {
+    /// Of those that this process may use. Looked up once: it takes files of the control group, for every copy too
+    /// long.
+    processors: usize,
+    hired: AtomicUsize,
+}
+
 /// Of this process: those of its parent, who are not here, would never be let go.
-fn hired() -> &'static AtomicUsize {
-    static HIRED: PerProcess<AtomicUsize> = PerProcess::new();
-    HIRED.get(AtomicUsize::default)
+fn helpers() -> &'static Helpers {
+    static HELPERS: PerProcess<Helpers> = PerProcess::new();
+    HELPERS.get(|| Helpers {
+        processors: usize::from(Processors::here().usable),
+        hired: AtomicUsize::new(0),
+    })
 }
 
 impl Helper {
     fn hire() -> Option<Self> {
-        let processors = usize::from(Processors::here().usable);
-        let one_more = |hired: usize| (hired + 1 < processors).then_some(hired + 1);
-        let more = hired().fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        let Helpers { processors, hired } = helpers();
+        let one_more = |hired: usize| (hired + 1 < *processors).then_some(hired + 1);
+        let more = hired.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         more.ok().map(|_| Self)
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        hired().fetch_sub(1, Ordering::Relaxed);
+        helpers().hired.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -193,7 +203,7 @@ mod tests {
             assert!(hired.len() < processors);
             assert!(Helper::hire().is_none());
             drop(hired);
-            assert!(super::hired().load(Ordering::Relaxed) < processors);
+            assert!(helpers().hired.load(Ordering::Relaxed) < processors);
         }
     }
 }
