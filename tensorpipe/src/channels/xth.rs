@@ -13,9 +13,6 @@ use crate::process::{Token, process_id, random_token};
 use crate::sync::{Mutex, lock};
 use crate::sys::fork::PerProcess;
 
-/// Up to this size a copy is made on the spot.
-const COPY_AT_ONCE: u64 = 256 << 10;
-
 type Table = Mutex<HashMap<Token, Buffer>>;
 
 fn table() -> &'static Table {
@@ -121,22 +118,7 @@ impl Lane for XthLane {
                 io.control(op, Vec::new());
                 io.received(op, source);
             }
-            Some(mut dest) if len <= COPY_AT_ONCE => {
-                io.copied(len);
-                copy(&source, &mut dest);
-                drop(source);
-                io.control(op, Vec::new());
-                io.received(op, dest.freeze());
-            }
-            Some(mut dest) => {
-                io.copied(len);
-                let handle = self.handle.clone();
-                io.spawn_blocking(move || {
-                    copy(&source, &mut dest);
-                    drop(source);
-                    handle.received_and_tell(op, dest.freeze(), Vec::new());
-                });
-            }
+            Some(dest) => io.copy(op, (source, dest), &self.handle, &[]),
         }
         Ok(())
     }
@@ -157,13 +139,6 @@ impl Drop for XthLane {
         for key in self.offered.values() {
             table.remove(key);
         }
-    }
-}
-
-fn copy(source: &Buffer, dest: &mut BufferMut) {
-    // Both are main memory of the same length: checked when the operation was accepted.
-    if let (Some(source), Some(dest)) = (source.as_bytes(), dest.as_bytes_mut()) {
-        dest.copy_from_slice(source);
     }
 }
 

@@ -1,5 +1,7 @@
-//! A part that a channel had at once, as memory of somebody else's, read into memory of the application's: the one copy that this
-//! takes.
+//! Memory of somebody else's, of the same process or another, read into memory of the application's: the one copy that
+//! this takes.
+
+use tokio::runtime::Handle;
 
 use super::core::Core;
 use super::lane::LaneHandle;
@@ -39,19 +41,25 @@ impl Copy {
     /// Makes it, now or on such a thread: `reading` has started, and waits for it. `over`: the pipe has ended, maybe with its runtime,
     /// and nobody else waits for the pipe.
     pub(super) fn begin(self, core: &Arc<Core>, reading: &mut Reading, over: bool) {
-        let (op, answer) = (self.op, self.answer);
         if over || !self.takes_a_while() {
-            return reading.received(op.part, self.make());
+            reading.received(self.op.part, self.make());
+        } else {
+            self.begin_on_thread(&core.runtime, LaneHandle::new(core));
         }
-        let handle = LaneHandle::new(core);
-        (core.runtime).spawn_blocking(move || match answer {
+    }
+
+    /// Makes it on such a thread, which tells the pipe, and its peer.
+    pub(super) fn begin_on_thread(self, runtime: &Handle, handle: LaneHandle) {
+        let (op, answer) = (self.op, self.answer);
+        runtime.spawn_blocking(move || match answer {
             Some(answer) => handle.received_and_tell(op, self.make(), answer.to_vec()),
             None => handle.received(op, self.make()),
         });
     }
 
-    fn make(mut self) -> Buffer {
-        // Both are main memory of the same length: the plan was checked.
+    /// Makes it now, and lets go of the source.
+    pub(super) fn make(mut self) -> Buffer {
+        // Both are main memory of the same length: the plan, or the channel, has checked it.
         if let (Some(source), Some(dest)) = (self.source.as_bytes(), self.dest.as_bytes_mut()) {
             dest.copy_from_slice(source);
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::borrowed::Copy;
 use super::budget::{Announced, Announcements};
 use super::core::Core;
 use super::shared::Shared;
@@ -115,6 +116,27 @@ impl LaneIo<'_> {
     /// ([`PipeStats::bytes_copied`](crate::PipeStats::bytes_copied)).
     pub fn copied(&mut self, bytes: u64) {
         self.stats.copied += bytes;
+    }
+
+    /// Reads main memory of the peer's into as much of the application's, at once, or on a thread for blocking work if
+    /// it is large. Then `op` is complete there, the source let go of, and the peer's lane told so.
+    pub(crate) fn copy(
+        &mut self,
+        op: OpId,
+        (source, dest): (Buffer, BufferMut),
+        handle: &LaneHandle,
+        tell: &'static [u8],
+    ) {
+        self.copied(source.len() as u64);
+        let mut copy = Copy::new(op, source, dest);
+        copy.answer = Some(tell);
+        if copy.takes_a_while() {
+            copy.begin_on_thread(self.runtime, handle.clone());
+        } else {
+            let dest = copy.make();
+            self.control(op, tell);
+            self.received(op, dest);
+        }
     }
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`].

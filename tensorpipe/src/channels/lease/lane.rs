@@ -14,9 +14,6 @@ use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
 use crate::sync::Arc;
 use crate::sys::ledger::Open;
 
-/// Up to this size a copy is made on the spot.
-const COPY_AT_ONCE: u64 = 256 << 10;
-
 pub(super) struct LeaseLane {
     borrower: Arc<Borrower>,
     lender: Arc<Lender>,
@@ -219,27 +216,14 @@ impl LeaseLane {
 
     fn taken(&self, op: OpId, borrowed: impl Memory, want: Want, io: &mut LaneIo<'_>) {
         let taken = FromReader::TAKEN;
-        let len = borrowed.len() as u64;
+        let borrowed = Buffer::new(Arc::new(borrowed));
         match want {
             Want::Adopt { .. } => {
-                io.borrowed(len);
+                io.borrowed(borrowed.len() as u64);
                 io.control(op, taken);
-                io.received(op, Buffer::new(Arc::new(borrowed)));
+                io.received(op, borrowed);
             }
-            Want::Into(dest) if len <= COPY_AT_ONCE => {
-                io.copied(len);
-                let dest = copy(borrowed, dest);
-                io.control(op, taken);
-                io.received(op, dest);
-            }
-            Want::Into(dest) => {
-                io.copied(len);
-                let handle = self.handle.clone();
-                io.spawn_blocking(move || {
-                    let dest = copy(borrowed, dest);
-                    handle.received_and_tell(op, dest, taken.to_vec());
-                });
-            }
+            Want::Into(dest) => io.copy(op, (borrowed, dest), &self.handle, taken),
         }
     }
 
@@ -363,12 +347,4 @@ fn check(offer: &Offer, want: &Want) -> Result<(), Fault> {
     }
     let found = offer.len;
     Err(Fault(format!("a tensor of {found} bytes instead of {len}")))
-}
-
-fn copy(source: impl Memory, mut dest: BufferMut) -> Buffer {
-    // Both are main memory of the same length: checked when the offer was taken.
-    if let (Some(source), Some(dest)) = (source.as_bytes(), dest.as_bytes_mut()) {
-        dest.copy_from_slice(source);
-    }
-    dest.freeze()
 }
