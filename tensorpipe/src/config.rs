@@ -36,9 +36,9 @@ pub struct Limits {
     /// Bytes that have come into pooled memory for messages that are not complete, over all pipes of the context. Beyond, the
     /// message that wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its
     /// writer is told; a call is refused as overloaded. What comes into memory of the caller's, and what a program keeps of
-    /// messages that it has read, does not count. The messages that one pipe is reading may also announce no more than this. Lower it where strangers may connect. Default:
-    /// half of the machine's memory, or of what the control group allows where that is less; at least 1 GiB. It is measured
-    /// once in a process.
+    /// messages that it has read, does not count. The messages that one pipe is reading may also announce no more than
+    /// this. Lower it where strangers may connect. Default: half of the machine's memory, or of what the control group
+    /// allows where that is less; at least 1 GiB. It is measured once in a process.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,

@@ -36,7 +36,8 @@ pub(super) const LEASE: [Threshold; 2] = [
 ];
 
 /// Of a reader that may use several processors: two of its threads copy. Over shm, ratio to `basic`, at 4, 8, 16, 32 and 128 MiB: up
-/// 0.9–1.1, 0.8–1.0, 0.8–1.0, 0.8–0.9, 0.95; down 1.0, 0.9, 0.8–0.9, 0.8, 0.7–0.9. Over tcp, at 4, 16 and 64 MiB: 0.6–1.0, 0.6–0.7, 0.7–0.8.
+/// 0.9–1.1, 0.8–1.0, 0.8–1.0, 0.8–0.9, 0.95; down 1.0, 0.9, 0.8–0.9, 0.8, 0.7–0.9. Over tcp, at 4, 16 and 64 MiB:
+/// 0.6–1.0, 0.6–0.7, 0.7–0.8.
 const CMA_SEVERAL: [Threshold; 2] = [
     entry(Pays::From(8 << 20), Some("shm"), None),
     entry(Pays::From(4 << 20), None, None),

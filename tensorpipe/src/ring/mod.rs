@@ -1,7 +1,8 @@
 //! Byte rings over shared memory, between one producer and one consumer that share nothing else.
 //!
-//! Counters only grow; the offset of byte number `n` is `n % capacity`. Invariant: `read <= written <= read + capacity`,
-//! and the bytes between `read` and `written` belong to the consumer, all others to the producer.
+//! Counters only grow; the offset of byte number `n` is `n % capacity`. Invariant:
+//! `read <= written <= read + capacity`, and the bytes between `read` and `written` belong to the consumer, all others
+//! to the producer.
 //!
 //! ```text
 //!   Producer ── counters, turns ── Consumer     the algorithm, apart from where it lives     producer.rs, consumer.rs, control.rs

@@ -1,8 +1,9 @@
 //! serde's traits for tensors and payloads.
 //!
 //! To any serializer a [`Tensor`] is `{dtype, shape, bytes}` and a [`Payload`] `{metadata, data}`, inside a newtype
-//! struct of a name that nobody else has. A codec that carries tensors beside its bytes recognises the name and uses [`lift`]: what goes into the bytes then is
-//! an index. Hostile values (a shape that disagrees with the bytes, an unknown element type) are errors.
+//! struct of a name that nobody else has. A codec that carries tensors beside its bytes recognises the name and uses
+//! [`lift`]: what goes into the bytes then is an index. Hostile values (a shape that disagrees with the bytes, an
+//! unknown element type) are errors.
 
 pub mod lift;
 

@@ -36,9 +36,10 @@ use crate::sys::processors::Processors;
 /// Channel `cma` (cross-memory attach): the reader copies tensors out of the writer's memory with `process_vm_readv`.
 ///
 /// The reader copies, with two threads where it may use more than one processor. Which processors it has is in its device descriptor, and
-/// the writer chooses by it: with several, tensors go by `cma` from 4 MiB on, over `shm` from 8 MiB on; where both processes are bound to one
-/// processor, the same, from 1 MiB on; where the reader has one of its own, none does, since both ends of a connection copy at the
-/// same time then, and that was measured to be faster. [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
+/// the writer chooses by it: with several, tensors go by `cma` from 4 MiB on, over `shm` from 8 MiB on; where both
+/// processes are bound to one processor, the same, from 1 MiB on; where the reader has one of its own, none does, since
+/// both ends of a connection copy at the same time then, and that was measured to be faster.
+/// [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
 ///
 /// # Trust
 ///

@@ -1,8 +1,8 @@
 //! The thread of an exchange: waits for everything at once, and for nothing in particular.
 //!
-//! At its desk stand *guests*, processes that borrow from this one, and it has *calls* open to those that lend. Nothing here
-//! blocks but one `poll`, and every answer that it waits for has a deadline. A guest is known by what the kernel says about its
-//! socket: another user's is turned away, and its pidfd tells when its process has ended.
+//! At its desk stand *guests*, processes that borrow from this one, and it has *calls* open to those that lend. Nothing
+//! here blocks but one `poll`, and every answer that it waits for has a deadline. A guest is known by what the kernel
+//! says about its socket: another user's is turned away, and its pidfd tells when its process has ended.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,10 +26,12 @@ use crate::sys::waiting::poll_all;
 /// Connections of borrowers at once: one for each process.
 const GUESTS: usize = 1024;
 
-/// Of them, those that have not said who they are: an honest one does at once, so this many are never slow at the same time.
+/// Of them, those that have not said who they are: an honest one does at once, so this many are never slow at the same
+/// time.
 const STRANGERS: usize = 32;
 
-/// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has mapped at most.
+/// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has
+/// mapped at most.
 const UNTOLD: usize = super::lender::SEGMENTS;
 
 /// How long an answer may take.
@@ -139,8 +141,8 @@ impl Clerk {
         }
     }
 
-    /// Waits until something happens: what, in the order of the bell, the listener, the guests (two each), those that are
-    /// watched, the calls.
+    /// Waits until something happens: what, in the order of the bell, the listener, the guests (two each), those that
+    /// are watched, the calls.
     fn wait(&mut self) -> Vec<bool> {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
@@ -263,7 +265,8 @@ impl Clerk {
         self.guests.push(guest);
     }
 
-    /// Closes the connection of who comes next, so that it does not wait for an answer in vain. Whether there was a descriptor for that.
+    /// Closes the connection of who comes next, so that it does not wait for an answer in vain. Whether there was a
+    /// descriptor for that.
     fn turn_away(&mut self) -> bool {
         let has_one = self.spare.take().is_some();
         if has_one {

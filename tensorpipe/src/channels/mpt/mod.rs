@@ -55,9 +55,9 @@ const DESCRIPTOR: &[u8] = b"1";
 ///
 /// It pays on links where one connection does not get all that is there: paced or throttled per connection, or long and with
 /// losses. Over loopback it wins nothing (four connections take 1.4 times as long as one), so it is in no default list: both ends
-/// ask for it. Smaller tensors are left to the next channel, and what can be lent to `lease`, where there is one. The connections are opened when the first large tensor is sent;
-/// where they cannot be, because the listener has stopped or within 15 s, the pipe goes on without. One that is lost with
-/// bytes on it ends the pipe.
+/// ask for it. Smaller tensors are left to the next channel, and what can be lent to `lease`, where there is one. The
+/// connections are opened when the first large tensor is sent; where they cannot be, because the listener has stopped
+/// or within 15 s, the pipe goes on without. One that is lost with bytes on it ends the pipe.
 ///
 /// ```
 /// # use tensorpipe::{Context, channels::MptChannel};

@@ -1,11 +1,12 @@
 //! The large rings between this process and another one, for what this one writes.
 //!
 //! A connection borrows one for a transfer, and gives it back. They are
-//! kept warm: the first bytes through fresh memory are the slow ones. Invariant: a large ring belongs to two processes, is
-//! lent to one of their connections at a time, and to the next one only when all that was written to it has been read.
+//! kept warm: the first bytes through fresh memory are the slow ones. Invariant: a large ring belongs to two processes,
+//! is lent to one of their connections at a time, and to the next one only when all that was written to it has been
+//! read.
 //!
-//! A connection that falls asleep cannot see when that is. So it leaves a note here; whoever finds all of them lent wakes those of
-//! which all has been read, and gets one the next time.
+//! A connection that falls asleep cannot see when that is. So it leaves a note here; whoever finds all of them lent
+//! wakes those of which all has been read, and gets one the next time.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,12 +21,12 @@ use crate::sys::fork::PerProcess;
 use crate::sys::memfd::Mapping;
 use crate::sys::peer;
 
-/// Bytes of a large ring: what a transfer takes of it whose reader is away. Where the reader came by every 100 µs, a message of 16 MiB took 30 ms through 64 KiB, 8.1 through
-/// 256 KiB, 4.4 through 512 KiB and 2.5 through 1 MiB.
+/// Bytes of a large ring: what a transfer takes of it whose reader is away. Where the reader came by every 100 µs, a
+/// message of 16 MiB took 30 ms through 64 KiB, 8.1 through 256 KiB, 4.4 through 512 KiB and 2.5 through 1 MiB.
 pub(super) const LARGE: usize = 1 << 20;
 
-/// What a transfer takes of it whose reader keeps up. As fast as with more where a processor has 1 or 2 MiB of second-level cache,
-/// out of which a larger one drives what is written before it is read.
+/// What a transfer takes of it whose reader keeps up. As fast as with more where a processor has 1 or 2 MiB of
+/// second-level cache, out of which a larger one drives what is written before it is read.
 pub(super) const MEDIUM: usize = 256 << 10;
 
 /// So many transfers at once; others use their small rings.
@@ -96,8 +97,8 @@ impl Pair {
         pair
     }
 
-    /// Lends one, if it can be that one; `None` if too many are lent, or the system has none. Those that are lent to no purpose
-    /// come back soon.
+    /// Lends one, if it can be that one; `None` if too many are lent, or the system has none. Those that are lent to no
+    /// purpose come back soon.
     pub(super) fn borrow(self: &Arc<Self>, wanted: &Weak<Large>) -> Option<Loan> {
         let mut shelf = lock(&self.0);
         let is_wanted = |(large, _): &(Arc<Large>, _)| Arc::as_ptr(large) == wanted.as_ptr();
@@ -159,7 +160,8 @@ impl Pair {
 }
 
 impl Shelf {
-    /// Borrowers that sleep beside a large ring of which all has been read. Each of them once, until it falls asleep again.
+    /// Borrowers that sleep beside a large ring of which all has been read. Each of them once, until it falls asleep
+    /// again.
     fn idle(&mut self) -> Vec<Arc<Wakers>> {
         let notes = self.lent.iter_mut().map(|(_, note)| note);
         let idle = notes.filter_map(|note| note.take_if(|idle| idle.ring.is_read_to(idle.written)));
