@@ -74,8 +74,8 @@
 //!
 //! - Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
 //! - Contexts, pools, listeners and pipes are not for forked children, which have neither their threads nor their
-//!   shared memory (to use a pipe there may end the child with SIGSEGV): a child makes its own. What is one for each
-//!   process, as [`Context::global`], it has anew.
+//!   shared memory: a child makes its own. A pipe over shared memory fails there; to touch a tensor that lies in
+//!   shared memory ends the child with SIGSEGV. What is one for each process, as [`Context::global`], it has anew.
 //! - A process that blocks its runtime looks dead: peers ping each other, and give one up that says nothing for
 //!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
 //!   silence: put it into `spawn_blocking`, or raise the bound.

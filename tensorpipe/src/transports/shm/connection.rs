@@ -217,7 +217,9 @@ impl Connection for ShmConnection {
 
     fn set_hot(&mut self, hot: bool) {
         self.hot = hot;
-        if let (State::Open(rings), true) = (&self.state, hot) {
+        if let (State::Open(rings), true) = (&self.state, hot)
+            && rings.memory.is_here()
+        {
             rings.incoming.stay_awake();
         }
     }
@@ -225,14 +227,18 @@ impl Connection for ShmConnection {
     fn look(&mut self) -> bool {
         match &mut self.state {
             State::ExpectOffer => true,
-            State::Open(rings) => rings.incoming.is_ready() || (self.is_full && rings.has_room()),
+            State::Open(rings) => {
+                rings.looks(|rings| rings.incoming.is_ready() || (self.is_full && rings.has_room()))
+            }
         }
     }
 
     fn look_for(&mut self, bytes: usize) -> bool {
         match &mut self.state {
             State::ExpectOffer => true,
-            State::Open(rings) => rings.incoming.has(bytes) || (self.is_full && rings.has_room()),
+            State::Open(rings) => {
+                rings.looks(|rings| rings.incoming.has(bytes) || (self.is_full && rings.has_room()))
+            }
         }
     }
 }
@@ -252,6 +258,7 @@ impl AsyncRead for ShmConnection {
             let State::Open(rings) = &mut this.state else {
                 continue;
             };
+            rings.are_here()?;
             let (socket, wakes) = (&this.socket, &mut this.wakes);
             let read = rings
                 .incoming
@@ -316,6 +323,7 @@ impl AsyncWrite for ShmConnection {
             let State::Open(rings) = &mut this.state else {
                 continue;
             };
+            rings.are_here()?;
             if rings.finished {
                 let what = "written to after it was shut down";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, what)));
@@ -364,6 +372,7 @@ impl AsyncWrite for ShmConnection {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if let State::Open(rings) = &mut this.state {
+            rings.are_here()?;
             rings.finished = true;
             let (socket, wakes) = (&this.socket, &mut this.wakes);
             rings.out.finish(|| wake(socket, wakes));

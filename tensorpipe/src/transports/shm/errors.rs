@@ -11,6 +11,13 @@ pub(super) fn gone() -> io::Error {
     )
 }
 
+pub(super) fn not_here() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotConnected,
+        "it belongs to the process that this one was forked from: connect anew here",
+    )
+}
+
 pub(super) fn fault(fault: Fault) -> io::Error {
     match fault {
         Fault::Counter => io::Error::new(

@@ -1,6 +1,9 @@
 //! The rings of a connection: a small one for each direction, and what makes each of them larger for a while.
 
+use std::io;
+
 use super::alarm::Alarm;
+use super::errors::not_here;
 use super::large::{Incoming, Outgoing};
 use super::pair::Pair;
 use crate::ring::{Consumer, Mapped, Producer};
@@ -31,6 +34,19 @@ impl Rings {
             large_out: Outgoing::new(pair, out, alarm),
             large_in: Incoming::new(incoming),
         })
+    }
+
+    /// Fails in a forked child, which has the socket and not the memory.
+    pub(super) fn are_here(&self) -> io::Result<()> {
+        match self.memory.is_here() {
+            true => Ok(()),
+            false => Err(not_here()),
+        }
+    }
+
+    /// Whether a look finds something, or there is nothing to look at: then whoever reads or writes learns it.
+    pub(super) fn looks(&mut self, look: impl FnOnce(&mut Self) -> bool) -> bool {
+        !self.memory.is_here() || look(self)
     }
 
     /// Whether there is room to write now, or no use in waiting for a larger ring.

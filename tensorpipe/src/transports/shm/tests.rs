@@ -19,7 +19,9 @@ use super::pair::{LARGE, MEDIUM, Pair};
 use super::*;
 use crate::ring::{Answer, Consumer, Mapped, Producer};
 use crate::sync::Arc;
+use crate::sys::fork::tests::in_a_child;
 use crate::sys::unix_fds;
+use crate::transports::Connection;
 
 /// Two ends, open.
 async fn pair() -> (ShmConnection, ShmConnection) {
@@ -94,6 +96,32 @@ async fn an_end_that_is_dropped_wakes_the_other_though_somebody_else_has_its_soc
             true => Err(io::ErrorKind::BrokenPipe),
         };
         assert_eq!(ended.expect("it sleeps").unwrap(), expected);
+    }
+}
+
+/// Polled where its memory is not mapped.
+#[tokio::test]
+async fn a_forked_childs_copy_of_a_connection_fails_and_the_parents_goes_on() {
+    for hot in [false, true] {
+        let (mut near, mut far) = pair().await;
+        near.set_hot(hot);
+        assert!(in_a_child(|| {
+            let cx = &mut Context::from_waker(Waker::noop());
+            let near = &mut near;
+            near.set_hot(true);
+            let mut byte = [0];
+            let looks = near.look() && near.look_for(100);
+            let read = Pin::new(&mut *near).poll_read(cx, &mut ReadBuf::new(&mut byte));
+            let write = Pin::new(&mut *near).poll_write(cx, &byte);
+            let shutdown = Pin::new(near).poll_shutdown(cx);
+            let fails = |kind| kind == io::ErrorKind::NotConnected;
+            looks
+                && matches!(read, Poll::Ready(Err(error)) if fails(error.kind()))
+                && matches!(write, Poll::Ready(Err(error)) if fails(error.kind()))
+                && matches!(shutdown, Poll::Ready(Err(error)) if fails(error.kind()))
+        }));
+        near.write_all(b"still here").await.unwrap();
+        assert_eq!(read(&mut far, 10).await, b"still here");
     }
 }
 
