@@ -310,7 +310,7 @@ impl Incoming {
             }
             let mut places = Vec::new();
             let mut own = Vec::new();
-            let mut copies = Vec::new();
+            let mut copy = None;
             // There while the lanes work: they count there what they do.
             shared.reads.entry(id).or_insert_with(Reading::ahead);
             for (part, place) in plan.places {
@@ -326,7 +326,7 @@ impl Incoming {
                             Some(source) => {
                                 arrival.came.copied += source.len() as u64;
                                 shared.lane_stats.copied += source.len() as u64;
-                                copies.push(Copy::new(op, source, dest));
+                                copy = Some(Copy::new(op, source, dest));
                             }
                             None => places.push((part, dest)),
                         }
@@ -350,9 +350,9 @@ impl Incoming {
                 }
             }
             // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
-            match copies.iter_mut().find(|copy| copy.takes_a_while()) {
-                Some(copy) => copy.answer = arrival.take_answer(),
-                None => arrival.answer(false, shared),
+            match &mut copy {
+                Some(copy) if copy.takes_a_while() => copy.answer = arrival.take_answer(),
+                _ => arrival.answer(false, shared),
             }
             let over = shared.ended.is_some();
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
@@ -365,7 +365,7 @@ impl Incoming {
                 plan.elsewhere,
                 pushed,
             );
-            for copy in copies {
+            if let Some(copy) = copy {
                 copy.begin(&self.core, reading, over);
             }
             shared.announce(id);

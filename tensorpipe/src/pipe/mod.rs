@@ -238,7 +238,7 @@ impl Pipe {
     pub fn when_leaving(&self, id: u64, note: impl FnOnce() + Send + 'static) {
         let mut shared = lock(&self.core().shared);
         if shared.ended.is_none() {
-            shared.leaving.push((id, Box::new(note)));
+            shared.leaving.entry(id).or_default().push(Box::new(note));
             shared.note_left();
         }
     }
