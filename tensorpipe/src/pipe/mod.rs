@@ -1,5 +1,6 @@
 //! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 
+mod arrival;
 mod awaiting;
 mod background;
 mod bare;
@@ -48,7 +49,7 @@ pub use self::write::{Flush, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::incoming::Arrival;
+use self::arrival::Arrival;
 use self::leaving::When;
 use self::shared::take_arrival;
 use self::waiter::{Interest, Waiter};

@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 
 pub(super) use self::arriving::take_arrival;
 pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
+use super::arrival::Arrival;
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
-use super::incoming::Arrival;
 use super::lane::LaneResult;
 use super::reading::Reading;
 use super::stamp::Stamps;

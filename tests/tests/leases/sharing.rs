@@ -129,6 +129,36 @@ fn into_memory_of_the_readers_is_one_copy() {
     });
 }
 
+/// What its channel has at once is counted when the application decides.
+#[test]
+fn what_is_copied_or_not_wanted_is_not_borrowed() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        for len in [100_000, LEN] {
+            // Its memory is known here from then on.
+            drop(peer.gives(len, 1).await);
+            let before = peer.pipe.stats();
+            let since = || {
+                let now = peer.pipe.stats();
+                let borrowed = now.bytes_borrowed - before.bytes_borrowed;
+                (borrowed, now.bytes_copied - before.bytes_copied)
+            };
+            let ask = format!("give {len} 2");
+            check(&given_into(&peer, &ask, len).await, 2);
+            assert_eq!(since(), (0, len as u64));
+            peer.pipe.send(Message::new(ask)).unwrap();
+            let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
+            let incoming = incoming.unwrap();
+            assert!(incoming.is_whole(), "its channel does not have it yet");
+            incoming.skip();
+            assert_eq!(since(), (0, len as u64));
+            check(&peer.gives(len, 3).await, 3);
+            assert_eq!(since(), (len as u64, len as u64));
+        }
+    });
+}
+
 /// Whoever hears that a tensor was read may close at once: then the copy is made.
 #[test]
 fn a_copy_is_made_when_its_writer_hears_of_it() {
