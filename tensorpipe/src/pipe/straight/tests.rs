@@ -114,6 +114,26 @@ async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
     }
 }
 
+/// Its channel is through with it at once, and its frame is behind another one that the connection does not take.
+#[tokio::test]
+async fn what_is_behind_others_is_written_when_its_last_byte_has_left() {
+    let (client, server) = pair("behind others").await;
+    let mut before = 0;
+    // The peer has no turn until this task waits.
+    while client.unwritten() == 0 {
+        client.send(Message::new(vec![7; 1000])).unwrap();
+        before += 1;
+    }
+    let id = (client.send(Message::new("").tensor(tensor(100_000)))).unwrap();
+    assert!(client.is_unwritten(id));
+    assert_eq!(client.unwritten(), 2);
+    for _ in 0..before {
+        soon(server.read()).await.unwrap();
+    }
+    assert!(is_whole(&soon(server.read()).await.unwrap(), 100_000));
+    assert_eq!(client.unwritten(), 0);
+}
+
 /// What is here whole can be read when the pipe has ended, also with its runtime.
 #[test]
 fn what_was_handed_over_is_read_without_the_pipes_runtime() {
