@@ -1,5 +1,7 @@
 //! A message that is there but for its bulk parts, until the application decides.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::core::Core;
@@ -84,15 +86,20 @@ impl Arrival {
         Some(self.eager.remove(at).1)
     }
 
-    /// Says what its channel has to say now that it is read, or not wanted. `hot`: whoever reads it most likely answers soon.
-    pub(super) fn answer(&self, hot: bool, shared: &mut Shared) {
+    /// Says what its channel has to say now that it is read, or not wanted.
+    pub(super) fn answer(&self, shared: &mut Shared) {
         if let Some((part, answer)) = self.offered {
-            let op = OpId::incoming(self.id, part);
-            if hot && !answer.urgent {
-                shared.state.channel_late(op, answer.body);
-            } else {
-                shared.state.channel(op, answer.body);
+            (shared.state).channel(OpId::incoming(self.id, part), answer.body);
+        }
+    }
+
+    /// The same where whoever reads it most likely answers soon.
+    fn answer_late(&self, core: &Arc<Core>, shared: &mut Shared) {
+        match self.offered {
+            Some((part, answer)) if !answer.urgent => {
+                shared.answer_late(core, OpId::incoming(self.id, part), answer.body);
             }
+            _ => self.answer(shared),
         }
     }
 
@@ -137,9 +144,12 @@ impl Arrival {
 
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
     /// flush.
-    pub(super) fn finish(&self, core: &Core, shared: &mut Shared) -> bool {
+    pub(super) fn finish(&self, core: &Arc<Core>, shared: &mut Shared) -> bool {
         self.count_borrowed(&[], shared);
-        self.answer(core.hot.is_on(), shared);
+        match core.hot.is_on() {
+            true => self.answer_late(core, shared),
+            false => self.answer(shared),
+        }
         shared.state.take_whole(self.id);
         shared.state.has_control()
     }

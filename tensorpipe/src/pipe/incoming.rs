@@ -122,7 +122,7 @@ impl Incoming {
             {
                 let mut shared = lock(&self.core.shared);
                 if code == ResetCode::Skipped {
-                    arrival.answer(false, &mut shared);
+                    arrival.answer(&mut shared);
                 }
                 shared.state.refuse(arrival.id, code, reason);
                 shared.reads.remove(&arrival.id);
@@ -215,7 +215,7 @@ impl Incoming {
             // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
             match &mut copy {
                 Some(copy) if copy.takes_a_while() => copy.answer = arrival.take_answer(),
-                _ => arrival.answer(false, shared),
+                _ => arrival.answer(shared),
             }
             let over = shared.ended.is_some();
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);

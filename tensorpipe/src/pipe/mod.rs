@@ -13,6 +13,7 @@ mod hot;
 mod incoming;
 mod io;
 mod lane;
+mod late;
 mod leaving;
 mod loan;
 mod peer_limits;

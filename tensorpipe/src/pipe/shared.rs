@@ -17,6 +17,7 @@ use super::arrival::Arrival;
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
 use super::lane::LaneResult;
+use super::late::Late;
 use super::reading::Reading;
 use super::stamp::Stamps;
 use super::stats::LaneStats;
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(super) peer_goes_because: Arc<str>,
     /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
     pub(super) leaving: BTreeMap<u64, Vec<Note>>,
+    /// Answers that wait for the next message.
+    pub(super) late: Late,
     /// Messages that tell how long they waited.
     pub(super) stamps: Stamps,
 }
@@ -118,6 +121,7 @@ impl Shared {
             ignored_from: None,
             peer_goes_because: "".into(),
             leaving: BTreeMap::new(),
+            late: Late::default(),
             stamps: Stamps::new(),
         }
     }
