@@ -1,11 +1,12 @@
 //! The state of one open pipe.
 //!
-//! Methods come in four families, in the files beside this one. Commands of the application: [`write`](PipeState::write), [`grant`](PipeState::grant),
-//! [`refuse`](PipeState::refuse), [`reset`](PipeState::reset), [`finish`](PipeState::finish), [`flush`](PipeState::flush),
+//! Methods come in four families, in the files beside this one. Commands of the application:
+//! [`write`](PipeState::write), [`grant`](PipeState::grant), [`refuse`](PipeState::refuse),
+//! [`reset`](PipeState::reset), [`finish`](PipeState::finish), [`flush`](PipeState::flush),
 //! [`close`](PipeState::close), [`go_away`](PipeState::go_away). Commands of channels: [`stream`](PipeState::stream),
 //! [`expect`](PipeState::expect), [`part_sent`](PipeState::part_sent), [`part_received`](PipeState::part_received),
-//! [`channel`](PipeState::channel). Input: `handle`, `bulk_received`, `handle_timeout`. Output, to be drained after any of
-//! them: `poll_event`, then `poll_transmit`, which may itself give rise to events.
+//! [`channel`](PipeState::channel). Input: `handle`, `bulk_received`, `handle_timeout`. Output, to be drained after any
+//! of them: `poll_event`, then `poll_transmit`, which may itself give rise to events.
 //!
 //! Invariant: after [`Event::Cancel`] of a part there is no other event about it.
 
