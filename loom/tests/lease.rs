@@ -13,7 +13,8 @@ tensorpipe_loom::models! {
     deaths: a_borrower_dies,
         one_of_two_dies,
         a_borrower_dies_while_its_offer_is_withdrawn,
-        a_borrower_dies_after_it_has_sent_back;
+        a_borrower_dies_after_it_has_sent_back,
+        a_borrower_dies_while_what_it_has_sent_back_is_on_its_way;
     returns: it_is_read_by_its_lender, a_look_harms_nobody, it_is_read_twice_by_its_lender, what_is_back_is_not_read,
-        what_is_sent_back_is_its_lenders, a_late_sender_touches_no_other_loan;
+        what_is_sent_back_is_its_lenders, a_late_sender_touches_no_other_loan, two_messages_bring_it_back;
 }

@@ -53,8 +53,8 @@ impl ServerBuilder {
     }
 }
 
-/// Serves services at one or several URLs. Dropping it stops, and frees these at once: calls under way end first, within their deadlines, and their
-/// replies have [`ServerLimits::drain`](crate::ServerLimits::drain) to get across.
+/// Serves services at one or several URLs. Dropping it stops, and frees these at once: calls under way end first,
+/// within their deadlines, and their replies have [`ServerLimits::drain`](crate::ServerLimits::drain) to get across.
 pub struct Server {
     shared: Arc<ServerShared>,
     listener: Arc<Listener>,

@@ -85,6 +85,33 @@ pub fn a_borrower_dies_after_it_has_sent_back() {
     });
 }
 
+/// The lender hears of what was sent back to it when its sender is dead, or dies.
+pub fn a_borrower_dies_while_what_it_has_sent_back_is_on_its_way() {
+    death::at_each_step(|dies| {
+        check(3, move || {
+            let (pool, borrower, mut buffer, offer) = offered(2);
+            let entry = offer.entry;
+            assert!(offer.debts.take(entry));
+            let reader = live(&dies, &borrower, move || {
+                offer.memory.read();
+                offer.debts.send_back(entry);
+                // Its lane has heard nothing when the pipe ends.
+                offer.debts.give_up(entry);
+            });
+            let lane = {
+                let borrower = borrower.clone();
+                thread::spawn(move || borrower.read_back(entry))
+            };
+            buffer.make_mut().expect("main memory");
+            drop(buffer);
+            reader.join().unwrap();
+            lane.join().unwrap();
+            pool.assert_whole();
+            borrower.assert_settled();
+        });
+    });
+}
+
 /// Runs a borrower's process to its end, of which the lender hears.
 fn live<T>(
     dies: &death::Dies,

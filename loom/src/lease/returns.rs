@@ -4,6 +4,7 @@ use loom::thread;
 
 use super::{Offer, offered};
 use crate::check;
+use crate::sys::ledger::Pinned;
 
 /// The borrower does `finishes` with what it has taken; the lender's lane reads it, and its application wants to write.
 fn read_back_while(finishes: fn(Offer)) {
@@ -120,6 +121,34 @@ pub fn a_late_sender_touches_no_other_loan() {
         assert!(second.borrow());
         late.join().unwrap();
         drop(again);
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
+/// Two messages bring it back: the second one, which is sent when the lender has said that it has the first, ends the loan, though
+/// the first one is still read.
+pub fn two_messages_bring_it_back() {
+    check(3, || {
+        let (pool, borrower, buffer, offer) = offered(1);
+        let entry = offer.entry;
+        assert!(offer.debts.take(entry));
+        let first = borrower.ledger.pin(entry, 0..1).expect("it is taken");
+        let (sender, lane) = (offer.debts.clone(), borrower.clone());
+        let second = thread::spawn(move || {
+            sender.send_back(entry);
+            assert!(lane.read_back(entry), "its borrower has not got it");
+            // That it came is not known to its sender.
+            sender.give_up(entry);
+        });
+        let reader = thread::spawn(move || {
+            Pinned::foreign(&first).read();
+            drop(first);
+        });
+        drop(buffer);
+        drop(pool.take());
+        second.join().unwrap();
+        reader.join().unwrap();
         pool.assert_whole();
         borrower.assert_settled();
     });

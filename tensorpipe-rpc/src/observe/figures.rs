@@ -77,7 +77,8 @@ impl Figures {
         let request = travelled([streamed, copied, channels]);
         let known = numbers(request) != UNKNOWN;
         let (argument, more) = match more.split_first_chunk::<4>() {
-            Some((argument, more)) => (Some(argument), more),
+            // A later version that has more to tell says so where there is no such stream.
+            Some((argument, more)) => ((*argument != NO_ARGUMENT).then_some(argument), more),
             None => (None, more),
         };
         Some(Self {
@@ -98,6 +99,9 @@ impl Figures {
         })
     }
 }
+
+/// Stands for an argument, where there is none and more follows.
+const NO_ARGUMENT: [[u8; 8]; 4] = [[u8::MAX; 8]; 4];
 
 /// Stands for what is not known.
 const UNKNOWN: [u64; 3] = [u64::MAX; 3];
@@ -185,6 +189,24 @@ mod tests {
             let header = Header::decode(&older).unwrap();
             figures.times.leaving = Duration::ZERO;
             assert_eq!(Figures::find(&header, &older), Some(figures));
+        }
+    }
+
+    #[test]
+    fn those_of_a_later_server_that_tells_more_are_not_taken_for_an_argument() {
+        let (none, more) = ([u8::MAX; 32], [3; 24]);
+        for figures in [figures(), of_stream()] {
+            let mut later = reply(figures);
+            let header_len = figures.header_len();
+            later.splice(header_len..header_len, more);
+            if figures.argument.is_none() {
+                let at = header_len - Figures::LEAVING_LEN;
+                later.splice(at..at, none);
+            }
+            later[1] = (later.len() - b"body".len()) as u8;
+            let header = Header::decode(&later).unwrap();
+            assert_eq!(&later[header.len..], b"body");
+            assert_eq!(Figures::find(&header, &later), Some(figures));
         }
     }
 

@@ -19,13 +19,14 @@
 //!
 //! Their fields: `service`, `method`, `call` (its number on the connection), `peer` (the name of the other end's context),
 //! `trace_id` (32 hexadecimal digits), `span_id` and `parent` (16), which is 0 for none. `rpc.call` continues the trace of the handler
-//! that makes the call, or that of `with_trace`; otherwise it begins a new one. The identity of the span travels in the call's header, so the
-//! `parent` of `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call` is the `span_id` of the `rpc.handle`
-//! around it. To `tracing` itself `rpc.handle` has no parent: that one is in another process.
+//! that makes the call, or that of `with_trace`; otherwise it begins a new one. The identity of the span travels in the
+//! call's header, so the `parent` of `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call`
+//! is the `span_id` of the `rpc.handle` around it. To `tracing` itself `rpc.handle` has no parent: that one is in
+//! another process.
 //!
-//! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`: ERROR where an end broke its word (a
-//! panic, a result that cannot be sent or read), WARN where arguments, time, capacity or the connection were in the way, DEBUG
-//! for the method's own error and for calls that were dropped.
+//! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`: ERROR where an
+//! end broke its word (a panic, a result that cannot be sent or read), WARN where arguments, time, capacity or the
+//! connection were in the way, DEBUG for the method's own error and for calls that were dropped.
 //!
 //! For OpenTelemetry: the numbers have its sizes. A layer that makes its spans takes `trace_id`, `span_id` and `parent` from the fields of
 //! `rpc.call` and `rpc.handle`; in a context of its own, give a client the context's ids by `with_trace`, and read a handler's by
@@ -33,8 +34,8 @@
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`, through the facade of that name: nothing is kept without a recorder. Labels: `service`, `method` and `outcome`, all
-//! from what this process was built with.
+//! With the feature `metrics`, through the facade of that name: nothing is kept without a recorder. Labels: `service`,
+//! `method` and `outcome`, all from what this process was built with.
 //!
 //! | name | kind | labels | what |
 //! |---|---|---|---|
@@ -56,8 +57,8 @@
 //! | `tensorpipe_pipe_bytes_out`, `_in`, `_copied`, `_lent`, `_borrowed` | counters | | [`PipeStats`](tensorpipe::PipeStats) of those pipes |
 //!
 //! Outcomes: `ok`, `service_error`, `panicked`, `overloaded`, `unimplemented`, `deadline`, `shutting_down`, `encode`, `bad_arguments`,
-//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `cancelled`, `other`. Those of pipes are brought up to date whenever a call is
-//! answered, and when a pipe ends.
+//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `cancelled`, `other`. Those of pipes are brought
+//! up to date whenever a call is answered, and when a pipe ends.
 
 mod attempts;
 mod calling;

@@ -152,10 +152,10 @@ impl CallStats {
         Some(took.saturating_sub(elsewhere))
     }
 
-    /// Of the payloads and tensors of both messages and of all items, those bytes that this side's CPU copied on their way between your memory and the
-    /// other end: into or out of a connection, or out of memory of the peer's. A byte counts once a message, however often it
-    /// is copied. What the library does not see is not counted: a tensor that you fill, or copy in a handler. `None` where one of the two messages, or
-    /// a sent item, is not accounted for.
+    /// Of the payloads and tensors of both messages and of all items, those bytes that this side's CPU copied on their
+    /// way between your memory and the other end: into or out of a connection, or out of memory of the peer's. A byte
+    /// counts once a message, however often it is copied. What the library does not see is not counted: a tensor that
+    /// you fill, or copy in a handler. `None` where one of the two messages, or a sent item, is not accounted for.
     pub fn bytes_copied_here(&self) -> Option<u64> {
         let (there, here) = self.ways();
         let there = there.map(|way| way.streamed);

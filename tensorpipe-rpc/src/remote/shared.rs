@@ -108,8 +108,8 @@ impl<T> fmt::Debug for Shared<T> {
 
 impl<T: Send + Sync + 'static> Remote<T> {
     /// Makes a reference that can be sent to a third process, which opens it and then talks to the owner directly. It is good for
-    /// once, within a minute; until then the owner keeps the value, whatever becomes of this reference. Whoever reads it has the value: send it
-    /// to friends.
+    /// once, within a minute; until then the owner keeps the value, whatever becomes of this reference. Whoever reads
+    /// it has the value: send it to friends.
     ///
     /// # Errors
     /// [`CallError::Unresolved`] when the value is in this process (return the reference from a method), or when its owner listens

@@ -4,7 +4,8 @@
 //! next one. Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in
 //! a call that is awaited until the producer has heard of it, or another incarnation has taken its place. What a connection takes
 //! along is given over the next one, which is made for it unless the producer cannot be reached: else a broken network would
-//! fill a producer with what nobody will ask for again.
+//! fill a producer with what nobody will ask for again. A producer that cannot make sense of a receipt is not given it again, and
+//! one that takes none is told only a few times more once the rendezvous that received the values is gone.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -23,6 +24,9 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 /// The longest that this becomes.
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// How often a producer that does not take a receipt is told again when the rendezvous is gone.
+const LAST: u32 = 5;
 
 /// Receipts that are given at once: no more than any peer takes in a message.
 const TOGETHER: usize = 512;
@@ -59,7 +63,8 @@ impl Receipts {
         {
             let mut gathered = lock(&self.gathered);
             gathered.client = Some(client.clone());
-            // What an earlier one had is gone with it.
+            // What an earlier one had is gone with it. Those that are being told stay: a receipt for what was not lent changes
+            // nothing.
             gathered.keys.retain(|key| key.incarnation() == incarnation);
         }
         self.begin();
@@ -91,7 +96,7 @@ impl Receipts {
         mut told: Option<(Call<()>, TensorRendezvousClient)>,
         mut keys: Vec<Key>,
     ) {
-        let mut again = AGAIN;
+        let (mut again, mut last) = (AGAIN, LAST);
         loop {
             let reached = match told {
                 Some((told, client)) => {
@@ -101,9 +106,21 @@ impl Receipts {
                             again = AGAIN;
                         }
                         Err(error) => {
-                            tracing::debug!(%error, "a receipt is given again");
+                            if is_senseless(&error) {
+                                tracing::warn!(%error, "a producer takes no receipts");
+                                keys.drain(..keys.len().min(TOGETHER));
+                            } else {
+                                tracing::debug!(%error, "a receipt is given again");
+                            }
                             if is_over(&client, &error) {
                                 self.give_up(&client);
+                            }
+                            if self.producer.strong_count() == 0 {
+                                last -= 1;
+                            }
+                            if last == 0 {
+                                lock(&self.gathered).telling = false;
+                                return;
                             }
                             // It has too much to do, or replies of its wait to be read. The first one may have been made
                             // within a call that had no time left.
@@ -162,6 +179,14 @@ impl Receipts {
 /// Whether nobody can be told over this connection any more.
 fn is_over(client: &TensorRendezvousClient, error: &CallError) -> bool {
     matches!(error, CallError::ShuttingDown) || client.connection().pipe().has_ended()
+}
+
+/// Whether it would be no other another time.
+fn is_senseless(error: &CallError) -> bool {
+    matches!(
+        error,
+        CallError::Unimplemented(_) | CallError::Encode(_) | CallError::BadArguments(_)
+    )
 }
 
 /// Whether both call over one connection.

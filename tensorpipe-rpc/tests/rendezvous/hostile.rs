@@ -113,6 +113,12 @@ async fn keys_that_are_none_and_receipts_for_nothing_change_nothing() {
     assert_eq!((front.stats().values, front.stats().waiting), (1, 0));
     let pulled = soon(peer.pull(&good)).await.unwrap();
     assert!(matches!(pulled, Pulled::Value(value) if value.is_dead));
+    // It was lent now, and not by another incarnation.
+    let foreign = good.replace("0000000000000007", "0000000000000008");
+    soon(peer.received(vec![foreign])).await.unwrap();
+    assert_eq!(front.stats().values, 1);
+    soon(peer.received(vec![good])).await.unwrap();
+    assert_eq!(front.stats().values, 0);
     // A receiver of the process itself is not pushed away.
     let own = front.key_to("front", "b", 1).unwrap();
     let waits = front.recv(&own);
@@ -226,6 +232,21 @@ async fn a_producer_that_does_not_take_a_receipt_is_told_again() {
     };
     let (_server, _back, keys) = three_received_from(deaf).await;
     all_are_heard(&heard, &keys).await;
+}
+
+#[tokio::test]
+async fn a_producer_that_takes_no_receipt_is_left_when_the_rendezvous_is_gone() {
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let deaf = Deaf {
+        panics: Mutex::new(u32::MAX),
+        hangs: Arc::default(),
+        heard: heard.clone(),
+    };
+    let (server, back, _) = three_received_from(deaf).await;
+    assert_eq!(server.pipes().len(), 1);
+    drop(back);
+    until(|| server.pipes().is_empty()).await;
+    assert!(heard.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

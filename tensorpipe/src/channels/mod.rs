@@ -137,7 +137,7 @@ pub enum Want {
 /// A part that a lane has at once.
 #[derive(Debug)]
 pub struct Adopted {
-    /// The part.
+    /// The part. It counts as [borrowed](crate::PipeStats::bytes_borrowed) once the application has it as it is.
     pub memory: Buffer,
     /// What the peer's lane is told when the application has read it, or does not want it: then its write is over.
     pub answer: &'static [u8],

@@ -107,7 +107,8 @@ pub(super) fn leave(
         }
         return left(false, !idle);
     }
-    if !alone {
+    // One that is behind others and that nobody keeps counts as written.
+    if !alone && !lent {
         let sent = io.send_gathered(core);
         return left(false, !sent || !idle);
     }

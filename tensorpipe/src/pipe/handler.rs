@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::arrival::Arrival;
 use super::core::Core;
-use super::incoming::{Arrival, Incoming};
+use super::incoming::Incoming;
 use super::small::{Finished, Small};
 use super::stats::MessageStats;
 use crate::error::{Error, ResetCode};

@@ -2,161 +2,23 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
+use super::arrival::Arrival;
 use super::borrowed::Copy;
 use super::budget::Reservation;
 use super::core::Core;
 use super::loan::Loans;
 use super::plan::Plan;
 use super::read::{Read, ReadInto};
-use super::reading::{Eager, Reading, build_whole};
-use super::shared::Shared;
+use super::reading::Reading;
 use super::stats::MessageStats;
 use super::waiter::wake_all;
-use crate::channels::{Adopted, Want};
+use crate::channels::Want;
 use crate::descriptor::Descriptor;
-use crate::device::Buffer;
 use crate::error::{Error, ResetCode};
 use crate::message::{Allocation, Message, Place};
 use crate::proto::OpId;
 use crate::stop;
 use crate::sync::lock;
-
-/// What a channel has to say of a part when it is read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) body: &'static [u8],
-    pub(super) urgent: bool,
-}
-
-/// A message that is there but for its bulk parts. Boxed where it waits: it is handed on several times.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) id: u64,
-    descriptor: Descriptor,
-    /// Parts that are here.
-    eager: Eager,
-    /// How these came.
-    came: MessageStats,
-    /// The one that a channel had at once, and what it has to say when it is read.
-    offered: Option<(u16, Answer)>,
-    /// All its bytes are here.
-    whole: bool,
-}
-
-impl Arrival {
-    /// The parts that are here came with its frame.
-    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
-        let came = MessageStats::in_frame(bytes_of(&eager));
-        Self {
-            id,
-            whole: descriptor.byte_len() == came.streamed,
-            descriptor,
-            eager,
-            came,
-            offered: None,
-        }
-    }
-
-    /// The same, but for one of them, which this channel had.
-    pub(super) fn with_adopted(
-        id: u64,
-        descriptor: Descriptor,
-        mut eager: Eager,
-        (part, channel): (u16, u8),
-        adopted: Adopted,
-    ) -> Self {
-        let mut came = MessageStats::in_frame(bytes_of(&eager));
-        came.carried_by(channel);
-        let at = eager.partition_point(|(before, _)| *before < part);
-        eager.insert(at, (part, adopted.memory));
-        let answer = Answer {
-            body: adopted.answer,
-            urgent: adopted.urgent,
-        };
-        Self {
-            id,
-            descriptor,
-            eager,
-            came,
-            offered: Some((part, answer)),
-            whole: true,
-        }
-    }
-
-    /// Takes the part that a channel had at once, if it is this one.
-    fn take_offered(&mut self, part: u16) -> Option<Buffer> {
-        let (offered, _) = self.offered?;
-        let at = self
-            .eager
-            .iter()
-            .position(|(number, _)| *number == part && part == offered)?;
-        Some(self.eager.remove(at).1)
-    }
-
-    /// Says what its channel has to say now that it is read, or not wanted. `hot`: whoever reads it most likely answers soon.
-    fn answer(&self, hot: bool, shared: &mut Shared) {
-        if let Some((part, answer)) = self.offered {
-            let op = OpId::incoming(self.id, part);
-            if hot && !answer.urgent {
-                shared.state.channel_late(op, answer.body);
-            } else {
-                shared.state.channel(op, answer.body);
-            }
-        }
-    }
-
-    /// The same, to be said by whoever takes it.
-    fn take_answer(&mut self) -> Option<&'static [u8]> {
-        Some(self.offered.take()?.1.body)
-    }
-
-    /// Of metadata alone.
-    pub(super) fn bare(id: u64, metadata: Bytes) -> Self {
-        let descriptor = Descriptor {
-            metadata,
-            payloads: Vec::new(),
-            tensors: Vec::new(),
-        };
-        Self::new(id, descriptor, Eager::new())
-    }
-
-    fn is_bare(&self) -> bool {
-        self.descriptor.payloads.is_empty() && self.descriptor.tensors.is_empty()
-    }
-
-    /// Whether all its bytes are here.
-    pub(super) fn is_whole(&self) -> bool {
-        self.whole
-    }
-
-    /// Bytes of what is here, roughly.
-    pub(super) fn weight(&self) -> usize {
-        let parts = self.descriptor.payloads.len() + self.descriptor.tensors.len();
-        self.descriptor.metadata.len() + self.came.streamed as usize + 64 * parts
-    }
-
-    /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
-    /// flush.
-    pub(super) fn finish(&self, core: &Core, shared: &mut Shared) -> bool {
-        self.answer(core.hot.is_on(), shared);
-        shared.state.take_whole(self.id);
-        shared.state.has_control()
-    }
-
-    /// It is whole.
-    pub(super) fn into_message(self) -> Message {
-        if self.is_bare() {
-            return Message::new(self.descriptor.metadata);
-        }
-        build_whole(self.descriptor, self.eager)
-    }
-}
-
-fn bytes_of(parts: &Eager) -> u64 {
-    parts.iter().map(|(_, buffer)| buffer.len() as u64).sum()
-}
 
 /// A message of which the [`Descriptor`] is known. Dropping it skips the message.
 pub struct Incoming {
@@ -261,7 +123,7 @@ impl Incoming {
             {
                 let mut shared = lock(&self.core.shared);
                 if code == ResetCode::Skipped {
-                    arrival.answer(false, &mut shared);
+                    arrival.answer(&mut shared);
                 }
                 shared.state.refuse(arrival.id, code, reason);
                 shared.reads.remove(&arrival.id);
@@ -311,7 +173,7 @@ impl Incoming {
             }
             let mut places = Vec::new();
             let mut own = Vec::new();
-            let mut copies = Vec::new();
+            let mut copy = None;
             // There while the lanes work: they count there what they do.
             shared.reads.entry(id).or_insert_with(Reading::ahead);
             for (part, place) in plan.places {
@@ -327,7 +189,7 @@ impl Incoming {
                             Some(source) => {
                                 arrival.came.copied += source.len() as u64;
                                 shared.lane_stats.copied += source.len() as u64;
-                                copies.push(Copy::new(op, source, dest));
+                                copy = Some(Copy::new(op, source, dest));
                             }
                             None => places.push((part, dest)),
                         }
@@ -350,10 +212,11 @@ impl Incoming {
                     (Some(_), Place::Skip) => {}
                 }
             }
+            arrival.count_borrowed(&plan.skipped, shared);
             // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
-            match copies.iter_mut().find(|copy| copy.takes_a_while()) {
-                Some(copy) => copy.answer = arrival.take_answer(),
-                None => arrival.answer(false, shared),
+            match &mut copy {
+                Some(copy) if copy.takes_a_while() => copy.answer = arrival.take_answer(),
+                _ => arrival.answer(shared),
             }
             let over = shared.ended.is_some();
             let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
@@ -366,7 +229,7 @@ impl Incoming {
                 plan.elsewhere,
                 pushed,
             );
-            for copy in copies {
+            if let Some(copy) = copy {
                 copy.begin(&self.core, reading, over);
             }
             shared.announce(id);

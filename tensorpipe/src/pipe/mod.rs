@@ -1,5 +1,6 @@
 //! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 
+mod arrival;
 mod awaiting;
 mod background;
 mod bare;
@@ -12,6 +13,7 @@ mod hot;
 mod incoming;
 mod io;
 mod lane;
+mod late;
 mod leaving;
 mod loan;
 mod peer_limits;
@@ -48,7 +50,7 @@ pub use self::write::{Flush, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::incoming::Arrival;
+use self::arrival::Arrival;
 use self::leaving::When;
 use self::shared::take_arrival;
 use self::waiter::{Interest, Waiter};
@@ -238,7 +240,7 @@ impl Pipe {
     pub fn when_leaving(&self, id: u64, note: impl FnOnce() + Send + 'static) {
         let mut shared = lock(&self.core().shared);
         if shared.ended.is_none() {
-            shared.leaving.push((id, Box::new(note)));
+            shared.leaving.entry(id).or_default().push(Box::new(note));
             shared.note_left();
         }
     }

@@ -4,7 +4,7 @@ mod arriving;
 mod deliveries;
 mod events;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,11 @@ use smallvec::SmallVec;
 
 pub(super) use self::arriving::take_arrival;
 pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
+use super::arrival::Arrival;
 use super::budget::{Announced, Announcements};
 use super::handler::{Delivery, Handler};
-use super::incoming::Arrival;
 use super::lane::LaneResult;
+use super::late::Late;
 use super::reading::Reading;
 use super::stamp::Stamps;
 use super::stats::LaneStats;
@@ -37,6 +38,9 @@ pub(crate) struct LaneSlot {
     /// Counts what it is given to carry.
     pub(crate) carried: Carried,
 }
+
+/// What is done when a message begins to leave.
+pub(super) type Note = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Shared {
     pub(super) state: PipeState<Buffer, BufferMut>,
@@ -75,8 +79,10 @@ pub(crate) struct Shared {
     pub(super) ignored_from: Option<u64>,
     /// Why the peer takes no more messages.
     pub(super) peer_goes_because: Arc<str>,
-    /// Who wants to know when a message of this side's begins to leave.
-    pub(super) leaving: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
+    pub(super) leaving: BTreeMap<u64, Vec<Note>>,
+    /// Answers that wait for the next message.
+    pub(super) late: Late,
     /// Messages that tell how long they waited.
     pub(super) stamps: Stamps,
 }
@@ -114,7 +120,8 @@ impl Shared {
             linger: Duration::ZERO,
             ignored_from: None,
             peer_goes_because: "".into(),
-            leaving: Vec::new(),
+            leaving: BTreeMap::new(),
+            late: Late::default(),
             stamps: Stamps::new(),
         }
     }
@@ -229,9 +236,11 @@ impl Shared {
 
     /// Tells those who want to know that their messages begin to leave.
     pub(super) fn note_left(&mut self) {
-        let state = &self.state;
-        let left = self.leaving.extract_if(.., |(id, _)| state.has_left(*id));
-        left.for_each(|(_, note)| note());
+        while let Some(first) = self.leaving.first_entry()
+            && self.state.has_left(*first.key())
+        {
+            first.remove().into_iter().for_each(|note| note());
+        }
     }
 
     /// A channel carries a part of a message that is being read.

@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::arrival::Arrival;
 use super::core::Core;
-use super::incoming::{Arrival, Incoming};
+use super::incoming::Incoming;
 use crate::error::ResetCode;
 use crate::sync::Arc;
 

@@ -1,7 +1,9 @@
 //! Calls whose arguments and results lie in pools: neither is copied.
 
-use tensorpipe::{Context, DType, Tensor};
-use tensorpipe_rpc::{CallContext, Server, tensor_service};
+use futures_util::future::join_all;
+use futures_util::stream;
+use tensorpipe::{Context, DType, Limits, Tensor};
+use tensorpipe_rpc::{CallContext, Server, ServerLimits, Streaming, tensor_service};
 use tensorpipe_tests::{Child, say};
 
 use super::scene::{alone, check, context, eventually, lendable, made, runtime, soon};
@@ -12,6 +14,7 @@ pub(crate) trait Store {
     async fn forget(&self) -> u64;
     async fn weights(&self, cx: &CallContext, len: u64, seed: u64) -> Tensor;
     async fn copied(&self, cx: &CallContext) -> u64;
+    async fn ignores(&self, items: Streaming<Tensor>) -> u64;
 }
 
 #[derive(Default)]
@@ -36,12 +39,26 @@ impl Store for Shelf {
     async fn copied(&self, cx: &CallContext) -> u64 {
         cx.pool().stats().taken
     }
+
+    async fn ignores(&self, items: Streaming<Tensor>) -> u64 {
+        std::future::pending::<()>().await;
+        drop(items);
+        0
+    }
 }
 
 pub(crate) fn play() {
     runtime().block_on(async {
+        let (mut context, mut limits) = (Context::builder(), ServerLimits::default());
+        if std::env::var("TEST_LITTLE").is_ok() {
+            limits.unread_items = 1 << 20;
+            let mut few = Limits::default();
+            few.window_messages = 16;
+            context = context.limits(few);
+        }
         let server = Server::builder()
-            .context(&Context::new())
+            .context(&context.build().unwrap())
+            .limits(limits)
             .service(StoreService::new(Shelf::default()))
             .listen("tcp://127.0.0.1:0")
             .await
@@ -86,5 +103,37 @@ fn arguments_and_results_in_pools_are_lent() {
         drop(again);
         child.kill();
         eventually("memory back", || lendable(context.pool()).lent_bytes == 0).await;
+    });
+}
+
+/// Items that are lent lie at their sender: they wait there while there is no room for them, and of those that wait some are
+/// too many.
+#[test]
+fn lent_items_that_nobody_reads_count_as_unread() {
+    const STREAMS: usize = 12;
+    alone(async || {
+        let child = Child::start("server", &[("TEST_LITTLE", "")]);
+        let context = context("caller", 64 << 20);
+        let client = StoreClient::connect_with(&context, child.hear("url"));
+        let client = soon("a client", client).await.unwrap();
+        let item = made(context.pool(), 2 << 20, 4);
+        // Its memory is known there from then on.
+        assert_eq!(soon("a call", client.keep(&item)).await.unwrap(), 1);
+        let items = || stream::iter(vec![item.clone(); 2]);
+        let calls = (0..STREAMS).map(|_| client.ignores(items()));
+        let mut calls: Vec<_> = calls.map(|call| tokio::spawn(call)).collect();
+        // One is read, four wait.
+        eventually("all but those have failed", || {
+            calls.iter().filter(|call| call.is_finished()).count() == STREAMS - 5
+        })
+        .await;
+        let over = calls.extract_if(.., |call| call.is_finished());
+        for error in join_all(over).await {
+            let error = error.unwrap().unwrap_err();
+            assert!(error.to_string().contains("too many streams"), "{error}");
+        }
+        assert_eq!(soon("a call", client.copied()).await.unwrap(), 0);
+        calls.iter().for_each(|call| call.abort());
+        join_all(calls).await;
     });
 }

@@ -158,10 +158,6 @@ pub(crate) fn play() {
                     let listened = context.listen([url]).await.unwrap_err();
                     format!("{refused} | {listened}")
                 }
-                ["nap", millis] => {
-                    std::thread::sleep(Duration::from_millis(millis.parse().unwrap()));
-                    "awake".to_owned()
-                }
                 ["give", len, seed, "and", "leave"] => {
                     let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());
                     let message = Message::new("given").tensor(tensor);

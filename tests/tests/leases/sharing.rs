@@ -1,7 +1,5 @@
 //! Tensors that two processes, or three, see at once.
 
-use std::time::Duration;
-
 use tensorpipe::{
     Allocation, BufferMut, Context, Message, MessageTensor, Place, ResetCode, Tensor,
 };
@@ -129,6 +127,36 @@ fn into_memory_of_the_readers_is_one_copy() {
     });
 }
 
+/// What its channel has at once is counted when the application decides.
+#[test]
+fn what_is_copied_or_not_wanted_is_not_borrowed() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        for len in [100_000, LEN] {
+            // Its memory is known here from then on.
+            drop(peer.gives(len, 1).await);
+            let before = peer.pipe.stats();
+            let since = || {
+                let now = peer.pipe.stats();
+                let borrowed = now.bytes_borrowed - before.bytes_borrowed;
+                (borrowed, now.bytes_copied - before.bytes_copied)
+            };
+            let ask = format!("give {len} 2");
+            check(&given_into(&peer, &ask, len).await, 2);
+            assert_eq!(since(), (0, len as u64));
+            peer.pipe.send(Message::new(ask)).unwrap();
+            let incoming = soon("a descriptor", peer.pipe.read_descriptor()).await;
+            let incoming = incoming.unwrap();
+            assert!(incoming.is_whole(), "its channel does not have it yet");
+            incoming.skip();
+            assert_eq!(since(), (0, len as u64));
+            check(&peer.gives(len, 3).await, 3);
+            assert_eq!(since(), (len as u64, len as u64));
+        }
+    });
+}
+
 /// Whoever hears that a tensor was read may close at once: then the copy is made.
 #[test]
 fn a_copy_is_made_when_its_writer_hears_of_it() {
@@ -157,15 +185,12 @@ fn what_goes_back_twice_and_is_taken_back_once_arrives() {
             let tensor = MessageTensor::from(tensor).with_metadata(seed_of(3));
             peer.pipe.send(Message::new("keep").tensor(tensor)).unwrap()
         };
-        peer.pipe.send(Message::new("nap 300")).unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // It looks at the first one when the second one is on its way, too.
+        peer.child.suspend();
         let first = keep(given.clone());
-        tokio::time::sleep(Duration::from_millis(20)).await;
         peer.pipe.reset(first, ResetCode::Cancelled, "a whim");
-        tokio::time::sleep(Duration::from_millis(20)).await;
         keep(given);
-        let awake = soon("an answer", peer.pipe.read()).await.unwrap();
-        assert_eq!(&awake.metadata[..], b"awake");
+        peer.child.resume();
         assert_eq!(peer.told("check").await, "1 are the same");
         let stats = peer.pipe.stats();
         assert_eq!((stats.bytes_lent, stats.bytes_diverted), (LEN as u64, 0));

@@ -269,7 +269,7 @@ impl Lane for LeaseLane {
         }
     }
 
-    fn adopt(&mut self, _: OpId, body: &[u8], len: u64, io: &mut LaneIo<'_>) -> Option<Adopted> {
+    fn adopt(&mut self, _: OpId, body: &[u8], len: u64, _: &mut LaneIo<'_>) -> Option<Adopted> {
         // What is wrong with it is found again, and said, where it comes as any other does.
         let (memory, urgent) = match FromWriter::decode(body).ok()? {
             FromWriter::Offer(offer) if offer.len == len => match self.lender.take(&offer) {
@@ -284,7 +284,6 @@ impl Lane for LeaseLane {
             }
             FromWriter::Offer(_) | FromWriter::Yours(_) | FromWriter::Cannot => return None,
         };
-        io.borrowed(len);
         Some(Adopted {
             memory,
             answer: FromReader::TAKEN,

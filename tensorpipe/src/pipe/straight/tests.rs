@@ -114,6 +114,51 @@ async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
     }
 }
 
+/// Its channel is through with it at once, and its frame is behind another one that the connection does not take.
+#[tokio::test]
+async fn what_is_behind_others_is_written_when_its_last_byte_has_left() {
+    let (client, server) = pair("behind others").await;
+    let mut before = 0;
+    // The peer has no turn until this task waits.
+    while client.unwritten() == 0 {
+        client.send(Message::new(vec![7; 1000])).unwrap();
+        before += 1;
+    }
+    let id = (client.send(Message::new("").tensor(tensor(100_000)))).unwrap();
+    assert!(client.is_unwritten(id));
+    assert_eq!(client.unwritten(), 2);
+    for _ in 0..before {
+        soon(server.read()).await.unwrap();
+    }
+    assert!(is_whole(&soon(server.read()).await.unwrap(), 100_000));
+    assert_eq!(client.unwritten(), 0);
+}
+
+/// It was to leave behind the next message, and none comes: whoever reads computes.
+#[tokio::test]
+async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
+    let (client, server) = pair("no message follows").await;
+    client
+        .send(Message::new("").tensor(tensor(10_000)))
+        .unwrap();
+    assert!(is_whole(&soon(server.read()).await.unwrap(), 10_000));
+    let core = server.core();
+    let until = async |reached: &dyn Fn() -> bool| {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // The second one finds that nobody comes any more.
+    for _ in 0..2 {
+        // Nobody looks after forgotten futures, either.
+        soon(until(&|| !core.poller.is_ticking())).await;
+        let before = server.stats().bytes_out;
+        lock(&core.shared).answer_late(core, OpId::incoming(0, 0), &[]);
+        soon(until(&|| server.stats().bytes_out > before)).await;
+        soon(until(&|| !lock(&core.shared).late.is_watched())).await;
+    }
+}
+
 /// What is here whole can be read when the pipe has ended, also with its runtime.
 #[test]
 fn what_was_handed_over_is_read_without_the_pipes_runtime() {
