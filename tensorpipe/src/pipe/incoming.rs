@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::arrival::Arrival;
 use super::borrowed::Copy;
 use super::budget::Reservation;
