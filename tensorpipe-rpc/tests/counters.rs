@@ -1,7 +1,8 @@
 //! What calls cost in system calls, counted: figures of a clock would depend on the machine.
 #![allow(missing_docs, reason = "a test")]
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
@@ -14,6 +15,9 @@ trait Echo {
     async fn tensor(&self, tensor: Tensor) -> Tensor;
 }
 
+/// On how many tasks handlers of `tensor` have run. One that takes long, as on a slow or busy machine, has a task of its own.
+static TASKS: Mutex<BTreeSet<Option<String>>> = Mutex::new(BTreeSet::new());
+
 struct Back;
 
 impl Echo for Back {
@@ -22,6 +26,8 @@ impl Echo for Back {
     }
 
     async fn tensor(&self, tensor: Tensor) -> Tensor {
+        let task = tokio::task::try_id().map(|id| id.to_string());
+        TASKS.lock().unwrap().insert(task);
         tensor
     }
 }
@@ -76,25 +82,34 @@ async fn a_small_call_is_one_write_and_one_read_at_each_end() {
 #[tokio::test]
 async fn calls_made_together_leave_together_and_so_do_their_answers() {
     const CALLS: u64 = 30;
-    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
-        println!("skipped: a handler slowed down by a sanitizer runs on a task of its own");
-        return;
-    }
+    // The first eight leave at once, each as if it were alone.
+    const MOST: u64 = 11;
     let (client, server) = both().await;
     let small = Tensor::from_vec(vec![1u8; 64], [64]).unwrap();
-    let mut best = [u64::MAX; 4];
-    // A handler that was interrupted by other work on the machine runs on a task of its own for a while.
-    for _ in 0..50 {
+    let mut least: Option<[u64; 4]> = None;
+    for _ in 0..1000 {
+        TASKS.lock().unwrap().clear();
         let before = counts(&client, &server);
         let calls: Vec<_> = (0..CALLS).map(|_| client.tensor(&small)).collect();
         for call in calls {
             call.await.unwrap();
         }
         let spent = spent(before, counts(&client, &server));
-        best = std::array::from_fn(|i| best[i].min(spent[i]));
+        // That of the caller, and the connection's.
+        if TASKS.lock().unwrap().len() <= 2 {
+            let best = least.get_or_insert(spent);
+            *best = std::array::from_fn(|i| best[i].min(spent[i]));
+            if best.iter().all(|count| *count <= MOST) {
+                return;
+            }
+        }
     }
-    // The first eight leave at once, each as if it were alone.
-    assert!(best.iter().all(|count| *count <= 11), "{best:?}");
+    match least {
+        Some(least) => panic!("{least:?}"),
+        None => {
+            println!("skipped: every time a handler was so slow that it ran on a task of its own")
+        }
+    }
 }
 
 #[tokio::test]
