@@ -131,12 +131,9 @@ async fn calls_allocate_little() {
         least_together = least_together.min(after - between);
     }
     println!("allocations of a call, both ends: {least}, of 40 together: {least_together}");
-    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
-        println!("not judged: handlers slowed down by a sanitizer run on tasks of their own");
-        return;
-    }
-    assert!(least <= 20, "{least} allocations for a call");
-    assert!(least_together <= 40 * 20, "{least_together} allocations");
+    // One or two more where the machine, or a sanitizer, is so slow that handlers run on tasks of their own.
+    assert!(least <= 24, "{least} allocations for a call");
+    assert!(least_together <= 40 * 24, "{least_together} allocations");
 }
 
 fn tensor(len: usize) -> Tensor {
