@@ -1,7 +1,7 @@
 //! The end of a ring that reads.
 //!
-//! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it. A turn is made when
-//! the last byte in front of it has been read.
+//! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it. A turn is made
+//! when the last byte in front of it has been read.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 
@@ -87,8 +87,8 @@ impl<P: Place> Consumer<P> {
     fn hear(&mut self, news: u64) {
         let theirs = &self.place.control().written.0;
         self.news = news;
-        // In this order: it may be older news that is heard while the producer says the next thing. What it offers or takes
-        // back comes with its turns so far, a new place with where it begins.
+        // In this order: it may be older news that is heard while the producer says the next thing. What it offers or
+        // takes back comes with its turns so far, a new place with where it begins.
         self.kept = theirs.kept.load(Ordering::Acquire);
         self.turn_to = theirs.turn_to.load(Ordering::Acquire);
         self.turn_at = theirs.turn_at.load(Ordering::Relaxed);
@@ -153,7 +153,8 @@ impl<P: Place> Consumer<P> {
         has_something(self) || self.look().is_err() || has_something(self)
     }
 
-    /// Whether there are so many bytes now, half a place full of them, all that is in front of a turn, the end, or a fault.
+    /// Whether there are so many bytes now, half a place full of them, all that is in front of a turn, the end, or a
+    /// fault.
     pub(crate) fn has(&mut self, bytes: usize) -> bool {
         let enough = |this: &Self| {
             let half = this.at(this.number).map_or(0, P::capacity) / 2;

@@ -8,19 +8,21 @@
 //!
 //! An end that wants to sleep says so and looks once more; an end that has moved bytes looks whether the other sleeps.
 //! Both orders are store, full fence, load, so at least one of the two sees the other (Dekker). Whoever takes the flag
-//! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in every
-//! order of the two ends' steps.
+//! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in
+//! every order of the two ends' steps.
 //!
 //! # Turning
 //!
-//! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* places by a number, several
-//! of different sizes by one, the consumer *takes* them, and then the producer may *turn*: from byte number `turn_at` on, bytes
-//! lie in place `turn_to`, which is the number and the size. Place 0 is the ring's own, in which it begins. There is one turn at a time: the next one only when the consumer has read a byte
-//! behind the last one, or all there is. So whoever sees a byte behind a turn sees that very turn, and a place has been read
-//! to its end before bytes come to it anew.
+//! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* places by a number,
+//! several of different sizes by one, the consumer *takes* them, and then the producer may *turn*: from byte number
+//! `turn_at` on, bytes lie in place `turn_to`, which is the number and the size. Place 0 is the ring's own, in which it
+//! begins. There is one turn at a time: the next one only when the consumer has read a byte behind the last one, or all
+//! there is. So whoever sees a byte behind a turn sees that very turn, and a place has been read to its end before bytes
+//! come to it anew.
 //!
-//! The consumer may hear the words of one piece of news while the producer says the next. So it reads what is said last first:
-//! what is kept, then where the turn leads, then where it begins; and it keeps a place until no turn that it knows of leads there.
+//! The consumer may hear the words of one piece of news while the producer says the next. So it reads what is said last
+//! first: what is kept, then where the turn leads, then where it begins; and it keeps a place until no turn that it knows
+//! of leads there.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -71,7 +73,8 @@ pub(super) struct Written {
     /// From this byte on, bytes lie in place `turn_to`.
     pub(super) turn_at: AtomicU64,
     pub(super) turn_to: AtomicU64,
-    /// The number of the places that the producer may turn to, beside its own; 0 is none, which the consumer then need not keep.
+    /// The number of the places that the producer may turn to, beside its own; 0 is none, which the consumer then need
+    /// not keep.
     pub(super) kept: AtomicU64,
 }
 
@@ -90,9 +93,9 @@ pub(crate) trait Place {
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
     /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
     const STRIDE: usize = 16 << 10;
-    /// Bytes after which a consumer that sleeps is woken, where more are written at once, and it did not fall asleep on the
-    /// producer's processor: there it would run as soon as it is woken, take what is there, and sleep again. (Woken for each stride, both
-    /// ends of an echo of 60 KiB on one processor changed places 11 times.)
+    /// Bytes after which a consumer that sleeps is woken, where more are written at once, and it did not fall asleep on
+    /// the producer's processor: there it would run as soon as it is woken, take what is there, and sleep again. (Woken
+    /// for each stride, both ends of an echo of 60 KiB on one processor changed places 11 times.)
     const WAKE: usize = 4 * Self::STRIDE;
 
     fn control(&self) -> &Control;

@@ -1,4 +1,5 @@
-//! Two rings, one for each direction, in one piece of shared memory, and larger places for their bytes, each in one of its own.
+//! Two rings, one for each direction, in one piece of shared memory, and larger places for their bytes, each in one of
+//! its own.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
@@ -63,9 +64,9 @@ pub(crate) fn adopt(fd: &OwnedFd, accepted: &RangeInclusive<usize>) -> Result<Ma
     Ok(Mapping::new(fd.as_fd(), len, true)?)
 }
 
-/// Fresh memory for larger places, a power of two up to so many bytes, and the descriptor to pass on: bytes and nothing else. Its
-/// size, twice as much, is sealed. The place of `n` bytes lies `n` bytes behind its start, so none overlaps another; what of it nobody
-/// uses takes no memory.
+/// Fresh memory for larger places, a power of two up to so many bytes, and the descriptor to pass on: bytes and nothing
+/// else. Its size, twice as much, is sealed. The place of `n` bytes lies `n` bytes behind its start, so none overlaps
+/// another; what of it nobody uses takes no memory.
 pub(crate) fn create_place(capacity: usize) -> Result<(Mapping, OwnedFd), SystemError> {
     let fd = memfd::create(c"tensorpipe large ring", 2 * capacity, false)?;
     memfd::seal(&fd, memfd::FIXED)?;
@@ -132,7 +133,8 @@ impl Mapped {
         if !capacity.is_power_of_two() || capacity > places.len() / 2 {
             return None;
         }
-        // SAFETY: the place is the `capacity` bytes behind the first `capacity` ones, and the memory has twice as many at least.
+        // SAFETY: the place is the `capacity` bytes behind the first `capacity` ones, and the memory has twice as many at
+        // least.
         let data = unsafe { places.start().add(capacity) };
         Some(Self {
             memory: [memory.clone(), places],

@@ -1,10 +1,10 @@
 //! When a connection's bytes go through a large ring, which the peer must have mapped before.
 //!
-//! Where the reader keeps up, through a part of it that stays in the caches; where it is away, through the whole of it, so that
-//! each of its turns moves much.
-//! The writer passes its descriptor over the socket and offers it in the ring by its number: how many were passed so far. The
-//! reader maps it and says so, or that it cannot, and from then on the writer may turn to it. Invariant: nothing is lost
-//! where any of this fails or never happens; bytes go through the small ring then.
+//! Where the reader keeps up, through a part of it that stays in the caches; where it is away, through the whole of it,
+//! so that each of its turns moves much. The writer passes its descriptor over the socket and offers it in the ring by
+//! its number: how many were passed so far. The reader maps it and says so, or that it cannot, and from then on the
+//! writer may turn to it. Invariant: nothing is lost where any of this fails or never happens; bytes go through the small
+//! ring then.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,12 +20,12 @@ use crate::sys::unix_fds::{self, Packet};
 /// What a write must have left for a large ring to pay, in bytes: a fill of the small one.
 pub(super) const BULK: usize = 64 << 10;
 
-/// From so many bytes on a larger ring pays where the reader keeps up, too. (64 KiB took 0.86 of their time there and back, but a pipe
-/// with such messages is to hold no more memory than its own rings when it falls idle.)
+/// From so many bytes on a larger ring pays where the reader keeps up, too. (64 KiB took 0.86 of their time there and
+/// back, but a pipe with such messages is to hold no more memory than its own rings when it falls idle.)
 const MUCH: usize = 2 * BULK;
 
-/// Looks for room in vain, some 10 µs, after which a reader is taken to be away: one that reads says every microsecond or two
-/// how far it is.
+/// Looks for room in vain, some 10 µs, after which a reader is taken to be away: one that reads says every microsecond or
+/// two how far it is.
 const AWAY: u32 = 512;
 
 /// Large rings that a peer may pass, in bytes.
@@ -87,16 +87,16 @@ impl Outgoing {
         self.looks >= AWAY && self.turned < LARGE && !self.is_refused
     }
 
-    /// Whether the reader is away: looks have found it so, or the writer `sleeps`, who would be woken for each fill of the ring. Counts
-    /// anew. `made_room`: the last write found none, and there is some now.
+    /// Whether the reader is away: looks have found it so, or the writer `sleeps`, who would be woken for each fill of
+    /// the ring. Counts anew. `made_room`: the last write found none, and there is some now.
     pub(super) fn was_reader_away(&mut self, sleeps: bool, made_room: bool) -> bool {
         let is_away = std::mem::take(&mut self.looks) >= AWAY || sleeps;
         self.keeps_up = !is_away && (self.keeps_up || made_room);
         is_away
     }
 
-    /// Of how many bytes a place should be before so many are written: what the small ring holds would have to be read before the
-    /// rest can follow. `None`: where they go now is well.
+    /// Of how many bytes a place should be before so many are written: what the small ring holds would have to be read
+    /// before the rest can follow. `None`: where they go now is well.
     pub(super) fn pays(&self, bytes: usize, is_away: bool) -> Option<usize> {
         if self.turned > 0 {
             return None;
@@ -109,8 +109,8 @@ impl Outgoing {
         }
     }
 
-    /// So many bytes are about to be written; `at_once`: the last write found room, and nobody has slept since. Where the reader
-    /// moves meanwhile, or made room, both ends run, and what is left goes through what stays in the caches.
+    /// So many bytes are about to be written; `at_once`: the last write found room, and nobody has slept since. Where the
+    /// reader moves meanwhile, or made room, both ends run, and what is left goes through what stays in the caches.
     pub(super) fn turn_back(&mut self, out: &mut Producer<Mapped>, at_once: bool, bytes: usize) {
         if self.turned < LARGE {
             return;
@@ -144,8 +144,8 @@ impl Outgoing {
         is_there
     }
 
-    /// There is more to write than the ring should have to take at once, if it has not so many bytes. Returns whether the ring has
-    /// become larger; if not, it may the next time.
+    /// There is more to write than the ring should have to take at once, if it has not so many bytes. Returns whether the
+    /// ring has become larger; if not, it may the next time.
     pub(super) fn enlarge(
         &mut self,
         out: &mut Producer<Mapped>,
