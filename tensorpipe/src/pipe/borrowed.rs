@@ -9,6 +9,7 @@ use super::reading::Reading;
 use crate::device::{Buffer, BufferMut};
 use crate::proto::OpId;
 use crate::sync::Arc;
+use crate::sys::copy;
 
 /// Up to this size the copy is made on the spot, in bytes.
 const AT_ONCE: usize = 256 << 10;
@@ -61,7 +62,7 @@ impl Copy {
     pub(super) fn make(mut self) -> Buffer {
         // Both are main memory of the same length: the plan, or the channel, has checked it.
         if let (Some(source), Some(dest)) = (self.source.as_bytes(), self.dest.as_bytes_mut()) {
-            dest.copy_from_slice(source);
+            copy::copy(source, dest);
         }
         self.dest.freeze()
     }

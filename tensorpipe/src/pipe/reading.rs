@@ -8,6 +8,7 @@ use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
+use crate::sys::copy;
 use crate::tensor::{Shape, Tensor};
 
 /// See the module's documentation.
@@ -215,7 +216,7 @@ fn build(
         match (found, place) {
             (Some(source), Some(mut dest)) => {
                 if let (Some(from), Some(to)) = (source.as_bytes(), dest.as_bytes_mut()) {
-                    to.copy_from_slice(from);
+                    copy::copy(from, to);
                 }
                 dest.freeze()
             }

@@ -1,6 +1,7 @@
 //! System calls and raw memory: what needs `unsafe` and knows nothing of pipes.
 
 pub(crate) mod block;
+pub(crate) mod copy;
 pub(crate) mod fork;
 mod huge_pages;
 pub(crate) mod ledger;

@@ -19,9 +19,9 @@ pub(crate) fn poll_all(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> Result<(
         Err(Errno::EINVAL) => {}
         other => return other.map(drop),
     }
-    let pause = timeout.as_millis().map_or(PAUSE, |millis| {
-        PAUSE.min(Duration::from_millis(millis.into()))
-    });
+    // Negative without end. (Its own `as_millis` panics then.)
+    let pause = u64::try_from(i32::from(timeout))
+        .map_or(PAUSE, |millis| PAUSE.min(Duration::from_millis(millis)));
     if look(fds)? == 0 {
         std::thread::sleep(pause);
     }
@@ -47,10 +47,13 @@ mod tests {
     use nix::sys::eventfd::EventFd;
 
     use super::*;
-    use crate::sys::fork::tests::{in_a_child, open_at_most};
+    use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 
     #[test]
     fn more_are_waited_for_than_may_be_opened() {
+        if opens_files_anyway() {
+            return;
+        }
         let events: Vec<_> = (0..9).map(|_| EventFd::new().unwrap()).collect();
         events[2].write(1).unwrap();
         events[8].write(1).unwrap();

@@ -16,7 +16,16 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     // Memory.
     ("sys", &["error", "sync"]),
     // An algorithm, and where it lives.
-    ("ring", &["error", "sync", "sys::memfd", "sys::processors"]),
+    (
+        "ring",
+        &[
+            "error",
+            "sync",
+            "sys::copy",
+            "sys::memfd",
+            "sys::processors",
+        ],
+    ),
     ("device", &["error", "sync", "sys"]),
     ("tensor", &["device", "error", "message"]),
     // The protocol sees what describes a message, and never the message.
@@ -74,6 +83,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "route",
             "stop",
             "sync",
+            "sys::copy",
             "tensor",
             "transports::Connection",
         ],

@@ -14,6 +14,7 @@ use crate::pipe::core::Core;
 use crate::proto::{Input, OpId};
 use crate::stop;
 use crate::sync::{Arc, lock};
+use crate::sys::copy;
 use crate::transports::Connection;
 
 /// Room for frames, in bytes. Grows for one large head up to the limit on metadata, with the bytes that have come in.
@@ -328,7 +329,7 @@ impl Bulk {
 fn copy(bytes: &[u8], dest: Option<&mut BufferMut>, at: u64, core: &Core) {
     if let Some(dest) = dest.and_then(BufferMut::as_bytes_mut) {
         let at = at as usize;
-        dest[at..at + bytes.len()].copy_from_slice(bytes);
+        copy::copy(bytes, &mut dest[at..at + bytes.len()]);
         core.counters.copied(bytes.len());
     }
 }

@@ -17,6 +17,7 @@ use crate::pipe::lane::allocate;
 use crate::pipe::reading::{Eager, Reading};
 use crate::pipe::waiter::Interest;
 use crate::proto::{Offered, OpId};
+use crate::sys::copy;
 
 impl Shared {
     /// Memory for the eager parts of an arriving message.
@@ -208,7 +209,7 @@ fn take_eager(
         let end = used + len as usize;
         let mut memory = allocate(&core.pool, len)?;
         if let Some(dest) = memory.as_bytes_mut() {
-            dest.copy_from_slice(&bytes[used..end]);
+            copy::copy(&bytes[used..end], dest);
             core.counters.copied(dest.len());
         }
         eager.push((part, memory.freeze()));
