@@ -159,7 +159,7 @@ async fn a_reader_that_sleeps_finds_all_of_what_the_small_ring_has_no_room_for()
         let wrote = fill(&mut near, &bytes);
         assert_eq!(read(&mut far, wrote).await, bytes[..wrote]);
     }
-    for (len, is_lent) in [(60 << 10, 0), (65 << 10, 1), (MEDIUM, 1), (LARGE, 1)] {
+    for (len, is_lent) in [(60 << 10, 0), (128 << 10, 1), (MEDIUM, 1), (LARGE, 1)] {
         awake::comes_home(&mut near, &mut far).await;
         let cx = &mut Context::from_waker(Waker::noop());
         let wrote = Pin::new(&mut near).poll_write(cx, &bytes[..len]);
