@@ -9,6 +9,7 @@ tensorpipe_loom::models! {
         whoever_takes_sees_what_was_written,
         a_late_reader_takes_nothing_else,
         it_is_lent_again,
+        a_slot_is_reaped_while_its_owner_keeps_the_memory,
         a_slot_waits_for_its_borrower;
     deaths: a_borrower_dies,
         one_of_two_dies,

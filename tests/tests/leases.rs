@@ -4,6 +4,8 @@
 
 #[path = "leases/calls.rs"]
 mod calls;
+#[path = "leases/claims.rs"]
+mod claims;
 #[path = "leases/denied.rs"]
 mod denied;
 #[path = "leases/ends.rs"]

@@ -57,7 +57,7 @@ impl Pool {
 /// Offers what lies in lendable memory.
 pub(crate) fn lend(buffer: &Buffer, ledger: &Arc<Ledger>) -> Option<(Entry, Open)> {
     let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
-    block.expect("memory of the pool").lend(ledger)
+    block.expect("memory of the pool").lend(ledger, 0..1)
 }
 
 /// Where it lies.

@@ -10,17 +10,21 @@ pub mod offers;
 pub mod returns;
 pub mod writes;
 
+use std::collections::BTreeMap;
+
 use crate::device::pool::{Pool, lend, segment};
 use crate::device::{Buffer, BufferMut};
 use crate::sync::Arc;
 use crate::sys::ledger::{Debts, Entry, Ledger, Open, Pinned, SLOTS, both};
-use crate::sys::segment::Foreign;
+use crate::sys::segment::{Foreign, SegmentId};
 
 /// A process that memory is lent to.
 #[derive(Clone)]
 struct Borrower {
     ledger: Arc<Ledger>,
     debts: Arc<Debts>,
+    /// Where what it was offered lies, as it would say in a message. No step of a model.
+    segments: Arc<std::sync::Mutex<BTreeMap<u64, SegmentId>>>,
 }
 
 /// What it is told.
@@ -37,6 +41,7 @@ impl Borrower {
         Self {
             ledger,
             debts: Arc::new(debts),
+            segments: Arc::default(),
         }
     }
 
@@ -49,6 +54,8 @@ impl Borrower {
     fn open_offer(&self, buffer: &Buffer) -> Option<(Offer, Open)> {
         let memory = Foreign::of(segment(buffer));
         let (entry, open) = lend(buffer, &self.ledger)?;
+        let mut segments = self.segments.lock().expect("no model panics with it");
+        segments.insert(entry.number, segment(buffer).id());
         let offer = Offer {
             debts: self.debts.clone(),
             entry,
@@ -57,9 +64,16 @@ impl Borrower {
         Some((offer, open))
     }
 
+    fn pin(&self, entry: Entry) -> Option<Pinned> {
+        let segments = self.segments.lock().expect("as above");
+        let segment = segments[&entry.number];
+        drop(segments);
+        self.ledger.pin(entry, segment, 0..1)
+    }
+
     /// The lender reads what the borrower says to have sent back.
     fn read_back(&self, entry: Entry) -> bool {
-        let Some(pinned) = self.ledger.pin(entry, 0..1) else {
+        let Some(pinned) = self.pin(entry) else {
             return false;
         };
         let memory = Pinned::foreign(&pinned);

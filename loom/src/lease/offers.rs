@@ -92,6 +92,39 @@ pub fn whoever_takes_sees_what_was_written() {
     });
 }
 
+/// The ledger is full, and the owner of what is lent keeps it: the slot is lent again when the first loan is back, and the owner
+/// writes when it looks.
+pub fn a_slot_is_reaped_while_its_owner_keeps_the_memory() {
+    check(3, || {
+        let (pool, borrower, mut buffer, offer) = offered(2);
+        let first = {
+            let debts = offer.debts.clone();
+            thread::spawn(move || {
+                assert!(
+                    debts.take(offer.entry) && {
+                        offer.finish();
+                        true
+                    }
+                )
+            })
+        };
+        let other = filled(&pool);
+        let second = borrower.offer(&other);
+        let second = second.map(|offer| thread::spawn(move || assert!(offer.borrow())));
+        if let Some(bytes) = buffer.as_bytes_mut() {
+            bytes[0] = 1;
+        }
+        first.join().unwrap();
+        assert!(buffer.as_bytes_mut().is_some(), "it is back");
+        if let Some(second) = second {
+            second.join().unwrap();
+        }
+        drop((buffer, other));
+        pool.assert_whole();
+        borrower.assert_settled();
+    });
+}
+
 /// The reader hears of an offer when it was withdrawn, and its slot has another one.
 pub fn a_late_reader_takes_nothing_else() {
     check(None, || {

@@ -133,7 +133,7 @@ pub fn two_messages_bring_it_back() {
         let (pool, borrower, buffer, offer) = offered(1);
         let entry = offer.entry;
         assert!(offer.debts.take(entry));
-        let first = borrower.ledger.pin(entry, 0..1).expect("it is taken");
+        let first = borrower.pin(entry).expect("it is taken");
         let (sender, lane) = (offer.debts.clone(), borrower.clone());
         let second = thread::spawn(move || {
             sender.send_back(entry);

@@ -1,7 +1,7 @@
 //! A ledger whose words are loom's.
 
 use super::segment::Foreign;
-use crate::sync::{Arc, AtomicU32};
+use crate::sync::{Arc, AtomicU32, AtomicU64};
 
 #[expect(dead_code, reason = "how a borrower is watched is not modelled")]
 #[path = "../../../tensorpipe/src/sys/ledger/loans.rs"]
@@ -19,19 +19,29 @@ pub(crate) const SLOTS: usize = <Words as loans::Place>::SLOTS as usize;
 
 /// The page that both processes have mapped.
 #[derive(Clone, Debug)]
-pub(crate) struct Words(Arc<[AtomicU32; SLOTS]>);
+pub(crate) struct Words {
+    words: Arc<[AtomicU32; SLOTS]>,
+    numbers: Arc<[AtomicU64; SLOTS]>,
+}
 
 impl loans::Place for Words {
     const SLOTS: u32 = 1;
 
     fn word(&self, slot: u32) -> Option<&AtomicU32> {
-        Some(&self.0[slot as usize])
+        Some(&self.words[slot as usize])
+    }
+
+    fn number(&self, slot: u32) -> Option<&AtomicU64> {
+        Some(&self.numbers[slot as usize])
     }
 }
 
 /// Both sides of a new one.
 pub(crate) fn both() -> (Arc<Ledger>, Debts) {
-    let words = Words(Arc::new(std::array::from_fn(|_| AtomicU32::default())));
+    let words = Words {
+        words: Arc::new(std::array::from_fn(|_| AtomicU32::default())),
+        numbers: Arc::new(std::array::from_fn(|_| AtomicU64::default())),
+    };
     (Ledger::of(words.clone()), Debts::of(words))
 }
 

@@ -217,6 +217,15 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok(())
     }
 
+    /// A lane here has answered about an incoming part: if that leaves it open, the peer's lane may speak of it again.
+    pub(super) fn answered(&mut self, op: OpId) {
+        let message = self.incoming.get_mut(op.message);
+        let part = message.and_then(|message| message.parts.get_mut(usize::from(op.part)));
+        if let Some(part) = part.filter(|part| !part.expected) {
+            part.told = false;
+        }
+    }
+
     fn channel_frame(&mut self, op: OpId, body: Body) -> Result<(), PeerFault> {
         let frame = Kind::Channel.name();
         let unknown = PeerFault::UnknownMessage {
@@ -244,11 +253,13 @@ impl<S: Clone, D> PipeState<S, D> {
                 return Ok(());
             }
             let part = message.parts.get_mut(usize::from(op.part));
-            // It may come before the application reads, and is kept: so one for each part.
+            // It may come before the application reads, and is kept: so one for each part, and one for each answer that
+            // leaves it open.
             if let Some(part) = part
                 && let Carriage::Bulk { channel, .. } = part.carriage
             {
-                if std::mem::replace(&mut part.told, true) && self.at_once.contains(channel) {
+                let again = std::mem::replace(&mut part.told, true) || part.done;
+                if again && self.at_once.contains(channel) {
                     return Err(PeerFault::Unexpected {
                         frame,
                         when: "twice for a part that needs no go-ahead",

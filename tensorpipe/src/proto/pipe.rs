@@ -217,6 +217,9 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn channel(&mut self, op: OpId, body: impl Into<Body>) {
         let body = body.into();
         debug_assert!(body.len() <= CHANNEL_MAX);
+        if !op.outgoing {
+            self.answered(op);
+        }
         self.outbox.control(Control::Channel {
             message: op.message,
             part: op.part,

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::stat::fstat;
 
@@ -37,7 +38,7 @@ pub(crate) fn of_socket(socket: impl AsFd) -> Result<Peer, SystemError> {
 
 /// Tells a process from others that run at the same time, wherever its number means something; since Linux 6.9 from all
 /// others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pid: i32,
     /// Device and inode of its pidfd. Before, all have the same.
@@ -75,6 +76,12 @@ pub(crate) fn pidfd(socket: impl AsFd) -> Result<OwnedFd, SystemError> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Whether the process of a [`pidfd`] has ended.
+pub(crate) fn has_ended(process: impl AsFd) -> bool {
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
 /// Whether the end of another process is told here: without it nothing is lent.
 pub(crate) fn probe() -> Result<(), SystemError> {
     static PROBE: Probe = Probe::new();
@@ -88,7 +95,6 @@ pub(crate) fn probe() -> Result<(), SystemError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     #[test]
     fn this_process_is_found_at_the_other_end() {
@@ -104,7 +110,6 @@ mod tests {
         let process = pidfd(&one).unwrap();
         let identity = |socket| peer.identity(pidfd(socket).unwrap()).unwrap();
         assert_eq!(identity(&one), identity(&two));
-        let mut alive = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        assert_eq!(poll(&mut alive, PollTimeout::ZERO), Ok(0), "it runs");
+        assert!(!has_ended(&process), "it runs");
     }
 }

@@ -60,9 +60,12 @@ enum Lie {
     WildSlot,
     /// It sends back what it was never lent.
     NotItsOwn,
+    /// An invitation, and another one.
+    TwoInvitations,
 }
 
 const SEGMENT: [u8; 16] = [7; 16];
+const INVITATION: [u8; 16] = [8; 16];
 
 /// Channel `lease`, at a process that lies.
 struct Liar {
@@ -107,23 +110,12 @@ struct LiarsLane {
 
 impl Lane for LiarsLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let (mut len, mut slot) = (source.len() as u64, 0u32);
-        match self.lie {
-            Lie::WrongLength => len += 1,
-            Lie::WildSlot => slot = 1 << 20,
-            _ => {}
-        }
+        let len = source.len() as u64;
         self.sources.insert(op, source);
-        let mut offer = vec![if self.lie == Lie::NotItsOwn { 3 } else { 1 }];
-        offer.extend_from_slice(&SEGMENT);
-        offer.extend_from_slice(&0u64.to_le_bytes());
-        offer.extend_from_slice(&len.to_le_bytes());
-        offer.extend_from_slice(&slot.to_le_bytes());
-        offer.extend_from_slice(&4u32.to_le_bytes());
-        if self.lie == Lie::WildOffer {
-            offer.truncate(20);
+        match self.lie {
+            Lie::NotItsOwn => io.control(op, self.offer(3, len)),
+            _ => io.control(op, [&[4][..], &INVITATION].concat()),
         }
-        io.control(op, offer);
     }
 
     fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {}
@@ -131,6 +123,14 @@ impl Lane for LiarsLane {
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         match (body, self.sources.remove(&op)) {
             ([2], Some(source)) => io.stream(op, source),
+            ([4], Some(source)) => {
+                let offer = match self.lie {
+                    Lie::TwoInvitations => vec![4; 17],
+                    _ => self.offer(1, source.len() as u64),
+                };
+                self.sources.insert(op, source);
+                io.control(op, offer);
+            }
             ([1], _) => io.sent(op),
             _ => panic!("{body:?}"),
         }
@@ -142,6 +142,24 @@ impl Lane for LiarsLane {
     }
 
     fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
+}
+
+impl LiarsLane {
+    fn offer(&self, kind: u8, len: u64) -> Vec<u8> {
+        let lies = |lie| self.lie == lie;
+        let slot = u32::from(lies(Lie::WildSlot)) << 20;
+        let mut offer = vec![kind];
+        offer.extend_from_slice(&SEGMENT);
+        offer.extend_from_slice(&0u64.to_le_bytes());
+        offer.extend_from_slice(&(len + u64::from(lies(Lie::WrongLength))).to_le_bytes());
+        offer.extend_from_slice(&slot.to_le_bytes());
+        offer.extend_from_slice(&4u32.to_le_bytes());
+        offer.extend_from_slice(&0u64.to_le_bytes());
+        if lies(Lie::WildOffer) {
+            offer.truncate(20);
+        }
+        offer
+    }
 }
 
 /// Memory of `len` bytes that begins with `bytes`.
@@ -187,7 +205,7 @@ static ASKED_AGAIN: AtomicU64 = AtomicU64::new(0);
 fn exchange(lie: Lie) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("tensorpipe-liar-{}-{number}", std::process::id());
+    let name = format!("tensorpipe-{:016x}{number:016x}", std::process::id());
     if matches!(lie, Lie::Absent | Lie::NotItsOwn) {
         return name;
     }
@@ -204,7 +222,7 @@ fn exchange(lie: Lie) -> String {
     std::thread::spawn(move || {
         let socket = accept(listener.as_raw_fd()).unwrap();
         let hello = recv(socket).unwrap();
-        assert_eq!((hello.len(), &hello[..6]), (38, &b"\x01tple\x01"[..]));
+        assert_eq!(hello, [b"\x01tple\x02", &INVITATION[..]].concat());
         answer(lie, socket);
         // Until the other side closes.
         while recv(socket).is_some() {
@@ -219,6 +237,7 @@ fn answer(lie: Lie, socket: RawFd) {
     let segment = [&[4][..], &SEGMENT].concat();
     // One loan of generation 4, offered.
     let ledger = |len| memory(len, &5u32.to_le_bytes(), fixed());
+    let welcome = [b"\x03tple\x02", &INVITATION[..]].concat();
     let read_only = fixed() | SealFlag::F_SEAL_FUTURE_WRITE;
     let content = pattern(LEN, 1);
     let passed = match lie {
@@ -227,15 +246,16 @@ fn answer(lie: Lie, socket: RawFd) {
         Lie::TooEarly => {
             return send(socket, &segment, Some(&memory(LEN, &content, read_only)));
         }
-        Lie::ShortLedger => return send(socket, b"\x03tple\x01", Some(&ledger(4096))),
+        Lie::ShortLedger => return send(socket, &welcome, Some(&ledger(4096))),
         Lie::Unsealed => memory(LEN, &content, SealFlag::empty()),
         Lie::Writable => memory(LEN, &content, fixed()),
         Lie::Truncated => memory(4096, &content, read_only),
         Lie::File => std::fs::File::open("/proc/self/exe").unwrap().into(),
         _ => memory(LEN, &content, read_only),
     };
-    send(socket, b"\x03tple\x01", Some(&ledger(4096 * 4)));
-    let fetch = recv(socket).unwrap();
+    send(socket, &welcome, Some(&ledger(4096 * (4 + 8))));
+    // An honest reader asks for nothing that was not offered.
+    let Some(fetch) = recv(socket) else { return };
     assert_eq!(fetch, [&[2][..], &SEGMENT].concat());
     match lie {
         Lie::Denies => send(socket, &[&[5][..], &SEGMENT].concat(), None),
@@ -337,6 +357,7 @@ fn an_offer_that_cannot_be_true_ends_the_pipe_with_the_peers_fault() {
         (Lie::WrongLength, "instead of"),
         (Lie::WildOffer, "no sense"),
         (Lie::WildSlot, "no sense"),
+        (Lie::TwoInvitations, "another invitation"),
     ] {
         alone(async || {
             let (read, pipe) = read_of(lie).await;

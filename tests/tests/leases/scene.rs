@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tensorpipe::channels::{Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
@@ -148,6 +149,10 @@ pub(crate) fn play() {
                     "eaten".to_owned()
                 }
                 ["route"] => pipe.route().to_string(),
+                ["descriptor"] => {
+                    let (_, descriptor) = LeaseChannel::new().devices().remove(0);
+                    descriptor.iter().map(|b| format!("{b:02x}")).collect()
+                }
                 ["pool"] => {
                     let stats = self::lendable(context.pool());
                     format!("{} {}", stats.fallbacks, stats.refused)

@@ -353,3 +353,48 @@ fn without_descriptors_a_tensor_is_copied_and_not_lost() {
         .await;
     });
 }
+
+/// As a cache that keeps its blocks for good, each of which is lent again and again.
+#[test]
+fn tensors_that_their_owner_keeps_are_lent_however_many_there_are() {
+    alone(async || {
+        const MANY: u64 = 5000;
+        let context = context("parent", 256 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        let made = |seed| made(context.pool(), 16 << 10, seed);
+        let cache: Vec<Tensor> = (0..MANY).map(made).collect();
+        for (seed, tensor) in (0..).zip(&cache) {
+            peer.keeps(tensor, seed).await;
+            if seed % 100 == 99 {
+                assert_eq!(peer.told("check").await, "100 are the same");
+                assert_eq!(peer.told("forget 100").await, "0 are kept");
+            }
+        }
+        let stats = peer.pipe.stats();
+        assert_eq!(stats.bytes_lent, MANY * (16 << 10));
+        assert_eq!((stats.bytes_copied, stats.bytes_diverted), (0, 0));
+        assert_eq!(lendable(context.pool()).ledger_full, 0);
+    });
+}
+
+#[test]
+fn what_is_more_than_a_process_can_have_is_copied_and_counted() {
+    alone(async || {
+        // As the channel's documentation says.
+        const LOANS: u64 = 4096;
+        let context = context("parent", 256 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        for seed in 0..LOANS + 4 {
+            peer.keeps(&made(context.pool(), 16 << 10, seed), seed)
+                .await;
+        }
+        let stats = peer.pipe.stats();
+        assert_eq!(stats.bytes_lent, LOANS * (16 << 10));
+        assert_eq!(stats.bytes_diverted, 4 * (16 << 10));
+        assert_eq!(lendable(context.pool()).ledger_full, 4);
+        assert_eq!(
+            peer.told("check").await,
+            format!("{} are the same", LOANS + 4)
+        );
+    });
+}

@@ -7,25 +7,28 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use super::offer::Offer;
 use super::{Command, Exchange, Unlent};
 use crate::device::{Buffer, LendableBlock, Memory};
 use crate::error::SystemError;
-use crate::sync::{Arc, Mutex, Weak, lock};
-use crate::sys::ledger::{Ledger, Open, Pinned};
-use crate::sys::peer::Identity;
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
+use crate::sys::ledger::{LOANS, Ledger, Open, Pinned};
+use crate::sys::peer;
 use crate::sys::segment::{Outlives, Segment, SegmentId};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::channels) struct Borrower {
     exchange: Weak<Exchange>,
-    /// The process that it is, as the kernel says: the first that came in its name.
-    process: OnceLock<Identity>,
-    /// Made for the first loan.
+    /// Its pidfd.
+    process: Arc<OwnedFd>,
+    /// Made when it comes.
     ledger: OnceLock<Arc<Ledger>>,
+    /// It was said that it has as many loans as it can have.
+    has_warned: AtomicBool,
     /// Segments of which something was lent to it: it may have these and no others.
     segments: Mutex<BTreeMap<SegmentId, Told>>,
 }
@@ -39,11 +42,12 @@ struct Told {
 }
 
 impl Borrower {
-    pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
+    pub(super) fn new(exchange: &Arc<Exchange>, process: Arc<OwnedFd>) -> Self {
         Self {
             exchange: Arc::downgrade(exchange),
-            process: OnceLock::new(),
+            process,
             ledger: OnceLock::new(),
+            has_warned: AtomicBool::new(false),
             segments: Mutex::default(),
         }
     }
@@ -57,14 +61,11 @@ impl Borrower {
         let place = block.and_then(|block| Some((block, block.place()?)));
         let (block, (segment, start)) =
             place.ok_or_else(|| Unlent::now("it lies in ordinary memory"))?;
-        let exchange = self.exchange.upgrade();
-        let exchange = exchange.ok_or_else(|| Unlent::now("the exchange is gone"))?;
-        exchange.open()?;
         let ledger = self.made_ledger()?;
         self.tell(segment);
-        let told = block.lend(ledger);
-        let (entry, open) =
-            told.ok_or_else(|| Unlent::now("the peer has too many loans already"))?;
+        let part = source.offset()..source.offset() + source.len();
+        let told = block.lend(ledger, part);
+        let (entry, open) = told.ok_or_else(|| self.is_full())?;
         let offer = Offer {
             segment: segment.id(),
             offset: start + source.offset() as u64,
@@ -82,7 +83,19 @@ impl Borrower {
 
     /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
     pub(in crate::channels) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
-        (self.ledger()?.pin(offer.entry, offer.range()?)).map(Returned)
+        let pinned = self
+            .ledger()?
+            .pin(offer.entry, offer.segment, offer.range()?);
+        pinned.map(Returned)
+    }
+
+    fn is_full(&self) -> Unlent {
+        let reason =
+            format!("the peer's process has {LOANS} loans, which is as many as it can have");
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{reason}: tensors are copied until some are given back");
+        }
+        Unlent::now(reason)
     }
 
     /// The ledger, if anything was ever lent.
@@ -90,7 +103,8 @@ impl Borrower {
         self.ledger.get()
     }
 
-    fn made_ledger(&self) -> Result<&Arc<Ledger>, SystemError> {
+    /// To be passed to it.
+    pub(super) fn made_ledger(&self) -> Result<&Arc<Ledger>, SystemError> {
         if let Some(ledger) = self.ledger.get() {
             return Ok(ledger);
         }
@@ -124,9 +138,8 @@ impl Borrower {
         told.segment.upgrade()
     }
 
-    /// Whether it is this process: no other gets anything in its name, or ends in its place.
-    pub(super) fn is(&self, process: Identity) -> bool {
-        *self.process.get_or_init(|| process) == process
+    pub(super) fn has_ended(&self) -> bool {
+        peer::has_ended(&self.process)
     }
 
     /// Whether it has something that is not back.
@@ -183,15 +196,47 @@ impl Memory for Returned {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
     use crate::device::{Pool, PoolOptions};
     use crate::sys::ledger::Debts;
+
+    /// One that nobody watches.
+    fn borrower() -> Arc<Borrower> {
+        let (socket, _) = UnixStream::pair().unwrap();
+        let process = Arc::new(peer::pidfd(&socket).unwrap());
+        Arc::new(Borrower::new(&Exchange::here(), process))
+    }
+
+    #[test]
+    fn a_slice_is_lent_without_what_lies_beside_it() {
+        let pool = Pool::new(PoolOptions::default());
+        let rows = pool.try_take_lendable(100_000).unwrap().freeze();
+        let row = rows.slice(20_000..30_000);
+        let borrower = borrower();
+        let (offer, _) = borrower.lend(&row).unwrap();
+        let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
+        assert!(debts.take(offer.entry));
+        let back = |by: i64, len| {
+            let offset = offer.offset.checked_add_signed(by).unwrap();
+            borrower.sends_back(&Offer {
+                offset,
+                len,
+                ..offer
+            })
+        };
+        assert!(back(0, 10_000).is_some() && back(5000, 5000).is_some());
+        for (by, len) in [(-1, 100), (0, 10_001), (10_000, 1), (-20_000, 100_000)] {
+            assert!(back(by, len).is_none(), "{by}, {len}");
+        }
+    }
 
     #[test]
     fn what_nobody_watches_is_not_used_again_before_it_is_back() {
         let pool = Pool::new(PoolOptions::default());
         let mut buffer = pool.try_take_lendable(100_000).unwrap().freeze();
-        let borrower = Exchange::here().borrower([9; 16]);
+        let borrower = borrower();
         let (offer, _) = borrower.lend(&buffer).unwrap();
         let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
         assert!(debts.take(offer.entry));
@@ -209,8 +254,8 @@ mod tests {
         let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
         let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
         let (segment, _) = block.unwrap().place().unwrap();
-        for number in 0..300_u128 {
-            let borrower = Exchange::here().borrower(number.to_le_bytes());
+        for _ in 0..300 {
+            let borrower = borrower();
             let (offer, _) = borrower.lend(&buffer).unwrap();
             assert!(borrower.ledger().unwrap().withdraw(offer.entry));
         }

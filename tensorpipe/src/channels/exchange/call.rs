@@ -1,4 +1,4 @@
-//! A connection to the exchange of a lender, and the segments that are asked for on it.
+//! A connection to the exchange of a lender, the invitations that are brought there, and the segments that are asked for.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use super::clerk::{BURST, PATIENCE};
 use super::lender::Lender;
 use super::packet::{PACKET_MAX, Packet};
-use super::{Exchange, Unlent, Unmet};
+use super::{Unlent, Unmet};
+use crate::process::Token;
 use crate::sync::{Arc, Weak};
 use crate::sys::ledger::Debts;
 use crate::sys::segment::{Foreign, SegmentId};
@@ -25,25 +26,25 @@ pub(super) struct Call {
 }
 
 struct Asked {
-    segment: SegmentId,
+    what: What,
     until: Instant,
     tell: oneshot::Sender<Result<(), Unlent>>,
 }
 
+/// What an answer is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Invitation(Token),
+    Segment(SegmentId),
+}
+
 impl Call {
-    /// Connects, and says who is here.
-    pub(super) fn begin(exchange: &Exchange, lender: &Arc<Lender>) -> Result<Self, Unlent> {
-        let socket = super::meet(lender.name())?;
-        let hello = Packet::Hello {
-            from: exchange.process(),
-            to: lender.process(),
-        };
-        let sent = socket.send(&hello.encode(), None);
-        sent.map_err(|errno| Unlent::from(Unmet::Absent(errno)))?;
+    /// Connects.
+    pub(super) fn begin(lender: &Arc<Lender>) -> Result<Self, Unlent> {
         Ok(Self {
             lender: Arc::downgrade(lender),
             id: lender.id(),
-            socket,
+            socket: super::meet(lender.name())?,
             welcome: false,
             asked: Vec::new(),
         })
@@ -61,25 +62,50 @@ impl Call {
         self.socket.as_fd()
     }
 
-    /// Asks for a segment, unless it is asked for or there already.
-    pub(super) fn fetch(&mut self, segment: SegmentId, tell: oneshot::Sender<Result<(), Unlent>>) {
+    /// Brings an invitation, and asks for a segment, unless it is asked for or there already. The first thing that a lender
+    /// hears is an invitation, the one that is answered to `tell` comes last.
+    pub(super) fn fetch(
+        &mut self,
+        invitation: Token,
+        segment: Option<SegmentId>,
+        tell: oneshot::Sender<Result<(), Unlent>>,
+    ) {
         let lender = self.lender.upgrade();
-        if lender.is_some_and(|lender| lender.has(segment)) {
-            let _ = tell.send(Ok(()));
-            return;
-        }
-        if !self.asked.iter().any(|asked| asked.segment == segment) {
-            let sent = self.socket.send(&Packet::Fetch(segment).encode(), None);
-            if let Err(errno) = sent {
-                let _ = tell.send(Err(Unmet::Absent(errno).into()));
+        let has = |segment| lender.as_ref().is_some_and(|lender| lender.has(segment));
+        let sent = match segment {
+            Some(segment) if has(segment) => {
+                let _ = tell.send(Ok(()));
                 return;
             }
+            Some(_) if self.welcome => Ok(()),
+            _ => self.send(&What::Invitation(invitation)),
+        };
+        let what = segment.map_or(What::Invitation(invitation), What::Segment);
+        let sent = sent.and_then(|()| match what {
+            What::Segment(_) => self.send(&what),
+            What::Invitation(_) => Ok(()),
+        });
+        if let Err(errno) = sent {
+            let _ = tell.send(Err(Unmet::Absent(errno).into()));
+            return;
         }
         self.asked.push(Asked {
-            segment,
+            what,
             until: Instant::now() + PATIENCE,
             tell,
         });
+    }
+
+    /// Unless it was sent, and is not answered yet.
+    fn send(&self, what: &What) -> Result<(), Errno> {
+        if self.asked.iter().any(|asked| asked.what == *what) {
+            return Ok(());
+        }
+        let packet = match *what {
+            What::Invitation(number) => Packet::Hello(number),
+            What::Segment(id) => Packet::Fetch(id),
+        };
+        self.socket.send(&packet.encode(), None)
     }
 
     /// When the first answer is overdue.
@@ -131,9 +157,12 @@ impl Call {
                 Ok(received) => received,
             };
             match (Packet::decode(&bytes[..received.len]), self.welcome) {
-                (Some(Packet::Welcome), false) => {
-                    lender.welcomed(Debts::map(passed(&received)?)?);
-                    self.welcome = true;
+                (Some(Packet::Welcome(number)), welcome) => {
+                    if !welcome {
+                        lender.welcomed(Debts::map(passed(&received)?)?);
+                        self.welcome = true;
+                    }
+                    self.answer(What::Invitation(number), &Ok(()));
                 }
                 (Some(Packet::Segment(id)), true) => {
                     let mapped = match passed(&received).and_then(Foreign::map) {
@@ -143,10 +172,12 @@ impl Call {
                             Err(Unlent::now(reason))
                         }
                     };
-                    self.answer(id, &mapped);
+                    self.answer(What::Segment(id), &mapped);
                 }
-                (Some(Packet::None(id)), true) => {
-                    self.answer(id, &Err(Unlent::now("the peer does not lend it")));
+                (Some(Packet::None(id)), _) => {
+                    let refused = Err(Unlent::now("the peer does not lend it"));
+                    self.answer(What::Invitation(id), &refused);
+                    self.answer(What::Segment(id), &refused);
                 }
                 (Some(Packet::Retired(id)), true) => lender.retired(id),
                 _ => return Err("the peer's exchange makes no sense".to_owned()),
@@ -155,8 +186,8 @@ impl Call {
         Ok(())
     }
 
-    fn answer(&mut self, id: SegmentId, answer: &Result<(), Unlent>) {
-        for asked in self.asked.extract_if(.., |asked| asked.segment == id) {
+    fn answer(&mut self, what: What, answer: &Result<(), Unlent>) {
+        for asked in self.asked.extract_if(.., |asked| asked.what == what) {
             let _ = asked.tell.send(answer.clone());
         }
     }

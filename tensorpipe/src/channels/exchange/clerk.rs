@@ -16,6 +16,7 @@ use super::borrower::Borrower;
 use super::call::Call;
 use super::packet::{PACKET_MAX, Packet};
 use super::{Command, Exchange};
+use crate::process::Token;
 use crate::sync::Arc;
 use crate::sys::machine;
 use crate::sys::peer::{self, Identity};
@@ -203,15 +204,16 @@ impl Clerk {
         match command {
             Command::Fetch {
                 lender,
+                invitation,
                 segment,
                 tell,
             } => {
                 let known = self.calls.iter_mut().find(|call| call.is_to(&lender));
                 match known {
-                    Some(call) => call.fetch(segment, tell),
-                    None => match Call::begin(&self.exchange, &lender) {
+                    Some(call) => call.fetch(invitation, segment, tell),
+                    None => match Call::begin(&lender) {
                         Ok(mut call) => {
-                            call.fetch(segment, tell);
+                            call.fetch(invitation, segment, tell);
                             self.calls.push(call);
                         }
                         Err(reason) => {
@@ -308,7 +310,7 @@ impl Guest {
         self.borrower.is_none()
     }
 
-    fn attend(&mut self, exchange: &Exchange, said: bool, ended: bool) -> Stays {
+    fn attend(&mut self, exchange: &Arc<Exchange>, said: bool, ended: bool) -> Stays {
         if ended {
             if let Some(borrower) = &self.borrower {
                 borrower.ended();
@@ -340,6 +342,29 @@ impl Guest {
         }
     }
 
+    /// Who comes with an invitation is the process at the other end of that pipe.
+    fn welcome(&mut self, exchange: &Arc<Exchange>, number: Token) -> Result<(), Errno> {
+        let invitation = exchange.invitation(number);
+        let borrower = invitation.and_then(|invitation| {
+            let known = self.borrower.clone();
+            let borrower = known.unwrap_or_else(|| exchange.borrower(self.who, &self.process));
+            invitation.accept(&borrower).then_some(borrower)
+        });
+        let Some(borrower) = borrower else {
+            // Its pipe may just have ended.
+            tracing::debug!(who = ?self.who, "a process comes with an invitation that is not its own");
+            return self.socket.send(&Packet::None(number).encode(), None);
+        };
+        let welcome = Packet::Welcome(number).encode();
+        if self.is_stranger() {
+            let ledger = borrower.made_ledger().map_err(|_| Errno::ENOMEM)?;
+            self.socket.send(&welcome, Some(ledger.fd()))?;
+            self.borrower = Some(borrower);
+            return Ok(());
+        }
+        self.socket.send(&welcome, None)
+    }
+
     fn watch(&mut self) -> Option<Watched> {
         Some(Watched {
             borrower: self.borrower.take()?,
@@ -349,7 +374,7 @@ impl Guest {
     }
 
     /// Answers what it asks; an error when it is over.
-    fn listen(&mut self, exchange: &Exchange) -> Result<(), Errno> {
+    fn listen(&mut self, exchange: &Arc<Exchange>) -> Result<(), Errno> {
         let mut bytes = [0; PACKET_MAX];
         for _ in 0..BURST {
             let received = match self.socket.recv(&mut bytes) {
@@ -359,19 +384,9 @@ impl Guest {
                 Ok(received) => received,
             };
             match (Packet::decode(&bytes[..received.len]), &self.borrower) {
-                (Some(Packet::Hello { from, to }), None) if to == exchange.process() => {
-                    let borrower = exchange.known_borrower(from).ok_or(Errno::EPERM)?;
-                    let ledger = borrower.ledger().ok_or(Errno::EPERM)?;
-                    if !borrower.is(self.who) {
-                        tracing::debug!(who = ?self.who, "a process comes in another's name");
-                        return Err(Errno::EPERM);
-                    }
-                    self.socket
-                        .send(&Packet::Welcome.encode(), Some(ledger.fd()))?;
-                    self.borrower = Some(borrower);
-                }
-                (Some(Packet::Fetch(id)), Some(borrower)) => {
-                    let segment = borrower.fetch(id);
+                (Some(Packet::Hello(number)), _) => self.welcome(exchange, number)?,
+                (Some(Packet::Fetch(id)), borrower) => {
+                    let segment = borrower.as_ref().and_then(|borrower| borrower.fetch(id));
                     let fd = segment.as_ref().map(|segment| segment.fd());
                     let sent = match fd {
                         Some(_) => self.socket.send(&Packet::Segment(id).encode(), fd),

@@ -23,7 +23,6 @@ pub(super) const SEGMENTS: usize = 4096;
 pub(in crate::channels) struct Lender {
     /// Tells it from an earlier one of the same process.
     id: u64,
-    process: Token,
     /// The name of its exchange.
     name: String,
     exchange: Arc<Exchange>,
@@ -54,11 +53,10 @@ pub(in crate::channels) enum Taking {
 }
 
 impl Lender {
-    pub(super) fn new(process: Token, name: &str, exchange: &Arc<Exchange>) -> Self {
+    pub(super) fn new(name: &str, exchange: &Arc<Exchange>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            process,
             name: name.to_owned(),
             exchange: exchange.clone(),
             has: Mutex::default(),
@@ -67,10 +65,6 @@ impl Lender {
 
     pub(super) fn id(&self) -> u64 {
         self.id
-    }
-
-    pub(super) fn process(&self) -> Token {
-        self.process
     }
 
     pub(super) fn name(&self) -> &str {
@@ -105,16 +99,21 @@ impl Lender {
         })
     }
 
-    /// Gets a segment mapped. Bounded: the exchange gives up after a while.
+    /// Comes to its exchange with an invitation, and gets a segment mapped if one is named. Bounded: the exchange gives
+    /// up after a while.
     pub(in crate::channels) async fn fetch(
         self: &Arc<Self>,
-        segment: SegmentId,
+        invitation: Token,
+        segment: Option<SegmentId>,
     ) -> Result<(), Unlent> {
-        lock(&self.has).room()?;
+        if segment.is_some() {
+            lock(&self.has).room()?;
+        }
         self.exchange.open()?;
         let (tell, told) = tokio::sync::oneshot::channel();
         self.exchange.ask(Command::Fetch {
             lender: self.clone(),
+            invitation,
             segment,
             tell,
         });
@@ -297,7 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn more_segments_than_are_mapped_here_are_no_fault_of_their_lender() {
-        let lender = Exchange::here().lender([0x7c; 16], "an exchange that is not there");
+        let lender = Exchange::here().lender("an exchange that is not there");
         let pool = Pool::new(PoolOptions::default());
         let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
         let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
@@ -311,7 +310,7 @@ mod tests {
         let unlent = map(many).unwrap_err();
         assert!(unlent.reason.contains("segments") && !unlent.lasting);
         // It is not even asked.
-        let unlent = lender.fetch([0xff; 16]).await.unwrap_err();
+        let unlent = lender.fetch([0; 16], Some([0xff; 16])).await.unwrap_err();
         assert!(unlent.reason.contains("segments") && !unlent.lasting);
         assert!(!lender.is_unreliable());
         lender.retired([0; 16]);

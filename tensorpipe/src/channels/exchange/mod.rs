@@ -8,21 +8,24 @@
 //! ```text
 //!   Place ── told in device descriptors ──   who can meet, and under which name       place.rs
 //!   Exchange, its thread ── packets ──       descriptors passed, questions answered   clerk.rs, call.rs, packet.rs
+//!   Invitation                               which process is at a pipe's other end   invitation.rs
 //!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, lender.rs, offer.rs
 //! ```
 //!
-//! Invariant: who the other is, is what the kernel says about the socket; what the other says of itself only tells whom it wants.
+//! Invariant: who the other is, is what the kernel says about the socket. A peer's descriptor only says where to go.
 
 mod borrower;
 mod call;
 mod clerk;
+mod invitation;
 mod lender;
 mod offer;
 mod packet;
 mod place;
 
-pub(super) use self::borrower::Borrower;
+pub(super) use self::borrower::{Borrower, Returned};
 pub(super) use self::clerk::PATIENCE;
+pub(super) use self::invitation::Invitation;
 pub(super) use self::lender::{Borrowed, Lender, Taking};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
@@ -30,6 +33,7 @@ pub(super) use self::place::{Access, Place};
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -38,9 +42,10 @@ use tokio::sync::oneshot;
 
 use self::clerk::Clerk;
 use crate::error::SystemError;
-use crate::process::{Token, process_id, random_name};
+use crate::process::{Token, process_id};
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
+use crate::sys::peer::Identity;
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
@@ -57,9 +62,11 @@ pub(in crate::channels) struct Exchange {
     bell: OnceLock<Arc<EventFd>>,
     opening: Mutex<()>,
     commands: Mutex<Vec<Command>>,
-    borrowers: Mutex<HashMap<Token, Weak<Borrower>>>,
-    /// By process and exchange, so that who claims to be another process is not taken for it.
-    lenders: Mutex<HashMap<(Token, String), Weak<Lender>>>,
+    /// By number.
+    invitations: Mutex<HashMap<Token, Weak<Invitation>>>,
+    borrowers: Mutex<HashMap<Identity, Weak<Borrower>>>,
+    /// By the name of their exchange, which only one process can have.
+    lenders: Mutex<HashMap<String, Weak<Lender>>>,
     /// Where this process says what there is to read, for those of the same user who ask.
     board: OnceLock<u64>,
 }
@@ -67,10 +74,11 @@ pub(in crate::channels) struct Exchange {
 /// What the clerk is asked to do.
 #[derive(Debug)]
 enum Command {
-    /// Get a segment mapped; tell how it went.
+    /// Bring an invitation to a lender, and get a segment of its mapped; tell how it went.
     Fetch {
         lender: Arc<Lender>,
-        segment: SegmentId,
+        invitation: Token,
+        segment: Option<SegmentId>,
         tell: oneshot::Sender<Result<(), Unlent>>,
     },
     /// Tell a borrower that a segment is gone.
@@ -92,10 +100,11 @@ impl Exchange {
     fn new(process: Token) -> Self {
         Self {
             process,
-            name: format!("tensorpipe-{}", random_name()),
+            name: place::exchange_name(),
             bell: OnceLock::new(),
             opening: Mutex::default(),
             commands: Mutex::default(),
+            invitations: Mutex::default(),
             borrowers: Mutex::default(),
             lenders: Mutex::default(),
             board: OnceLock::new(),
@@ -157,21 +166,36 @@ impl Exchange {
         self.board.get().copied()
     }
 
-    /// A process to lend to.
-    pub(in crate::channels) fn borrower(self: &Arc<Self>, process: Token) -> Arc<Borrower> {
-        let make = || Borrower::new(self);
-        entry(&mut lock(&self.borrowers), process, make)
+    /// For a lane that has something to lend.
+    ///
+    /// # Errors
+    /// Where the clerk cannot be started: nobody could come.
+    pub(in crate::channels) fn invite(self: &Arc<Self>) -> Result<Arc<Invitation>, Unlent> {
+        self.open()?;
+        Ok(Invitation::new(self))
     }
 
-    /// The same, if it is one already.
-    fn known_borrower(&self, process: Token) -> Option<Arc<Borrower>> {
-        lock(&self.borrowers).get(&process)?.upgrade()
+    fn invitation(&self, number: Token) -> Option<Arc<Invitation>> {
+        lock(&self.invitations).get(&number)?.upgrade()
+    }
+
+    /// A process to lend to, as the kernel knows it; with its pidfd.
+    fn borrower(self: &Arc<Self>, who: Identity, process: &Arc<OwnedFd>) -> Arc<Borrower> {
+        let make = || Borrower::new(self, process.clone());
+        let mut borrowers = lock(&self.borrowers);
+        if let Some(known) = borrowers.get(&who).and_then(Weak::upgrade)
+            && known.has_ended()
+        {
+            // Before Linux 6.9 a later process of the same number looks the same.
+            borrowers.remove(&who);
+        }
+        entry(&mut borrowers, who, make)
     }
 
     /// A process that lends, whose exchange has this name.
-    pub(in crate::channels) fn lender(self: &Arc<Self>, process: Token, name: &str) -> Arc<Lender> {
-        let make = || Lender::new(process, name, self);
-        entry(&mut lock(&self.lenders), (process, name.to_owned()), make)
+    pub(in crate::channels) fn lender(self: &Arc<Self>, name: &str) -> Arc<Lender> {
+        let make = || Lender::new(name, self);
+        entry(&mut lock(&self.lenders), name.to_owned(), make)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::sys::ledger::{Debts, Entry};
 use crate::sys::segment::SegmentId;
 
 /// Of an offer on the wire, in bytes.
-pub(in crate::channels) const OFFER_LEN: usize = 40;
+pub(in crate::channels) const OFFER_LEN: usize = 48;
 
 /// Where a tensor lies, and which loan it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,8 @@ impl Offer {
         out[16..24].copy_from_slice(&self.offset.to_le_bytes());
         out[24..32].copy_from_slice(&self.len.to_le_bytes());
         out[32..36].copy_from_slice(&self.entry.slot.to_le_bytes());
-        out[36..].copy_from_slice(&self.entry.generation.to_le_bytes());
+        out[36..40].copy_from_slice(&self.entry.generation.to_le_bytes());
+        out[40..].copy_from_slice(&self.entry.number.to_le_bytes());
         out
     }
 
@@ -45,6 +46,7 @@ impl Offer {
             entry: Entry {
                 slot: u32::from_le_bytes(take(&mut rest)?),
                 generation: u32::from_le_bytes(take(&mut rest)?),
+                number: u64::from_le_bytes(take(&mut rest)?),
             },
         };
         (rest.is_empty() && Debts::is_entry(offer.entry)).then_some(offer)

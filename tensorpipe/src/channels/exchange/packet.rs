@@ -6,20 +6,20 @@ use crate::sys::segment::SegmentId;
 /// The longest packet, in bytes.
 pub(in crate::channels) const PACKET_MAX: usize = 256;
 
-const MAGIC: [u8; 5] = *b"tple\x01";
+const MAGIC: [u8; 5] = *b"tple\x02";
 
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::channels) enum Packet {
-    /// The first of a borrower: who it is, and whom it wants.
-    Hello { from: Token, to: Token },
+    /// Of a borrower: what it was told over a pipe, and so nobody else can say. The first one, and one for each further pipe.
+    Hello(Token),
     /// It wants to map a segment that it was told of.
     Fetch(SegmentId),
-    /// The first of a lender; with the ledger.
-    Welcome,
+    /// Of a lender, about what the borrower was told; the first one with the ledger.
+    Welcome(Token),
     /// With the segment.
     Segment(SegmentId),
-    /// There is no such segment for this borrower.
+    /// There is no such segment for this borrower, or nobody was told this.
     None(SegmentId),
     /// The lender has let go of a segment: it can be unmapped.
     Retired(SegmentId),
@@ -32,9 +32,9 @@ pub(in crate::channels) enum Packet {
 impl Packet {
     pub(in crate::channels) fn encode(&self) -> Vec<u8> {
         let (kind, parts): (u8, [&[u8]; 3]) = match self {
-            Self::Hello { from, to } => (1, [&MAGIC, from, to]),
+            Self::Hello(invitation) => (1, [&MAGIC, invitation, &[]]),
             Self::Fetch(id) => (2, [id, &[], &[]]),
-            Self::Welcome => (3, [&MAGIC, &[], &[]]),
+            Self::Welcome(invitation) => (3, [&MAGIC, invitation, &[]]),
             Self::Segment(id) => (4, [id, &[], &[]]),
             Self::None(id) => (5, [id, &[], &[]]),
             Self::Retired(id) => (6, [id, &[], &[]]),
@@ -50,23 +50,15 @@ impl Packet {
     pub(in crate::channels) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let id = || SegmentId::try_from(rest).ok();
+        let token = || Token::try_from(rest.strip_prefix(&MAGIC)?).ok();
         match kind {
-            1 => {
-                let tokens = rest.strip_prefix(&MAGIC)?;
-                let (from, to) = tokens.split_first_chunk()?;
-                Some(Self::Hello {
-                    from: *from,
-                    to: to.try_into().ok()?,
-                })
-            }
+            1 => token().map(Self::Hello),
             2 => id().map(Self::Fetch),
-            3 if rest == MAGIC => Some(Self::Welcome),
+            3 => token().map(Self::Welcome),
             4 => id().map(Self::Segment),
             5 => id().map(Self::None),
             6 => id().map(Self::Retired),
-            7 => Some(Self::Where {
-                to: rest.strip_prefix(&MAGIC)?.try_into().ok()?,
-            }),
+            7 => token().map(|to| Self::Where { to }),
             8 => Some(Self::Here(u64::from_le_bytes(rest.try_into().ok()?))),
             _ => None,
         }
@@ -80,12 +72,9 @@ mod tests {
     #[test]
     fn packets_come_back_and_others_are_none() {
         let all = [
-            Packet::Hello {
-                from: [1; 16],
-                to: [2; 16],
-            },
+            Packet::Hello([1; 16]),
             Packet::Fetch([3; 16]),
-            Packet::Welcome,
+            Packet::Welcome([2; 16]),
             Packet::Segment([4; 16]),
             Packet::None([5; 16]),
             Packet::Retired([6; 16]),

@@ -6,7 +6,7 @@
 use crate::channels::Link;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
-use crate::process::Token;
+use crate::process::{Token, random_name};
 use crate::sys::processors::Processors;
 use crate::sys::{fork, machine, memfd, peer, process_memory};
 
@@ -159,11 +159,15 @@ impl Place {
             });
         }
         let (process, exchange) = rest.split_first_chunk()?;
+        let exchange = String::from_utf8(exchange.to_vec()).ok()?;
+        if !is_exchange(&exchange) {
+            return None;
+        }
         Some(Self {
             machine: machine::Place::decode(machine)?,
             reader,
             process: *process,
-            exchange: String::from_utf8(exchange.to_vec()).ok()?,
+            exchange,
         })
     }
 
@@ -184,6 +188,19 @@ impl Place {
     }
 }
 
+/// What the names of exchanges begin with, so that a peer's descriptor leads to no other socket.
+const NAMES: &str = "tensorpipe-";
+
+/// A random name for an exchange.
+pub(super) fn exchange_name() -> String {
+    format!("{NAMES}{}", random_name())
+}
+
+fn is_exchange(name: &str) -> bool {
+    let digits = name.strip_prefix(NAMES).unwrap_or_default();
+    digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +208,7 @@ mod tests {
     const BOTH: [Access; 2] = [Access::Lend, Access::Read];
 
     fn place(access: Access) -> Place {
-        Place::here(access, [0xa5; 16], "an exchange").unwrap()
+        Place::here(access, [0xa5; 16], &exchange_name()).unwrap()
     }
 
     #[test]
@@ -219,6 +236,9 @@ mod tests {
                 &[1; 20],
                 &told[..told.len() / 2],
                 &[&told, &[0xff][..]].concat(),
+                // A socket that is no exchange.
+                &[&told[..told.len() - 5], b"/dbus"].concat(),
+                &[&told, &b"0"[..]].concat(),
             ] {
                 let reason = Place::parse(access, bad).unwrap_err();
                 assert!(reason.contains("no sense"), "{reason}");

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Fault, OFFER_LEN, Offer};
+use crate::process::Token;
 
 /// From the writer's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(super) enum FromWriter {
     Cannot,
     /// It lies in what the reader has lent to the writer, as this entry of its ledger.
     Yours(Offer),
+    /// It is offered to whoever brings this to the writer's exchange.
+    Invite(Token),
 }
 
 /// From the reader's lane.
@@ -24,14 +27,18 @@ pub(super) enum FromReader {
     Stream,
     /// The same, and no offer ever will, for this reason.
     StreamAlways(String),
+    /// It has brought the invitation: offer it now.
+    Came,
 }
 
 const OFFER: u8 = 1;
 const CANNOT: u8 = 2;
 const YOURS: u8 = 3;
+const INVITE: u8 = 4;
 const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
 const STREAM_ALWAYS: u8 = 3;
+const CAME: u8 = 4;
 
 /// Of a reason, in bytes.
 const REASON: usize = 500;
@@ -40,6 +47,11 @@ impl FromWriter {
     pub(super) fn encode(&self) -> SmallVec<[u8; 1 + OFFER_LEN]> {
         let (kind, offer) = match self {
             Self::Cannot => return SmallVec::from_slice(&[CANNOT]),
+            Self::Invite(number) => {
+                let mut out = SmallVec::from_slice(&[INVITE]);
+                out.extend_from_slice(number);
+                return out;
+            }
             Self::Offer(offer) => (OFFER, offer),
             Self::Yours(offer) => (YOURS, offer),
         };
@@ -54,6 +66,10 @@ impl FromWriter {
         }
         let nonsense = || Fault("an offer that makes no sense".to_owned());
         let (kind, rest) = body.split_first().ok_or_else(nonsense)?;
+        if *kind == INVITE {
+            let number = Token::try_from(rest).map_err(|_| nonsense())?;
+            return Ok(Self::Invite(number));
+        }
         let offer = Offer::decode(rest).ok_or_else(nonsense)?;
         match *kind {
             OFFER => Ok(Self::Offer(offer)),
@@ -71,6 +87,7 @@ impl FromReader {
         match self {
             Self::Taken => Self::TAKEN.to_vec(),
             Self::Stream => vec![STREAM],
+            Self::Came => vec![CAME],
             Self::StreamAlways(reason) => {
                 let end = reason.floor_char_boundary(REASON);
                 [&[STREAM_ALWAYS], &reason.as_bytes()[..end]].concat()
@@ -82,6 +99,7 @@ impl FromReader {
         match body {
             [TAKEN] => Ok(Self::Taken),
             [STREAM] => Ok(Self::Stream),
+            [CAME] => Ok(Self::Came),
             [STREAM_ALWAYS, reason @ ..] if reason.len() <= REASON => Ok(Self::StreamAlways(
                 String::from_utf8_lossy(reason).into_owned(),
             )),
@@ -104,20 +122,27 @@ mod tests {
             entry: Entry {
                 slot: 4095,
                 generation: 8,
+                number: 1 << 60,
             },
         });
         let bytes = offer.encode();
-        assert_eq!(bytes.len(), 41);
+        assert_eq!(bytes.len(), 49);
         assert_eq!(FromWriter::decode(&bytes), Ok(offer));
         let mut yours = bytes.to_vec();
         yours[0] = 3;
         let sent_back = FromWriter::decode(&yours).unwrap();
         assert!(matches!(sent_back, FromWriter::Yours(_)));
         assert_eq!(*sent_back.encode(), yours[..]);
-        let cannot = FromWriter::Cannot;
-        assert_eq!(FromWriter::decode(&cannot.encode()), Ok(cannot));
+        for told in [FromWriter::Cannot, FromWriter::Invite([6; 16])] {
+            assert_eq!(FromWriter::decode(&told.encode()), Ok(told));
+        }
         let always = FromReader::StreamAlways("another user's".to_owned());
-        for answer in [FromReader::Taken, FromReader::Stream, always] {
+        for answer in [
+            FromReader::Taken,
+            FromReader::Stream,
+            FromReader::Came,
+            always,
+        ] {
             assert_eq!(FromReader::decode(&answer.encode()), Ok(answer));
         }
         let long = FromReader::StreamAlways("ü".repeat(400)).encode();
@@ -126,7 +151,7 @@ mod tests {
         let mut wild = bytes.to_vec();
         wild[33..37].copy_from_slice(&4096u32.to_le_bytes());
         let longer = [&bytes[..], &[0]].concat();
-        for bad in [&[][..], &[9], &bytes[..40], &longer, &wild] {
+        for bad in [&[][..], &[9], &[4; 18], &bytes[..48], &longer, &wild] {
             assert!(FromWriter::decode(bad).is_err(), "{bad:?}");
         }
         assert!(FromReader::decode(&[]).is_err() && FromReader::decode(&[1, 1]).is_err());

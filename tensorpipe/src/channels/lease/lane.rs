@@ -2,28 +2,44 @@
 //!
 //! An operation is in one table at a time: at the writer `offered` until it hears that the reader has taken the offer or wants the
 //! bytes, which is no hurry: who has the memory stands in the ledger, and the lane keeps no handle on what it has offered. At the
-//! reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching` while its segment is being
-//! mapped. Whatever is left when the lane goes was taken by nobody, and is withdrawn.
+//! reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching` while the exchange is asked.
+//! Whatever is left when the lane goes was taken by nobody, and is withdrawn.
+//!
+//! Nothing is offered to a peer that has not come to the exchange: until then the writer sends its invitation instead of the
+//! offer, and the reader brings it there and says so. That is once for each pipe and direction.
+//!
+//! Invariant: what a peer says that it sends back counts only if the process that has come for this lane was lent that.
 
 use std::collections::BTreeMap;
 
 use super::frame::{FromReader, FromWriter};
 use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
-use super::{Borrowed, Borrower, Exchange, Lender, Offer, Place, Taking};
+use super::{
+    Borrowed, Borrower, Exchange, Invitation, Lender, Offer, Place, Returned, Taking, Unlent,
+};
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
-use crate::sync::Arc;
+use crate::process::Token;
+use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::ledger::Open;
+use crate::sys::segment::SegmentId;
 
 pub(super) struct LeaseLane {
-    borrower: Arc<Borrower>,
+    exchange: Arc<Exchange>,
+    /// Made for the first loan.
+    invitation: Option<Arc<Invitation>>,
+    /// Where the peer says that its exchange is.
     lender: Arc<Lender>,
+    /// The peer's invitation.
+    invited: Option<Token>,
+    /// It was accepted there.
+    is_welcome: Arc<AtomicBool>,
     handle: LaneHandle,
     setback: Setback,
     /// What the peer was told of.
     offered: BTreeMap<OpId, Told>,
     wanted: BTreeMap<OpId, Want>,
     offers: BTreeMap<OpId, FromWriter>,
-    fetching: BTreeMap<OpId, (Offer, Want)>,
+    fetching: BTreeMap<OpId, (FromWriter, Want)>,
 }
 
 /// What the peer was told of a tensor, and what it takes to send its bytes instead.
@@ -31,6 +47,7 @@ enum Told {
     Offer(Offer, Open),
     Cannot(Buffer),
     Yours(Offer, Buffer),
+    Invite(Token, Buffer),
 }
 
 impl Told {
@@ -39,6 +56,7 @@ impl Told {
             Self::Offer(offer, _) => FromWriter::Offer(*offer),
             Self::Cannot(_) => FromWriter::Cannot,
             Self::Yours(offer, _) => FromWriter::Yours(*offer),
+            Self::Invite(number, _) => FromWriter::Invite(*number),
         }
     }
 }
@@ -46,8 +64,11 @@ impl Told {
 impl LeaseLane {
     pub(super) fn new(exchange: &Arc<Exchange>, peer: &Place, link: Link) -> Self {
         Self {
-            borrower: exchange.borrower(peer.process),
-            lender: exchange.lender(peer.process, &peer.exchange),
+            exchange: exchange.clone(),
+            invitation: None,
+            lender: exchange.lender(&peer.exchange),
+            invited: None,
+            is_welcome: Arc::default(),
             handle: link.handle,
             setback: link.setback,
             offered: BTreeMap::new(),
@@ -57,6 +78,11 @@ impl LeaseLane {
         }
     }
 
+    /// The process that the peer is, once it has come.
+    fn borrower(&self) -> Option<&Arc<Borrower>> {
+        self.invitation.as_ref()?.borrower()
+    }
+
     /// The writer's part of an operation is taken, or wanted as bytes.
     fn answered(&mut self, op: OpId, answer: FromReader, io: &mut LaneIo<'_>) -> Result<(), Fault> {
         let Some(told) = self.offered.remove(&op) else {
@@ -64,7 +90,7 @@ impl LeaseLane {
         };
         match (answer, told) {
             (FromReader::Taken, Told::Offer(offer, open)) => {
-                let ledger = self.borrower.ledger();
+                let ledger = self.borrower().and_then(|borrower| borrower.ledger());
                 if ledger.is_none_or(|ledger| ledger.is_open(offer.entry)) {
                     self.offered.insert(op, Told::Offer(offer, open));
                     return Err(Fault("an offer that is not taken in the ledger".to_owned()));
@@ -80,8 +106,14 @@ impl LeaseLane {
                 io.lent(offer.len);
                 io.sent(op);
             }
-            (FromReader::Taken, Told::Cannot(_)) => {
+            (FromReader::Taken, Told::Cannot(_) | Told::Invite(..)) => {
                 return Err(Fault("an offer is taken that was not made".to_owned()));
+            }
+            (FromReader::Came, Told::Invite(_, source)) if self.borrower().is_some() => {
+                self.offer(op, source, io);
+            }
+            (FromReader::Came, _) => {
+                return Err(Fault("it says that it came, and has not".to_owned()));
             }
             (answer @ (FromReader::Stream | FromReader::StreamAlways(_)), told) => {
                 if let FromReader::StreamAlways(reason) = answer {
@@ -90,7 +122,8 @@ impl LeaseLane {
                 }
                 let source = match told {
                     Told::Offer(offer, open) => {
-                        let source = self.borrower.recall(&offer, open);
+                        let borrower = self.borrower();
+                        let source = borrower.and_then(|borrower| borrower.recall(&offer, open));
                         let taken = || Fault("bytes are asked for of what was taken".to_owned());
                         source.ok_or_else(taken)?
                     }
@@ -99,7 +132,7 @@ impl LeaseLane {
                         let gone = || Fault("bytes are asked for of what has gone back".to_owned());
                         is_here.then_some(source).ok_or_else(gone)?
                     }
-                    Told::Cannot(source) => source,
+                    Told::Cannot(source) | Told::Invite(_, source) => source,
                 };
                 io.diverted(source.len() as u64);
                 io.stream(op, source);
@@ -111,7 +144,7 @@ impl LeaseLane {
     fn withdraw(&self, told: &Told) {
         match told {
             Told::Offer(offer, _) => {
-                if let Some(ledger) = self.borrower.ledger() {
+                if let Some(ledger) = self.borrower().and_then(|borrower| borrower.ledger()) {
                     ledger.withdraw(offer.entry);
                 }
             }
@@ -120,12 +153,19 @@ impl LeaseLane {
                     borrowed.contest();
                 }
             }
-            Told::Cannot(_) => {}
+            Told::Cannot(_) | Told::Invite(..) => {}
         }
     }
 
+    /// Tells the peer of a tensor.
+    fn offer(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        let told = self.tell(source);
+        io.control(op, told.words().encode());
+        self.offered.insert(op, told);
+    }
+
     /// What the peer is told of a tensor.
-    fn tell(&self, mut source: Buffer) -> Told {
+    fn tell(&mut self, mut source: Buffer) -> Told {
         let is_last = source.is_only_handle();
         if let Some(borrowed) = self.borrowed(&source) {
             if is_last && !borrowed.is_contested() {
@@ -134,8 +174,9 @@ impl LeaseLane {
             let offer = borrowed.as_offer(source.offset(), source.len());
             return Told::Yours(offer, source);
         }
-        match self.borrower.lend(&source) {
-            Ok((offer, open)) => Told::Offer(offer, open),
+        match self.lend(&source) {
+            Ok(Lent::Offer(offer, open)) => Told::Offer(offer, open),
+            Ok(Lent::WhenItComes(number)) => Told::Invite(number, source),
             Err(unlent) => {
                 tracing::debug!(unlent.reason, "a tensor is copied instead of lent");
                 if unlent.lasting {
@@ -146,10 +187,30 @@ impl LeaseLane {
         }
     }
 
+    fn lend(&mut self, source: &Buffer) -> Result<Lent, Unlent> {
+        let invitation = match &self.invitation {
+            Some(invitation) => invitation,
+            None => self.invitation.insert(self.exchange.invite()?),
+        };
+        match invitation.borrower() {
+            Some(borrower) => {
+                let (offer, open) = borrower.lend(source)?;
+                Ok(Lent::Offer(offer, open))
+            }
+            None => Ok(Lent::WhenItComes(invitation.number())),
+        }
+    }
+
     /// What lies in memory of the peer's.
     fn borrowed<'a>(&self, source: &'a Buffer) -> Option<&'a Borrowed> {
         let borrowed = source.memory().as_any().downcast_ref::<Borrowed>();
-        borrowed.filter(|borrowed| borrowed.is_of(&self.lender))
+        let borrowed = borrowed.filter(|borrowed| borrowed.is_of(&self.lender));
+        borrowed.filter(|_| self.is_welcome.load(Ordering::Acquire))
+    }
+
+    /// What a message brings back of what the peer was lent.
+    fn returned(&self, offer: &Offer) -> Option<Returned> {
+        self.borrower()?.sends_back(offer)
     }
 
     /// The reader has both what it was told and a place for it.
@@ -165,13 +226,60 @@ impl LeaseLane {
             FromWriter::Offer(offer) => return self.take(op, offer, want, false, io),
             FromWriter::Yours(offer) => {
                 check(&offer, &want)?;
-                match self.borrower.sends_back(&offer) {
+                match self.returned(&offer) {
                     Some(returned) => self.taken(op, returned, want, io),
                     None => self.ask_for_bytes(op, want, io),
                 }
             }
+            FromWriter::Invite(_) => self.come(op, told, want, false, io),
         }
         Ok(())
+    }
+
+    /// The reader has an invitation, and a place for what will be offered. `fetched`: it was brought to the exchange.
+    fn come(&mut self, op: OpId, told: FromWriter, want: Want, fetched: bool, io: &mut LaneIo<'_>) {
+        if self.is_welcome.load(Ordering::Acquire) {
+            io.control(op, FromReader::Came.encode());
+            self.wanted.insert(op, want);
+        } else if fetched || self.cannot_fetch() {
+            self.ask_for_bytes(op, want, io);
+        } else {
+            self.fetch(op, told, want, None, io);
+        }
+    }
+
+    fn cannot_fetch(&self) -> bool {
+        self.lender.is_unreliable() || self.setback.receiving().is_some()
+    }
+
+    /// Has the exchange bring the invitation to the lender's, and get a segment if one is named.
+    fn fetch(
+        &mut self,
+        op: OpId,
+        told: FromWriter,
+        want: Want,
+        segment: Option<SegmentId>,
+        io: &mut LaneIo<'_>,
+    ) {
+        let Some(invitation) = self.invited else {
+            return self.ask_for_bytes(op, want, io);
+        };
+        self.fetching.insert(op, (told, want));
+        let (lender, handle) = (self.lender.clone(), self.handle.clone());
+        let (setback, is_welcome) = (self.setback.clone(), self.is_welcome.clone());
+        io.spawn(async move {
+            match lender.fetch(invitation, segment).await {
+                // A segment may be here because of another pipe.
+                Ok(()) => drop(is_welcome.fetch_or(segment.is_none(), Ordering::Release)),
+                Err(unlent) => {
+                    tracing::debug!(unlent.reason, "a tensor is copied instead of borrowed");
+                    if unlent.lasting {
+                        setback.cannot_receive(unlent.reason);
+                    }
+                }
+            }
+            handle.resume(op);
+        });
     }
 
     /// The reader has both the offer and a place for it. `fetched`: what can be fetched is there.
@@ -186,24 +294,10 @@ impl LeaseLane {
         check(&offer, &want)?;
         match self.lender.take(&offer) {
             Taking::Taken(borrowed) => self.taken(op, borrowed, want, io),
-            Taking::Unknown
-                if fetched || self.lender.is_unreliable() || self.setback.receiving().is_some() =>
-            {
-                self.ask_for_bytes(op, want, io);
-            }
+            Taking::Unknown if fetched || self.cannot_fetch() => self.ask_for_bytes(op, want, io),
             Taking::Unknown => {
-                self.fetching.insert(op, (offer, want));
-                let (lender, handle) = (self.lender.clone(), self.handle.clone());
-                let setback = self.setback.clone();
-                io.spawn(async move {
-                    if let Err(unlent) = lender.fetch(offer.segment).await {
-                        tracing::debug!(unlent.reason, "a tensor is copied instead of borrowed");
-                        if unlent.lasting {
-                            setback.cannot_receive(unlent.reason);
-                        }
-                    }
-                    handle.resume(op);
-                });
+                let told = FromWriter::Offer(offer);
+                self.fetch(op, told, want, Some(offer.segment), io);
             }
             // The writer's RESET, or the end of the pipe, is behind this.
             Taking::Withdrawn => {}
@@ -253,9 +347,7 @@ impl Lane for LeaseLane {
     }
 
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let told = self.tell(source);
-        io.control(op, told.words().encode());
-        self.offered.insert(op, told);
+        self.offer(op, source, io);
     }
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
@@ -277,12 +369,12 @@ impl Lane for LeaseLane {
                 Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
             },
             FromWriter::Yours(offer) if offer.len == len => {
-                let returned = self.borrower.sends_back(&offer)?;
+                let returned = self.returned(&offer)?;
                 // The peer keeps what is not over until it hears of this.
                 let urgent = !returned.is_over();
                 (Buffer::new(Arc::new(returned)), urgent)
             }
-            FromWriter::Offer(_) | FromWriter::Yours(_) | FromWriter::Cannot => return None,
+            _ => return None,
         };
         Some(Adopted {
             memory,
@@ -296,6 +388,11 @@ impl Lane for LeaseLane {
             return self.answered(op, FromReader::decode(body)?, io);
         }
         let told = FromWriter::decode(body)?;
+        if let FromWriter::Invite(number) = told
+            && *self.invited.get_or_insert(number) != number
+        {
+            return Err(Fault("another invitation on the same pipe".to_owned()));
+        }
         match self.wanted.remove(&op) {
             // The protocol sees to it that there is one for each operation.
             None => {
@@ -315,7 +412,11 @@ impl Lane for LeaseLane {
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), Fault> {
         match self.fetching.remove(&op) {
-            Some((offer, want)) => self.take(op, offer, want, true, io),
+            Some((FromWriter::Offer(offer), want)) => self.take(op, offer, want, true, io),
+            Some((told, want)) => {
+                self.come(op, told, want, true, io);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -334,6 +435,13 @@ impl Drop for LeaseLane {
     fn drop(&mut self) {
         self.offered.values().for_each(|told| self.withdraw(told));
     }
+}
+
+/// What can be done for a peer.
+enum Lent {
+    Offer(Offer, Open),
+    /// It is not known yet which process it is.
+    WhenItComes(Token),
 }
 
 fn check(offer: &Offer, want: &Want) -> Result<(), Fault> {

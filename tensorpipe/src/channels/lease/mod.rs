@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   lane ── offer, "taken" ── lane          on the pipe, between two lanes            lane.rs, frame.rs
-//!   Borrower ── ledger ── Lender            one for each pair of processes            channels/exchange/
+//!   Invitation                              who the peer is, by the kernel's word     channels/exchange/
+//!   Borrower ── ledger ── Lender            one for each pair of processes
 //!   exchange ── descriptors ── exchange     one for each process; a thread
 //! ```
 //!
@@ -24,7 +25,8 @@ mod lane;
 
 use self::lane::LeaseLane;
 use super::exchange::{
-    Access, Borrowed, Borrower, Exchange, Lender, OFFER_LEN, Offer, Place, Taking,
+    Access, Borrowed, Borrower, Exchange, Invitation, Lender, OFFER_LEN, Offer, Place, Returned,
+    Taking, Unlent,
 };
 use super::{
     Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback,
@@ -41,6 +43,16 @@ use crate::error::Error;
 /// follow the protocol, and the lender on the borrower not to look at what else lies in the same segment. So memory is lent only
 /// between processes of one user, who may read each other's memory anyway. A context that does not have this channel among its
 /// [`channels`](crate::ContextBuilder::channels) neither lends nor borrows.
+///
+/// Which process the other end is, the kernel says, and not the peer. Before the first loan on a pipe its reader brings a
+/// number, which it was told over the pipe, to a Unix socket of the lender's. Only the range of the tensor is lent.
+///
+/// # Limits
+/// One process has at most 4096 loans of another one at once, over all pipes between them. Beyond, tensors are copied: a warning
+/// says so once, [`LendableStats::ledger_full`](crate::LendableStats::ledger_full) counts them, and
+/// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. A loan ends when its reader lets go of the tensor,
+/// whether or not its owner keeps it. What is sent back to its lender without a copy goes over a pipe on which that has lent
+/// something, too.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {
     within_process: bool,

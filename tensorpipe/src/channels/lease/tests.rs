@@ -16,22 +16,19 @@ fn the_examples_are_what_the_code_writes_and_reads() {
         entry: Entry {
             slot: 7,
             generation: 12,
+            number: 0x8877_6655_4433_2211,
         },
     });
     assert_eq!(examples["OFFER"], offer.encode().to_vec());
     assert_eq!(FromWriter::decode(&examples["OFFER"]), Ok(offer));
+    let invite = FromWriter::Invite([0x22; 16]);
+    assert_eq!(examples["INVITE"], invite.encode().to_vec());
     for (name, packet) in [
-        (
-            "HELLO",
-            Packet::Hello {
-                from: [0x22; 16],
-                to: [0x33; 16],
-            },
-        ),
+        ("HELLO", Packet::Hello([0x22; 16])),
         ("FETCH", Packet::Fetch([0x11; 16])),
     ] {
         assert_eq!(examples[name], packet.encode());
         assert_eq!(Packet::decode(&examples[name]), Some(packet));
     }
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
 }

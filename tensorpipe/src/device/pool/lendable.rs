@@ -54,6 +54,9 @@ pub struct LendableStats {
     pub outstanding_bytes: u64,
     /// Bytes that this process has let go of, and another one has not yet given back.
     pub lent_bytes: u64,
+    /// How often a tensor was copied instead of lent because its reader's process had as many loans of this one as it can
+    /// have ([`LeaseChannel`](crate::channels::LeaseChannel) says how many).
+    pub ledger_full: u64,
 }
 
 pub(super) struct Lendables {
@@ -168,6 +171,10 @@ impl Lendables {
         };
         // Unmapping takes long: not under the lock.
         drop(evicted);
+    }
+
+    fn could_not_lend(&self) {
+        lock(&self.state).stats.ledger_full += 1;
     }
 
     fn give_back(&self, piece: Piece, loans: Loans) {

@@ -1,11 +1,18 @@
 //! Loans and their words, apart from where the words lie.
 //!
-//! Invariant: an entry is in one `Loan`, free, or parked; and once `Loan::is_back` has said so of memory, nobody pins it any more.
+//! A slot belongs to one `Loan`, is free, or is parked. A ledger without a free slot reaps: it takes slots from loans that
+//! are back, also where their owner keeps the memory and has not looked yet.
+//!
+//! Invariant: once `Loan::is_back` has said so of memory, nobody pins it any more, and it says so for ever.
+//!
+//! Each loan has a number that only its two processes know. The lender derives it from a key of its own, so that a borrower
+//! cannot choose it. The borrower finds it in the ledger, so that a third process cannot offer in the lender's name.
 
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
-use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, Weak, lock};
-use crate::sys::segment::Segment;
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Weak, lock};
+use crate::sys::segment::{Segment, SegmentId};
 
 const STATE: u32 = 0b11;
 const IDLE: u32 = 0;
@@ -22,6 +29,9 @@ pub(crate) trait Place {
     /// The word of a slot below `SLOTS`, zero at birth. `None` in a forked child: nothing is mapped there, and nothing of this
     /// is the child's.
     fn word(&self, slot: u32) -> Option<&AtomicU32>;
+
+    /// The number of the loan that a slot's word is about: written by the lender before the word. `None` as above.
+    fn number(&self, slot: u32) -> Option<&AtomicU64>;
 }
 
 fn load(place: &impl Place, slot: u32) -> Option<u32> {
@@ -46,6 +56,8 @@ pub(crate) struct Entry {
     pub(crate) slot: u32,
     /// Which loan of this slot, already shifted to stand above the state.
     pub(crate) generation: u32,
+    /// Nobody can guess it.
+    pub(crate) number: u64,
 }
 
 impl Entry {
@@ -60,18 +72,25 @@ pub(crate) struct Ledger<P> {
     place: P,
     /// The borrower's process has ended: everything is back.
     gone: AtomicBool,
+    /// What the numbers of its loans are derived from.
+    key: RandomState,
     slots: Mutex<Slots>,
 }
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// How many have ever been used.
-    used: u32,
-    free: Vec<Entry>,
-    /// Let go of by the lender while they were out.
-    parked: Vec<Entry>,
-    /// By slot: what its last loan is about, with its generation.
-    lent: Vec<(u32, Weak<Lent>)>,
+    /// All that have ever been used.
+    used: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+/// The last loan of a slot.
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    lent: Weak<Lent>,
+    /// It is not among the free ones.
+    busy: bool,
 }
 
 /// What a loan is about.
@@ -95,6 +114,10 @@ impl Lent {
         let more = |pins: u32| pins.checked_add(1).filter(|more| *more < BACK);
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
         self.pins.fetch_update(set, fetch, more).is_ok()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.pins.load(Ordering::SeqCst) == BACK
     }
 
     /// The borrower has it no more: so it is back, if nobody reads it here.
@@ -149,6 +172,7 @@ impl<P: Place> Ledger<P> {
         Arc::new(Self {
             place,
             gone: AtomicBool::new(false),
+            key: RandomState::new(),
             slots: Mutex::default(),
         })
     }
@@ -157,7 +181,7 @@ impl<P: Place> Ledger<P> {
         &self.place
     }
 
-    /// Offers a range of a segment; `None` while too much is out.
+    /// Offers a range of a segment; `None` while [as much as can be](Place::SLOTS) is out.
     pub(crate) fn offer(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -168,8 +192,16 @@ impl<P: Place> Ledger<P> {
             range,
             pins: AtomicU32::new(0),
         });
-        let entry = lock(&self.slots).next(&self.place, &lent)?;
-        store(&self.place, entry.slot, entry.as_word(OFFERED));
+        let (slot, generation) = self.next(&lent)?;
+        let entry = Entry {
+            slot,
+            generation,
+            number: self.number(slot, generation),
+        };
+        if let Some(number) = self.place.number(slot) {
+            number.store(entry.number, Ordering::Relaxed);
+        }
+        store(&self.place, slot, entry.as_word(OFFERED));
         Some(Loan {
             ledger: self.clone(),
             entry,
@@ -178,9 +210,17 @@ impl<P: Place> Ledger<P> {
     }
 
     /// A part of what the borrower has taken, to be read here while it may give it back. `None` if it has not taken that.
-    pub(crate) fn pin(&self, entry: Entry, range: Range<usize>) -> Option<Pinned> {
+    pub(crate) fn pin(
+        &self,
+        entry: Entry,
+        segment: SegmentId,
+        range: Range<usize>,
+    ) -> Option<Pinned> {
+        if entry.number != self.number(entry.slot, entry.generation) {
+            return None;
+        }
         let lent = lock(&self.slots).lent(entry)?;
-        if !lent.contains(&range) || !lent.pin() {
+        if lent.segment.id() != segment || !lent.contains(&range) || !lent.pin() {
             return None;
         }
         let mut pinned = Pinned {
@@ -232,55 +272,71 @@ impl<P: Place> Ledger<P> {
         if self.gone.load(Ordering::Acquire) {
             return false;
         }
-        let used = lock(&self.slots).used;
+        let used = lock(&self.slots).used.len() as u32;
         let is_taken = |word: u32| matches!(word & STATE, TAKEN | RETURNED);
         (0..used).any(|slot| load(&self.place, slot).is_some_and(is_taken))
     }
 
     /// Whether the borrower has it no more.
-    fn is_over(&self, entry: Entry) -> bool {
-        load(&self.place, entry.slot) == Some(entry.as_word(IDLE))
-            || self.gone.load(Ordering::Acquire)
+    fn is_over(&self, slot: u32, generation: u32) -> bool {
+        load(&self.place, slot) == Some(generation | IDLE) || self.gone.load(Ordering::Acquire)
+    }
+
+    /// The slot and generation of a new loan.
+    fn next(&self, lent: &Arc<Lent>) -> Option<(u32, u32)> {
+        let mut slots = lock(&self.slots);
+        if slots.free.is_empty() {
+            if slots.used.len() as u32 == P::SLOTS {
+                self.reap(&mut slots);
+            } else {
+                slots.add();
+            }
+        }
+        let slot = slots.free.pop()?;
+        let last = slots.used.get_mut(slot as usize)?;
+        let generation = last.generation.wrapping_add(STATE + 1);
+        *last = Slot {
+            generation,
+            lent: Arc::downgrade(lent),
+            busy: true,
+        };
+        Some((slot, generation))
+    }
+
+    /// Finds the slots whose loans are back: parked ones, and those whose owner has not looked.
+    fn reap(&self, slots: &mut Slots) {
+        let Slots { used, free } = slots;
+        for (slot, last) in (0..).zip(used) {
+            if last.busy && load(&self.place, slot) == Some(last.generation | IDLE) {
+                let still_read = last.lent.upgrade().is_some_and(|lent| !lent.end());
+                if !still_read {
+                    last.busy = false;
+                    free.push(slot);
+                }
+            }
+        }
+    }
+
+    /// Nobody else can derive it.
+    fn number(&self, slot: u32, generation: u32) -> u64 {
+        self.key.hash_one((slot, generation))
     }
 }
 
 impl Slots {
-    /// An entry for a new loan.
-    fn next(&mut self, place: &impl Place, lent: &Arc<Lent>) -> Option<Entry> {
-        let last = self.unused(place)?;
-        let entry = Entry {
-            generation: last.generation.wrapping_add(STATE + 1),
-            ..last
-        };
-        let slot = entry.slot as usize;
-        if self.lent.len() <= slot {
-            self.lent.resize(slot + 1, (0, Weak::new()));
-        }
-        self.lent[slot] = (entry.generation, Arc::downgrade(lent));
-        Some(entry)
+    fn add(&mut self) {
+        self.free.push(self.used.len() as u32);
+        self.used.push(Slot {
+            generation: 0,
+            lent: Weak::new(),
+            busy: false,
+        });
     }
 
     fn lent(&self, entry: Entry) -> Option<Arc<Lent>> {
-        let (generation, lent) = self.lent.get(entry.slot as usize)?;
-        lent.upgrade().filter(|_| *generation == entry.generation)
-    }
-
-    /// A slot with the last loan that it had.
-    fn unused<P: Place>(&mut self, place: &P) -> Option<Entry> {
-        if let Some(free) = self.free.pop() {
-            return Some(free);
-        }
-        if self.used < P::SLOTS {
-            self.used += 1;
-            let slot = self.used - 1;
-            return Some(Entry {
-                slot,
-                generation: 0,
-            });
-        }
-        let is_idle = |entry: &Entry| load(place, entry.slot) == Some(entry.as_word(IDLE));
-        let found = self.parked.iter().position(is_idle)?;
-        Some(self.parked.swap_remove(found))
+        let slot = self.used.get(entry.slot as usize)?;
+        let lent = slot.lent.upgrade();
+        lent.filter(|_| slot.generation == entry.generation)
     }
 }
 
@@ -308,18 +364,27 @@ impl<P: Place> Loan<P> {
     /// Whether it was given back, withdrawn, or its borrower's process has ended, and nobody here reads it either. Its memory
     /// may be written only if so; then it stays so.
     pub(crate) fn is_back(&self) -> bool {
-        self.ledger.is_over(self.entry) && self.lent.end()
+        let Entry {
+            slot, generation, ..
+        } = self.entry;
+        // First: a slot that was reaped is about another loan by now.
+        self.lent.has_ended() || self.ledger.is_over(slot, generation) && self.lent.end()
     }
 }
 
 impl<P: Place> Drop for Loan<P> {
     fn drop(&mut self) {
-        let back = self.is_back();
+        if !self.is_back() {
+            // Parked: it is reaped when it is back.
+            return;
+        }
         let mut slots = lock(&self.ledger.slots);
-        if back {
-            slots.free.push(self.entry);
-        } else {
-            slots.parked.push(self.entry);
+        let Slots { used, free } = &mut *slots;
+        let last = used.get_mut(self.entry.slot as usize);
+        let ours = last.filter(|last| last.lent.as_ptr() == Arc::as_ptr(&self.lent));
+        if let Some(last) = ours.filter(|last| last.busy) {
+            last.busy = false;
+            free.push(self.entry.slot);
         }
     }
 }
@@ -339,10 +404,15 @@ impl<P: Place> Debts<P> {
         entry.slot < P::SLOTS && entry.generation & STATE == 0
     }
 
-    /// Takes an offer. `false`: it was withdrawn before.
+    /// Takes an offer. `false`: it was withdrawn before, or is not the lender's.
     pub(crate) fn take(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(OFFERED), entry.as_word(TAKEN));
-        swap(&self.0, entry.slot, from, to)
+        // The word first: its number was written before it. An exchange finds the latest.
+        let is_open =
+            load(&self.0, entry.slot) == Some(from) || swap(&self.0, entry.slot, from, from);
+        let number = self.0.number(entry.slot);
+        let number = number.map(|number| number.load(Ordering::Relaxed));
+        is_open && number == Some(entry.number) && swap(&self.0, entry.slot, from, to)
     }
 
     /// Sends back what was taken, of which nothing is read here any more: its lender has it back when it [pins](Ledger::pin) it.

@@ -9,10 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::loans::{Debts, Ledger, Pinned, Place};
 use crate::error::SystemError;
-use crate::sync::{Arc, AtomicU32};
+use crate::sync::{Arc, AtomicU32, AtomicU64};
 use crate::sys::memfd::{self, FIXED, Mapping};
 
-const LEN: usize = Words::SLOTS as usize * size_of::<AtomicU32>();
+/// First all words, then all numbers.
+const WORDS: usize = Words::SLOTS as usize * size_of::<AtomicU32>();
+const LEN: usize = WORDS + Words::SLOTS as usize * size_of::<AtomicU64>();
 
 /// The words, mapped by either side.
 #[derive(Debug)]
@@ -26,10 +28,23 @@ impl Place for Words {
         if !self.0.is_here() {
             return None;
         }
-        // SAFETY: the mapping is LEN bytes long, its size is sealed, and the slot is below SLOTS.
+        // SAFETY: the mapping is LEN bytes long, its size is sealed, the words come first, and the slot is below SLOTS.
         let word = unsafe { self.0.start().cast::<AtomicU32>().add(slot as usize) };
         // SAFETY: aligned as mappings are, initialised, only ever seen as atomics, and living as long as self.
         Some(unsafe { word.as_ref() })
+    }
+
+    fn number(&self, slot: u32) -> Option<&AtomicU64> {
+        assert!(slot < Self::SLOTS, "slot {slot}");
+        if !self.0.is_here() {
+            return None;
+        }
+        // SAFETY: the mapping is LEN bytes long, its size is sealed, and the numbers lie behind its WORDS bytes of words.
+        let numbers = unsafe { self.0.start().byte_add(WORDS) };
+        // SAFETY: the slot is below SLOTS.
+        let number = unsafe { numbers.cast::<AtomicU64>().add(slot as usize) };
+        // SAFETY: aligned as WORDS is, initialised, only ever seen as atomics, and living as long as self.
+        Some(unsafe { number.as_ref() })
     }
 }
 
@@ -45,6 +60,10 @@ impl Place for Made {
 
     fn word(&self, slot: u32) -> Option<&AtomicU32> {
         self.words.word(slot)
+    }
+
+    fn number(&self, slot: u32) -> Option<&AtomicU64> {
+        self.words.number(slot)
     }
 }
 

@@ -62,6 +62,43 @@ fn slots_are_bounded_and_parked_ones_are_used_when_they_are_back() {
     assert_eq!(offer(&ledger).unwrap().entry().slot, entry.slot);
 }
 
+/// Their owners keep what they have lent, and do not look.
+#[test]
+fn a_full_ledger_finds_the_loans_that_are_back() {
+    let (ledger, debts) = both();
+    let pieces = Segment::cut(4096, 4096).unwrap();
+    let offer = |ledger: &Arc<Ledger>| ledger.offer(pieces[0].segment(), 0..4096);
+    let kept: Vec<_> = (0..SLOTS).map(|_| offer(&ledger).unwrap()).collect();
+    assert!(kept.iter().all(|loan| debts.take(loan.entry())));
+    assert!(offer(&ledger).is_none());
+    let back = &kept[7..10];
+    back.iter().for_each(|loan| debts.give_back(loan.entry()));
+    // One of them is read here, as what its borrower has sent back.
+    let read = kept[11].entry();
+    let segment = pieces[0].segment().id();
+    let pinned = ledger.pin(read, segment, 0..4096).unwrap();
+    debts.give_back(read);
+    let again: Vec<_> = std::iter::from_fn(|| offer(&ledger)).collect();
+    let mut slots: Vec<_> = again.iter().map(|loan| loan.entry().slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [7, 8, 9]);
+    // The first loans of these slots are over for ever, and do not give the slots away.
+    assert!(back.iter().all(Loan::is_back) && !again[0].is_back());
+    drop((kept, pinned));
+    let rest = std::iter::from_fn(|| offer(&ledger));
+    assert_eq!(rest.collect::<Vec<_>>().len(), 1);
+}
+
+#[test]
+fn an_offer_of_another_number_is_not_taken() {
+    let (ledger, debts) = both();
+    let loan = offer(&ledger).unwrap();
+    let entry = loan.entry();
+    let guessed = Entry { number: 0, ..entry };
+    assert!(!debts.take(guessed) && ledger.is_open(entry));
+    assert!(debts.take(entry));
+}
+
 #[test]
 fn with_its_borrower_gone_everything_is_back() {
     let (ledger, debts) = both();
@@ -76,16 +113,24 @@ fn what_is_sent_back_is_pinned_until_its_lender_has_read_it() {
     let (ledger, debts) = both();
     let loan = offer(&ledger).unwrap();
     let entry = loan.entry();
-    assert!(ledger.pin(entry, 4096..5000).is_none(), "not taken");
+    let id = loan.lent.segment.id();
+    assert!(ledger.pin(entry, id, 4096..5000).is_none(), "not taken");
     assert!(debts.take(entry));
     let reversed = Range {
         start: 9000,
         end: 8000,
     };
     for outside in [0..10, 4095..5000, 8000..8193, reversed] {
-        assert!(ledger.pin(entry, outside).is_none());
+        assert!(ledger.pin(entry, id, outside).is_none());
     }
-    let (one, two) = (ledger.pin(entry, 4096..5000), ledger.pin(entry, 4096..8192));
+    let guessed = Entry {
+        number: entry.number ^ 1,
+        ..entry
+    };
+    assert!(ledger.pin(guessed, id, 4096..5000).is_none());
+    assert!(ledger.pin(entry, [0; 16], 4096..5000).is_none());
+    let pin = |range| ledger.pin(entry, id, range);
+    let (one, two) = (pin(4096..5000), pin(4096..8192));
     assert_eq!(one.as_ref().unwrap().bytes(), [0; 904]);
     debts.give_back(entry);
     assert!(!loan.is_back(), "it is read here");
@@ -95,12 +140,12 @@ fn what_is_sent_back_is_pinned_until_its_lender_has_read_it() {
     assert!(loan.is_back());
     // A borrower that claims to have it still.
     store(&debts.0, entry.slot, entry.as_word(TAKEN));
-    assert!(ledger.pin(entry, 4096..5000).is_none() && loan.lent.end());
+    assert!(pin(4096..5000).is_none() && loan.lent.end());
     let old = Entry {
         generation: 0,
         ..entry
     };
-    assert!(ledger.pin(old, 4096..5000).is_none());
+    assert!(ledger.pin(old, id, 4096..5000).is_none());
 }
 
 #[test]
@@ -111,12 +156,14 @@ fn memory_of_another_size_is_no_ledger() {
     let wild = Entry {
         slot: SLOTS,
         generation: 4,
+        number: 0,
     };
     assert!(
         !Debts::is_entry(wild)
             && !Debts::is_entry(Entry {
                 slot: 0,
-                generation: 5
+                generation: 5,
+                number: 0
             })
     );
 }
@@ -129,7 +176,8 @@ fn what_was_sent_back_is_its_lenders_when_it_is_there() {
     assert!(debts.take(entry));
     debts.send_back(entry);
     assert!(ledger.is_out() && !loan.is_back(), "it is on its way");
-    let pinned = ledger.pin(entry, 4096..5000).unwrap();
+    let id = loan.lent.segment.id();
+    let pinned = ledger.pin(entry, id, 4096..5000).unwrap();
     assert!(pinned.is_returned() && !ledger.is_out());
     assert!(!loan.is_back(), "it is read here");
     drop(pinned);
@@ -143,7 +191,8 @@ fn what_was_sent_back_is_its_lenders_when_it_is_there() {
     debts.send_back(next.entry());
     debts.give_up(next.entry());
     assert!(next.is_back(), "its message did not come");
-    assert!(ledger.pin(next.entry(), 4096..5000).is_none());
+    let id = next.lent.segment.id();
+    assert!(ledger.pin(next.entry(), id, 4096..5000).is_none());
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Guests that come, go, and are slow.
 
-use super::super::{Packet, meet};
+use super::super::{Invitation, Packet, meet};
 use super::*;
 use crate::device::{Pool, PoolOptions};
-use crate::process::Token;
 use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 use crate::sys::ledger::Debts;
 
@@ -16,13 +15,29 @@ fn watches() -> usize {
         .count()
 }
 
+/// A process that has come with an invitation: this one.
+struct Entered {
+    invitation: Arc<Invitation>,
+    socket: PacketSocket,
+}
+
+impl Entered {
+    fn borrower(&self) -> &Arc<Borrower> {
+        self.invitation.borrower().unwrap()
+    }
+}
+
 /// A borrower comes, and is welcome.
-fn enter(exchange: &Exchange, from: Token) -> PacketSocket {
+fn enter(exchange: &Arc<Exchange>) -> Entered {
+    let invitation = exchange.invite().unwrap();
+    let socket = enter_by(exchange, &invitation);
+    Entered { invitation, socket }
+}
+
+fn enter_by(exchange: &Exchange, invitation: &Invitation) -> PacketSocket {
     let socket = meet(exchange.name()).unwrap();
-    let to = exchange.process();
-    socket
-        .send(&Packet::Hello { from, to }.encode(), None)
-        .unwrap();
+    let hello = Packet::Hello(invitation.number());
+    socket.send(&hello.encode(), None).unwrap();
     let welcomed = std::iter::repeat_with(|| {
         std::thread::sleep(Duration::from_millis(1));
         socket.recv(&mut [0; PACKET_MAX])
@@ -37,14 +52,14 @@ fn enter(exchange: &Exchange, from: Token) -> PacketSocket {
 fn a_borrower_that_comes_and_goes_is_watched_once() {
     let pool = Pool::new(PoolOptions::default());
     let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
-    let (exchange, from) = (Exchange::here(), [0x77; 16]);
-    let borrower = exchange.borrower(from);
-    let (offer, _) = borrower.lend(&buffer).unwrap();
-    let ledger = borrower.ledger().unwrap();
+    let exchange = Exchange::here();
+    let entered = enter(&exchange);
+    let (offer, _) = entered.borrower().lend(&buffer).unwrap();
+    let ledger = entered.borrower().ledger().unwrap();
     assert!(Debts::map(ledger.fd()).unwrap().take(offer.entry));
     let before = watches();
     for _ in 0..100 {
-        enter(&exchange, from);
+        enter_by(&exchange, &entered.invitation);
     }
     let after = watches();
     assert!(after < before + 20, "{before}, then {after}");
@@ -54,15 +69,12 @@ fn a_borrower_that_comes_and_goes_is_watched_once() {
 #[test]
 fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
     const MANY: usize = 600;
-    let (exchange, from) = (Exchange::here(), [0x78; 16]);
-    let borrower = exchange.borrower(from);
-    let pool = Pool::new(PoolOptions::default());
-    let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
-    borrower.lend(&buffer).unwrap();
-    let socket = enter(&exchange, from);
+    let exchange = Exchange::here();
+    let entered = enter(&exchange);
+    let socket = &entered.socket;
     for number in 0..MANY as u128 {
         exchange.ask(Command::Retire {
-            borrower: borrower.clone(),
+            borrower: entered.borrower().clone(),
             segment: number.to_le_bytes(),
         });
     }
@@ -92,12 +104,9 @@ fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
         return;
     }
     assert!(in_a_child(|| {
-        let (exchange, from) = (Exchange::here(), [0x79; 16]);
-        let borrower = exchange.borrower(from);
-        let pool = Pool::new(PoolOptions::default());
-        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
-        borrower.lend(&buffer).unwrap();
-        let sockets = [(); 3].map(|()| enter(&exchange, from));
+        let exchange = Exchange::here();
+        let entered = [(); 3].map(|()| enter(&exchange));
+        let sockets = entered.each_ref().map(|entered| &entered.socket);
         // Fewer than are waited for.
         open_at_most(3);
         let unknown = [0x79; 16];
@@ -113,49 +122,61 @@ fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
             heard.take(5000).flatten().next() == Some(Some(Packet::None(unknown)))
         };
         // The first one ends a wait that had begun before.
-        sockets.iter().chain(&sockets).all(answers)
+        sockets.iter().chain(&sockets).all(|socket| answers(socket))
     }));
 }
 
-/// Whoever knows a borrower's token gets nothing by it, and does not end in its place.
+/// Whoever comes with the invitation of another process, or one that nobody has, gets nothing by it.
 #[test]
-fn nobody_comes_in_the_name_of_another() {
-    let (exchange, from) = (Exchange::here(), [0x7b; 16]);
-    let borrower = exchange.borrower(from);
+fn an_invitation_is_for_one_process() {
+    let exchange = Exchange::here();
+    let honest = enter(&exchange);
+    let numbers = [honest.invitation.number(), [0x7b; 16]];
+    assert!(in_a_child(|| {
+        numbers.into_iter().all(|number| {
+            let socket = meet(exchange.name()).unwrap();
+            socket.send(&Packet::Hello(number).encode(), None).unwrap();
+            let heard = std::iter::repeat_with(|| {
+                std::thread::sleep(Duration::from_millis(1));
+                let mut bytes = [0; PACKET_MAX];
+                let len = socket.recv(&mut bytes).ok()?.len;
+                Some(Packet::decode(&bytes[..len]))
+            });
+            heard.take(5000).flatten().next() == Some(Some(Packet::None(number)))
+        })
+    }));
     let pool = Pool::new(PoolOptions::default());
     let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
-    let (offer, _) = borrower.lend(&buffer).unwrap();
-    let _honest = enter(&exchange, from);
-    let to = exchange.process();
-    let hello = Packet::Hello { from, to }.encode();
-    assert!(in_a_child(|| {
-        let socket = meet(exchange.name()).unwrap();
-        socket.send(&hello, None).unwrap();
-        let heard = std::iter::repeat_with(|| {
-            std::thread::sleep(Duration::from_millis(1));
-            socket.recv(&mut [0; PACKET_MAX]).ok()
-        });
-        // Nothing, and the connection is closed.
-        heard.take(5000).flatten().next().unwrap().len == 0
-    }));
+    let (offer, _) = honest.borrower().lend(&buffer).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
+    let debts = Debts::map(honest.borrower().ledger().unwrap().fd()).unwrap();
     assert!(debts.take(offer.entry));
-    assert!(borrower.has_loans(), "that process's end is not its own");
+    assert!(
+        honest.borrower().has_loans(),
+        "that process's end is not its own"
+    );
+}
+
+/// Two pipes lead to one process: what it was lent over one, it has over both.
+#[test]
+fn a_process_that_comes_twice_is_one_borrower() {
+    let exchange = Exchange::here();
+    let (one, two) = (enter(&exchange), enter(&exchange));
+    assert!(Arc::ptr_eq(one.borrower(), two.borrower()));
+    let number = one.invitation.number();
+    drop(one.invitation);
+    assert!(exchange.invitation(number).is_none(), "its pipe is gone");
 }
 
 /// In a child, since this process has borrowers of other tests.
 #[test]
 fn strangers_are_few_and_keep_nobody_out() {
     assert!(in_a_child(|| {
-        let (exchange, from) = (Exchange::here(), [0x7a; 16]);
-        let borrower = exchange.borrower(from);
-        let pool = Pool::new(PoolOptions::default());
-        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
-        borrower.lend(&buffer).unwrap();
+        let exchange = Exchange::here();
+        exchange.open().unwrap();
         let before = watches();
         let strangers = [(); 100].map(|()| meet(exchange.name()).unwrap());
-        let honest = enter(&exchange, from);
+        let honest = enter(&exchange);
         let most = watches() - before;
         drop((strangers, honest));
         most <= STRANGERS + 1

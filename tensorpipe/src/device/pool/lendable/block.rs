@@ -3,6 +3,7 @@
 //! Invariant: the bytes can be written only while no loan of them is out.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::{Lendables, Loans};
@@ -35,13 +36,19 @@ impl LendableBlock {
         Some((piece.segment(), piece.offset() as u64))
     }
 
-    /// Offers it to the borrower whose ledger this is; `None` while that has too much already.
-    pub(crate) fn lend(&self, ledger: &Arc<Ledger>) -> Option<(Entry, Open)> {
+    /// Offers a part of it to the borrower whose ledger this is, and nothing of what lies beside that; `None` while the
+    /// borrower has too much already.
+    pub(crate) fn lend(&self, ledger: &Arc<Ledger>, part: Range<usize>) -> Option<(Entry, Open)> {
         let mut loans = lock(&self.loans);
         loans.retain(|loan| !loan.is_back());
         let piece = self.piece.as_ref()?;
-        let range = piece.offset()..piece.offset() + piece.len();
-        let loan = ledger.offer(piece.segment(), range)?;
+        let range = piece.offset() + part.start..piece.offset() + part.end;
+        let Some(loan) = ledger.offer(piece.segment(), range) else {
+            if let Some(pool) = self.pool.upgrade() {
+                pool.could_not_lend();
+            }
+            return None;
+        };
         let told = (loan.entry(), loan.open());
         loans.push(loan);
         Some(told)

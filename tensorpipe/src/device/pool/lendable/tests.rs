@@ -29,7 +29,7 @@ fn parties() -> (Arc<Ledger>, Debts) {
 
 /// Lends `buffer`, and takes it at the other side.
 fn lend(buffer: &Buffer, (ledger, debts): &(Arc<Ledger>, Debts)) -> Entry {
-    let (entry, _) = block(buffer).lend(ledger).unwrap();
+    let (entry, _) = block(buffer).lend(ledger, 0..buffer.len()).unwrap();
     assert!(debts.take(entry));
     entry
 }
@@ -113,7 +113,10 @@ fn writing_to_lent_memory_copies_it_into_memory_of_the_same_sort() {
     assert!(buffer.as_bytes_mut().is_none());
     buffer.make_mut().unwrap().fill(1);
     assert_ne!(buffer.as_bytes().unwrap().as_ptr(), first);
-    assert!(block(&buffer).lend(&parties.0).is_some(), "lendable, too");
+    assert!(
+        block(&buffer).lend(&parties.0, 0..1).is_some(),
+        "lendable, too"
+    );
     // Exclusive again as soon as it is back, without a copy.
     let mut buffer = take(&pool, 100_000).freeze();
     let second = lend(&buffer, &parties);

@@ -1,0 +1,166 @@
+//! A stranger that claims to be a process which was lent memory: a claim is worth nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, Link, OpId, Want};
+use tensorpipe::conformance::pattern;
+use tensorpipe::{
+    Buffer, BufferMut, Context, Device, Error, Message, Pays, Pipe, Tensor, Threshold,
+};
+
+use super::scene::{Keeps, Peer, alone, check, lendable, made, over_tcp, soon};
+
+const LEN: usize = 100_000;
+
+/// What the stranger has heard: answers of the victim's lane.
+type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Channel `lease` of a process that says of itself what another one does.
+struct Impostor {
+    descriptor: Vec<u8>,
+    /// Of the loan that it sends "back".
+    offset: u64,
+    slot: u32,
+    generation: u32,
+    heard: Heard,
+}
+
+impl Channel for Impostor {
+    fn name(&self) -> &'static str {
+        "lease"
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        vec![(Device::CPU, self.descriptor.clone())]
+    }
+
+    fn reaches(&self, _: (Device, &[u8]), _: (Device, &[u8])) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        vec![Threshold::new(Pays::From(1))]
+    }
+
+    fn sends_at_once(&self) -> bool {
+        true
+    }
+
+    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(ImpostorLane {
+            offset: self.offset,
+            slot: self.slot,
+            generation: self.generation,
+            heard: self.heard.clone(),
+            sources: HashMap::new(),
+        }))
+    }
+}
+
+struct ImpostorLane {
+    offset: u64,
+    slot: u32,
+    generation: u32,
+    heard: Heard,
+    sources: HashMap<OpId, Buffer>,
+}
+
+impl Lane for ImpostorLane {
+    /// "It lies in what you have lent me."
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        let mut yours = vec![3];
+        yours.extend_from_slice(&[0; 16]);
+        yours.extend_from_slice(&self.offset.to_le_bytes());
+        yours.extend_from_slice(&(source.len() as u64).to_le_bytes());
+        yours.extend_from_slice(&self.slot.to_le_bytes());
+        yours.extend_from_slice(&self.generation.to_le_bytes());
+        yours.extend_from_slice(&[0; NUMBER]);
+        self.sources.insert(op, source);
+        io.control(op, yours);
+    }
+
+    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {}
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.heard.lock().unwrap().push(body.to_vec());
+        match (body, self.sources.remove(&op)) {
+            ([2], Some(source)) => io.stream(op, source),
+            _ => io.sent(op),
+        }
+        Ok(())
+    }
+
+    fn streamed(&mut self, op: OpId, _: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        io.sent(op);
+    }
+
+    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
+}
+
+/// Bytes of a loan's number on the wire.
+const NUMBER: usize = 8;
+
+/// What the victim reads of a stranger that claims to be `peer` and to send back this loan; and what the stranger heard.
+async fn claimed(
+    victim: &Context,
+    peer: &Peer,
+    (offset, slot, generation): (u64, u32, u32),
+) -> (Message, Vec<u8>) {
+    let heard = Heard::default();
+    let impostor: Arc<dyn Channel> = Arc::new(Impostor {
+        descriptor: descriptor(peer).await,
+        offset,
+        slot,
+        generation,
+        heard: heard.clone(),
+    });
+    let stranger = Context::builder().name("stranger").channels([impostor]);
+    let (_stranger, pipe) = meets(stranger.build().unwrap(), victim).await;
+    let message = soon("a message", pipe.read()).await.unwrap();
+    let heard = heard.lock().unwrap().first().cloned().unwrap_or_default();
+    (message, heard)
+}
+
+/// The stranger's pipe, on which it has sent a tensor, and the victim's end.
+async fn meets(stranger: Context, victim: &Context) -> (Pipe, Pipe) {
+    let listener = victim.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (theirs, ours) = tokio::join!(stranger.connect(&url), listener.accept());
+    let theirs = theirs.unwrap();
+    let tensor = Tensor::from_vec(pattern(LEN, 99), [LEN as u64]).unwrap();
+    theirs.send(Message::new("m").tensor(tensor)).unwrap();
+    (theirs, ours.unwrap())
+}
+
+/// How a process describes itself to its peers.
+async fn descriptor(peer: &Peer) -> Vec<u8> {
+    let hex = peer.told("descriptor").await;
+    let digits = hex.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.map(byte).collect()
+}
+
+#[test]
+fn whoever_claims_to_be_a_borrower_is_told_nothing_of_what_that_was_lent() {
+    alone(async || {
+        let victim = over_tcp("victim", 64 << 20);
+        let peer = Peer::start(&victim, &[]).await;
+        let lent = made(victim.pool(), LEN, 5);
+        peer.keeps(&lent, 5).await;
+        // Slots and generations are counted, so the first guesses would hit.
+        // Where pieces of this size begin.
+        let offsets = (0..18).map(|piece| piece * (7 << 14));
+        for offset in offsets {
+            let (message, heard) = claimed(&victim, &peer, (offset, 0, 4)).await;
+            assert_eq!(heard, [2], "its own bytes are asked for");
+            check(&message.tensors[0].tensor, 99);
+        }
+        // The loan is what it was.
+        assert_eq!(peer.told("check").await, "1 are the same");
+        assert!(lendable(victim.pool()).outstanding_bytes > 0);
+        let before = peer.pipe.stats().bytes_copied;
+        check(&peer.echoes(&lent).await, 5);
+        assert_eq!(peer.pipe.stats().bytes_copied, before);
+    });
+}
