@@ -1,7 +1,7 @@
 //! Copying a tensor out of another process: in pieces, by two threads where that pays, until somebody says stop.
 
 use super::frame::{Refusal, Ticket};
-use super::neighbour::Neighbour;
+use super::neighbour::Met;
 use crate::device::BufferMut;
 use crate::stop;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
@@ -28,12 +28,13 @@ pub(super) enum Outcome {
 
 /// Looks at the notice, copies, looks again. `None`: nobody wants it any more.
 pub(super) fn fetch(
-    neighbour: &Neighbour,
+    met: Result<Arc<Met>, Refusal>,
     ticket: Ticket,
     mut dest: BufferMut,
     cancelled: &AtomicBool,
 ) -> Option<Outcome> {
-    let read = read(neighbour, ticket, &mut dest, cancelled);
+    let read = met.map_err(Trouble::Refused);
+    let read = read.and_then(|met| read_by(&met, ticket, &mut dest, cancelled));
     if cancelled.load(Ordering::Relaxed) {
         return None;
     }
@@ -58,13 +59,12 @@ impl From<Unread> for Trouble {
     }
 }
 
-fn read(
-    neighbour: &Neighbour,
+fn read_by(
+    met: &Met,
     ticket: Ticket,
     dest: &mut BufferMut,
     cancelled: &AtomicBool,
 ) -> Result<(), Trouble> {
-    let met = neighbour.meet().map_err(Trouble::Refused)?;
     let gone = || {
         Trouble::Refused(Refusal {
             reason: "the writer has taken its notice down".to_owned(),
@@ -170,11 +170,11 @@ impl Job {
     /// Does it, on this thread. Returns whether anybody still wants to hear.
     pub(super) fn run(
         self: &Arc<Self>,
-        neighbour: &Neighbour,
+        met: Result<Arc<Met>, Refusal>,
         ticket: Ticket,
         dest: BufferMut,
     ) -> bool {
-        let outcome = fetch(neighbour, ticket, dest, &self.cancelled);
+        let outcome = fetch(met, ticket, dest, &self.cancelled);
         let wanted = outcome.is_some();
         *lock(&self.outcome) = outcome;
         wanted

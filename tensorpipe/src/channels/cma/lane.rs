@@ -104,11 +104,18 @@ impl CmaLane {
         let job = Arc::new(Job::default());
         self.reading.insert(op, job.clone());
         let (neighbour, handle) = (self.neighbour.clone(), self.handle.clone());
-        io.spawn_blocking(move || {
-            if job.run(&neighbour, ticket, dest) {
+        let copy = move |met| {
+            if job.run(met, ticket, dest) {
                 handle.resume(op);
             }
-        });
+        };
+        match neighbour.known() {
+            Some(met) => io.spawn_blocking(move || copy(met)),
+            None => io.spawn(async move {
+                let met = neighbour.meet().await;
+                tokio::task::spawn_blocking(move || copy(met));
+            }),
+        }
         Ok(())
     }
 }

@@ -1,4 +1,7 @@
 //! A process whose memory is read here: met once, at its exchange, where the kernel says which process it is.
+//!
+//! One thread meets it, whoever else wants it waits without one. A meeting that failed is not tried again for a while: tensors
+//! come as bytes at once then.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -21,7 +24,17 @@ use crate::sys::unix_fds::PacketSocket;
 pub(super) struct Neighbour {
     process: Token,
     exchange: String,
-    met: Mutex<Option<Result<Arc<Met>, Refusal>>>,
+    last: Mutex<Option<Meeting>>,
+    /// Held while it is being met.
+    meeting: tokio::sync::Mutex<()>,
+}
+
+/// How the last meeting went.
+#[derive(Debug)]
+struct Meeting {
+    result: Result<Arc<Met>, Refusal>,
+    /// A failure after which it may be better.
+    over: Option<Instant>,
 }
 
 /// A neighbour that was met.
@@ -45,23 +58,40 @@ impl Neighbour {
         let made = Arc::new(Self {
             process,
             exchange: exchange.to_owned(),
-            met: Mutex::default(),
+            last: Mutex::default(),
+            meeting: tokio::sync::Mutex::default(),
         });
         all.insert(process, Arc::downgrade(&made));
         made
     }
 
+    /// How the last meeting went, unless it is to be tried (again).
+    pub(super) fn known(&self) -> Option<Result<Arc<Met>, Refusal>> {
+        let last = lock(&self.last);
+        let is_over = |over: Instant| over <= Instant::now();
+        let last = last.as_ref().filter(|last| !last.over.is_some_and(is_over));
+        last.map(|last| last.result.clone())
+    }
+
     /// Meets it, unless that was done. Waits for its exchange, for a bounded time.
-    pub(super) fn meet(&self) -> Result<Arc<Met>, Refusal> {
-        let mut met = lock(&self.met);
-        if let Some(met) = &*met {
-            return met.clone();
+    pub(super) async fn meet(self: &Arc<Self>) -> Result<Arc<Met>, Refusal> {
+        let _turn = self.meeting.lock().await;
+        if let Some(known) = self.known() {
+            return known;
         }
-        let result = self.introduce().map(Arc::new);
-        // What may be better next time is tried again.
-        if !matches!(&result, Err(refusal) if !refusal.lasting) {
-            *met = Some(result.clone());
-        }
+        let myself = self.clone();
+        let result = tokio::task::spawn_blocking(move || myself.introduce().map(Arc::new)).await;
+        let result = result.unwrap_or_else(|error| {
+            Err(Refusal {
+                reason: error.to_string(),
+                lasting: false,
+            })
+        });
+        let passes = matches!(&result, Err(refusal) if !refusal.lasting);
+        *lock(&self.last) = Some(Meeting {
+            result: result.clone(),
+            over: passes.then(|| Instant::now() + PATIENCE),
+        });
         result
     }
 

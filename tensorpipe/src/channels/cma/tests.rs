@@ -5,9 +5,9 @@ use nix::errno::Errno;
 use super::board::{Board, SLOTS};
 use super::copy::{Outcome, fetch};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
-use super::neighbour::Neighbour;
+use super::neighbour::{Met, Neighbour};
 use super::*;
-use crate::channels::exchange::{PACKET_MAX, Packet};
+use crate::channels::exchange::{PACKET_MAX, PATIENCE, Packet};
 use crate::device::{Buffer, BufferMut};
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::sys::unix_fds::PacketSocket;
@@ -31,9 +31,14 @@ fn shown(source: &Buffer) -> (board::Notice, Ticket) {
     (notice, ticket)
 }
 
-fn try_fetch(neighbour: &Neighbour, ticket: Ticket) -> Outcome {
+fn meet(neighbour: &Arc<Neighbour>) -> Result<Arc<Met>, Refusal> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(neighbour.meet())
+}
+
+fn try_fetch(neighbour: &Arc<Neighbour>, ticket: Ticket) -> Outcome {
     let dest = BufferMut::zeroed(ticket.len as usize);
-    fetch(neighbour, ticket, dest, &AtomicBool::new(false)).unwrap()
+    fetch(meet(neighbour), ticket, dest, &AtomicBool::new(false)).unwrap()
 }
 
 #[track_caller]
@@ -120,7 +125,8 @@ fn a_cancelled_copy_has_no_outcome() {
     let neighbour = myself();
     let (_notice, ticket) = shown(&Buffer::copy_from_slice(&[7; 1000]));
     let cancelled = AtomicBool::new(true);
-    let outcome = fetch(&neighbour, ticket, BufferMut::zeroed(1000), &cancelled);
+    let dest = BufferMut::zeroed(1000);
+    let outcome = fetch(meet(&neighbour), ticket, dest, &cancelled);
     assert!(outcome.is_none());
     assert!(cancelled.load(Ordering::Relaxed));
 }
@@ -164,11 +170,45 @@ fn an_exchange_that_lies_is_not_believed() {
         assert!(refusal.reason.contains("cannot be read"), "{refusal:?}");
     }
     let absent = Neighbour::of([9; 16], "tensorpipe-nobody");
-    assert!(!absent.meet().unwrap_err().lasting, "it may come");
+    assert!(!meet(&absent).unwrap_err().lasting, "it may come");
     // Somebody who is not asked for says nothing.
     let other = Neighbour::of([8; 16], Exchange::here().name());
     myself();
-    assert!(other.meet().is_err());
+    assert!(meet(&other).is_err());
+}
+
+/// Many tensors of a process whose exchange is silent: they wait together, and one thread does.
+#[test]
+fn a_silent_exchange_keeps_one_thread_busy() {
+    let name = format!("tensorpipe-test-{}", crate::process::random_name());
+    let listener = PacketSocket::listen(&name).unwrap();
+    let neighbour = Neighbour::of(crate::process::random_token(), &name);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).max_blocking_threads(2).build();
+    let runtime = runtime.unwrap();
+    for _ in 0..16 {
+        let neighbour = neighbour.clone();
+        runtime.spawn(async move { neighbour.meet().await });
+    }
+    // The one that meets has come.
+    while listener.accept().is_err() {
+        std::thread::yield_now();
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    runtime.spawn_blocking(move || tell.send(()));
+    let told = told.recv_timeout(PATIENCE / 2);
+    runtime.shutdown_background();
+    assert_eq!(told, Ok(()), "there is a thread for others");
+}
+
+#[test]
+fn a_meeting_that_failed_is_not_tried_at_once() {
+    let name = format!("tensorpipe-test-{}", crate::process::random_name());
+    let neighbour = Neighbour::of(crate::process::random_token(), &name);
+    assert!(!meet(&neighbour).unwrap_err().lasting);
+    let listener = PacketSocket::listen(&name).unwrap();
+    assert!(meet(&neighbour).is_err() && neighbour.known().is_some());
+    assert_eq!(listener.accept().unwrap_err(), Errno::EAGAIN);
 }
 
 #[test]
