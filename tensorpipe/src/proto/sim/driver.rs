@@ -327,6 +327,7 @@ impl End {
                 }
                 self.part(op, dest);
             }
+            Event::Channel { .. } if self.lanes_wait => {}
             Event::Channel { op, body, .. } => {
                 self.pipe.part_received(op);
                 self.part(op, Some(body.to_vec()));

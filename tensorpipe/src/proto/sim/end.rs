@@ -92,6 +92,8 @@ pub(in crate::proto) struct End {
     pub(in crate::proto) fin: bool,
     pub(in crate::proto) fin_ack: bool,
     pub(in crate::proto) fault: Option<PeerFault>,
+    /// What a channel says of a part does not complete it.
+    pub(in crate::proto) lanes_wait: bool,
     pub(in crate::proto) silent: Option<(Duration, Instant)>,
     /// Everything sent, if wanted.
     pub(in crate::proto) record: Option<Vec<u8>>,
@@ -142,6 +144,7 @@ impl End {
             fin: false,
             fin_ack: false,
             fault: None,
+            lanes_wait: false,
             silent: None,
             record: None,
             frames: Vec::new(),

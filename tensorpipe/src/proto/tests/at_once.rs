@@ -2,9 +2,9 @@
 
 use super::hostile::{bulk, head};
 use crate::error::{PeerFault, ResetCode};
-use crate::proto::AtOnce;
 use crate::proto::sim::{End, Pair, limits, message};
 use crate::proto::wire::frame::{Control, Kind};
+use crate::proto::{AtOnce, OpId};
 
 /// Channel 1 sends at once; the reader reads when it is told to.
 fn pair() -> Pair {
@@ -114,4 +114,42 @@ fn a_writer_that_breaks_its_rules_is_told_so() {
         message: 0,
     };
     assert_eq!(fault(&frames), Some(data));
+}
+
+#[test]
+fn its_channel_may_speak_again_about_what_the_readers_lane_leaves_open() {
+    let told = || Control::Channel {
+        message: 0,
+        part: 0,
+        yours: false,
+        body: vec![1].into(),
+    };
+    let frames = |control: Control| {
+        let mut frames = Vec::new();
+        control.put(&mut frames);
+        frames
+    };
+    let op = OpId::incoming(0, 0);
+    let answered = |expects: bool| {
+        let mut pair = pair();
+        pair.b.lanes_wait = true;
+        let mut first = head(&[(3000, bulk(1, true))]);
+        told().put(&mut first);
+        pair.b.receive(&first, pair.now);
+        if expects {
+            // The lane has asked for the bytes.
+            assert!(pair.b.pipe.expect(op, vec![0; 3000]));
+        }
+        pair.b.pipe.channel(op, vec![2]);
+        pair.b.receive(&frames(told()), pair.now);
+        let fault = pair.b.fault.is_some();
+        pair.b.receive(&frames(told()), pair.now);
+        (fault, pair.b.fault.is_some())
+    };
+    assert_eq!(answered(false), (false, true), "once for each answer");
+    assert_eq!(
+        answered(true),
+        (true, true),
+        "bytes are to come, and nothing else"
+    );
 }
