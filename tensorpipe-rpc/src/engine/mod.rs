@@ -28,7 +28,7 @@ pub(crate) use calls::Outcome;
 use envelope::is_bare;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
-pub(crate) use running::FirstPoll;
+pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread, size_of};

@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 
 use super::under_way::UnderWay;
 use crate::builder::Builder;
-use crate::engine::{Engine, FirstPoll, Serving};
+use crate::engine::{Engine, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
 use crate::remote::Grants;
+use crate::schema::Method;
 use crate::service::Service;
 
 /// What clients of a server that stops hear.
@@ -25,7 +26,7 @@ const SEVERAL: usize = 64;
 /// A service and how long its methods take.
 pub(crate) struct Served {
     pub(crate) service: Arc<dyn Service>,
-    pub(crate) speed: Vec<Arc<FirstPoll>>,
+    pub(crate) speed: Vec<Arc<Speed>>,
     by_id: FxHashMap<u32, usize>,
 }
 
@@ -72,7 +73,8 @@ impl ServerShared {
                 .enumerate()
                 .map(|(i, method)| (method.id, i))
                 .collect();
-            let speed = schema.methods.iter().map(|_| Arc::default()).collect();
+            let speed = |method: &Method| Arc::new(Speed::new(schema.service, method.name));
+            let speed = schema.methods.iter().map(speed).collect();
             served.push(Served {
                 service,
                 speed,

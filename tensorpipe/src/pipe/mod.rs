@@ -9,6 +9,7 @@ mod budget;
 mod core;
 mod hand_over;
 mod handler;
+mod heartbeat;
 mod hot;
 mod incoming;
 mod io;

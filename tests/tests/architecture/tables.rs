@@ -84,6 +84,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "stop",
             "sync",
             "sys::copy",
+            // One thread for each process.
+            "sys::fork",
             "tensor",
             "transports::Connection",
         ],
