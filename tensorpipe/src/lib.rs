@@ -119,7 +119,7 @@ pub mod transports;
 /// For `tensorpipe-rpc`; not covered by the version's promises.
 #[doc(hidden)]
 pub mod fork {
-    pub use crate::sys::fork::PerProcess;
+    pub use crate::sys::fork::{Owner, PerProcess};
 }
 
 pub use address::Url;

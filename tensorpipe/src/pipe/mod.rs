@@ -7,6 +7,8 @@ mod bare;
 mod borrowed;
 mod budget;
 mod core;
+#[cfg(test)]
+mod forked;
 mod hand_over;
 mod handler;
 mod heartbeat;
@@ -78,7 +80,9 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.core.start_closing(self.core.timeouts.linger);
+        if !self.core.is_inherited() {
+            self.core.start_closing(self.core.timeouts.linger);
+        }
     }
 }
 

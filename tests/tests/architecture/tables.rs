@@ -117,6 +117,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "negotiate",
             "pipe",
             "sync",
+            // A forked child's copy stops nothing.
+            "sys::fork",
             "transports",
         ],
     ),

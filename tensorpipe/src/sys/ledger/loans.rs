@@ -314,6 +314,10 @@ impl<P: Place> Loan<P> {
 
 impl<P: Place> Drop for Loan<P> {
     fn drop(&mut self) {
+        // Not here: a forked child, which touches no lock of its parent's.
+        if load(&self.ledger.place, self.entry.slot).is_none() {
+            return;
+        }
         let back = self.is_back();
         let mut slots = lock(&self.ledger.slots);
         if back {
