@@ -5,6 +5,8 @@
 mod back;
 #[path = "rpc/blocked.rs"]
 mod blocked;
+#[path = "rpc/forked.rs"]
+mod forked;
 #[path = "rpc/overload.rs"]
 mod overload;
 #[path = "rpc/references.rs"]

@@ -14,7 +14,6 @@ use crate::engine::{Engine, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
 use crate::remote::Grants;
-use crate::schema::Method;
 use crate::service::Service;
 
 /// What clients of a server that stops hear.
@@ -73,8 +72,9 @@ impl ServerShared {
                 .enumerate()
                 .map(|(i, method)| (method.id, i))
                 .collect();
-            let speed = |method: &Method| Arc::new(Speed::new(schema.service, method.name));
-            let speed = schema.methods.iter().map(speed).collect();
+            let methods = schema.methods.iter();
+            let speed = methods.map(|method| Arc::new(Speed::new(schema.service, method.name)));
+            let speed = speed.collect();
             served.push(Served {
                 service,
                 speed,

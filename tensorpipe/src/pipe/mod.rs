@@ -7,8 +7,6 @@ mod bare;
 mod borrowed;
 mod budget;
 mod core;
-#[cfg(test)]
-mod forked;
 mod hand_over;
 mod handler;
 mod heartbeat;
@@ -32,6 +30,8 @@ mod spin;
 mod stamp;
 mod stats;
 mod straight;
+#[cfg(test)]
+mod tests;
 mod turn;
 mod waiter;
 mod write;
