@@ -112,8 +112,9 @@
 //! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
 //! ones to a peer whose [`tensorpipe::Limits::metadata`] has no room for them.
 //!
-//! A handler that computes for long without an await holds up the thread that it runs on, and a runtime that is blocked for
-//! [`tensorpipe::Timeouts::silence`] (10 s) looks dead to its peers: compute in `spawn_blocking`.
+//! A handler that computes for long without an await holds up the thread that it runs on, and perhaps all pipes of its
+//! runtime: compute in `spawn_blocking`. The first time that a method does so for a second, a warning names it. A runtime that is
+//! blocked for [`tensorpipe::Timeouts::blocked`] (60 s) is given up by its peers.
 //!
 //! # Features
 //!

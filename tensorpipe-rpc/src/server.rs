@@ -6,6 +6,7 @@ mod under_way;
 use std::fmt;
 use std::sync::Arc;
 
+use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Listener, Pipe, PipeStats, Url};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -46,6 +47,7 @@ impl ServerBuilder {
             }
         });
         Ok(Server {
+            owner: Owner::here(),
             shared,
             listener,
             accept,
@@ -56,6 +58,7 @@ impl ServerBuilder {
 /// Serves services at one or several URLs. Dropping it stops, and frees these at once: calls under way end first,
 /// within their deadlines, and their replies have [`ServerLimits::drain`](crate::ServerLimits::drain) to get across.
 pub struct Server {
+    owner: Owner,
     shared: Arc<ServerShared>,
     listener: Arc<Listener>,
     accept: JoinHandle<()>,
@@ -161,6 +164,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
         self.stop_listening();
         // Calls under way, those too whose tensors are on their way, hold their engine, and with it the pipe.
         let engines = self.shared.drain();

@@ -148,8 +148,12 @@ pub struct Timeouts {
     /// A whole handshake. Default 10 s.
     pub handshake: Duration,
     /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever.
-    /// A process that blocks its runtime (a long computation on a current-thread runtime) says nothing meanwhile.
+    /// Both ends should have the same: how often a process speaks for a runtime that is blocked follows from its own.
     pub silence: Option<Duration>,
+    /// How long a thread of this process tells the peer that the process lives, while the pipe's runtime is blocked (a long
+    /// computation in a handler). Then the peer hears nothing more, and gives this end up. Default 60 s; zero tells it
+    /// nothing.
+    pub blocked: Duration,
     /// How long closing, or a dropped pipe in the background, waits until the peer has everything. Default 10 s.
     pub linger: Duration,
 }
@@ -159,6 +163,7 @@ impl Default for Timeouts {
         Self {
             handshake: Duration::from_secs(10),
             silence: Some(Duration::from_secs(10)),
+            blocked: Duration::from_secs(60),
             linger: Duration::from_secs(10),
         }
     }

@@ -76,9 +76,10 @@
 //! - Contexts, pools, listeners and pipes are not for forked children, which have neither their threads nor their
 //!   shared memory: a child makes its own. A pipe over shared memory fails there; to touch a tensor that lies in
 //!   shared memory ends the child with SIGSEGV. What is one for each process, as [`Context::global`], it has anew.
-//! - A process that blocks its runtime looks dead: peers ping each other, and give one up that says nothing for
-//!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
-//!   silence: put it into `spawn_blocking`, or raise the bound.
+//! - A peer that says nothing for [`Timeouts::silence`] (10 s) is given up, although it was pinged. A task that blocks a
+//!   thread of its runtime may keep all pipes there from being driven, even while other threads of the runtime sleep. A thread
+//!   of the crate wakes those within a second or two; where none is left, it tells the peers that the process lives, for
+//!   [`Timeouts::blocked`] (60 s). Nothing else moves meanwhile: put long computations into `spawn_blocking`.
 //! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
 //! - Between processes of one machine tensors of a [`Pool`] are lent instead of copied, others are copied through shared memory;
 //!   between machines they travel over tcp. GPUs and RDMA are not there yet.
@@ -118,7 +119,7 @@ pub mod transports;
 /// For `tensorpipe-rpc`; not covered by the version's promises.
 #[doc(hidden)]
 pub mod fork {
-    pub use crate::sys::fork::PerProcess;
+    pub use crate::sys::fork::{Owner, PerProcess};
 }
 
 pub use address::Url;

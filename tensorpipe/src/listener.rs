@@ -14,6 +14,7 @@ use crate::error::{Error, Misuse};
 use crate::negotiate::{self, Entrance};
 use crate::pipe::Pipe;
 use crate::sync::{Mutex, lock};
+use crate::sys::fork::Owner;
 use crate::transports::{Acceptor, Transport};
 
 /// A pause after the system refused to accept: most likely it is out of file descriptors, and one will be free soon.
@@ -39,11 +40,14 @@ type Door = Arc<Mutex<Option<Box<dyn Acceptor>>>>;
 
 /// What runs for a listener.
 #[derive(Default)]
-pub(crate) struct Tasks(Mutex<Vec<(AbortHandle, Door)>>);
+pub(crate) struct Tasks {
+    owner: Owner,
+    running: Mutex<Vec<(AbortHandle, Door)>>,
+}
 
 impl Tasks {
     pub(crate) fn stop(&self) {
-        for (task, door) in lock(&self.0).drain(..) {
+        for (task, door) in lock(&self.running).drain(..) {
             task.abort();
             // An aborted task lets go of what it holds later: the address is free from now on.
             drop(lock(&door).take());
@@ -53,7 +57,9 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        self.stop();
+        if !self.owner.is_elsewhere() {
+            self.stop();
+        }
     }
 }
 
@@ -98,7 +104,7 @@ impl Listener {
         for (transport, acceptor) in acceptors {
             let door = Arc::new(Mutex::new(Some(acceptor)));
             let task = tokio::spawn(accept_loop(entrance.clone(), transport, door.clone()));
-            lock(&tasks.0).push((task.abort_handle(), door));
+            lock(&tasks.running).push((task.abort_handle(), door));
         }
         context.add_listener(&tasks);
         Ok(Self {
@@ -317,5 +323,15 @@ mod tests {
         let hung_up = std::iter::repeat_n(libc::ECONNABORTED, 1000);
         assert_eq!(through(hung_up).await, Duration::ZERO);
         assert!(through([libc::EMFILE, libc::ENFILE]).await >= 2 * PAUSE);
+    }
+
+    #[tokio::test]
+    async fn a_forked_child_lets_go_of_a_listener_which_its_parent_keeps() {
+        let context = Context::new();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let mut listener = Some(listener);
+        assert!(crate::sys::fork::tests::a_child_drops(&mut listener));
+        context.connect(&url).await.unwrap();
     }
 }

@@ -23,6 +23,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("peer") => scene::play(),
+        Some("unmapped") => denied::play_unmapped(),
         Some("server") => calls::play(),
         Some(other) => panic!("no role {other}"),
     }

@@ -3,6 +3,10 @@
 
 #[path = "rpc/back.rs"]
 mod back;
+#[path = "rpc/blocked.rs"]
+mod blocked;
+#[path = "rpc/forked.rs"]
+mod forked;
 #[path = "rpc/overload.rs"]
 mod overload;
 #[path = "rpc/references.rs"]
@@ -20,6 +24,7 @@ fn child() {
         Some("server") => works::serve(),
         Some("reader") => streams::read(),
         Some("feeder") => streams::feed(),
+        Some("blocker") => blocked::serve(),
         Some("holder") => references::hold(),
         Some("called") => back::be_called(),
         Some(other) => panic!("no role {other}"),

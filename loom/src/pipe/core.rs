@@ -233,6 +233,10 @@ impl Core {
 
     pub(super) fn has_unwritten(&self) {}
 
+    pub(super) fn is_inherited(&self) -> bool {
+        false
+    }
+
     pub(super) fn count_sent(&self, messages: u32) {
         self.short.fetch_add(messages, Ordering::Relaxed);
     }

@@ -9,8 +9,4 @@ impl Origin {
     pub(crate) fn here() -> Result<Self, SystemError> {
         Ok(Self)
     }
-
-    pub(crate) fn is_here(self) -> bool {
-        self == Self
-    }
 }

@@ -63,6 +63,10 @@ impl Segment {
         self.len
     }
 
+    pub(crate) fn is_here(&self) -> bool {
+        true
+    }
+
     pub(crate) fn pages(&self) -> Pages {
         Pages::Small
     }

@@ -223,6 +223,9 @@ impl Calls {
 impl Engine {
     /// Nobody waits for the call any more.
     pub(crate) fn cancel(&self, slot: &CallSlot) {
+        if self.is_inherited() {
+            return;
+        }
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
         if waited {
             if let Some(noted) = &slot.noted {

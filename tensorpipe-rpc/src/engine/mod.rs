@@ -28,7 +28,7 @@ pub(crate) use calls::Outcome;
 use envelope::is_bare;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
-pub(crate) use running::FirstPoll;
+pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
 pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread, size_of};
@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
+use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCode, Small};
 
 use crate::codec::Encoded;
@@ -52,6 +53,7 @@ use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
 pub(crate) struct Engine {
+    owner: Owner,
     pub(crate) pipe: Pipe,
     pub(crate) calls: Arc<Calls>,
     pub(crate) serving: Option<Serving>,
@@ -71,6 +73,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    /// Whether this is a forked child's copy: its parent's calls go on, and nobody is told anything from here.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.owner.is_elsewhere()
+    }
+
     /// Puts an engine on a pipe.
     pub(crate) fn start(pipe: Pipe, serving: Option<Serving>) -> Arc<Self> {
         let unread = match &serving {
@@ -78,6 +85,7 @@ impl Engine {
             None => unread_of(&pipe, &ServerLimits::default()),
         };
         let engine = Arc::new_cyclic(|me| Self {
+            owner: Owner::here(),
             unread,
             me: me.clone(),
             later: notes::Later::default(),
@@ -142,6 +150,9 @@ fn unread_of(pipe: &Pipe, limits: &ServerLimits) -> Arc<Unread> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         if let Some(serving) = &self.serving
             && serving.server.is_draining()
         {

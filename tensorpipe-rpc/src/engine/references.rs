@@ -48,6 +48,9 @@ impl Engine {
 
     /// Nobody here refers any more to what the reply to `call` brought, or will bring: one reference, or all.
     pub(crate) fn release(&self, call: u64, index: Option<u32>) {
+        if self.is_inherited() {
+            return;
+        }
         if let Some(slot) = self.calls.find(call)
             && slot.is_orphan()
         {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -17,30 +17,56 @@ use crate::context::Scoped;
 /// A method whose first poll takes longer than this runs on tasks of its own.
 const SHORT: Duration = Duration::from_micros(20);
 
-/// How long the first polls of a method take: a running mean, in nanoseconds. `u32::MAX` before the first.
-pub(crate) struct FirstPoll(AtomicU32);
+/// Whoever keeps a thread of the runtime for longer than this is told of.
+const BLOCKING: Duration = Duration::from_secs(1);
 
-impl Default for FirstPoll {
-    fn default() -> Self {
-        Self(AtomicU32::new(u32::MAX))
-    }
+/// How long the polls of a method take.
+pub(crate) struct Speed {
+    service: &'static str,
+    method: &'static str,
+    /// The first ones: a running mean, in nanoseconds. `u32::MAX` before the first.
+    first: AtomicU32,
+    /// It was told that one was [`BLOCKING`].
+    has_warned: AtomicBool,
 }
 
-impl FirstPoll {
-    pub(super) fn is_short(&self) -> bool {
-        self.0.load(Ordering::Relaxed) < SHORT.as_nanos() as u32
+impl Speed {
+    pub(crate) fn new(service: &'static str, method: &'static str) -> Self {
+        Self {
+            service,
+            method,
+            first: AtomicU32::new(u32::MAX),
+            has_warned: AtomicBool::new(false),
+        }
     }
 
-    /// Takes one measurement in. One long poll outweighs many short ones: it held up a connection.
+    pub(super) fn is_short(&self) -> bool {
+        self.first.load(Ordering::Relaxed) < SHORT.as_nanos() as u32
+    }
+
+    /// Any poll took so long.
+    pub(super) fn polled(&self, took: Duration) {
+        if took < BLOCKING || self.has_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            service = self.service,
+            method = self.method,
+            ?took,
+            "a handler kept its thread without an await, and may have kept all pipes of its runtime: compute in `spawn_blocking`, or within `block_in_place`"
+        );
+    }
+
+    /// Takes in how long a first poll took. One long poll outweighs many short ones: it held up a connection.
     pub(super) fn measured(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos())
             .unwrap_or(u32::MAX - 1)
             .min(u32::MAX - 1);
-        let mean = match self.0.load(Ordering::Relaxed) {
+        let mean = match self.first.load(Ordering::Relaxed) {
             u32::MAX => took,
             mean => mean - mean / 8 + took / 8,
         };
-        self.0.store(mean, Ordering::Relaxed);
+        self.first.store(mean, Ordering::Relaxed);
     }
 }
 
@@ -52,7 +78,7 @@ pub(super) struct Running {
     admitted: Admitted,
     handler: Option<Scoped>,
     deadline: Option<Pin<Box<Sleep>>>,
-    speed: Arc<FirstPoll>,
+    speed: Arc<Speed>,
     first: bool,
     answered: bool,
 }
@@ -63,7 +89,7 @@ impl Running {
         id: u64,
         admitted: Admitted,
         handler: Scoped,
-        speed: Arc<FirstPoll>,
+        speed: Arc<Speed>,
     ) -> Self {
         let deadline = admitted
             .context
@@ -95,12 +121,13 @@ impl Future for Running {
         let Some(handler) = &mut this.handler else {
             return Poll::Ready(());
         };
-        let begun = this.first.then(Instant::now);
+        let begun = Instant::now();
         let polled = caught(|| handler.as_mut().poll(cx));
-        if let Some(begun) = begun {
-            this.first = false;
-            this.speed.measured(begun.elapsed());
+        let took = begun.elapsed();
+        if std::mem::take(&mut this.first) {
+            this.speed.measured(took);
         }
+        this.speed.polled(took);
         match polled {
             Ok(Poll::Ready(reply)) => {
                 drop_quietly(&mut this.handler);
@@ -160,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_method_is_short_once_measured_and_long_after_one_slow_poll() {
-        let speed = FirstPoll::default();
+        let speed = Speed::new("Store", "push");
         assert!(!speed.is_short(), "unknown: not on the connection's task");
         speed.measured(Duration::from_micros(2));
         assert!(speed.is_short());

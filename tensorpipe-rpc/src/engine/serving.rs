@@ -289,6 +289,7 @@ impl Engine {
             });
             let ended = Instant::now();
             speed.measured(ended - begun);
+            speed.polled(ended - begun);
             let late = admitted.context.deadline().is_some_and(|at| at <= ended);
             match (polled, polling) {
                 (Ok(Poll::Pending), Some(pending)) => handler = pending,

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::under_way::UnderWay;
 use crate::builder::Builder;
-use crate::engine::{Engine, FirstPoll, Serving};
+use crate::engine::{Engine, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
 use crate::remote::Grants;
@@ -25,7 +25,7 @@ const SEVERAL: usize = 64;
 /// A service and how long its methods take.
 pub(crate) struct Served {
     pub(crate) service: Arc<dyn Service>,
-    pub(crate) speed: Vec<Arc<FirstPoll>>,
+    pub(crate) speed: Vec<Arc<Speed>>,
     by_id: FxHashMap<u32, usize>,
 }
 
@@ -72,7 +72,9 @@ impl ServerShared {
                 .enumerate()
                 .map(|(i, method)| (method.id, i))
                 .collect();
-            let speed = schema.methods.iter().map(|_| Arc::default()).collect();
+            let methods = schema.methods.iter();
+            let speed = methods.map(|method| Arc::new(Speed::new(schema.service, method.name)));
+            let speed = speed.collect();
             served.push(Served {
                 service,
                 speed,

@@ -158,7 +158,9 @@ impl<T> Drop for Streaming<T> {
         if self.finished || inner.cancel.is_set() {
             return;
         }
-        if let (Some(engine), Some(streams)) = (inner.caller.engine(), &inner.streams) {
+        if let (Some(engine), Some(streams)) = (inner.caller.engine(), &inner.streams)
+            && !engine.is_inherited()
+        {
             engine.close_inbox(streams);
             engine.send_plain(Kind::Stop, streams.call);
         }

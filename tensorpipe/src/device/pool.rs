@@ -22,6 +22,7 @@ use self::lendable::Lendables;
 use super::{BufferMut, Memory};
 use crate::error::SystemError;
 use crate::sys::block::Block;
+use crate::sys::fork::Owner;
 use crate::sys::memory;
 
 /// Shorter memory comes from the allocator, which keeps it warm itself and wastes less of it.
@@ -98,6 +99,7 @@ impl Pool {
     pub fn new(options: PoolOptions) -> Self {
         Self {
             shared: Arc::new(Shared {
+                owner: Owner::here(),
                 retain: options.retain,
                 state: Mutex::default(),
             }),
@@ -238,6 +240,7 @@ fn of_memory(memory: Arc<dyn Memory>, len: usize) -> BufferMut {
 }
 
 struct Shared {
+    owner: Owner,
     retain: u64,
     state: Mutex<State>,
 }
@@ -248,6 +251,9 @@ impl Shared {
     }
 
     fn give_back(&self, block: Block) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
         let evicted = self.lock().keep(block, self.retain);
         drop(evicted);
     }

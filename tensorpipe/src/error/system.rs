@@ -53,6 +53,7 @@ impl std::fmt::Display for SystemError {
                 "; this kernel lacks the call, or a seccomp filter hides it: allow it"
             ),
             Some(libc::EMFILE) => write!(f, "; raise the limit of open files (`ulimit -n`)"),
+            Some(libc::EFBIG) => write!(f, "; raise the limit on the size of files (`ulimit -f`)"),
             Some(libc::EADDRINUSE) => write!(
                 f,
                 "; another process listens there, choose another port or 0"
@@ -78,6 +79,7 @@ mod tests {
             ("memfd_create", libc::ENOSYS, true, "or use `tcp`"),
             ("memfd_create", libc::EPERM, true, "or use `tcp`"),
             ("memfd_create", libc::EMFILE, false, "ulimit -n"),
+            ("ftruncate", libc::EFBIG, false, "ulimit -f"),
             ("pidfd_open", libc::ENOSYS, true, "seccomp"),
             ("connect", libc::EPERM, false, "this user may not"),
         ] {

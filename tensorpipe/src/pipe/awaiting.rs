@@ -62,9 +62,9 @@ impl Awaiting {
 
     /// The operation is awaited no more (as by dropping this).
     pub fn leave(&mut self) {
-        let who = self.slot;
-        self.core.poller.leave(&mut self.slot);
-        if let Some(who) = who {
+        let Some(who) = self.slot else { return };
+        if !self.core.is_inherited() {
+            self.core.poller.leave(&mut self.slot);
             self.core.stop_looking(who, &mut self.spins);
         }
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::core::Core;
+use super::heartbeat;
 use super::poller::TICK;
 use crate::error::Error;
 use crate::sync::{Arc, lock};
@@ -20,6 +21,12 @@ pub(crate) fn spawn_background(core: &Arc<Core>) {
         spins: false,
     };
     core.runtime.spawn(task);
+    if let Err(error) = heartbeat::watch(core) {
+        tracing::warn!(
+            pipe = %core.name, %error,
+            "whenever its runtime is blocked for `Timeouts::silence`, the peer will give it up"
+        );
+    }
 }
 
 struct Background {

@@ -31,6 +31,7 @@ use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Routes;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::sys::fork::Owner;
 
 /// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
 /// timers are looked at.
@@ -48,6 +49,7 @@ fn wake_after_all(waker: &Waker) {
 const FAR: Duration = Duration::from_secs(1 << 32);
 
 pub(crate) struct Core {
+    owner: Owner,
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
     pub(crate) peer_limits: PeerLimits,
@@ -97,6 +99,7 @@ impl Core {
                 poller.clone().into(),
             )),
             poller,
+            owner: Owner::here(),
             name: parts.name,
             peer_name: parts.peer_name,
             peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),
@@ -112,6 +115,11 @@ impl Core {
             may_be_unwritten: AtomicBool::new(false),
             turn: Turn::default(),
         }
+    }
+
+    /// Whether this is a forked child's copy, which lets go of everything without a word: see [`Owner`].
+    pub(super) fn is_inherited(&self) -> bool {
+        self.owner.is_elsewhere()
     }
 
     /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.

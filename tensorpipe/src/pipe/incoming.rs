@@ -255,6 +255,8 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        self.decline(ResetCode::Skipped, "");
+        if !self.core.is_inherited() {
+            self.decline(ResetCode::Skipped, "");
+        }
     }
 }

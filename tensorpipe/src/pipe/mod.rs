@@ -9,6 +9,7 @@ mod budget;
 mod core;
 mod hand_over;
 mod handler;
+mod heartbeat;
 mod hot;
 mod incoming;
 mod io;
@@ -29,6 +30,8 @@ mod spin;
 mod stamp;
 mod stats;
 mod straight;
+#[cfg(test)]
+mod tests;
 mod turn;
 mod waiter;
 mod write;
@@ -77,7 +80,9 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.core.start_closing(self.core.timeouts.linger);
+        if !self.core.is_inherited() {
+            self.core.start_closing(self.core.timeouts.linger);
+        }
     }
 }
 

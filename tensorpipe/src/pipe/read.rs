@@ -152,6 +152,9 @@ impl Drop for ReadInto {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let core = self.waiter.core().clone();
+        if core.is_inherited() {
+            return;
+        }
         let mut wakes = Vec::new();
         {
             let mut shared = lock(&core.shared);

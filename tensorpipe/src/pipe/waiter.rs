@@ -104,6 +104,9 @@ impl Waiter {
 
     fn leave(&mut self) {
         let Some(slot) = self.slot else { return };
+        if self.core.is_inherited() {
+            return;
+        }
         if std::mem::take(&mut self.listed) {
             let old = unlist(self.slot, &mut lock(&self.core.shared));
             drop(old);

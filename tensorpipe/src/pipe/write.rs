@@ -107,7 +107,9 @@ impl Future for Write {
 
 impl Drop for Write {
     fn drop(&mut self) {
-        if let Stage::Queued(id) = self.stage {
+        if let Stage::Queued(id) = self.stage
+            && !self.waiter.core().is_inherited()
+        {
             lock(&self.waiter.core().shared).writes.remove(&id);
         }
     }

@@ -53,9 +53,14 @@ impl<S: Clone, D> PipeState<S, D> {
         let told = now.saturating_duration_since(state.told);
         if state.silence.is_some_and(|silence| told >= silence / 4) {
             state.told = now;
-            let nonce = state.pinged;
-            self.outbox.control(Control::Pong { nonce });
+            self.say_alive();
         }
+    }
+
+    /// Says something, unasked, so that the peer hears that this side lives.
+    pub(crate) fn say_alive(&mut self) {
+        let nonce = self.keep_alive.pinged;
+        self.outbox.control(Control::Pong { nonce });
     }
 
     /// Asks a silent peer for a sign of life. Fails with how long it has been silent once it had time to answer.

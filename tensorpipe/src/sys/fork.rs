@@ -34,6 +34,29 @@ impl Origin {
     }
 }
 
+/// The same for what is dropped: a forked child's copy touches no lock, which a thread that the child has not got may hold, and
+/// nothing that it has in common with its parent, as sockets. Where the kernel cannot tell, nobody is a child.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner(Option<Origin>);
+
+impl Owner {
+    /// This process.
+    pub fn here() -> Self {
+        Self(Origin::here().ok())
+    }
+
+    /// Whether this is a forked child of that process.
+    pub fn is_elsewhere(self) -> bool {
+        self.0.is_some_and(|origin| !origin.is_here())
+    }
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        Self::here()
+    }
+}
+
 /// A static of which each process has its own, made when it is first asked for.
 #[derive(Debug)]
 pub struct PerProcess<T>(AtomicPtr<Owned<T>>);
@@ -203,6 +226,14 @@ pub(crate) mod tests {
         };
         // SAFETY: the limit is read during the call.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    }
+
+    /// Whether a forked child can let go of something that it has inherited.
+    pub(crate) fn a_child_drops<T>(inherited: &mut Option<T>) -> bool {
+        in_a_child(|| {
+            drop(inherited.take());
+            true
+        })
     }
 
     /// Whether `holds` in a forked child.

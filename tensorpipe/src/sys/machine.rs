@@ -91,6 +91,37 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether the kernel tells this process's user from all others. In a user namespace it calls everybody by one number whom the
+/// namespace does not map; where that is this process's number, too, strangers look like its own user.
+///
+/// # Errors
+/// In words, where it does not.
+pub(crate) fn knows_users() -> Result<(), String> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let overflow = read("/proc/sys/kernel/overflowuid");
+    if user() != overflow.trim().parse().unwrap_or(OVERFLOW)
+        || maps_all(&read("/proc/self/uid_map"))
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "users cannot be told apart: this process runs as uid {}, by which its user namespace calls whomever it does not map; run it as a user that has another one there",
+        user()
+    ))
+}
+
+/// What the kernel calls users without a number, unless the administrator has said otherwise.
+const OVERFLOW: u32 = 65534;
+
+/// Whether a map has all users: lines of the first number inside, the first outside, and how many.
+fn maps_all(map: &str) -> bool {
+    let counts = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    let counts = counts.filter_map(|count| count.parse::<u64>().ok());
+    counts.sum::<u64>() >= u64::from(u32::MAX)
+}
+
 fn parse(boot: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = boot
         .trim()
@@ -137,6 +168,15 @@ mod tests {
             },
             "another machine",
         );
+    }
+
+    #[test]
+    fn a_map_has_all_users_or_not() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(maps_all("0 1000 1\n1 100000 4294967294\n"));
+        for some in ["", "0 1000 1\n", "0 1000 1\n1 100000 65536\n"] {
+            assert!(!maps_all(some), "{some}");
+        }
     }
 
     #[test]

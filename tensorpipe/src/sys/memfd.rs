@@ -3,9 +3,10 @@
 //! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its
 //! reader; [`READ_ONLY`] lets nobody but the maker, who has mapped it before, write there, nor anybody punch holes.
 //!
-//! A hole is filled with zeros by whoever touches it, on ordinary pages. Pages that the administrator has set aside (hugetlb)
-//! are few: where none is left, touching a hole kills with SIGBUS. So [`check`] takes memory on those only when no page is
-//! missing and none can be taken out.
+//! A hole is filled with zeros by whoever touches it, on ordinary pages. Where no page is left, touching a hole kills with
+//! SIGBUS. That can be so of pages that the administrator has set aside (hugetlb), so [`check`] takes memory on those only when
+//! no page is missing and none can be taken out; and of ordinary ones where the system promises no more than it has
+//! (`vm.overcommit_memory` = 2), so [`create`] has all of them then, and [`check`] takes no memory that has not.
 
 #![allow(unsafe_code, reason = "memory is mapped and unmapped by system calls")]
 
@@ -18,9 +19,11 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
+use super::fork::Known;
 use super::huge_pages::HUGE_PAGE;
 use super::probe::Probe;
 use crate::error::SystemError;
@@ -53,8 +56,27 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
     };
     let fd = fd.map_err(|errno| refused("memfd_create", errno))?;
     let size = i64::try_from(len).map_err(|_| refused("ftruncate", Errno::EFBIG))?;
+    // Beyond this limit the kernel sends SIGXFSZ, which ends the process.
+    let limit = getrlimit(Resource::RLIMIT_FSIZE);
+    if limit.is_ok_and(|(longest, _)| len as u64 > longest) {
+        return Err(refused("ftruncate", Errno::EFBIG));
+    }
     nix::unistd::ftruncate(&fd, size).map_err(|errno| refused("ftruncate", errno))?;
+    if !huge && is_strict() {
+        fill(&fd, len)?;
+    }
     Ok(fd)
+}
+
+/// Whether a page that is not there yet may never be, as the system has been since the first time that it was asked.
+fn is_strict() -> bool {
+    static STRICT: Known<bool> = Known::new();
+    let read = || std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    *STRICT.get_or(|| read().is_ok_and(|mode| forbids_overcommit(&mode)))
+}
+
+fn forbids_overcommit(mode: &str) -> bool {
+    mode.trim() == "2"
 }
 
 /// Whether this system gives memory that can be passed on.
@@ -94,6 +116,10 @@ pub(crate) enum Unfit {
         "it lies on huge pages that were set aside, and its holes could not be filled: make it without MFD_HUGETLB"
     )]
     SetAside,
+    #[error(
+        "it has holes, for which this system may have no pages (`vm.overcommit_memory` is 2): fill them before it is passed"
+    )]
+    Holes,
     #[error("{0}: {1}")]
     System(&'static str, Errno),
     #[error("its size is {0} bytes")]
@@ -107,6 +133,10 @@ pub(crate) enum Unfit {
 /// The size of memory from another process, if it can be relied on: it is sealed as `wanted`, and no access will ever miss a
 /// page.
 pub(crate) fn check(fd: BorrowedFd<'_>, wanted: SealFlag) -> Result<usize, Unfit> {
+    check_on(fd, wanted, is_strict())
+}
+
+fn check_on(fd: BorrowedFd<'_>, wanted: SealFlag, is_strict: bool) -> Result<usize, Unfit> {
     let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(Unfit::Unsealable)?;
     let seals = SealFlag::from_bits_retain(seals);
     let missing = wanted - seals;
@@ -117,11 +147,14 @@ pub(crate) fn check(fd: BorrowedFd<'_>, wanted: SealFlag) -> Result<usize, Unfit
     let size = usize::try_from(stat.st_size).ok().filter(|len| *len > 0);
     let len = size.ok_or(Unfit::Size(stat.st_size))?;
     let system = fstatfs(fd).map_err(|errno| Unfit::System("fstatfs", errno))?;
+    let is_whole = stat.st_blocks.saturating_mul(512) >= stat.st_size;
     // Without holes since it was sealed against new ones, which F_SEAL_SHRINK is not.
-    let is_whole =
-        seals.intersects(UNPUNCHED) && stat.st_blocks.saturating_mul(512) >= stat.st_size;
-    if system.filesystem_type() == HUGETLBFS_MAGIC && !is_whole {
+    let stays_whole = is_whole && seals.intersects(UNPUNCHED);
+    if system.filesystem_type() == HUGETLBFS_MAGIC && !stays_whole {
         return Err(Unfit::SetAside);
+    }
+    if is_strict && !is_whole {
+        return Err(Unfit::Holes);
     }
     Ok(len)
 }
@@ -297,6 +330,22 @@ mod tests {
         let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let punched = fallocate(&whole, punch, 0, HUGE_PAGE as i64);
         assert_eq!(punched, Err(Errno::EPERM));
+    }
+
+    /// Such a system kills whoever touches a hole when it has no page left.
+    #[test]
+    fn where_no_more_is_promised_than_there_is_memory_has_its_pages_at_once() {
+        assert!(forbids_overcommit("2\n"));
+        assert!(!forbids_overcommit("0\n") && !forbids_overcommit("1\n"));
+        let fd = create(c"test", 1 << 20, false).unwrap();
+        seal(&fd, FIXED).unwrap();
+        assert_eq!(check_on(fd.as_fd(), FIXED, is_strict()).unwrap(), 1 << 20);
+        if !is_strict() {
+            let holes = check_on(fd.as_fd(), FIXED, true).unwrap_err();
+            assert!(matches!(holes, Unfit::Holes), "{holes}");
+        }
+        fill(&fd, 1 << 20).unwrap();
+        assert_eq!(check_on(fd.as_fd(), FIXED, true).unwrap(), 1 << 20);
     }
 
     #[test]

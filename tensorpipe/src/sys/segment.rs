@@ -122,6 +122,11 @@ impl Segment {
         self.mapping.len()
     }
 
+    /// Whether this is the process that made it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.mapping.is_here()
+    }
+
     pub(crate) fn pages(&self) -> Pages {
         self.pages
     }
@@ -160,6 +165,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
         for who in lock(&self.told).drain(..).filter_map(|who| who.upgrade()) {
             who.gone(self.id);
         }

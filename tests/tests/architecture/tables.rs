@@ -84,6 +84,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "stop",
             "sync",
             "sys::copy",
+            // One thread for each process.
+            "sys::fork",
             "tensor",
             "transports::Connection",
         ],
@@ -115,6 +117,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "negotiate",
             "pipe",
             "sync",
+            // A forked child's copy stops nothing.
+            "sys::fork",
             "transports",
         ],
     ),

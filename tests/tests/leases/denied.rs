@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use tensorpipe::Pipe;
 use tensorpipe::transports::ShmTransport;
 
+use tensorpipe_tests::{Child, runtime, say};
+
 use super::scene::{Keeps, Peer, alone, builder, check, context, eventually, lendable, made};
 
 const LEN: usize = 3 << 20;
@@ -223,4 +225,64 @@ fn a_process_of_another_pid_namespace_is_called_that() {
         peer.gives(LEN, 3).await;
         assert_eq!(peer.pipe.stats().bytes_borrowed, LEN as u64);
     });
+}
+
+/// The kernel ends with a signal whoever sizes memory beyond that limit.
+#[test]
+fn a_limit_on_the_size_of_files_leaves_what_fits() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        for (bytes, transport) in [("0", "tcp"), ("65536", "tcp"), ("1048576", "shm")] {
+            let limit = ("TEST_FILE_SIZE", bytes);
+            let peer = Peer::start(&context, &[limit]).await;
+            for seed in 0..3 {
+                check(&peer.gives(LEN, seed).await, seed);
+            }
+            let tensor = made(context.pool(), LEN, 7);
+            check(&peer.echoes(&tensor).await, 7);
+            assert_eq!(peer.pipe.route().transport, transport, "{bytes}");
+            let pool = peer.told("pool").await;
+            assert!(!pool.ends_with(" 0"), "{bytes}: what is lent is longer");
+            if transport == "tcp" {
+                let route = peer.told("route").await;
+                assert!(route.contains("`ulimit -f`"), "{bytes}: {route}");
+            }
+        }
+    });
+}
+
+/// Where a user namespace has no map, each user is called by the number that stands for all that have none.
+pub(crate) fn play_unmapped() {
+    runtime().block_on(async {
+        let context = context("parent", 64 << 20);
+        let peer = Peer::start(&context, &[]).await;
+        check(&peer.gives(LEN, 5).await, 5);
+        say("strict", peer.pipe.route().to_string().replace('\n', " | "));
+        let any = builder("parent", 64 << 20).prefer_transport(ShmTransport::new().any_user());
+        let any = any.build().unwrap();
+        let peer = Peer::start(&any, &[("TEST_ANY_USER", "1")]).await;
+        check(&peer.gives(LEN, 5).await, 5);
+        say("open", peer.pipe.route().to_string().replace('\n', " | "));
+    });
+}
+
+#[test]
+fn users_that_cannot_be_told_apart_are_not_the_same() {
+    let by = ["unshare", "--user"];
+    if !runs(&by) {
+        return;
+    }
+    let child = Child::start_by(&by, "unmapped", &[]);
+    let route = child.hear("strict");
+    assert!(route.starts_with("transport tcp"), "{route}");
+    for candidate in ["transport shm", "channel lease", "channel cma"] {
+        let why = route
+            .split(" | ")
+            .find(|line| line.contains(&format!("not {candidate}: ")));
+        let why = why.unwrap_or_else(|| panic!("{candidate}: {route}"));
+        assert!(why.contains("users cannot be told apart"), "{why}");
+    }
+    let route = child.hear("open");
+    assert!(route.starts_with("transport shm"), "{route}");
+    assert!(route.contains("not channel lease: "), "{route}");
 }

@@ -81,6 +81,10 @@ pub(crate) fn play() {
         if std::env::var("TEST_NO_MEMFD").is_ok() {
             forbid(libc::SYS_memfd_create, None, Fate::Fails(libc::ENOSYS));
         }
+        if let Ok(bytes) = std::env::var("TEST_FILE_SIZE") {
+            let (_, hard) = nix::sys::resource::getrlimit(FSIZE).unwrap();
+            nix::sys::resource::setrlimit(FSIZE, bytes.parse().unwrap(), hard).unwrap();
+        }
         let mut context = builder("child", lendable);
         if std::env::var("TEST_ANY_USER").is_ok() {
             context = context.prefer_transport(ShmTransport::new().any_user());
@@ -180,6 +184,7 @@ pub(crate) fn play() {
 }
 
 const NOFILE: nix::sys::resource::Resource = nix::sys::resource::Resource::RLIMIT_NOFILE;
+const FSIZE: nix::sys::resource::Resource = nix::sys::resource::Resource::RLIMIT_FSIZE;
 
 /// The pipe is gone, and what was sent over it may be held: the pool is used until everything is back.
 async fn hammer(context: &Context, pipe: Pipe) {

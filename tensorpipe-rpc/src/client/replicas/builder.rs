@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tensorpipe::fork::Owner;
 use tensorpipe::{Context, Error, Misuse, Url};
 use tokio::runtime::Handle;
 
@@ -156,6 +157,7 @@ impl ReplicasBuilder {
         let keepers = (0..count).map(keep).collect();
         let replicas = Replicas {
             inner: Arc::new(Inner {
+                owner: Owner::here(),
                 shared,
                 runtime,
                 keepers,

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tensorpipe::Error;
+use tensorpipe::fork::Owner;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -93,6 +94,7 @@ pub struct Replicas {
 }
 
 struct Inner {
+    owner: Owner,
     shared: Arc<Shared>,
     runtime: Handle,
     keepers: Vec<AbortHandle>,
@@ -100,7 +102,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.keepers.iter().for_each(AbortHandle::abort);
+        if !self.owner.is_elsewhere() {
+            self.keepers.iter().for_each(AbortHandle::abort);
+        }
     }
 }
 

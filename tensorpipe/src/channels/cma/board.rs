@@ -8,7 +8,7 @@
 use crate::device::Buffer;
 use crate::process::random_token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
-use crate::sys::fork::PerProcess;
+use crate::sys::fork::{Owner, PerProcess};
 
 /// Notices that can stand on it at once.
 pub(super) const SLOTS: u32 = 1024;
@@ -28,6 +28,7 @@ struct Slot {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Board {
+    owner: Owner,
     slots: Box<[Slot]>,
     free: Mutex<Vec<u32>>,
 }
@@ -42,6 +43,7 @@ impl Board {
 
     fn new() -> Self {
         Self {
+            owner: Owner::here(),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             free: Mutex::new((0..SLOTS).rev().collect()),
         }
@@ -93,6 +95,9 @@ impl Notice {
 
 impl Drop for Notice {
     fn drop(&mut self) {
+        if self.board.owner.is_elsewhere() {
+            return;
+        }
         let number = &self.board.slots[self.slot as usize].number;
         number.store(0, Ordering::SeqCst);
         // Nothing is written to the memory before everybody can see that the notice is gone.
@@ -104,7 +109,7 @@ impl Drop for Notice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::fork::tests::children_can;
+    use crate::sys::fork::tests::{a_child_drops, children_can};
 
     fn number(board: &Board, slot: u32) -> u64 {
         board.slots[slot as usize].number.load(Ordering::Relaxed)
@@ -141,5 +146,15 @@ mod tests {
         assert_eq!(Board::here().address(), Board::here().address());
         assert_eq!(SLOT, 24);
         assert!(children_can(|| drop(Board::here())));
+    }
+
+    #[test]
+    fn a_forked_child_forgets_a_notice_whoever_has_the_lock() {
+        let board = Arc::new(Board::new());
+        let mut notice = board.show(&Buffer::copy_from_slice(&[7; 100]));
+        let held = lock(&board.free);
+        assert!(a_child_drops(&mut notice));
+        drop(held);
+        assert_ne!(number(&board, notice.unwrap().slot), 0);
     }
 }

@@ -293,6 +293,7 @@ impl Drop for Borrowed {
 mod tests {
     use super::*;
     use crate::device::{LendableBlock, Pool, PoolOptions};
+    use crate::sys::fork::tests::a_child_drops;
 
     #[tokio::test]
     async fn more_segments_than_are_mapped_here_are_no_fault_of_their_lender() {
@@ -315,5 +316,15 @@ mod tests {
         assert!(!lender.is_unreliable());
         lender.retired([0; 16]);
         map(many).unwrap();
+    }
+
+    #[test]
+    fn a_forked_child_lets_go_of_a_lender_whoever_has_the_lock() {
+        let exchange = Exchange::here();
+        exchange.open().unwrap();
+        let mut lender = Some(exchange.lender([0x7d; 16], "an exchange that is not there"));
+        let held = lock(&exchange.commands);
+        assert!(a_child_drops(&mut lender));
+        drop(held);
     }
 }

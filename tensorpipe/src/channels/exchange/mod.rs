@@ -44,7 +44,7 @@ use self::clerk::Clerk;
 use crate::error::SystemError;
 use crate::process::{Token, process_id};
 use crate::sync::{Arc, Mutex, Weak, lock};
-use crate::sys::fork::PerProcess;
+use crate::sys::fork::{Owner, PerProcess};
 use crate::sys::peer::Identity;
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
@@ -56,6 +56,7 @@ const THREAD: &str = "tp-exchange";
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::channels) struct Exchange {
+    owner: Owner,
     process: Token,
     name: String,
     /// Wakes the clerk; there once it runs.
@@ -99,6 +100,7 @@ impl Exchange {
 
     fn new(process: Token) -> Self {
         Self {
+            owner: Owner::here(),
             process,
             name: place::exchange_name(),
             bell: OnceLock::new(),
@@ -143,8 +145,11 @@ impl Exchange {
         Ok(())
     }
 
-    /// Asks the clerk, who must run or has nothing to do with it.
+    /// Asks the clerk, who must run or has nothing to do with it; not from a forked child, whose bell is its parent's.
     fn ask(&self, command: Command) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
         let Some(bell) = self.bell.get() else {
             return;
         };

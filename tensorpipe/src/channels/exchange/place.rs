@@ -86,6 +86,7 @@ impl Access {
 impl Place {
     /// Of this process, whose exchange has this name; or why it cannot do that.
     fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
+        machine::knows_users()?;
         let reader = match access {
             Access::Lend => {
                 fork::Origin::here().map_err(|error| error.to_string())?;

@@ -178,11 +178,11 @@ impl Lendables {
     }
 
     fn give_back(&self, piece: Piece, loans: Loans) {
+        if !piece.segment().is_here() {
+            return;
+        }
         let evicted = {
             let mut state = lock(&self.state);
-            if !state.origin.is_some_and(Origin::is_here) {
-                return;
-            }
             let size = piece.len();
             state.stats.outstanding_bytes -= size as u64;
             if loans.is_empty() {

@@ -1,6 +1,7 @@
 //! Stories of the pool, a plain oracle beside it, and threads that pass its memory around.
 
 use super::*;
+use crate::sys::fork::tests::a_child_drops;
 use proptest::prelude::*;
 
 fn pool(retain: u64) -> Pool {
@@ -266,4 +267,15 @@ fn a_pool_takes_part_of_what_a_small_process_may_use() {
     assert_eq!(within(Some(1 << 30)), (128, 512));
     let here = PoolOptions::within(memory::available());
     assert_eq!(PoolOptions::default(), here);
+}
+
+#[test]
+fn a_forked_child_frees_memory_whoever_has_the_lock() {
+    let pool = pool(64 << 20);
+    let mut buffer = Some(pool.take(1 << 20));
+    let held = pool.shared.lock();
+    assert!(a_child_drops(&mut buffer));
+    drop(held);
+    drop(buffer);
+    assert_eq!(pool.stats().retained_bytes, 1 << 20);
 }

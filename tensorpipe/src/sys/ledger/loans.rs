@@ -374,6 +374,10 @@ impl<P: Place> Loan<P> {
 
 impl<P: Place> Drop for Loan<P> {
     fn drop(&mut self) {
+        // Not here: a forked child, which touches no lock of its parent's.
+        if load(&self.ledger.place, self.entry.slot).is_none() {
+            return;
+        }
         if !self.is_back() {
             // Parked: it is reaped when it is back.
             return;

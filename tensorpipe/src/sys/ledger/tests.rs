@@ -211,3 +211,13 @@ fn an_offer_is_recalled_once_and_only_before_it_is_taken() {
     debts.give_back(loan.entry());
     assert!(loan.is_back());
 }
+
+#[test]
+fn a_forked_child_forgets_a_loan_whoever_has_the_lock() {
+    let (ledger, debts) = both();
+    let mut loan = offer(&ledger);
+    let held = lock(&ledger.slots);
+    assert!(crate::sys::fork::tests::a_child_drops(&mut loan));
+    drop(held);
+    assert!(debts.take(loan.unwrap().entry()), "it is still offered");
+}

@@ -2,6 +2,15 @@
 
 use super::*;
 use crate::sync::{AtomicU64, Ordering};
+use crate::sys::fork::tests::in_a_child;
+
+/// How often it is told.
+struct Counts(AtomicU64);
+impl Outlives for Counts {
+    fn gone(self: Arc<Self>, _: SegmentId) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 #[test]
 fn pieces_do_not_overlap_and_a_reader_sees_them() {
@@ -85,12 +94,6 @@ fn small_pages_come_last() {
 
 #[test]
 fn who_wants_to_hear_of_the_end_is_told_with_the_last_piece() {
-    struct Counts(AtomicU64);
-    impl Outlives for Counts {
-        fn gone(self: Arc<Self>, _: SegmentId) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let told = Arc::new(Counts(AtomicU64::new(0)));
     let mut pieces = Segment::cut(8192, 4096).unwrap();
     let weak = Arc::downgrade(&told);
@@ -142,4 +145,18 @@ fn what_is_not_sealed_is_not_mapped() {
     memfd::seal(&open, memfd::FIXED).unwrap();
     let refused = Foreign::map(open.as_fd()).unwrap_err();
     assert!(refused.contains("FUTURE_WRITE"), "{refused}");
+}
+
+#[test]
+fn a_forked_child_tells_nobody_that_its_copy_is_gone() {
+    let told = Arc::new(Counts(AtomicU64::new(0)));
+    let mut pieces = Some(Segment::cut(8192, 8192).unwrap());
+    let weak = Arc::downgrade(&told);
+    pieces.as_ref().unwrap()[0].segment().when_gone(weak);
+    assert!(in_a_child(|| {
+        drop(pieces.take());
+        told.0.load(Ordering::SeqCst) == 0
+    }));
+    drop(pieces);
+    assert_eq!(told.0.load(Ordering::SeqCst), 1);
 }

@@ -30,7 +30,7 @@ use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::fork::PerProcess;
-use crate::sys::machine::Place;
+use crate::sys::machine::{self, Place};
 use crate::sys::memfd;
 
 /// In front of every name: other programs have abstract sockets, too.
@@ -84,6 +84,9 @@ impl Transport for ShmTransport {
         let ours = here()?;
         let theirs = Place::decode(theirs)
             .ok_or_else(|| "the peer has no shared memory to offer".to_owned())?;
+        if !self.any_user {
+            machine::knows_users()?;
+        }
         ours.meets(&theirs, self.any_user)
     }
 
@@ -154,13 +157,17 @@ fn bound(at: &SockAddr) -> io::Result<UnixListener> {
 
 /// Whoever waits at an abstract name need not be who one believes.
 fn check_user(socket: &UnixStream, any_user: bool) -> io::Result<()> {
-    let theirs = socket.peer_cred()?.uid();
-    let ours = crate::sys::machine::user();
-    if any_user || theirs == ours {
+    if any_user {
         return Ok(());
     }
-    let what = format!("the peer runs as uid {theirs}, this process as {ours}");
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+    let (theirs, ours) = (socket.peer_cred()?.uid(), machine::user());
+    let same = match theirs == ours {
+        true => machine::knows_users(),
+        false => Err(format!(
+            "the peer runs as uid {theirs}, this process as {ours}"
+        )),
+    };
+    same.map_err(|what| io::Error::new(io::ErrorKind::PermissionDenied, what))
 }
 
 struct ShmAcceptor {

@@ -3,6 +3,7 @@
 use super::super::{Pool, PoolOptions};
 use super::*;
 use crate::device::Buffer;
+use crate::sys::fork::tests::a_child_drops;
 use crate::sys::ledger::{Debts, Entry, Ledger};
 
 fn pool(retain: u64, lendable: u64) -> Pool {
@@ -188,4 +189,17 @@ fn without_its_pool_memory_is_unmapped_and_a_borrower_keeps_it() {
     lend(&buffer, &parties);
     drop((pool, buffer));
     assert!(foreign.bytes(0..3 << 20).iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn a_forked_child_lets_go_of_memory_whoever_has_the_lock() {
+    let pool = pool(64 << 20, 64 << 20);
+    let mut buffer = Some(take(&pool, 100_000));
+    let held = lock(&pool.lendables.state);
+    assert!(a_child_drops(&mut buffer));
+    drop(held);
+    assert!(
+        pool.stats().lendable.outstanding_bytes > 0,
+        "its parent has it"
+    );
 }

@@ -1,0 +1,166 @@
+//! Keeps pipes alive whose runtime is blocked: one thread looks after all pipes of its process.
+//!
+//! Whoever drives a pipe answers its pings, and that takes the pipe's runtime. A task that blocks its thread can keep the whole
+//! runtime from sockets and timers: on its only thread, or on the one that waited for them last, while all others sleep until
+//! a task is ready. So this thread, which belongs to no runtime,
+//!
+//! - wakes a task of each runtime with a pipe that has been at rest since the last look: a sleeping thread of the runtime runs
+//!   it, and goes on to wait for sockets and timers;
+//! - says on a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked)
+//!   at most. A stopped process does not.
+//!
+//! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
+//! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Id;
+
+use super::core::Core;
+use crate::error::SystemError;
+use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sys::fork::PerProcess;
+
+/// A bound of silence has so many looks.
+const LOOKS: u32 = 8;
+
+/// After so many without a byte to the peer a pipe is silent.
+const SILENT: u32 = 5;
+
+/// Where there is no bound of this side's, or a longer one, the peer's may be the usual one.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// For looks to be cheap.
+const SHORTEST: Duration = Duration::from_millis(80);
+
+/// Looks after a pipe from now on.
+pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
+    static HEARTBEAT: PerProcess<Heartbeat> = PerProcess::new();
+    let heartbeat = HEARTBEAT.get(Heartbeat::default);
+    let pipe = Watched::new(core);
+    let mut state = lock(&heartbeat.0);
+    let sooner = state.pause.is_none_or(|pause| pipe.pause < pause);
+    state.pipes.push(pipe);
+    match &state.thread {
+        Some(thread) if sooner => thread.unpark(),
+        Some(_) => {}
+        None => {
+            let thread = std::thread::Builder::new().name("tensorpipe-alive".to_owned());
+            let thread = thread.spawn(|| HEARTBEAT.get(Heartbeat::default).beat());
+            let refused =
+                |error| SystemError::new("clone", "the thread that keeps pipes alive", error);
+            state.thread = Some(thread.map_err(refused)?.thread().clone());
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Heartbeat(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    pipes: Vec<Watched>,
+    thread: Option<Thread>,
+    /// Between two looks; none while there is no pipe.
+    pause: Option<Duration>,
+}
+
+impl Heartbeat {
+    fn beat(&self) {
+        loop {
+            let mut pipes = std::mem::take(&mut lock(&self.0).pipes);
+            let (now, mut woken) = (Instant::now(), Vec::new());
+            // A connection of somebody else's may panic: it fails for whoever drives it next, too.
+            pipes.retain_mut(|pipe| {
+                catch_unwind(AssertUnwindSafe(|| pipe.look(now, &mut woken))).unwrap_or(false)
+            });
+            let mut state = lock(&self.0);
+            state.pipes.append(&mut pipes);
+            state.pause = state.pipes.iter().map(|pipe| pipe.pause).min();
+            let pause = state.pause;
+            drop(state);
+            match pause {
+                Some(pause) => std::thread::park_timeout(pause),
+                None => std::thread::park(),
+            }
+        }
+    }
+}
+
+struct Watched {
+    core: Weak<Core>,
+    runtime: Id,
+    pause: Duration,
+    /// Bytes that were written to the peer by now...
+    written: u64,
+    /// ...and since when there are no more.
+    since: Instant,
+    /// Since when nobody else has written any.
+    blocked: Option<Instant>,
+}
+
+impl Watched {
+    fn new(core: &Arc<Core>) -> Self {
+        let silence = core.timeouts.silence.unwrap_or(LONGEST);
+        Self {
+            core: Arc::downgrade(core),
+            runtime: core.runtime.id(),
+            pause: silence.clamp(SHORTEST, LONGEST) / LOOKS,
+            written: 0,
+            since: Instant::now(),
+            blocked: None,
+        }
+    }
+
+    /// Returns whether to look again.
+    fn look(&mut self, now: Instant, woken: &mut Vec<Id>) -> bool {
+        let Some(core) = self.core.upgrade() else {
+            return false;
+        };
+        if self.has_written(&core, now) {
+            self.blocked = None;
+            return true;
+        }
+        if now.saturating_duration_since(self.since) >= SILENT * self.pause {
+            let blocked = *self.blocked.get_or_insert(self.since);
+            if now.saturating_duration_since(blocked) < core.timeouts.blocked {
+                core.say_alive();
+                self.has_written(&core, now);
+            }
+        }
+        if !woken.contains(&self.runtime) {
+            woken.push(self.runtime);
+            core.poller.wake_background();
+        }
+        !lock(&core.shared).is_over()
+    }
+
+    /// Whether bytes have left since it was asked last.
+    fn has_written(&mut self, core: &Core, now: Instant) -> bool {
+        let written = core.counters.snapshot().bytes_out;
+        if written == self.written {
+            return false;
+        }
+        (self.written, self.since) = (written, now);
+        true
+    }
+}
+
+impl Core {
+    /// Tells the peer that this process lives, unless somebody drives just now. The rest of a turn, with wakers and the handler,
+    /// is left to the background task.
+    fn say_alive(self: &Arc<Self>) {
+        if let Some(mut io) = self.io.hold() {
+            let mut shared = lock(&self.shared);
+            shared.state.say_alive();
+            io.take_frames(&mut shared);
+            drop(shared);
+            io.send_gathered(self);
+        }
+        // Also for whoever has left it a kick meanwhile.
+        self.poller.wake_background();
+    }
+}

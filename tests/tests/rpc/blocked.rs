@@ -1,0 +1,201 @@
+//! A handler that blocks its thread: its process lives, says so, and answers in the end.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
+use tensorpipe::{Context, ContextBuilder, Error, Timeouts};
+use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
+use tensorpipe_tests::{Child, alone, say, soon};
+use tokio::runtime::{Builder, Runtime};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Several times as long as [`timeouts`] allow silence.
+const BLOCK_MS: u64 = 3000;
+
+#[tensor_service]
+trait Blocks {
+    /// Keeps the thread that runs the handler.
+    async fn block(&self, ms: u64) -> u64;
+}
+
+struct Blocker;
+
+impl Blocks for Blocker {
+    async fn block(&self, ms: u64) -> u64 {
+        std::thread::sleep(Duration::from_millis(ms));
+        ms
+    }
+}
+
+fn timeouts(blocked_ms: u64) -> Timeouts {
+    let mut timeouts = Timeouts::default();
+    timeouts.silence = Some(Duration::from_secs(1));
+    timeouts.blocked = Duration::from_millis(blocked_ms);
+    timeouts
+}
+
+/// A context with this transport, and with tcp, through which another one is found.
+fn over(transport: &str) -> ContextBuilder {
+    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    let transports = match transport {
+        "tcp" => vec![tcp],
+        "shm" => vec![Arc::new(ShmTransport::new()) as _, tcp],
+        "memory" => vec![Arc::new(MemoryTransport::new()) as _],
+        other => panic!("no transport {other}"),
+    };
+    Context::builder().transports(transports)
+}
+
+/// With no worker it is a runtime of the thread that blocks on it.
+fn runtime(workers: usize) -> Runtime {
+    let mut builder = match workers {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let builder = builder.worker_threads(workers.max(1)).enable_all();
+    builder.build().unwrap()
+}
+
+async fn served(context: &Context, url: &str) -> Server {
+    let builder = Server::builder().context(context);
+    let service = BlocksService::new(Blocker);
+    builder.service(service).listen(url).await.unwrap()
+}
+
+/// The role of a server whose handlers block. It prints what is logged.
+pub(crate) fn serve() {
+    let told = |name| std::env::var(name).unwrap();
+    let _ = tracing::subscriber::set_global_default(Printer);
+    runtime(told("WORKERS").parse().unwrap()).block_on(async {
+        let bound = told("BLOCKED").parse().unwrap();
+        let context = over(&told("OVER")).timeouts(timeouts(bound));
+        let server = served(&context.build().unwrap(), "tcp://127.0.0.1:0").await;
+        say("url", server.url());
+        server.wait().await;
+    });
+}
+
+fn child(transport: &str, workers: &str, blocked_ms: &str) -> Child {
+    let variables = [
+        ("OVER", transport),
+        ("WORKERS", workers),
+        ("BLOCKED", blocked_ms),
+    ];
+    Child::start("blocker", &variables)
+}
+
+async fn client(transport: &str, url: &str) -> (Connection, BlocksClient) {
+    let context = over(transport).timeouts(timeouts(60_000)).build().unwrap();
+    let connection = Connection::builder().context(&context).connect(url).await;
+    let connection = connection.unwrap();
+    let client = BlocksClient::on(&connection).await.unwrap();
+    assert_eq!(connection.pipe().route().transport, transport);
+    (connection, client)
+}
+
+#[test]
+fn a_process_whose_handler_blocks_is_not_given_up() {
+    alone(async || {
+        let ways = ["tcp", "shm"].map(|over| ["0", "1", "2"].map(|workers| (over, workers)));
+        let block = async |(over, workers): (&str, &str)| {
+            let child = child(over, workers, "60000");
+            let (_connection, client) = client(over, &child.hear("url")).await;
+            // At rest first, so that one thread of the runtime waits for sockets, and the others for work.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let case = format!("over {over}, with {workers} workers");
+            let answer = soon("the answer", client.block(BLOCK_MS)).await;
+            assert!(matches!(answer, Ok(BLOCK_MS)), "{case}: {answer:?}");
+            client.block(1).await.expect("the same pipe serves on");
+            let logged = child.complaints();
+            let warned = logged
+                .lines()
+                .filter(|line| line.contains("spawn_blocking"));
+            let warned: Vec<_> = warned.collect();
+            assert_eq!(warned.len(), 1, "{case}: {logged}");
+            assert!(warned[0].contains("Blocks") && warned[0].contains("block"));
+        };
+        futures_util::future::join_all(ways.into_iter().flatten().map(block)).await;
+    });
+}
+
+/// Two threads of one process, each with its runtime.
+#[test]
+fn a_runtime_that_blocks_is_not_given_up_by_another_of_its_process() {
+    let (tell, url) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        runtime(0).block_on(async {
+            let context = over("memory").timeouts(timeouts(60_000)).build().unwrap();
+            let server = served(&context, "memory://blocks").await;
+            tell.send(server.url().to_string()).unwrap();
+            server.wait().await;
+        });
+    });
+    let url = url.recv_timeout(Duration::from_secs(30)).unwrap();
+    alone(async || {
+        let (_connection, client) = client("memory", &url).await;
+        soon("the answer", client.block(BLOCK_MS)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_blocks_for_longer_than_its_bound_is_given_up() {
+    alone(async || {
+        let child = child("shm", "0", "1000");
+        let (connection, client) = client("shm", &child.hear("url")).await;
+        let error = soon("the silence", client.block(60_000)).await.unwrap_err();
+        assert!(matches!(error, CallError::Connection { .. }), "{error}");
+        let ended = soon("the end", connection.pipe().ended()).await;
+        assert!(matches!(ended, Error::Silent { .. }), "{ended}");
+    });
+}
+
+/// Nothing of it runs, not even what says that it is alive.
+#[test]
+fn a_process_that_is_stopped_is_given_up() {
+    alone(async || {
+        for over in ["tcp", "shm"] {
+            let child = child(over, "2", "60000");
+            let (connection, client) = client(over, &child.hear("url")).await;
+            soon("an answer", client.block(0)).await.unwrap();
+            child.suspend();
+            let ended = soon("the silence", connection.pipe().ended()).await;
+            assert!(matches!(ended, Error::Silent { .. }), "{over}: {ended}");
+        }
+    });
+}
+
+/// Prints warnings, a line each.
+struct Printer;
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!(" {field}={value:?}");
+    }
+}
+
+impl Subscriber for Printer {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        eprintln!("logged:{}", line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
