@@ -286,6 +286,10 @@ impl Connection for Joining {
         self.connection.ends()
     }
 
+    fn origin(&self) -> Option<String> {
+        self.connection.origin()
+    }
+
     fn wakes(&self) -> u64 {
         self.connection.wakes()
     }

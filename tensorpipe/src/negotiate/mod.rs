@@ -49,6 +49,18 @@ impl Guest {
         sent.await.map_err(|error| self.lost(&error.to_string()))
     }
 
+    /// Waits until it has said something. Returns whether it has, before it ended.
+    async fn has_spoken(&mut self) -> bool {
+        let mut piece = [0; PIECE];
+        match self.connection.read(&mut piece).await {
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                self.input.extend_from_slice(&piece[..len]);
+                true
+            }
+        }
+    }
+
     /// Reads until `handle` has seen enough. `handle` tells how many bytes it used, and what it made of them.
     async fn read<T>(
         &mut self,

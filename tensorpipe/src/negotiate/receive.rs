@@ -17,6 +17,7 @@ use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
 use crate::device::Device;
 use crate::error::Error;
+use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, ServerHandshake, select};
@@ -24,7 +25,7 @@ use crate::proto::wire::hello::{
     Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
 };
 use crate::stop;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::transports::{Connection, Transport};
 
 /// What the handshakes of one listener share.
@@ -36,6 +37,7 @@ pub(crate) struct Entrance {
     pub(super) expected: Mutex<HashMap<Token, oneshot::Sender<Guest>>>,
     places: Arc<Semaphore>,
     pipes: mpsc::UnboundedSender<Pipe>,
+    warnings: Warnings,
 }
 
 impl Entrance {
@@ -51,6 +53,7 @@ impl Entrance {
             expected: Mutex::new(HashMap::new()),
             places,
             pipes,
+            warnings: Warnings::default(),
         }
     }
 
@@ -70,24 +73,65 @@ pub(crate) fn turn_away(mut connection: Box<dyn Connection>) {
     let _ = std::pin::Pin::new(&mut *connection).poll_write(&mut cx, &bytes);
 }
 
-/// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing.
+/// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing. `has_greeted` becomes
+/// true when its HELLO is here.
 pub(crate) async fn receive(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     connection: Box<dyn Connection>,
+    has_greeted: &AtomicBool,
 ) {
     let ends = connection.ends();
+    let context = &entrance.context;
+    let mut guest = Guest::new(connection, ends.as_str());
+    let greeting = context.timeouts.greeting.min(context.timeouts.handshake);
+    match tokio::time::timeout(greeting, guest.has_spoken()).await {
+        Ok(true) => {}
+        // Whoever looks whether somebody listens does this.
+        Ok(false) => {
+            tracing::debug!(peer = %ends, "a connection ended before it said anything");
+            return;
+        }
+        Err(_) => return entrance.warnings.silent(&ends, greeting),
+    }
     let what = || format!("the handshake of {ends}");
-    let guest = Guest::new(connection, ends.as_str());
-    let handshake = handshake(entrance, transport, guest);
-    match within_handshake(&entrance.context, what, handshake).await {
-        Ok(Some(established)) => match establish(&entrance.context, established) {
+    let handshake = handshake(entrance, transport, guest, has_greeted);
+    match within_handshake(context, what, handshake).await {
+        Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.
             Ok(pipe) => drop(entrance.pipes.send(pipe)),
             Err(error) => tracing::warn!(peer = %ends, %error, "a pipe could not be opened"),
         },
         Ok(None) => {}
-        Err(error) => tracing::warn!(peer = %ends, %error, "a handshake failed"),
+        Err(error) => entrance.warnings.failed(&ends, &error),
+    }
+}
+
+/// What strangers can cause as often as they like, by cause.
+#[derive(Default)]
+struct Warnings {
+    silent: LogLimit,
+    late: LogLimit,
+    faulty: LogLimit,
+    other: LogLimit,
+}
+
+impl Warnings {
+    fn silent(&self, peer: &str, after: Duration) {
+        if let Some(more) = self.silent.admits() {
+            tracing::warn!(peer, ?after, more, "a connection said nothing");
+        }
+    }
+
+    fn failed(&self, peer: &str, error: &Error) {
+        let limit = match error {
+            Error::Timeout { .. } => &self.late,
+            Error::Peer { .. } => &self.faulty,
+            _ => &self.other,
+        };
+        if let Some(more) = limit.admits() {
+            tracing::warn!(peer, %error, more, "a handshake failed");
+        }
     }
 }
 
@@ -95,6 +139,7 @@ async fn handshake(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     mut guest: Guest,
+    has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
     let mut handshake = ServerHandshake::default();
     let purpose = match guest.read(|input| handshake.handle(input)).await {
@@ -115,6 +160,7 @@ async fn handshake(
         }
         other => other?,
     };
+    has_greeted.store(true, Ordering::Relaxed);
     match purpose {
         Purpose::Join(token) => {
             stop::at(stop::JOIN_RECEIVED);

@@ -19,7 +19,7 @@ use super::rings::Rings;
 use super::wakers::{Direction, Wakers};
 use crate::error::SystemError;
 use crate::ring;
-use crate::sys::{readable, unix_fds};
+use crate::sys::{peer, readable, unix_fds};
 use crate::transports::Connection;
 
 /// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds.
@@ -205,6 +205,11 @@ fn wake(socket: &Socket, wakes: &mut u64) {
 impl Connection for ShmConnection {
     fn ends(&self) -> String {
         self.ends.clone()
+    }
+
+    fn origin(&self) -> Option<String> {
+        let peer = peer::of_socket(self.socket.get_ref()).ok()?;
+        Some(format!("user {}", peer.user))
     }
 
     fn wakes(&self) -> u64 {
