@@ -5,36 +5,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Guest;
+use super::choose::choose;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
 use super::further;
 use super::joining::{Joining, SAID_MAX};
-use super::ticket::Ticket;
+use super::ticket::{Ticket, Waiting, redeem};
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
-use crate::device::Device;
 use crate::error::Error;
 use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
-use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, ServerHandshake, select};
+use crate::proto::handshake::ServerHandshake;
 use crate::proto::wire::hello::{
     Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
 };
 use crate::stop;
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
 
 /// What the handshakes of one listener share.
 pub(crate) struct Entrance {
-    context: Arc<Inner>,
+    pub(super) context: Arc<Inner>,
     /// Where pipes can be moved to: transport, address or why there is none.
-    side_addresses: Vec<(&'static str, Result<String, String>)>,
+    pub(super) side_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token serves once.
-    pub(super) expected: Mutex<HashMap<Token, oneshot::Sender<Guest>>>,
+    pub(super) expected: Mutex<HashMap<Token, Waiting>>,
     places: Arc<Semaphore>,
     pipes: mpsc::UnboundedSender<Pipe>,
     warnings: Warnings,
@@ -164,16 +164,9 @@ async fn handshake(
     match purpose {
         Purpose::Join(token) => {
             stop::at(stop::JOIN_RECEIVED);
-            let waiting = lock(&entrance.expected).remove(&token);
-            let guest = match waiting {
-                None => guest,
-                Some(waiting) => match waiting.send(guest) {
-                    Ok(()) => return Ok(None),
-                    // Its pipe has gone on without it.
-                    Err(late) => late,
-                },
-            };
-            guest.reject_join().await?;
+            if let Err((guest, reason)) = redeem(entrance, &token, transport.name(), guest) {
+                guest.reject_join(reason).await?;
+            }
             Ok(None)
         }
         Purpose::Pipe {
@@ -219,8 +212,8 @@ async fn welcome(
     let still = Arc::downgrade(entrance);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
-    let mut issue = || {
-        let (ticket, joined) = Ticket::issue(&still)?;
+    let mut issue = |over: &[&str]| {
+        let (ticket, joined) = Ticket::issue(&still, over)?;
         let token = ticket.token();
         tickets.push(ticket);
         Some((token, joined))
@@ -229,10 +222,13 @@ async fn welcome(
     let moved = match selection.moved {
         None => None,
         Some((name, address)) => {
-            let (token, joined) = issue().ok_or_else(stopped)?;
+            let (token, joined) = issue(&[&name]).ok_or_else(stopped)?;
             Some((name, address, token, joined))
         }
     };
+    // Where the pipe will be, or stays.
+    let over = moved.iter().map(|(name, ..)| name.as_str());
+    let over: Vec<_> = over.chain([transport.name()]).collect();
     let mut channels = Vec::new();
     let mut chosen = Vec::new();
     let mut joining = Vec::new();
@@ -240,7 +236,7 @@ async fn welcome(
         let channel = &context.channels[selected.index];
         let mut tokens = Vec::new();
         for _ in 0..selected.connections {
-            let (token, joined) = issue().ok_or_else(stopped)?;
+            let (token, joined) = issue(&over).ok_or_else(stopped)?;
             tokens.push(token);
             joining.push((channels.len(), joined));
         }
@@ -318,7 +314,7 @@ async fn welcome(
         channels[channel].connections.push(connection);
     }
     Ok(Established {
-        further: further::expects(entrance, peer_name.as_str().into()),
+        further: further::expects(entrance, &final_transport, peer_name.as_str().into()),
         ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
@@ -337,75 +333,15 @@ async fn welcome(
 /// How much later than the end of a connector's first connection its second one may be seen.
 const JOINS_WITHIN: Duration = Duration::from_secs(1);
 
-fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selection {
-    let context = &entrance.context;
-    type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
-    type ChannelVerdict<'a> =
-        Box<dyn Fn((Device, &[u8]), (Device, &[u8])) -> Result<(), String> + 'a>;
-    let reaches: Vec<TransportVerdict<'_>> = context
-        .transports
-        .iter()
-        .map(|transport| {
-            Box::new(move |theirs: &[u8]| transport.reaches(theirs)) as TransportVerdict<'_>
-        })
-        .collect();
-    let transports: Vec<LocalTransport<'_>> = context
-        .transports
-        .iter()
-        .zip(&reaches)
-        .map(|(transport, reaches)| {
-            let side = entrance
-                .side_addresses
-                .iter()
-                .find(|(name, _)| *name == transport.name());
-            let address = side.map(|(_, address)| address.clone());
-            let elsewhere = || Err("pipes that begin elsewhere cannot be moved to it".to_owned());
-            let address = address.unwrap_or_else(elsewhere);
-            LocalTransport {
-                name: transport.name(),
-                reaches,
-                address,
-            }
-        })
-        .collect();
-    let devices: Vec<_> = context
-        .channels
-        .iter()
-        .map(|channel| channel.devices())
-        .collect();
-    let reaches: Vec<ChannelVerdict<'_>> = context
-        .channels
-        .iter()
-        .map(|channel| {
-            Box::new(move |ours: (Device, &[u8]), theirs: (Device, &[u8])| {
-                channel.reaches(ours, theirs)
-            }) as ChannelVerdict<'_>
-        })
-        .collect();
-    let channels: Vec<LocalChannel<'_>> = context
-        .channels
-        .iter()
-        .zip(&devices)
-        .zip(&reaches)
-        .map(|((channel, devices), reaches)| LocalChannel {
-            name: channel.name(),
-            connections: channel.connections(),
-            devices,
-            reaches,
-        })
-        .collect();
-    select(bootstrap, &transports, &channels, brochure)
-}
-
 /// How long a rejected connection is drained: a system that closes one with unread bytes may take the reason back.
 const DRAIN: Duration = Duration::from_secs(1);
 
 impl Guest {
     /// Tells a connection that nobody waits for that it may not join.
-    async fn reject_join(mut self) -> Result<(), Error> {
+    async fn reject_join(mut self, reason: String) -> Result<(), Error> {
         let reject = Reject {
             transient: false,
-            reason: "this token is unknown, or was used, or came too late".to_owned(),
+            reason,
         };
         self.send(&ServerHandshake::reject(&reject)).await?;
         let _ = self.connection.shutdown().await;

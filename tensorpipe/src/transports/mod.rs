@@ -112,8 +112,14 @@ pub trait Transport: Send + Sync + 'static {
     /// Listens at an address.
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>>;
 
+    /// Whether both ends of each of its connections are in this process: by how they are made, not by what a peer says. By
+    /// default no.
+    fn in_process(&self) -> bool {
+        false
+    }
+
     /// An address at which each listener of a context listens without being asked, so that pipes which begin elsewhere
-    /// can be moved here. `None` if it is only used where a URL names it.
+    /// can be moved here. `None` if it is only used where a URL names it; a peer cannot move pipes to it then, either.
     fn side_address(&self) -> Option<String> {
         None
     }

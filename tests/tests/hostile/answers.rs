@@ -92,7 +92,7 @@ impl Default for Choice {
             moved: None,
             channels: vec![("basic", 0)],
             device: &[0],
-            descriptor: Vec::new(),
+            descriptor: b"any".to_vec(),
         }
     }
 }
