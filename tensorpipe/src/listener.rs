@@ -143,7 +143,7 @@ impl Listener {
 }
 
 async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, door: Door) {
-    let mut places = Places::new(entrance.limits().handshakes);
+    let mut places = Places::new(entrance.limits().handshakes, entrance.greeting());
     let mut guests = tokio::task::JoinSet::new();
     let (refused, full) = (LogLimit::new(), LogLimit::new());
     loop {

@@ -2,11 +2,14 @@
 //!
 //! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where
 //! places are short, the oldest connection goes that has not said what it wants, from the origin that has the most of
-//! those. Where all have, the oldest of the origin that has the most places goes, unless the newcomer's has as many.
+//! those. Where all have, the oldest of the origin that has the most places goes, if it has had its time, or the
+//! newcomer's origin has less.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -14,6 +17,8 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 #[derive(Debug)]
 pub(super) struct Places {
     most: usize,
+    /// How long who has said what it wants keeps its place whoever comes.
+    time: Duration,
     taken: Vec<Taken>,
 }
 
@@ -25,12 +30,14 @@ struct Taken {
     /// Its HELLO is here.
     has_greeted: Arc<AtomicBool>,
     handshake: AbortHandle,
+    since: Instant,
 }
 
 impl Places {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize, time: Duration) -> Self {
         Self {
             most,
+            time,
             taken: Vec::new(),
         }
     }
@@ -53,6 +60,7 @@ impl Places {
                 let more = own.count() + 1;
                 match self.first_of_most(|_| true) {
                     Some(found) if found.0 > more => found,
+                    Some(found) if self.taken[found.1].since.elapsed() >= self.time => found,
                     _ => return false,
                 }
             }
@@ -85,6 +93,7 @@ impl Places {
             origin,
             has_greeted,
             handshake,
+            since: Instant::now(),
         });
     }
 }
@@ -106,6 +115,8 @@ mod tests {
         }
     }
 
+    const LONG: Duration = Duration::from_secs(3600);
+
     fn comes(places: &mut Places, origin: &str) -> Option<Handshake> {
         places.make_room(Some(origin)).then(|| {
             let handshake = tokio::spawn(std::future::pending());
@@ -118,7 +129,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_that_says_nothing_goes_first() {
-        let mut places = Places::new(3);
+        let mut places = Places::new(3, LONG);
         let [first, second, third] = [(); 3].map(|()| comes(&mut places, "a").unwrap());
         first.greets();
         let fourth = comes(&mut places, "a").unwrap();
@@ -138,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_origin_does_not_keep_another_out() {
-        let mut places = Places::new(4);
+        let mut places = Places::new(4, LONG);
         let patient = comes(&mut places, "b").unwrap();
         let [first, second, _third] = [(); 3].map(|()| comes(&mut places, "a").unwrap());
         // Older, but alone.
@@ -156,5 +167,16 @@ mod tests {
         assert!(comes(&mut places, "b").is_none());
         comes(&mut places, "d").unwrap();
         second.has_lost_its_place().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_had_its_time_makes_room_for_its_own_origin() {
+        let mut places = Places::new(1, LONG);
+        let first = comes(&mut places, "a").unwrap();
+        first.greets();
+        assert!(comes(&mut places, "a").is_none());
+        tokio::time::sleep(LONG).await;
+        comes(&mut places, "a").unwrap();
+        first.has_lost_its_place().await;
     }
 }

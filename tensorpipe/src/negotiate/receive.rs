@@ -60,6 +60,12 @@ impl Entrance {
     pub(crate) fn limits(&self) -> &Limits {
         &self.context.limits
     }
+
+    /// How long a connection may say nothing.
+    pub(crate) fn greeting(&self) -> Duration {
+        let timeouts = &self.context.timeouts;
+        timeouts.greeting.min(timeouts.handshake)
+    }
 }
 
 /// Turns away a connection for which there is no room, without waiting for it.
@@ -84,7 +90,7 @@ pub(crate) async fn receive(
     let ends = connection.ends();
     let context = &entrance.context;
     let mut guest = Guest::new(connection, ends.as_str());
-    let greeting = context.timeouts.greeting.min(context.timeouts.handshake);
+    let greeting = entrance.greeting();
     match tokio::time::timeout(greeting, guest.has_spoken()).await {
         Ok(true) => {}
         // Whoever looks whether somebody listens does this.
