@@ -147,6 +147,8 @@ impl Limits {
 pub struct Timeouts {
     /// A whole handshake. Default 10 s.
     pub handshake: Duration,
+    /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. Default 3 s.
+    pub greeting: Duration,
     /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever.
     /// Both ends should have the same: how often a process speaks for a runtime that is blocked follows from its own.
     pub silence: Option<Duration>,
@@ -162,6 +164,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
+            greeting: Duration::from_secs(3),
             silence: Some(Duration::from_secs(10)),
             blocked: Duration::from_secs(60),
             linger: Duration::from_secs(10),

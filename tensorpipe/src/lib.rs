@@ -91,6 +91,8 @@ mod context;
 mod descriptor;
 mod error;
 mod listener;
+#[doc(hidden)]
+pub mod log_limit;
 mod message;
 mod negotiate;
 mod pipe;

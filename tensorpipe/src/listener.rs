@@ -1,19 +1,23 @@
 //! The entry point of pipes.
 
+mod places;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use self::places::Places;
 use crate::address::Url;
 use crate::context::Inner;
 use crate::error::{Error, Misuse};
+use crate::log_limit::LogLimit;
 use crate::negotiate::{self, Entrance};
 use crate::pipe::Pipe;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, lock};
 use crate::sys::fork::Owner;
 use crate::transports::{Acceptor, Transport};
 
@@ -145,8 +149,9 @@ impl Listener {
 }
 
 async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, door: Door) {
-    let handshakes = Arc::new(Semaphore::new(entrance.limits().handshakes));
+    let mut places = Places::new(entrance.limits().handshakes, entrance.greeting());
     let mut guests = tokio::task::JoinSet::new();
+    let (refused, full) = (LogLimit::new(), LogLimit::new());
     loop {
         let accepted = poll_fn(|cx| match &mut *lock(&door) {
             Some(acceptor) => acceptor.poll_accept(cx).map(Some),
@@ -157,56 +162,59 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
         };
         while guests.try_join_next().is_some() {}
         match accepted {
-            Ok(connection) => match handshakes.clone().try_acquire_owned() {
-                Ok(permit) => {
-                    let (entrance, transport) = (entrance.clone(), transport.clone());
-                    guests.spawn(async move {
-                        let _permit = permit;
-                        negotiate::receive(&entrance, &*transport, connection).await;
-                    });
-                }
-                Err(_) => {
-                    tracing::warn!(
-                        limit = entrance.limits().handshakes,
-                        "too many handshakes at once: one more is turned away"
-                    );
+            Ok(connection) => {
+                let origin = connection.origin();
+                if !places.make_room(origin.as_deref()) {
+                    if let Some(more) = full.admits() {
+                        let limit = entrance.limits().handshakes;
+                        tracing::warn!(
+                            limit,
+                            more,
+                            "too many handshakes at once: one more is turned away"
+                        );
+                    }
                     negotiate::turn_away(connection);
+                    continue;
                 }
-            },
+                let (entrance, transport) = (entrance.clone(), transport.clone());
+                let has_greeted = Arc::<AtomicBool>::default();
+                let greeted = has_greeted.clone();
+                let guest = guests.spawn(async move {
+                    negotiate::receive(&entrance, &*transport, connection, &greeted).await;
+                });
+                places.take(origin, has_greeted, guest);
+            }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                if is_of_one_connection(&error) {
-                    tokio::task::yield_now().await;
-                } else {
+                if let Some(more) = refused.admits() {
+                    tracing::warn!(%error, more, "a connection could not be accepted");
+                }
+                if is_of_the_system(&error) {
                     tokio::time::sleep(PAUSE).await;
+                } else {
+                    tokio::task::yield_now().await;
                 }
             }
         }
     }
 }
 
-/// Whether only the connection that was to be accepted is to blame: it was gone again. Others wait behind it, so that
-/// strangers who hang up at once must not slow them down.
-fn is_of_one_connection(error: &Error) -> bool {
-    const GONE: [i32; 7] = [
-        libc::ECONNABORTED,
-        libc::ECONNRESET,
-        libc::ENOTCONN,
-        libc::EPIPE,
-        libc::EPROTO,
-        libc::EINTR,
-        libc::ETIMEDOUT,
-    ];
+/// Whether the system is short of what the next connection needs, too, or the acceptor is no good: asking again at once
+/// would be in vain. Any other error is of one connection (its peer is gone, or is not let in). Others wait behind it,
+/// so strangers must not slow them down.
+fn is_of_the_system(error: &Error) -> bool {
+    const SHORT: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    const NO_GOOD: [i32; 4] = [libc::EBADF, libc::EINVAL, libc::ENOTSOCK, libc::EOPNOTSUPP];
     let Error::System(error) = error else {
         return false;
     };
     let code = error.source.raw_os_error();
-    code.is_some_and(|code| GONE.contains(&code))
+    code.is_some_and(|code| SHORT.contains(&code) || NO_GOOD.contains(&code))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::io;
     use std::task::Context as TaskContext;
 
     use super::*;
@@ -215,9 +223,9 @@ mod tests {
     use crate::transports::{BoxFuture, Connection};
 
     /// Answers each accept with the next of these, then with nothing more.
-    struct Errors(Mutex<VecDeque<i32>>);
+    struct Errors(Mutex<VecDeque<io::Error>>);
 
-    struct ErrorAcceptor(VecDeque<i32>, Arc<tokio::sync::Notify>);
+    struct ErrorAcceptor(VecDeque<io::Error>, Arc<tokio::sync::Notify>);
 
     impl Acceptor for ErrorAcceptor {
         fn address(&self) -> String {
@@ -228,11 +236,10 @@ mod tests {
             &mut self,
             _: &mut TaskContext<'_>,
         ) -> Poll<Result<Box<dyn Connection>, Error>> {
-            let Some(code) = self.0.pop_front() else {
+            let Some(error) = self.0.pop_front() else {
                 self.1.notify_one();
                 return Poll::Pending;
             };
-            let error = std::io::Error::from_raw_os_error(code);
             Poll::Ready(Err(SystemError::new("accept", "here", error).into()))
         }
     }
@@ -252,9 +259,9 @@ mod tests {
 
         fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
             Box::pin(async {
-                let codes = std::mem::take(&mut *lock(&self.0));
+                let errors = std::mem::take(&mut *lock(&self.0));
                 let done = DONE.with(Clone::clone);
-                Ok(Box::new(ErrorAcceptor(codes, done)) as Box<dyn Acceptor>)
+                Ok(Box::new(ErrorAcceptor(errors, done)) as Box<dyn Acceptor>)
             })
         }
     }
@@ -264,8 +271,8 @@ mod tests {
     }
 
     /// How long, on a virtual clock, until all errors are through.
-    async fn through(codes: impl IntoIterator<Item = i32>) -> Duration {
-        let errors: Arc<dyn Transport> = Arc::new(Errors(Mutex::new(codes.into_iter().collect())));
+    async fn through(errors: impl Iterator<Item = io::Error>) -> Duration {
+        let errors: Arc<dyn Transport> = Arc::new(Errors(Mutex::new(errors.collect())));
         let context = Context::builder().transports([errors]).build().unwrap();
         let begun = tokio::time::Instant::now();
         let _listener = context.listen(["errors://here"]).await.unwrap();
@@ -294,7 +301,7 @@ mod tests {
         }
 
         fn listen<'a>(&'a self, at: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
-            let error = std::io::Error::from_raw_os_error(libc::EACCES);
+            let error = io::Error::from_raw_os_error(libc::EACCES);
             Box::pin(async move { Err(SystemError::new("listen", at, error).into()) })
         }
     }
@@ -319,10 +326,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn strangers_who_hang_up_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
-        let hung_up = std::iter::repeat_n(libc::ECONNABORTED, 1000);
+    async fn strangers_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
+        let code = io::Error::from_raw_os_error;
+        let hung_up = std::iter::repeat_with(|| code(libc::ECONNABORTED)).take(1000);
         assert_eq!(through(hung_up).await, Duration::ZERO);
-        assert!(through([libc::EMFILE, libc::ENFILE]).await >= 2 * PAUSE);
+        // As over shm.
+        let another_user = || io::Error::new(io::ErrorKind::PermissionDenied, "another user");
+        let not_let_in = std::iter::repeat_with(another_user).take(1000);
+        assert_eq!(through(not_let_in).await, Duration::ZERO);
+        let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+        assert!(through(short.into_iter().map(code)).await >= 4 * PAUSE);
     }
 
     #[tokio::test]

@@ -73,6 +73,19 @@ pub(crate) struct Stays {
     pub(crate) because: Arc<OnceLock<String>>,
     pub(crate) transport: String,
     pub(crate) address: String,
+    /// Channels that are not used there.
+    pub(crate) refused: Vec<Refusal>,
+}
+
+impl Route {
+    /// Channels that were chosen are not used after all.
+    pub(crate) fn refuse(&mut self, refused: Vec<Refusal>) {
+        self.channels.retain(|channel| {
+            let candidate = format!("channel {}", channel.name);
+            !refused.iter().any(|refusal| refusal.candidate == candidate)
+        });
+        self.refused.extend(refused);
+    }
 }
 
 impl Routes {
@@ -107,6 +120,7 @@ impl Routes {
             route.transport = stays.transport.clone();
             route.address = stays.address.clone();
             route.moved_from = None;
+            route.refuse(stays.refused.clone());
             Arc::new(route)
         })
     }

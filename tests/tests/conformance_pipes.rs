@@ -41,11 +41,6 @@ tensorpipe::pipe_conformance!(
     "tcp://127.0.0.1:0"
 );
 tensorpipe::pipe_conformance!(
-    tcp_xth,
-    || context(TcpTransport::new(), XthChannel::new()),
-    "tcp://127.0.0.1:0"
-);
-tensorpipe::pipe_conformance!(
     memory_basic,
     || context(MemoryTransport::new(), BasicChannel::new()),
     a_name("memory")

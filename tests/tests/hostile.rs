@@ -4,6 +4,8 @@
 
 #[path = "hostile/answers.rs"]
 mod answers;
+#[path = "hostile/borrowed_names.rs"]
+mod borrowed_names;
 #[path = "hostile/budget.rs"]
 mod budget;
 #[path = "hostile/calls.rs"]
@@ -16,6 +18,8 @@ mod given_back;
 mod greetings;
 #[path = "hostile/joins.rs"]
 mod joins;
+#[path = "hostile/logs.rs"]
+mod logs;
 #[path = "hostile/raw.rs"]
 mod raw;
 #[path = "hostile/resets.rs"]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::Context;
+use tensorpipe::{Context, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
@@ -81,6 +81,12 @@ pub(crate) struct Grant {
     pub(crate) token: Token,
 }
 
+/// Addresses of an owner that are told, and tried.
+const URLS: usize = 8;
+
+/// How long all of them are tried in all.
+const REACHABLE: Duration = Duration::from_secs(30);
+
 /// How long a reference that was shared can be claimed.
 const CLAIMABLE: Duration = Duration::from_secs(60);
 
@@ -130,6 +136,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
             .collect();
         reached.extend(urls);
         reached.dedup();
+        reached.truncate(URLS);
         Ok(Shared {
             urls: reached,
             token,
@@ -139,17 +146,60 @@ impl<T: Send + Sync + 'static> Remote<T> {
 }
 
 impl<T: Send + Sync + 'static> Shared<T> {
+    /// Where its owner is said to be: whoever made the reference says so.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
     /// Connects to the owner, as patiently as the context does ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and takes the
     /// reference. It holds the connection. Cancel safe, but once the owner has been asked
     /// the name is used up.
     ///
+    /// This trusts whoever sent the reference with the choice of a host and port to connect to, over the context's
+    /// transports: at most 8 URLs, within 30 s in all. Where references come from strangers, use
+    /// [`open_where`](Shared::open_where).
+    ///
     /// # Errors
-    /// [`CallError::Unresolved`] when it was opened before, or too late; [`CallError::Connection`] when the owner cannot be
-    /// reached at any of its URLs; else what can happen to a call.
+    /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs; [`CallError::Connection`]
+    /// when the owner cannot be reached at any of them; else what can happen to a call.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
+        self.open_where(context, |_| true).await
+    }
+
+    /// The same at those of its URLs alone that are `allowed`, by their transport and address.
+    ///
+    /// # Errors
+    /// As [`open`](Shared::open); [`CallError::Unresolved`] when none is allowed.
+    pub async fn open_where(
+        &self,
+        context: &Context,
+        allowed: impl Fn(&Url) -> bool,
+    ) -> Result<Remote<T>, CallError> {
+        let unresolved = |text: String| Err(CallError::Unresolved(text.into()));
+        if self.urls.len() > URLS {
+            let count = self.urls.len();
+            return unresolved(format!("it names {count} URLs, at most {URLS} are tried"));
+        }
+        let until = Instant::now() + REACHABLE;
         let mut unreachable = None;
-        for url in &self.urls {
-            let connection = match Connection::connect_with(context, url).await {
+        let mut forbidden = 0;
+        for (i, url) in self.urls.iter().enumerate() {
+            if url.parse().is_ok_and(|url| !allowed(&url)) {
+                forbidden += 1;
+                continue;
+            }
+            // The next ones have their share of the time.
+            let left = until.saturating_duration_since(Instant::now());
+            let share = left / (self.urls.len() - i) as u32;
+            let connecting = Connection::connect_with(context, url);
+            let connected = tokio::time::timeout(share, connecting).await;
+            let late = |_| tensorpipe::Error::Timeout {
+                what: format!("connecting to {url}, where a reference says that its owner is")
+                    .into(),
+                after: share,
+                hint: "the owner may be gone: ask whoever shared the reference for another one",
+            };
+            let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
                     unreachable.get_or_insert(error);
@@ -164,6 +214,9 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 error,
                 may_have_run: false,
             },
+            None if forbidden > 0 => {
+                return unresolved(format!("none of its {forbidden} URLs is allowed here"));
+            }
             None => CallError::Unresolved("its owner listens nowhere".into()),
         })
     }
@@ -260,6 +313,54 @@ impl Drop for Sweeper {
 mod tests {
     use super::super::owned::Fixed;
     use super::*;
+
+    fn at(urls: impl IntoIterator<Item = String>) -> Shared<String> {
+        Shared {
+            urls: urls.into_iter().collect(),
+            token: [7; 16],
+            value: PhantomData,
+        }
+    }
+
+    /// Somebody who says nothing.
+    async fn silent() -> (tokio::net::TcpListener, String) {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("tcp://{}", silent.local_addr().unwrap());
+        (silent, url)
+    }
+
+    fn words(opened: Result<Remote<String>, CallError>) -> String {
+        let Err(CallError::Unresolved(words)) = opened else {
+            panic!("{opened:?}");
+        };
+        words.to_string()
+    }
+
+    #[tokio::test]
+    async fn a_reference_makes_nobody_connect_to_whom_it_likes() {
+        let (silent, url) = silent().await;
+        let context = Context::new();
+        let opened = at(vec![url.clone(); 9]).open(&context).await;
+        assert!(words(opened).contains("9 URLs"));
+        let one = at([url]);
+        let opened = one.open_where(&context, |url| url.transport() == "shm");
+        assert!(words(opened.await).contains("allowed"));
+        let came = tokio::time::timeout(Duration::from_millis(50), silent.accept());
+        assert!(came.await.is_err(), "somebody has connected");
+    }
+
+    /// On a clock that is where somebody waits until.
+    #[tokio::test(start_paused = true)]
+    async fn all_its_urls_together_are_tried_for_a_bounded_time() {
+        let (_silent, url) = silent().await;
+        let begun = Instant::now();
+        let opened = at(vec![url; URLS]).open(&Context::new()).await;
+        assert!(
+            matches!(opened, Err(CallError::Connection { .. })),
+            "{opened:?}"
+        );
+        assert!(begun.elapsed() <= REACHABLE + Duration::from_secs(1));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_shared_is_kept_for_a_minute_and_watched_by_one_task() {

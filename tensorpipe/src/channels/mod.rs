@@ -54,13 +54,20 @@ pub trait Channel: Send + Sync + 'static {
     /// The devices that it serves here, each with what tells whether two of them reach each other (at most 1 KiB).
     fn devices(&self) -> Vec<(Device, Vec<u8>)>;
 
-    /// Whether a device here and one at the peer reach each other, or why not. By default when their descriptors are equal.
+    /// Whether a device here and one at the peer reach each other, or why not. Both ends ask. By default when their
+    /// descriptors are equal.
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
         if ours.1 == theirs.1 {
             Ok(())
         } else {
             Err("the two ends are in different domains".to_owned())
         }
+    }
+
+    /// Whether it works between two ends in one process alone. It is then used on pipes whose transport shows that they are
+    /// ([`Transport::in_process`](crate::transports::Transport::in_process)): descriptors are what a peer says. By default no.
+    fn in_process(&self) -> bool {
+        false
     }
 
     /// How many connections of its own it needs for each pipe. With none, it sends control frames on the pipe's.

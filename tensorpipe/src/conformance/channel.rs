@@ -34,7 +34,7 @@ use crate::listener::Listener;
 use crate::message::{Message, MessageTensor};
 use crate::pipe::Pipe;
 use crate::tensor::{DType, Tensor};
-use crate::transports::{TcpTransport, Transport};
+use crate::transports::{MemoryTransport, TcpTransport, Transport};
 
 type Make = dyn Fn() -> Arc<dyn Channel> + Send + Sync;
 type Upload = dyn Fn(&[u8]) -> Buffer + Send + Sync;
@@ -91,7 +91,12 @@ impl Subject {
     }
 
     fn context(&self, name: &str) -> Context {
-        let transport: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+        let channel = (self.make)();
+        let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(TcpTransport::new())];
+        if channel.in_process() {
+            // Pipes move there.
+            transports.insert(0, Arc::new(MemoryTransport::new()));
+        }
         let limits = Limits {
             eager_part: 0,
             ..Limits::default()
@@ -102,8 +107,8 @@ impl Subject {
         };
         let context = Context::builder()
             .name(name)
-            .transports([transport])
-            .channels([(self.make)()])
+            .transports(transports)
+            .channels([channel])
             .limits(limits)
             .timeouts(timeouts);
         context.build().unwrap_or_else(|error| panic!("{error}"))

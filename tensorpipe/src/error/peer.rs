@@ -96,6 +96,16 @@ pub enum PeerFault {
         /// The choice.
         what: String,
     },
+    /// It chose a channel over which the two ends do not reach each other.
+    #[error(
+        "its answer names channel {channel}, which does not reach from here to there: {reason}"
+    )]
+    OutOfReach {
+        /// The channel.
+        channel: String,
+        /// Why not.
+        reason: String,
+    },
     /// A channel's own bytes make no sense.
     #[error("channel `{channel}`: {what}")]
     Channel {

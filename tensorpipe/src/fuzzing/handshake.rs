@@ -156,7 +156,7 @@ fn answer(theirs: &Brochure) -> Answer {
         },
     ];
     let devices = [(Device::CPU, b"any".to_vec())];
-    let equal = |ours: (Device, &[u8]), theirs: (Device, &[u8])| match ours.1 == theirs.1 {
+    let equal = |_: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| match ours.1 == theirs.1 {
         true => Ok(()),
         false => Err("another process".to_owned()),
     };

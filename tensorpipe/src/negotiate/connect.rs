@@ -7,9 +7,10 @@ use tokio::task::JoinSet;
 use super::establish::{Established, OpenChannel, Stays, establish};
 use super::further;
 use super::joining::{First, Joining};
-use super::{Guest, purpose};
+use super::{Guest, purpose, reaches};
 use crate::address::Url;
 use crate::context::{Inner, within_handshake};
+use crate::device::Device;
 use crate::error::{Error, PeerFault};
 use crate::pipe::Pipe;
 use crate::proto::handshake::{ClientHandshake, Reply};
@@ -57,39 +58,39 @@ async fn handshake(
         }
     };
     stop::at(stop::ANSWER_RECEIVED);
+    let better = answer.moved.as_ref();
+    let better = better.map(|(name, ..)| upgrade(context, &**transport, name));
+    let better = better
+        .transpose()
+        .map_err(|fault| fault_of(&guest, fault))?;
+    let over = better.unwrap_or(transport);
     let mut channels =
-        chosen_channels(context, &answer).map_err(|fault| fault_of(&guest, fault))?;
+        chosen_channels(context, &answer, &**over).map_err(|fault| fault_of(&guest, fault))?;
     let mut refusals = answer.refusals.clone();
-    let mut route = (transport.clone(), url.address().to_owned());
+    let first = (transport.clone(), url.address().to_owned());
+    let mut route = first.clone();
     let mut moved_from = None;
     let mut stays = None;
-    if let Some((name, address, token)) = &answer.moved {
-        let better = context.transport(name);
-        let better = better.map_err(|_| {
-            fault_of(
-                &guest,
-                PeerFault::NotOffered {
-                    what: format!("transport {name}"),
-                },
-            )
-        })?;
+    // Set once a pipe that has moved turns out to stay.
+    let because = Arc::new(OnceLock::new());
+    if let Some(((name, address, token), better)) = answer.moved.as_ref().zip(better) {
         match ask_to_join(&**better, address, *token).await {
             Ok(Guest { connection, .. }) => {
                 // Used at once; it goes back to the first connection if the listener rejects it.
                 moved_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
-                let because = Arc::new(OnceLock::new());
                 stays = Some(Stays {
                     because: because.clone(),
                     transport: transport.name().to_owned(),
                     address: guest.connection.ends(),
+                    refused: Vec::new(),
                 });
                 let Guest {
                     connection: first,
                     input,
                     name,
                 } = guest;
-                let first = First::new(Joining::joined(input, first), because);
+                let first = First::new(Joining::joined(input, first), because.clone());
                 let joining = Joining::new(connection, name.clone(), Some(first));
                 guest = Guest::new(Box::new(joining), name);
             }
@@ -103,18 +104,18 @@ async fn handshake(
         }
     }
     join_channels(&mut channels, &answer, &route).await?;
-    let further = further::joins(
-        route.0.clone(),
-        route.1,
-        answer.name.as_str().into(),
-        context.timeouts.handshake,
-    );
+    let transport = route.0.name().to_owned();
+    let at = move || match because.get() {
+        None => route.clone(),
+        Some(_) => first.clone(),
+    };
+    let further = further::joins(at, answer.name.as_str().into(), context.timeouts.handshake);
     Ok(Established {
         further,
         ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
-        transport: route.0.name().to_owned(),
+        transport,
         moved_from,
         stays,
         peer_name: answer.name,
@@ -124,6 +125,25 @@ async fn handshake(
         connector: true,
         permit: None,
     })
+}
+
+/// Where a pipe that began over `from` may be moved: to a transport at which this context, too, would have pipes moved to.
+/// None of ours leads out of the machine, so that a listener does not make its peers connect to hosts of its choice.
+fn upgrade<'a>(
+    context: &'a Inner,
+    from: &dyn Transport,
+    name: &str,
+) -> Result<&'a Arc<dyn Transport>, PeerFault> {
+    let better = context.transport(name).map_err(|_| PeerFault::NotOffered {
+        what: format!("transport {name}"),
+    })?;
+    if name == from.name() || better.side_address().is_none() {
+        return Err(PeerFault::Malformed {
+            frame: "ANSWER",
+            what: "a move to where pipes are not moved to",
+        });
+    }
+    Ok(better)
 }
 
 /// The refusals of a pipe that stayed on `first`, because it could not move to `better`.
@@ -144,8 +164,13 @@ fn fault_of(guest: &Guest, fault: PeerFault) -> Error {
     }
 }
 
-/// The answer in terms of this context's channels. What was not offered is the listener's fault.
-fn chosen_channels(context: &Inner, answer: &Answer) -> Result<Vec<OpenChannel>, PeerFault> {
+/// The answer in terms of this context's channels, for a pipe `over` a transport. What was not offered, or does not reach,
+/// is the listener's fault.
+fn chosen_channels(
+    context: &Inner,
+    answer: &Answer,
+    over: &dyn Transport,
+) -> Result<Vec<OpenChannel>, PeerFault> {
     let mut channels = Vec::new();
     for chosen in &answer.channels {
         let what = format!("channel {}", chosen.name);
@@ -172,12 +197,20 @@ fn chosen_channels(context: &Inner, answer: &Answer) -> Result<Vec<OpenChannel>,
             return Err(malformed("a channel twice"));
         }
         let devices = channel.devices();
-        if chosen
-            .pairs
-            .iter()
-            .any(|(_, ours)| !devices.iter().any(|(device, _)| device == ours))
-        {
-            return Err(not_offered());
+        let descriptor = |of: &[(Device, Vec<u8>)], device: &Device| {
+            let known = of.iter().find(|(known, _)| known == device);
+            known.cloned().ok_or_else(not_offered)
+        };
+        for (theirs, ours) in &chosen.pairs {
+            let (ours, theirs) = (
+                descriptor(&devices, ours)?,
+                descriptor(&chosen.devices, theirs)?,
+            );
+            let reach = reaches(&**channel, over, (ours.0, &ours.1), (theirs.0, &theirs.1));
+            reach.map_err(|reason| PeerFault::OutOfReach {
+                channel: chosen.name.clone(),
+                reason,
+            })?;
         }
         channels.push(OpenChannel {
             channel: channel.clone(),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::{is_proven, unproven as unproven_words};
 use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
@@ -19,7 +20,7 @@ use crate::route::{
     Carried, ChannelChoice, ChannelRoute, FrameRoom, Refusal, Route, Routes, Served, Setback, Table,
 };
 use crate::sync::lock;
-use crate::transports::Connection;
+use crate::transports::{Connection, Transport};
 
 /// A channel that was chosen, with the connections that it has of its own.
 pub(super) struct OpenChannel {
@@ -60,12 +61,16 @@ impl OpenChannel {
         }
     }
 
-    /// As the choice sees it, with the setback that the route shows.
-    fn served(&self, route: &ChannelRoute) -> Served<'_> {
+    /// As the choice over a transport sees it, with the setback that the route shows.
+    fn served(&self, route: &ChannelRoute, over: &dyn Transport) -> Served<'_> {
+        let thresholds = match is_proven(&*self.channel, over) {
+            true => self.channel.thresholds(&self.peer_devices),
+            false => Vec::new(),
+        };
         Served {
             name: self.channel.name(),
             pairs: &self.pairs,
-            thresholds: self.channel.thresholds(&self.peer_devices),
+            thresholds,
             moves_bytes: self.channel.moves_bytes(),
             setback: route.setback.clone(),
         }
@@ -86,13 +91,33 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         message: u64::from(peer_limits.eager_message),
     };
     let channel_routes: Vec<ChannelRoute> = channels.iter().map(OpenChannel::route).collect();
-    let served = channels.iter().zip(&channel_routes);
-    let served: Vec<Served<'_>> = served.map(|(open, route)| open.served(route)).collect();
-    let over = |transport: &str| Table::new(&served, &context.thresholds, transport, frame);
-    let stayed = established.stays.as_ref();
-    let stayed = stayed.map(|stays| (stays.because.clone(), over(&stays.transport)));
-    let choice = ChannelChoice::new(over(&established.transport), stayed);
-    let route = Route {
+    let over = |transport: &dyn Transport| {
+        let served = channels.iter().zip(&channel_routes);
+        let served = served.map(|(open, route)| open.served(route, transport));
+        let served: Vec<_> = served.collect();
+        Table::new(&served, &context.thresholds, transport.name(), frame)
+    };
+    let unproven_over = |transport: &dyn Transport| {
+        let unproven = channels.iter().map(|open| &*open.channel);
+        let unproven = unproven.filter(|channel| !is_proven(*channel, transport));
+        let refused = unproven.map(|channel| Refusal {
+            candidate: format!("channel {}", channel.name()),
+            reason: unproven_words(transport.name()),
+        });
+        refused.collect::<Vec<_>>()
+    };
+    let transport = context.transport(&established.transport)?;
+    let mut stays = established.stays;
+    let stayed = match &mut stays {
+        None => None,
+        Some(stays) => {
+            let first = context.transport(&stays.transport)?;
+            stays.refused = unproven_over(&**first);
+            Some((stays.because.clone(), over(&**first)))
+        }
+    };
+    let choice = ChannelChoice::new(over(&**transport), stayed);
+    let mut route = Route {
         transport: established.transport,
         address: established.ends,
         moved_from: established.moved_from,
@@ -103,6 +128,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             .map(|(candidate, reason)| Refusal { candidate, reason })
             .collect(),
     };
+    route.refuse(unproven_over(&**transport));
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
     tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
@@ -116,7 +142,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     let core = Arc::new(Core::new(Parts {
         name,
         peer_name,
-        route: Routes::new(route, established.stays),
+        route: Routes::new(route, stays),
         pool: context.pool.clone(),
         budget: context.budget.clone(),
         timeouts: context.timeouts.clone(),

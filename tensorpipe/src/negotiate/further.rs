@@ -16,15 +16,14 @@ use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::Token;
 use crate::transports::{Connection, Transport};
 
-/// For the end that connected to `address`; an attempt is given up `after` that long.
+/// For the end that connected, to where the pipe is `at` then; an attempt is given up `after` that long.
 pub(super) fn joins(
-    transport: Arc<dyn Transport>,
-    address: String,
+    at: impl Fn() -> (Arc<dyn Transport>, String) + Send + Sync + 'static,
     peer: Arc<str>,
     after: Duration,
 ) -> Further {
     Further::Joins(Arc::new(move |token| {
-        let (transport, address, peer) = (transport.clone(), address.clone(), peer.clone());
+        let ((transport, address), peer) = (at(), peer.clone());
         Box::pin(async move {
             let joined = join(&*transport, &address, peer.clone(), token);
             match tokio::time::timeout(after, joined).await {
@@ -39,12 +38,13 @@ pub(super) fn joins(
     }))
 }
 
-/// For the end that accepted.
-pub(super) fn expects(entrance: &Arc<Entrance>, peer: Arc<str>) -> Further {
+/// For the end that accepted, on a pipe over `transport`.
+pub(super) fn expects(entrance: &Arc<Entrance>, transport: &str, peer: Arc<str>) -> Further {
     let entrance: Weak<Entrance> = Arc::downgrade(entrance);
+    let transport = transport.to_owned();
     Further::Expects(Arc::new(move || {
         let peer = peer.clone();
-        let (ticket, joined) = Ticket::issue(&entrance)?;
+        let (ticket, joined) = Ticket::issue(&entrance, &[&transport])?;
         Some(Expected {
             token: ticket.token(),
             connection: Box::pin(async move {

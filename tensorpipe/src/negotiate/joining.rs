@@ -21,7 +21,7 @@ use crate::proto::wire::hello::put_stay;
 use crate::transports::Connection;
 
 /// What is remembered to be said again, in bytes; beyond, a writer waits for the listener's word.
-pub(super) const SAID_MAX: usize = 256 << 10;
+pub(super) const SAID_MAX: usize = 32 << 10;
 
 pub(super) struct Joining {
     /// The one that asks, or the first once the pipe stays there.
@@ -284,6 +284,10 @@ impl Stayed {
 impl Connection for Joining {
     fn ends(&self) -> String {
         self.connection.ends()
+    }
+
+    fn origin(&self) -> Option<String> {
+        self.connection.origin()
     }
 
     fn wakes(&self) -> u64 {

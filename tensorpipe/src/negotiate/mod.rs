@@ -1,5 +1,6 @@
 //! Making pipes: carries out the handshake that [`proto::handshake`](crate::proto::handshake) defines.
 
+mod choose;
 mod connect;
 mod establish;
 mod further;
@@ -14,11 +15,13 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::channels::Channel;
 use crate::context::Inner;
+use crate::device::Device;
 use crate::error::{Error, PeerFault};
 use crate::process::{process_id, random_token};
 use crate::proto::wire::hello::{Brochure, ChannelOffer, Purpose, TransportOffer};
-use crate::transports::Connection;
+use crate::transports::{Connection, Transport};
 
 /// Bytes read at once during a handshake: what a connection costs grows with what it sends.
 const PIECE: usize = 4 << 10;
@@ -47,6 +50,18 @@ impl Guest {
             self.connection.flush().await
         };
         sent.await.map_err(|error| self.lost(&error.to_string()))
+    }
+
+    /// Waits until it has said something. Returns whether it has, before it ended.
+    async fn has_spoken(&mut self) -> bool {
+        let mut piece = [0; PIECE];
+        match self.connection.read(&mut piece).await {
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                self.input.extend_from_slice(&piece[..len]);
+                true
+            }
+        }
     }
 
     /// Reads until `handle` has seen enough. `handle` tells how many bytes it used, and what it made of them.
@@ -81,6 +96,29 @@ impl Guest {
             reason: reason.into(),
         }
     }
+}
+
+/// Whether a channel can be used between two devices, with their descriptors, on a pipe over a transport.
+fn reaches(
+    channel: &dyn Channel,
+    over: &dyn Transport,
+    ours: (Device, &[u8]),
+    theirs: (Device, &[u8]),
+) -> Result<(), String> {
+    channel.reaches(ours, theirs)?;
+    match is_proven(channel, over) {
+        true => Ok(()),
+        false => Err(unproven(over.name())),
+    }
+}
+
+/// Descriptors are what a peer says. That it is in this process only a transport can show.
+fn is_proven(channel: &dyn Channel, over: &dyn Transport) -> bool {
+    over.in_process() || !channel.in_process()
+}
+
+fn unproven(transport: &str) -> String {
+    format!("it is for two ends in one process, which a pipe over {transport} does not show")
 }
 
 /// What this context offers.

@@ -5,37 +5,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Guest;
+use super::choose::choose;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
 use super::further;
 use super::joining::{Joining, SAID_MAX};
-use super::ticket::Ticket;
+use super::ticket::{Ticket, Waiting, redeem};
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
-use crate::device::Device;
 use crate::error::Error;
+use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
-use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, ServerHandshake, select};
+use crate::proto::handshake::ServerHandshake;
 use crate::proto::wire::hello::{
     Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
 };
 use crate::stop;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
 
 /// What the handshakes of one listener share.
 pub(crate) struct Entrance {
-    context: Arc<Inner>,
+    pub(super) context: Arc<Inner>,
     /// Where pipes can be moved to: transport, address or why there is none.
-    side_addresses: Vec<(&'static str, Result<String, String>)>,
+    pub(super) side_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token serves once.
-    pub(super) expected: Mutex<HashMap<Token, oneshot::Sender<Guest>>>,
+    pub(super) expected: Mutex<HashMap<Token, Waiting>>,
     places: Arc<Semaphore>,
     pipes: mpsc::UnboundedSender<Pipe>,
+    warnings: Warnings,
 }
 
 impl Entrance {
@@ -51,11 +53,18 @@ impl Entrance {
             expected: Mutex::new(HashMap::new()),
             places,
             pipes,
+            warnings: Warnings::default(),
         }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.context.limits
+    }
+
+    /// How long a connection may say nothing.
+    pub(crate) fn greeting(&self) -> Duration {
+        let timeouts = &self.context.timeouts;
+        timeouts.greeting.min(timeouts.handshake)
     }
 }
 
@@ -70,24 +79,65 @@ pub(crate) fn turn_away(mut connection: Box<dyn Connection>) {
     let _ = std::pin::Pin::new(&mut *connection).poll_write(&mut cx, &bytes);
 }
 
-/// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing.
+/// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing. `has_greeted` becomes
+/// true when its HELLO is here.
 pub(crate) async fn receive(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     connection: Box<dyn Connection>,
+    has_greeted: &AtomicBool,
 ) {
     let ends = connection.ends();
+    let context = &entrance.context;
+    let mut guest = Guest::new(connection, ends.as_str());
+    let greeting = entrance.greeting();
+    match tokio::time::timeout(greeting, guest.has_spoken()).await {
+        Ok(true) => {}
+        // Whoever looks whether somebody listens does this.
+        Ok(false) => {
+            tracing::debug!(peer = %ends, "a connection ended before it said anything");
+            return;
+        }
+        Err(_) => return entrance.warnings.silent(&ends, greeting),
+    }
     let what = || format!("the handshake of {ends}");
-    let guest = Guest::new(connection, ends.as_str());
-    let handshake = handshake(entrance, transport, guest);
-    match within_handshake(&entrance.context, what, handshake).await {
-        Ok(Some(established)) => match establish(&entrance.context, established) {
+    let handshake = handshake(entrance, transport, guest, has_greeted);
+    match within_handshake(context, what, handshake).await {
+        Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.
             Ok(pipe) => drop(entrance.pipes.send(pipe)),
             Err(error) => tracing::warn!(peer = %ends, %error, "a pipe could not be opened"),
         },
         Ok(None) => {}
-        Err(error) => tracing::warn!(peer = %ends, %error, "a handshake failed"),
+        Err(error) => entrance.warnings.failed(&ends, &error),
+    }
+}
+
+/// What strangers can cause as often as they like, by cause.
+#[derive(Default)]
+struct Warnings {
+    silent: LogLimit,
+    late: LogLimit,
+    faulty: LogLimit,
+    other: LogLimit,
+}
+
+impl Warnings {
+    fn silent(&self, peer: &str, after: Duration) {
+        if let Some(more) = self.silent.admits() {
+            tracing::warn!(peer, ?after, more, "a connection said nothing");
+        }
+    }
+
+    fn failed(&self, peer: &str, error: &Error) {
+        let limit = match error {
+            Error::Timeout { .. } => &self.late,
+            Error::Peer { .. } => &self.faulty,
+            _ => &self.other,
+        };
+        if let Some(more) = limit.admits() {
+            tracing::warn!(peer, %error, more, "a handshake failed");
+        }
     }
 }
 
@@ -95,6 +145,7 @@ async fn handshake(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     mut guest: Guest,
+    has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
     let mut handshake = ServerHandshake::default();
     let purpose = match guest.read(|input| handshake.handle(input)).await {
@@ -115,19 +166,13 @@ async fn handshake(
         }
         other => other?,
     };
+    has_greeted.store(true, Ordering::Relaxed);
     match purpose {
         Purpose::Join(token) => {
             stop::at(stop::JOIN_RECEIVED);
-            let waiting = lock(&entrance.expected).remove(&token);
-            let guest = match waiting {
-                None => guest,
-                Some(waiting) => match waiting.send(guest) {
-                    Ok(()) => return Ok(None),
-                    // Its pipe has gone on without it.
-                    Err(late) => late,
-                },
-            };
-            guest.reject_join().await?;
+            if let Err((guest, reason)) = redeem(entrance, &token, transport.name(), guest) {
+                guest.reject_join(reason).await?;
+            }
             Ok(None)
         }
         Purpose::Pipe {
@@ -173,8 +218,8 @@ async fn welcome(
     let still = Arc::downgrade(entrance);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
-    let mut issue = || {
-        let (ticket, joined) = Ticket::issue(&still)?;
+    let mut issue = |over: &[&str]| {
+        let (ticket, joined) = Ticket::issue(&still, over)?;
         let token = ticket.token();
         tickets.push(ticket);
         Some((token, joined))
@@ -183,10 +228,13 @@ async fn welcome(
     let moved = match selection.moved {
         None => None,
         Some((name, address)) => {
-            let (token, joined) = issue().ok_or_else(stopped)?;
+            let (token, joined) = issue(&[&name]).ok_or_else(stopped)?;
             Some((name, address, token, joined))
         }
     };
+    // Where the pipe will be, or stays.
+    let over = moved.iter().map(|(name, ..)| name.as_str());
+    let over: Vec<_> = over.chain([transport.name()]).collect();
     let mut channels = Vec::new();
     let mut chosen = Vec::new();
     let mut joining = Vec::new();
@@ -194,7 +242,7 @@ async fn welcome(
         let channel = &context.channels[selected.index];
         let mut tokens = Vec::new();
         for _ in 0..selected.connections {
-            let (token, joined) = issue().ok_or_else(stopped)?;
+            let (token, joined) = issue(&over).ok_or_else(stopped)?;
             tokens.push(token);
             joining.push((channels.len(), joined));
         }
@@ -272,7 +320,7 @@ async fn welcome(
         channels[channel].connections.push(connection);
     }
     Ok(Established {
-        further: further::expects(entrance, peer_name.as_str().into()),
+        further: further::expects(entrance, &final_transport, peer_name.as_str().into()),
         ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
@@ -291,75 +339,15 @@ async fn welcome(
 /// How much later than the end of a connector's first connection its second one may be seen.
 const JOINS_WITHIN: Duration = Duration::from_secs(1);
 
-fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selection {
-    let context = &entrance.context;
-    type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
-    type ChannelVerdict<'a> =
-        Box<dyn Fn((Device, &[u8]), (Device, &[u8])) -> Result<(), String> + 'a>;
-    let reaches: Vec<TransportVerdict<'_>> = context
-        .transports
-        .iter()
-        .map(|transport| {
-            Box::new(move |theirs: &[u8]| transport.reaches(theirs)) as TransportVerdict<'_>
-        })
-        .collect();
-    let transports: Vec<LocalTransport<'_>> = context
-        .transports
-        .iter()
-        .zip(&reaches)
-        .map(|(transport, reaches)| {
-            let side = entrance
-                .side_addresses
-                .iter()
-                .find(|(name, _)| *name == transport.name());
-            let address = side.map(|(_, address)| address.clone());
-            let elsewhere = || Err("pipes that begin elsewhere cannot be moved to it".to_owned());
-            let address = address.unwrap_or_else(elsewhere);
-            LocalTransport {
-                name: transport.name(),
-                reaches,
-                address,
-            }
-        })
-        .collect();
-    let devices: Vec<_> = context
-        .channels
-        .iter()
-        .map(|channel| channel.devices())
-        .collect();
-    let reaches: Vec<ChannelVerdict<'_>> = context
-        .channels
-        .iter()
-        .map(|channel| {
-            Box::new(move |ours: (Device, &[u8]), theirs: (Device, &[u8])| {
-                channel.reaches(ours, theirs)
-            }) as ChannelVerdict<'_>
-        })
-        .collect();
-    let channels: Vec<LocalChannel<'_>> = context
-        .channels
-        .iter()
-        .zip(&devices)
-        .zip(&reaches)
-        .map(|((channel, devices), reaches)| LocalChannel {
-            name: channel.name(),
-            connections: channel.connections(),
-            devices,
-            reaches,
-        })
-        .collect();
-    select(bootstrap, &transports, &channels, brochure)
-}
-
 /// How long a rejected connection is drained: a system that closes one with unread bytes may take the reason back.
 const DRAIN: Duration = Duration::from_secs(1);
 
 impl Guest {
     /// Tells a connection that nobody waits for that it may not join.
-    async fn reject_join(mut self) -> Result<(), Error> {
+    async fn reject_join(mut self, reason: String) -> Result<(), Error> {
         let reject = Reject {
             transient: false,
-            reason: "this token is unknown, or was used, or came too late".to_owned(),
+            reason,
         };
         self.send(&ServerHandshake::reject(&reject)).await?;
         let _ = self.connection.shutdown().await;

@@ -1,7 +1,10 @@
 //! Tokens that a listener gives out.
 //!
-//! Invariant: a token is good once, and while its ticket lives.
+//! Invariant: a token is good once, over the transports that it was given out for, and while its ticket lives. So a pipe
+//! goes over what its route says, and who comes has been looked at by that transport: its user by `shm`, its process by
+//! `memory`.
 
+use std::collections::hash_map::Entry;
 use std::sync::Weak;
 
 use tokio::sync::oneshot;
@@ -12,6 +15,13 @@ use crate::process::random_token;
 use crate::proto::wire::hello::Token;
 use crate::sync::lock;
 
+/// Who waits for a connection with a token.
+pub(super) struct Waiting {
+    /// Over one of these.
+    over: Vec<String>,
+    joins: oneshot::Sender<Guest>,
+}
+
 /// A token given out, good until this is dropped.
 pub(super) struct Ticket {
     entrance: Weak<Entrance>,
@@ -19,11 +29,15 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// `None` once the listener has stopped.
-    pub(super) fn issue(entrance: &Weak<Entrance>) -> Option<(Self, oneshot::Receiver<Guest>)> {
+    /// For a connection over one of these transports. `None` once the listener has stopped.
+    pub(super) fn issue(
+        entrance: &Weak<Entrance>,
+        over: &[&str],
+    ) -> Option<(Self, oneshot::Receiver<Guest>)> {
         let token = random_token();
-        let (sender, receiver) = oneshot::channel();
-        lock(&entrance.upgrade()?.expected).insert(token, sender);
+        let (joins, receiver) = oneshot::channel();
+        let over = over.iter().map(|&name| name.to_owned()).collect();
+        lock(&entrance.upgrade()?.expected).insert(token, Waiting { over, joins });
         let entrance = entrance.clone();
         Some((Self { entrance, token }, receiver))
     }
@@ -31,6 +45,38 @@ impl Ticket {
     pub(super) fn token(&self) -> Token {
         self.token
     }
+}
+
+/// Gives a connection to who waits for it; back with the reason if it may not join.
+pub(super) fn redeem(
+    entrance: &Entrance,
+    token: &Token,
+    transport: &str,
+    guest: Guest,
+) -> Result<(), (Guest, String)> {
+    let unknown = || "this token is unknown, or was used, or came too late".to_owned();
+    let mut expected = lock(&entrance.expected);
+    let waiting = match expected.entry(*token) {
+        Entry::Vacant(_) => return Err((guest, unknown())),
+        Entry::Occupied(entry) => {
+            let over = &entry.get().over;
+            if !over.iter().any(|name| name == transport) {
+                let over = over.join(" or ");
+                // Whom it was meant for can still come.
+                return Err((
+                    guest,
+                    format!("this token is good over {over}, and came over {transport}"),
+                ));
+            }
+            entry.remove()
+        }
+    };
+    drop(expected);
+    // Its pipe may have gone on without it.
+    waiting
+        .joins
+        .send(guest)
+        .map_err(|guest| (guest, unknown()))
 }
 
 impl Drop for Ticket {

@@ -86,6 +86,8 @@ pub(super) struct Read {
     pub(super) count: AtomicU64,
     /// The number offered last whose places it has taken, or that and [`REFUSED`].
     pub(super) taken: AtomicU64,
+    /// Who reads: an id of its process, of which no word is 0. Zeros: it has not said.
+    pub(super) reader: [AtomicU64; 2],
 }
 
 /// Where a ring lives.

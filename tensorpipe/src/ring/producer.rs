@@ -169,6 +169,14 @@ impl<P: Place> Producer<P> {
         self.written
     }
 
+    /// Who reads, as the consumer says.
+    pub(crate) fn reader(&self) -> Option<[u64; 2]> {
+        let reader = &self.place.control().read.0.reader;
+        let words = reader.each_ref().map(|word| word.load(Ordering::Relaxed));
+        // A word that has not come yet is 0.
+        (!words.contains(&0)).then_some(words)
+    }
+
     /// How far the consumer was when it was last looked at.
     pub(crate) fn read(&self) -> u64 {
         self.read

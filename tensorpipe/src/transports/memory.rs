@@ -55,6 +55,10 @@ impl Transport for MemoryTransport {
         }
     }
 
+    fn in_process(&self) -> bool {
+        true
+    }
+
     fn connect<'a>(
         &'a self,
         address: &'a str,

@@ -34,6 +34,12 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
 
+    /// Where the peer comes from, as the system says and not as the peer does: a host, a user. Connections of one origin
+    /// share a listener's places for handshakes. `None` where the system does not tell.
+    fn origin(&self) -> Option<String> {
+        None
+    }
+
     /// How often the peer had to be woken by a system call beside those that move bytes.
     fn wakes(&self) -> u64 {
         0
@@ -77,7 +83,8 @@ pub trait Acceptor: Send {
     /// The address, in a form that `connect` understands: a port 0 has become a real one.
     fn address(&self) -> String;
 
-    /// The next connection. An error is this attempt's alone: the acceptor is asked again after a pause.
+    /// The next connection. An error is this attempt's alone: the acceptor is asked again, after a pause where the system is
+    /// short of descriptors or memory.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>>;
 }
 
@@ -105,8 +112,14 @@ pub trait Transport: Send + Sync + 'static {
     /// Listens at an address.
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>>;
 
+    /// Whether both ends of each of its connections are in this process: by how they are made, not by what a peer says. By
+    /// default no.
+    fn in_process(&self) -> bool {
+        false
+    }
+
     /// An address at which each listener of a context listens without being asked, so that pipes which begin elsewhere
-    /// can be moved here. `None` if it is only used where a URL names it.
+    /// can be moved here. `None` if it is only used where a URL names it; a peer cannot move pipes to it then, either.
     fn side_address(&self) -> Option<String> {
         None
     }

@@ -2,7 +2,7 @@
 //! until its reactor has spoken.
 
 use std::io::{self, IoSlice, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -148,6 +148,11 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
         url: format!("tcp://{address}"),
         reason: reason.to_owned(),
     };
+    // As browsers and URL libraries write it.
+    let address = address.strip_suffix('/').unwrap_or(address);
+    if address.contains('/') {
+        return Err(bad("a path has no meaning here; write `tcp://HOST:PORT`").into());
+    }
     let (host, port) = address
         .rsplit_once(':')
         .ok_or_else(|| bad("the port is missing"))?;
@@ -239,6 +244,17 @@ impl TcpConnection {
 impl Connection for TcpConnection {
     fn ends(&self) -> String {
         self.ends.clone()
+    }
+
+    /// Its host. One host has many addresses of IPv6: all with the same first half.
+    fn origin(&self) -> Option<String> {
+        Some(match self.stream.peer_addr().ok()?.ip().to_canonical() {
+            IpAddr::V4(host) => host.to_string(),
+            IpAddr::V6(host) => {
+                let subnet = host.to_bits() >> 64 << 64;
+                format!("{}/64", Ipv6Addr::from_bits(subnet))
+            }
+        })
     }
 
     fn can_be_hot(&self) -> bool {

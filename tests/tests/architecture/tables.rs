@@ -5,6 +5,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     // Leaves: plain types; `stop` is where tests stop a process.
     ("sync", &[]),
     ("stop", &["sync"]),
+    ("log_limit", &["sync"]),
     ("address", &["error"]),
     ("error", &["device", "tensor"]),
     ("route", &["device", "sync"]),
@@ -99,6 +100,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "context",
             "device",
             "error",
+            "log_limit",
             "pipe",
             "process",
             "proto",
@@ -114,6 +116,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "address",
             "context",
             "error",
+            "log_limit",
             "negotiate",
             "pipe",
             "sync",

@@ -1,20 +1,32 @@
 //! A server that answers what nobody of good will answers: the client's wait ends with a typed error.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpipe::{ConnectPolicy, Context, Error, Limits, PeerFault, Pipe, Timeouts};
+use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
+use tensorpipe::transports::Transport;
+use tensorpipe::{ConnectPolicy, Context, Error, PeerFault, Pipe, Timeouts};
 
 use super::raw::{
     ANSWER, FIN_ACK, HELLO, REJECT, Raw, SOON, STAY, frame, header, limits, noise, preface, text,
 };
-use super::server::context;
-use super::stream::Stream;
+use super::stream::{Stream, Way};
 
 const HANDSHAKE: Duration = Duration::from_millis(800);
 
 /// Connects once to a server that does `script` with the connection.
 pub(super) fn against<T: Send + 'static>(
+    script: impl FnOnce(Raw) -> T + Send + 'static,
+    then: impl AsyncFnOnce(Context, Result<Pipe, Error>),
+) -> T {
+    against_one_with(&[Way::Tcp.transport()], &[], script, then)
+}
+
+/// The same for a client with these transports, and with these channels before `basic`.
+pub(super) fn against_one_with<T: Send + 'static>(
+    transports: &[Arc<dyn Transport>],
+    channels: &[Arc<dyn Channel>],
     script: impl FnOnce(Raw) -> T + Send + 'static,
     then: impl AsyncFnOnce(Context, Result<Pipe, Error>),
 ) -> T {
@@ -28,7 +40,13 @@ pub(super) fn against<T: Send + 'static>(
     runtime.block_on(async {
         let mut timeouts = Timeouts::default();
         timeouts.handshake = HANDSHAKE;
-        let context = context(timeouts, Limits::default());
+        let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
+        let context = Context::builder()
+            .transports(transports.iter().cloned())
+            .channels(channels.iter().cloned().chain([basic]))
+            .timeouts(timeouts)
+            .build()
+            .unwrap();
         let once = ConnectPolicy::once();
         let connecting = context.connect_with(url, &once);
         let connected = tokio::time::timeout(SOON, connecting)
@@ -64,6 +82,8 @@ pub(super) struct Choice {
     pub(super) channels: Vec<(&'static str, u8)>,
     /// The pairs' second device: the connector's.
     pub(super) device: &'static [u8],
+    /// The listener's descriptor of its main memory, for each channel.
+    pub(super) descriptor: Vec<u8>,
 }
 
 impl Default for Choice {
@@ -72,6 +92,7 @@ impl Default for Choice {
             moved: None,
             channels: vec![("basic", 0)],
             device: &[0],
+            descriptor: b"any".to_vec(),
         }
     }
 }
@@ -95,7 +116,7 @@ pub(super) fn answer(choice: &Choice) -> Vec<u8> {
         body.push(*tokens);
         body.extend([0x44].repeat(16 * usize::from(*tokens)));
         body.extend([1, 0]);
-        body.extend(text(b"any"));
+        body.extend(text(&choice.descriptor));
         body.extend([1, 0, 0]);
         body.extend(choice.device);
     }
@@ -195,6 +216,38 @@ fn a_choice_that_was_not_offered_is_the_peers_fault() {
     }
 }
 
+/// A channel is for ends that reach each other: a client looks for itself, and sees what the pipe goes over.
+#[test]
+fn a_channel_that_does_not_reach_is_the_peers_fault() {
+    // What a client tells every server: `xth` means this process by it.
+    let id = against(
+        |mut raw| {
+            raw.expect_preface();
+            let hello = raw.frame().unwrap().body;
+            let name = usize::from(u16::from_le_bytes([hello[1], hello[2]]));
+            hello[3 + name..][..16].to_vec()
+        },
+        async |_, _| {},
+    );
+    for descriptor in [b"another process".to_vec(), id] {
+        let choice = Choice {
+            channels: vec![("xth", 0), ("basic", 0)],
+            descriptor,
+            ..Choice::default()
+        };
+        against_one_with(
+            &[Way::Tcp.transport()],
+            &[Arc::new(XthChannel::new())],
+            says(answer(&choice)),
+            async |_, connected| {
+                let words = fault(connected).to_string();
+                println!("{words}");
+                assert!(words.contains("channel xth"), "{words}");
+            },
+        );
+    }
+}
+
 /// A server must not make its clients open connections by the hundred.
 #[test]
 fn tokens_that_no_channel_asked_for_open_no_connections() {
@@ -212,16 +265,14 @@ fn tokens_that_no_channel_asked_for_open_no_connections() {
 
 #[test]
 fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
     let choice = Choice {
-        moved: Some(("tcp", free.to_string())),
+        moved: Some(("shm", "nobody listens there".to_owned())),
         ..Choice::default()
     };
     let bytes = answer(&choice);
-    against(
+    against_one_with(
+        &[Way::Shm.transport(), Way::Tcp.transport()],
+        &[],
         move |mut raw| {
             raw.expect_preface();
             raw.frame().unwrap();
@@ -235,6 +286,23 @@ fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
             assert!(matches!(pipe.ended().await, Error::Lost { .. }));
         },
     );
+}
+
+/// A server does not make its clients connect to whom it likes: a pipe moves to a way within its machine.
+#[test]
+fn a_move_to_another_address_of_the_network_is_the_peers_fault() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let choice = Choice {
+        moved: Some(("tcp", other.local_addr().unwrap().to_string())),
+        ..Choice::default()
+    };
+    against(says(answer(&choice)), async |_, connected| {
+        let fault = fault(connected);
+        assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
+    });
+    let nobody = other.accept().unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

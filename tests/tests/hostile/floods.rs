@@ -65,6 +65,35 @@ fn more_silent_connections_than_handshakes_are_allowed_do_not_hang() {
     }
 }
 
+/// Who has not said what it wants makes room for who has.
+#[test]
+fn more_silent_connections_than_places_lock_nobody_out() {
+    for way in Way::ALL {
+        let target = Target::start_with(way, &[("TEST_HANDSHAKE", "60000")]);
+        let hello = hello();
+        let _silent: Vec<Raw> = (0..270)
+            .map(|i| {
+                let mut raw = Raw::connect(&target.pipes);
+                // Nothing, or half a hello.
+                raw.send(&hello[..[0, 60][i % 2]]);
+                raw
+            })
+            .collect();
+        target.stays_unharmed();
+    }
+}
+
+/// Not a byte: it need not wait for the bound of a whole handshake.
+#[test]
+fn a_connection_that_says_nothing_is_cut_off_soon() {
+    for way in Way::ALL {
+        let target = Target::start_with(way, &[("TEST_HANDSHAKE", "60000")]);
+        let mut silent = Raw::connect(&target.pipes);
+        silent.is_cut("a silent connection", 3 * SOON);
+        target.stays_unharmed();
+    }
+}
+
 #[test]
 fn a_peer_that_sends_a_byte_at_a_time_is_cut_off_at_the_bound() {
     for way in Way::ALL {

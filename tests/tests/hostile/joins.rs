@@ -1,24 +1,27 @@
 //! A server that sends its client to another address, where somebody else is.
 
-use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpipe::{Error, Message};
+use tensorpipe::{Context, Error, Message, Pipe};
 
-use super::answers::{Choice, against, answer};
+use super::answers::{Choice, against_one_with, answer};
 use super::raw::{
     FIN, FIN_ACK, JOINED, MESSAGE, REJECT, Raw, SOON, STAY, frame, message, preface, text,
 };
-use super::stream::Stream;
+use super::stream::{Acceptor, Way};
 
 /// An address to move to, where somebody answers a HELLO to join with `bytes`.
 fn elsewhere(bytes: Vec<u8>) -> (Choice, std::thread::JoinHandle<Vec<u8>>) {
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let address = format!("elsewhere {} {number}", std::process::id());
+    let mut other = Acceptor::over_shm(&address);
     let choice = Choice {
-        moved: Some(("tcp", other.local_addr().unwrap().to_string())),
+        moved: Some(("shm", address)),
         ..Choice::default()
     };
     let stranger = std::thread::spawn(move || {
-        let mut raw = Raw(Stream::Tcp(other.accept().unwrap().0));
+        let mut raw = Raw(other.accept());
         raw.expect_preface();
         assert_eq!(raw.frame().unwrap().body[0], 1, "a hello to join");
         raw.send(&bytes);
@@ -26,6 +29,15 @@ fn elsewhere(bytes: Vec<u8>) -> (Choice, std::thread::JoinHandle<Vec<u8>>) {
         raw.is_cut("the client", SOON)
     });
     (choice, stranger)
+}
+
+/// A client that knows shm, too.
+fn against(
+    script: impl FnOnce(Raw) + Send + 'static,
+    then: impl AsyncFnOnce(Context, Result<Pipe, Error>),
+) {
+    let transports = [Way::Shm.transport(), Way::Tcp.transport()];
+    against_one_with(&transports, &[], script, then);
 }
 
 fn rejection() -> Vec<u8> {

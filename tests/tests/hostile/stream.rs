@@ -1,12 +1,13 @@
 //! What a stranger's bytes go over: a plain socket, or rings in shared memory, which the transport itself carries.
 
+use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tensorpipe::Url;
-use tensorpipe::transports::{Connection, ShmTransport, TcpTransport, Transport};
+use tensorpipe::transports::{self, Connection, ShmTransport, TcpTransport, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
@@ -100,6 +101,25 @@ impl Stream {
                 let _ = runtime().block_on(shared.connection.shutdown());
             }
         }
+    }
+}
+
+/// Where a stranger waits for others.
+pub(crate) struct Acceptor(Box<dyn transports::Acceptor>);
+
+impl Acceptor {
+    pub(crate) fn over_shm(address: &str) -> Self {
+        let transport = ShmTransport::new();
+        Self(runtime().block_on(transport.listen(address)).unwrap())
+    }
+
+    pub(crate) fn accept(&mut self) -> Stream {
+        let accepted = runtime().block_on(poll_fn(|cx| self.0.poll_accept(cx)));
+        Stream::Shm(Shared {
+            connection: accepted.unwrap(),
+            read_timeout: None,
+            write_timeout: None,
+        })
     }
 }
 

@@ -81,6 +81,8 @@ async fn host_names_ipv6_and_wildcards() {
     through(&format!("tcp://[::1]:{}", port(&six)), &six).await;
     let anywhere = context.listen(["tcp://[::]:0"]).await.unwrap();
     through(&format!("tcp://[::1]:{}", port(&anywhere)), &anywhere).await;
+    // As URL libraries write it.
+    through(&format!("tcp://[::1]:{}/", port(&anywhere)), &anywhere).await;
 }
 
 #[tokio::test]
@@ -90,6 +92,7 @@ async fn bad_addresses_say_what_is_wrong() {
         ("127.0.0.1:80", "no `://`"),
         ("tcp://127.0.0.1", "port is missing"),
         ("tcp://127.0.0.1:port", "not a number"),
+        ("tcp://127.0.0.1:80/path", "a path has no meaning"),
         ("tcp://:80", "host is missing"),
         ("tcp://::1:80", "brackets"),
         ("udp://127.0.0.1:80", "no transport `udp`"),

@@ -27,9 +27,9 @@ pub(crate) struct LocalChannel<'a> {
     pub(crate) name: &'a str,
     pub(crate) connections: u8,
     pub(crate) devices: &'a [(Device, Vec<u8>)],
-    /// Judges a pair of (device, descriptor): ours, theirs.
+    /// Judges a pair of (device, descriptor), ours and theirs, on a pipe over a transport.
     #[expect(clippy::type_complexity, reason = "named by its fields' documentation")]
-    pub(crate) reaches: &'a dyn Fn((Device, &[u8]), (Device, &[u8])) -> Verdict,
+    pub(crate) reaches: &'a dyn Fn(&str, (Device, &[u8]), (Device, &[u8])) -> Verdict,
 }
 
 /// A channel that was chosen.
@@ -63,7 +63,8 @@ pub(crate) fn select(
 ) -> Selection {
     let mut refusals = Vec::new();
     let moved = select_transport(bootstrap, transports, theirs, &mut refusals);
-    let channels = select_channels(channels, theirs, &mut refusals);
+    let over = moved.as_ref().map_or(bootstrap, |(name, _)| name);
+    let channels = select_channels(over, channels, theirs, &mut refusals);
     let mut room = REFUSALS_BYTES;
     refusals.truncate(REFUSALS_MAX);
     refusals.retain(|(candidate, reason)| {
@@ -123,6 +124,7 @@ fn select_transport(
 }
 
 fn select_channels(
+    over: &str,
     ours: &[LocalChannel<'_>],
     theirs: &Brochure,
     refusals: &mut Vec<(String, String)>,
@@ -152,6 +154,7 @@ fn select_channels(
         for (our_device, our_descriptor) in channel.devices {
             for (their_device, their_descriptor) in &offer.devices {
                 match (channel.reaches)(
+                    over,
                     (*our_device, our_descriptor),
                     (*their_device, their_descriptor),
                 ) {
@@ -237,14 +240,14 @@ mod tests {
             address: Err("not listening on it".into()),
         };
         let devices = [(Device::CPU, b"here".to_vec())];
-        let equal = |ours: (Device, &[u8]), theirs: (Device, &[u8])| {
+        let equal = |_: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| {
             if ours.1 == theirs.1 {
                 Ok(())
             } else {
                 Err("another process".to_owned())
             }
         };
-        let always = |_: (Device, &[u8]), _: (Device, &[u8])| Ok(());
+        let always = |_: &str, _: (Device, &[u8]), _: (Device, &[u8])| Ok(());
         let xth = || LocalChannel {
             name: "xth",
             connections: 0,

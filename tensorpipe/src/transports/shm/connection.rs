@@ -6,20 +6,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use socket2::SockRef;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
 use super::alarm::Alarm;
+use super::doorbell::Doorbell;
 use super::errors::{fault, gone};
 use super::large::BULK;
-use super::pair::{LARGE, Pair};
+use super::pair::LARGE;
 use super::rings::Rings;
 use super::wakers::{Direction, Wakers};
 use crate::error::SystemError;
-use crate::ring;
-use crate::sys::{readable, unix_fds};
+use crate::ring::{self, Consumer, Mapped};
+use crate::sys::{peer, readable, unix_fds};
 use crate::transports::Connection;
 
 /// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds.
@@ -46,7 +46,7 @@ pub(super) struct ShmConnection {
     /// The last write found no room.
     is_full: bool,
     wakers: Arc<Wakers>,
-    wakes: u64,
+    bell: Doorbell,
     ends: String,
 }
 
@@ -69,12 +69,8 @@ impl ShmConnection {
         let sent = unix_fds::send(socket.as_fd(), OFFER, Some(fd.as_fd()));
         sent.map_err(|errno| failed(errno.into()))?;
         let wakers = Arc::default();
-        let rings = Rings::new(
-            memory,
-            0,
-            Pair::of(&socket),
-            Alarm::new(Arc::clone(&wakers)),
-        );
+        let alarm = Alarm::new(Arc::clone(&wakers));
+        let rings = Rings::new(memory, 0, peer::of_socket(&socket).ok(), alarm);
         let rings = rings.ok_or_else(|| failed(io::Error::other("no rings")))?;
         Self::new(socket, State::Open(rings), wakers).map_err(failed)
     }
@@ -93,8 +89,8 @@ impl ShmConnection {
             state,
             hot: false,
             is_full: false,
+            bell: Doorbell::new(Alarm::new(wakers.clone())),
             wakers,
-            wakes: 0,
         })
     }
 
@@ -121,8 +117,8 @@ impl ShmConnection {
             let fd = fd.ok_or_else(|| nonsense("the peer's shared memory is missing"))?;
             let memory = ring::adopt(&fd, &CAPACITIES)
                 .map_err(|what| nonsense(&format!("the peer's shared memory: {what}")))?;
-            let pair = Pair::of(self.socket.get_ref());
-            let rings = Rings::new(memory, 1, pair, Alarm::new(self.wakers.clone()));
+            let peer = peer::of_socket(self.socket.get_ref()).ok();
+            let rings = Rings::new(memory, 1, peer, Alarm::new(self.wakers.clone()));
             self.state = State::Open(rings.ok_or_else(|| nonsense("the peer's rings"))?);
             self.wakers.wake_other(direction);
         }
@@ -137,7 +133,19 @@ impl ShmConnection {
         if !self.is_full {
             rings.large_out.falls_asleep(&rings.out, &self.wakers);
         }
-        !rings.large_out.is_untidy()
+        !rings.large_out.is_untidy() && !self.bell.is_due()
+    }
+
+    /// Whether there is something to do: what comes is `there`, or room for who writes, or a wake-up is owed.
+    fn finds(&mut self, there: impl FnOnce(&mut Consumer<Mapped>) -> bool) -> bool {
+        match &mut self.state {
+            State::ExpectOffer => true,
+            State::Open(rings) => rings.looks(|rings| {
+                there(&mut rings.incoming)
+                    || (self.is_full && rings.has_room())
+                    || self.bell.is_due()
+            }),
+        }
     }
 
     /// Waits for a wake-up of the peer's. Ready: look again, or why there is nothing to look for any more.
@@ -193,22 +201,18 @@ fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: u
     }
 }
 
-/// Wakes the peer. If its socket is full, more wake-ups than it needs are waiting there already; if it is gone, that is
-/// seen elsewhere.
-fn wake(socket: &Socket, wakes: &mut u64) {
-    *wakes += 1;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // Not tokio's write: it asks its reactor first, which may not know yet that the socket can be written.
-    let _ = SockRef::from(socket.get_ref()).send_with_flags(&[1], flags);
-}
-
 impl Connection for ShmConnection {
     fn ends(&self) -> String {
         self.ends.clone()
     }
 
+    fn origin(&self) -> Option<String> {
+        let peer = peer::of_socket(self.socket.get_ref()).ok()?;
+        Some(format!("user {}", peer.user))
+    }
+
     fn wakes(&self) -> u64 {
-        self.wakes
+        self.bell.rung()
     }
 
     fn can_be_hot(&self) -> bool {
@@ -225,21 +229,11 @@ impl Connection for ShmConnection {
     }
 
     fn look(&mut self) -> bool {
-        match &mut self.state {
-            State::ExpectOffer => true,
-            State::Open(rings) => {
-                rings.looks(|rings| rings.incoming.is_ready() || (self.is_full && rings.has_room()))
-            }
-        }
+        self.finds(Consumer::is_ready)
     }
 
     fn look_for(&mut self, bytes: usize) -> bool {
-        match &mut self.state {
-            State::ExpectOffer => true,
-            State::Open(rings) => {
-                rings.looks(|rings| rings.incoming.has(bytes) || (self.is_full && rings.has_room()))
-            }
-        }
+        self.finds(|incoming| incoming.has(bytes))
     }
 }
 
@@ -259,10 +253,11 @@ impl AsyncRead for ShmConnection {
                 continue;
             };
             rings.are_here()?;
-            let (socket, wakes) = (&this.socket, &mut this.wakes);
+            let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
+            bell.look(socket);
             let read = rings
                 .incoming
-                .read(buf.initialize_unfilled(), || wake(socket, wakes))
+                .read(buf.initialize_unfilled(), || bell.ring(socket))
                 .map_err(fault)?;
             if rings
                 .large_in
@@ -275,7 +270,7 @@ impl AsyncRead for ShmConnection {
                 rings.large_out.rest(&mut rings.out);
             }
             if rings.large_out.is_untidy() {
-                rings.large_out.tidy(&mut rings.out, || wake(socket, wakes));
+                rings.large_out.tidy(&mut rings.out, || bell.ring(socket));
             }
             if read > 0 || buf.remaining() == 0 {
                 buf.advance(read);
@@ -330,6 +325,7 @@ impl AsyncWrite for ShmConnection {
             }
             let left: usize = bufs.iter().map(|piece| piece.len()).sum();
             let fd = this.socket.get_ref().as_fd();
+            this.bell.look(fd);
             let large = &mut rings.large_out;
             let made_room = this.is_full && rings.out.is_ready();
             let is_away = large.was_reader_away(!this.hot, made_room);
@@ -338,10 +334,10 @@ impl AsyncWrite for ShmConnection {
             if let Some(capacity) = large.pays(left, is_away) {
                 large.enlarge(&mut rings.out, fd, capacity);
             }
-            let (socket, wakes) = (&this.socket, &mut this.wakes);
+            let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
             let wrote = rings
                 .out
-                .write(bufs.iter().map(|piece| &**piece), || wake(socket, wakes))
+                .write(bufs.iter().map(|piece| &**piece), || bell.ring(socket))
                 .map_err(fault)?;
             this.is_full = false;
             if wrote > 0 || left == 0 {
@@ -356,7 +352,11 @@ impl AsyncWrite for ShmConnection {
                 return Poll::Pending;
             }
             if rings.out.sleep() {
-                ready!(this.poll_wake(cx, Direction::Write))?;
+                match this.poll_wake(cx, Direction::Write) {
+                    Poll::Ready(woken) => woken?,
+                    Poll::Pending if this.bell.is_due() => {}
+                    Poll::Pending => return Poll::Pending,
+                }
             }
         }
     }
@@ -374,8 +374,8 @@ impl AsyncWrite for ShmConnection {
         if let State::Open(rings) = &mut this.state {
             rings.are_here()?;
             rings.finished = true;
-            let (socket, wakes) = (&this.socket, &mut this.wakes);
-            rings.out.finish(|| wake(socket, wakes));
+            let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
+            rings.out.finish(|| bell.ring(socket));
         }
         Poll::Ready(Ok(()))
     }
@@ -389,9 +389,10 @@ impl Drop for ShmConnection {
         {
             rings.large_out.close(&mut rings.out);
             // The socket's end does not wake the peer where a forked child has it, too.
-            let (socket, wakes) = (&self.socket, &mut self.wakes);
-            rings.out.finish(|| wake(socket, wakes));
-            rings.incoming.close(|| wake(socket, wakes));
+            let (socket, bell) = (self.socket.get_ref().as_fd(), &mut self.bell);
+            rings.out.finish(|| bell.ring(socket));
+            rings.incoming.close(|| bell.ring(socket));
+            bell.close();
         }
     }
 }

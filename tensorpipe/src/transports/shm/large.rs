@@ -15,6 +15,7 @@ use super::wakers::Wakers;
 use crate::ring::{self, Answer, Consumer, Mapped, Producer};
 use crate::sync::{Arc, Weak};
 use crate::sys::memfd::Mapping;
+use crate::sys::peer::Peer;
 use crate::sys::unix_fds::{self, Packet};
 
 /// What a write must have left for a large ring to pay, in bytes: a fill of the small one.
@@ -38,7 +39,10 @@ const PACKETS: u32 = 64;
 /// The writer's side.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pair: Arc<Pair>,
+    /// As the kernel says who made the other end's socket.
+    peer: Option<Peer>,
+    /// Known once the reader has said who it is.
+    pair: Option<Arc<Pair>>,
     /// Set while there is a loan, or something kept.
     alarm: Alarm,
     /// The small ring.
@@ -61,9 +65,10 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(pair: Arc<Pair>, home: Mapped, alarm: Alarm) -> Self {
+    pub(super) fn new(peer: Option<Peer>, home: Mapped, alarm: Alarm) -> Self {
         Self {
-            pair,
+            peer,
+            pair: None,
             alarm,
             home,
             loan: None,
@@ -158,7 +163,9 @@ impl Outgoing {
             return false;
         }
         if self.loan.is_none() {
-            self.loan = self.pair.borrow(&self.passed);
+            self.meet(out);
+            let pair = self.pair.as_ref();
+            self.loan = pair.and_then(|pair| pair.borrow(&self.passed));
             self.alarm.set(IDLE);
         }
         let Some(large) = self.loan.as_ref().and_then(Loan::large) else {
@@ -185,6 +192,19 @@ impl Outgoing {
         }
     }
 
+    /// Finds out with whom large rings are shared, once the reader has looked at the small one.
+    fn meet(&mut self, out: &Producer<Mapped>) {
+        if self.pair.is_some() {
+            return;
+        }
+        self.pair = match (&self.peer, out.reader()) {
+            (Some(peer), Some(reader)) => Some(Pair::with(peer, reader)),
+            // Whoever does not say who it is shares with nobody.
+            _ if out.read() > 0 => Some(Arc::default()),
+            _ => None,
+        };
+    }
+
     /// Gives the large ring back if it has been read to its end.
     pub(super) fn rest(&mut self, out: &mut Producer<Mapped>) {
         if self.loan.is_none() || (self.turned > 0 && !out.is_drained()) || !out.has_turned() {
@@ -208,7 +228,9 @@ impl Outgoing {
         self.alarm.stop();
         // Also where a write waits: it may have been given up.
         self.rest(out);
-        self.pair.tidy();
+        if let Some(pair) = &self.pair {
+            pair.tidy();
+        }
         if self.is_kept && self.passed.strong_count() == 0 {
             self.is_kept = false;
             out.withdraw(wake);
@@ -245,7 +267,7 @@ impl Outgoing {
 
     /// With these alone: other tests are the same process, too.
     pub(super) fn share(&mut self, pair: Arc<Pair>) {
-        self.pair = pair;
+        self.pair = Some(pair);
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod alarm;
 mod connection;
+mod doorbell;
 mod errors;
 mod large;
 mod pair;

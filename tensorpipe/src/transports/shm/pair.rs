@@ -19,7 +19,7 @@ use crate::ring::{self, Mapped};
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
 use crate::sys::memfd::Mapping;
-use crate::sys::peer;
+use crate::sys::peer::Peer;
 
 /// Bytes of a large ring: what a transfer takes of it whose reader is away. Where the reader came by every 100 µs, a
 /// message of 16 MiB took 30 ms through 64 KiB, 8.1 through 256 KiB, 4.4 through 512 KiB and 2.5 through 1 MiB.
@@ -76,17 +76,18 @@ pub(super) struct Loan {
 }
 
 impl Pair {
-    /// That of this process and the one at the other end of `socket`.
-    pub(super) fn of(socket: impl AsFd) -> Arc<Self> {
-        type Pairs = HashMap<(i32, u32), Weak<Pair>>;
+    /// That of this process and another one, which says that it is `reader`. The kernel names who made the socket, which is
+    /// not who reads where several processes accept at one that they have inherited: what one of them may still read must
+    /// not be lent to the next.
+    pub(super) fn with(peer: &Peer, reader: [u64; 2]) -> Arc<Self> {
+        type Pairs = HashMap<(i32, u32, [u64; 2]), Weak<Pair>>;
         // A forked child has nothing in common with whom its parent talks to.
         static PAIRS: PerProcess<Mutex<Pairs>> = PerProcess::new();
-        let peer = match peer::of_socket(socket) {
-            Ok(peer) if peer.pid > 0 => peer,
+        if peer.pid <= 0 {
             // Whoever cannot be told from others shares with nobody.
-            _ => return Arc::default(),
-        };
-        let key = (peer.pid, peer.user);
+            return Arc::default();
+        }
+        let key = (peer.pid, peer.user, reader);
         let mut pairs = lock(PAIRS.get(Mutex::default));
         if let Some(known) = pairs.get(&key).and_then(Weak::upgrade) {
             return known;
@@ -240,12 +241,22 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::sys::peer;
 
     #[test]
     fn connections_between_the_same_two_processes_share_a_few_large_rings() {
         let (one, two) = UnixStream::pair().unwrap();
-        let pair = Pair::of(&one);
-        assert!(Arc::ptr_eq(&pair, &Pair::of(&two)), "both ends are here");
+        let with = |socket, reader| Pair::with(&peer::of_socket(socket).unwrap(), reader);
+        let pair = with(&one, [1, 2]);
+        assert!(
+            Arc::ptr_eq(&pair, &with(&two, [1, 2])),
+            "both ends are here"
+        );
+        let forked = with(&one, [1, 3]);
+        assert!(
+            !Arc::ptr_eq(&pair, &forked),
+            "another process with its socket"
+        );
         // Other tests may have borrowed from that one.
         let pair = Arc::<Pair>::default();
         let loans: Vec<_> = std::iter::from_fn(|| pair.borrow(&Weak::new())).collect();

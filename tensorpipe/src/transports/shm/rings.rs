@@ -5,10 +5,11 @@ use std::io;
 use super::alarm::Alarm;
 use super::errors::not_here;
 use super::large::{Incoming, Outgoing};
-use super::pair::Pair;
+use crate::process::process_id;
 use crate::ring::{Consumer, Mapped, Producer};
 use crate::sync::Arc;
 use crate::sys::memfd::Mapping;
+use crate::sys::peer::Peer;
 
 pub(super) struct Rings {
     pub(super) out: Producer<Mapped>,
@@ -22,16 +23,23 @@ pub(super) struct Rings {
 
 impl Rings {
     /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
-    pub(super) fn new(memory: Mapping, side: usize, pair: Arc<Pair>, alarm: Alarm) -> Option<Self> {
+    pub(super) fn new(
+        memory: Mapping,
+        side: usize,
+        peer: Option<Peer>,
+        alarm: Alarm,
+    ) -> Option<Self> {
         let memory = Arc::new(memory);
         let out = Mapped::new(memory.clone(), side)?;
         let incoming = Mapped::new(memory.clone(), 1 - side)?;
+        let consumer = Consumer::new(incoming.clone());
+        consumer.introduce(words(process_id()));
         Some(Self {
             out: Producer::new(out.clone()),
-            incoming: Consumer::new(incoming.clone()),
+            incoming: consumer,
             memory,
             finished: false,
-            large_out: Outgoing::new(pair, out, alarm),
+            large_out: Outgoing::new(peer, out, alarm),
             large_in: Incoming::new(incoming),
         })
     }
@@ -53,4 +61,10 @@ impl Rings {
     pub(super) fn has_room(&mut self) -> bool {
         self.out.is_ready() || self.large_out.in_vain(&self.out)
     }
+}
+
+/// An id as a ring's control block has it.
+fn words(id: [u8; 16]) -> [u64; 2] {
+    let word = |at| u64::from_le_bytes(std::array::from_fn(|i| id[at + i]));
+    [word(0), word(8)]
 }

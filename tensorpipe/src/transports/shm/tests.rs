@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::alarm::Alarm;
 use super::connection::ShmConnection;
+use super::doorbell::REFUSED;
 use super::large::{Incoming, Outgoing};
 use super::pair::{LARGE, MEDIUM, Pair};
 use super::*;
@@ -96,6 +97,35 @@ async fn an_end_that_is_dropped_wakes_the_other_though_somebody_else_has_its_soc
             true => Err(io::ErrorKind::BrokenPipe),
         };
         assert_eq!(ended.expect("it sleeps").unwrap(), expected);
+    }
+}
+
+/// Nobody else would wake it: the flag of the one that sleeps is down.
+#[tokio::test]
+async fn a_wake_up_that_the_system_has_no_memory_for_is_made_up_for() {
+    let soon = std::time::Duration::from_secs(5);
+    for is_full in [false, true] {
+        let (mut near, mut far) = pair().await;
+        let reads = tokio::spawn(async move {
+            // Asleep for bytes, or at the end of a ring that is full.
+            if is_full {
+                far.write_all(&pattern(4 << 20)).await.unwrap();
+            }
+            far.read_u8().await
+        });
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        REFUSED.set(3);
+        if is_full {
+            let all = tokio::time::timeout(soon, read(&mut near, 4 << 20));
+            assert_eq!(all.await.expect("it sleeps"), pattern(4 << 20));
+        }
+        near.write_all(&[9]).await.unwrap();
+        // As a pipe does: it waits for what comes.
+        let waits = tokio::spawn(async move { near.read_u8().await });
+        let read = tokio::time::timeout(soon, reads).await;
+        assert_eq!(read.expect("it sleeps").unwrap().unwrap(), 9);
+        assert_eq!(REFUSED.get(), 0);
+        waits.abort();
     }
 }
 
@@ -244,7 +274,11 @@ fn bare() -> Bare {
         out: Producer::new(place.clone()),
         from: Consumer::new(place.clone()),
         incoming: Incoming::new(place.clone()),
-        outgoing: Outgoing::new(Arc::<Pair>::default(), place, Alarm::new(Arc::default())),
+        outgoing: {
+            let mut outgoing = Outgoing::new(None, place, Alarm::new(Arc::default()));
+            outgoing.share(Arc::default());
+            outgoing
+        },
         near,
         far,
     }

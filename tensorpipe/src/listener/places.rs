@@ -1,0 +1,182 @@
+//! Who has one of an acceptor's places for handshakes, and who loses it where there are not enough.
+//!
+//! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where
+//! places are short, the oldest connection goes that has not said what it wants, from the origin that has the most of
+//! those. Where all have, the oldest of the origin that has the most places goes, if it has had its time, or the
+//! newcomer's origin has less.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::sync::{Arc, AtomicBool, Ordering};
+
+/// See the module's documentation. Oldest first.
+#[derive(Debug)]
+pub(super) struct Places {
+    most: usize,
+    /// How long who has said what it wants keeps its place whoever comes.
+    time: Duration,
+    taken: Vec<Taken>,
+}
+
+/// A handshake under way.
+#[derive(Debug)]
+struct Taken {
+    /// [`Connection::origin`](crate::transports::Connection::origin).
+    origin: Option<String>,
+    /// Its HELLO is here.
+    has_greeted: Arc<AtomicBool>,
+    handshake: AbortHandle,
+    since: Instant,
+}
+
+impl Places {
+    pub(super) fn new(most: usize, time: Duration) -> Self {
+        Self {
+            most,
+            time,
+            taken: Vec::new(),
+        }
+    }
+
+    /// Makes room for one more of `origin`; returns whether there is room.
+    pub(super) fn make_room(&mut self, origin: Option<&str>) -> bool {
+        if self.taken.len() < self.most {
+            return true;
+        }
+        self.taken.retain(|taken| !taken.handshake.is_finished());
+        if self.taken.len() < self.most {
+            return true;
+        }
+        let silent = self.first_of_most(|taken| !taken.has_greeted.load(Ordering::Relaxed));
+        let (_, at) = match silent {
+            Some(silent) => silent,
+            None => {
+                let own = self.taken.iter();
+                let own = own.filter(|taken| taken.origin.as_deref() == origin);
+                let more = own.count() + 1;
+                match self.first_of_most(|_| true) {
+                    Some(found) if found.0 > more => found,
+                    Some(found) if self.taken[found.1].since.elapsed() >= self.time => found,
+                    _ => return false,
+                }
+            }
+        };
+        self.taken.remove(at).handshake.abort();
+        true
+    }
+
+    /// Of those that are `meant`, the oldest of the origin that has the most of them, and how many it has.
+    fn first_of_most(&self, meant: impl Fn(&Taken) -> bool) -> Option<(usize, usize)> {
+        let meant = || {
+            let all = self.taken.iter().enumerate();
+            all.filter(|(_, taken)| meant(taken))
+        };
+        let mut counts = HashMap::<_, usize>::new();
+        meant().for_each(|(_, taken)| *counts.entry(&taken.origin).or_default() += 1);
+        let counted = meant().map(|(at, taken)| (counts[&taken.origin], at));
+        // The last of several that are as large is the oldest.
+        counted.rev().max_by_key(|(count, _)| *count)
+    }
+
+    /// There was [room](Self::make_room) for this one.
+    pub(super) fn take(
+        &mut self,
+        origin: Option<String>,
+        has_greeted: Arc<AtomicBool>,
+        handshake: AbortHandle,
+    ) {
+        self.taken.push(Taken {
+            origin,
+            has_greeted,
+            handshake,
+            since: Instant::now(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A handshake that ends when it loses its place.
+    struct Handshake(tokio::task::JoinHandle<()>, Arc<AtomicBool>);
+
+    impl Handshake {
+        fn greets(&self) {
+            self.1.store(true, Ordering::Relaxed);
+        }
+
+        async fn has_lost_its_place(self) {
+            assert!(self.0.await.unwrap_err().is_cancelled());
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn comes(places: &mut Places, origin: &str) -> Option<Handshake> {
+        places.make_room(Some(origin)).then(|| {
+            let handshake = tokio::spawn(std::future::pending());
+            let has_greeted = Arc::<AtomicBool>::default();
+            let abort = handshake.abort_handle();
+            places.take(Some(origin.to_owned()), has_greeted.clone(), abort);
+            Handshake(handshake, has_greeted)
+        })
+    }
+
+    #[tokio::test]
+    async fn the_oldest_that_says_nothing_goes_first() {
+        let mut places = Places::new(3, LONG);
+        let [first, second, third] = [(); 3].map(|()| comes(&mut places, "a").unwrap());
+        first.greets();
+        let fourth = comes(&mut places, "a").unwrap();
+        second.has_lost_its_place().await;
+        let fifth = comes(&mut places, "a").unwrap();
+        third.has_lost_its_place().await;
+        fourth.greets();
+        fifth.greets();
+        assert!(
+            comes(&mut places, "a").is_none(),
+            "all have said who they are"
+        );
+        first.0.abort();
+        assert!(first.0.await.is_err());
+        assert!(comes(&mut places, "a").is_some(), "one is done");
+    }
+
+    #[tokio::test]
+    async fn one_origin_does_not_keep_another_out() {
+        let mut places = Places::new(4, LONG);
+        let patient = comes(&mut places, "b").unwrap();
+        let [first, second, _third] = [(); 3].map(|()| comes(&mut places, "a").unwrap());
+        // Older, but alone.
+        let _fourth = comes(&mut places, "b").unwrap();
+        first.has_lost_its_place().await;
+        for taken in &places.taken {
+            taken.has_greeted.store(true, Ordering::Relaxed);
+        }
+        let stranger = comes(&mut places, "c").unwrap();
+        // b's two and a's two: the oldest of them.
+        patient.has_lost_its_place().await;
+        stranger.greets();
+        // Each would have as many as the one that lost a place for it.
+        assert!(comes(&mut places, "a").is_none());
+        assert!(comes(&mut places, "b").is_none());
+        comes(&mut places, "d").unwrap();
+        second.has_lost_its_place().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_had_its_time_makes_room_for_its_own_origin() {
+        let mut places = Places::new(1, LONG);
+        let first = comes(&mut places, "a").unwrap();
+        first.greets();
+        assert!(comes(&mut places, "a").is_none());
+        tokio::time::sleep(LONG).await;
+        comes(&mut places, "a").unwrap();
+        first.has_lost_its_place().await;
+    }
+}

@@ -1,0 +1,71 @@
+//! What a listener chooses of a brochure: its context, in the terms of [`select`].
+
+use super::reaches;
+use super::receive::Entrance;
+use crate::device::Device;
+use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, select};
+use crate::proto::wire::hello::Brochure;
+
+/// For a connection that came over `bootstrap`.
+pub(super) fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selection {
+    let context = &entrance.context;
+    type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
+    type ChannelVerdict<'a> =
+        Box<dyn Fn(&str, (Device, &[u8]), (Device, &[u8])) -> Result<(), String> + 'a>;
+    let transports_reach: Vec<TransportVerdict<'_>> = context
+        .transports
+        .iter()
+        .map(|transport| {
+            Box::new(move |theirs: &[u8]| transport.reaches(theirs)) as TransportVerdict<'_>
+        })
+        .collect();
+    let transports: Vec<LocalTransport<'_>> = context
+        .transports
+        .iter()
+        .zip(&transports_reach)
+        .map(|(transport, reaches)| {
+            let side = entrance
+                .side_addresses
+                .iter()
+                .find(|(name, _)| *name == transport.name());
+            let address = side.map(|(_, address)| address.clone());
+            let elsewhere = || Err("pipes that begin elsewhere cannot be moved to it".to_owned());
+            let address = address.unwrap_or_else(elsewhere);
+            LocalTransport {
+                name: transport.name(),
+                reaches,
+                address,
+            }
+        })
+        .collect();
+    let devices: Vec<_> = context
+        .channels
+        .iter()
+        .map(|channel| channel.devices())
+        .collect();
+    let channels_reach: Vec<ChannelVerdict<'_>> = context
+        .channels
+        .iter()
+        .map(|channel| {
+            Box::new(
+                move |over: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| {
+                    let over = context.transport(over).map_err(|error| error.to_string())?;
+                    reaches(&**channel, &**over, ours, theirs)
+                },
+            ) as ChannelVerdict<'_>
+        })
+        .collect();
+    let channels: Vec<LocalChannel<'_>> = context
+        .channels
+        .iter()
+        .zip(&devices)
+        .zip(&channels_reach)
+        .map(|((channel, devices), reaches)| LocalChannel {
+            name: channel.name(),
+            connections: channel.connections(),
+            devices,
+            reaches,
+        })
+        .collect();
+    select(bootstrap, &transports, &channels, brochure)
+}

@@ -1,0 +1,70 @@
+//! What strangers do to the log: a port is looked at all the time, and nobody reads a million lines.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use tensorpipe::Context;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::raw::SOON;
+
+thread_local! {
+    static WARNINGS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes where this thread's warnings come from.
+struct Notes;
+
+impl Subscriber for Notes {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let place = event.metadata().target();
+        WARNINGS.with_borrow_mut(|warnings| warnings.push(place));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What is warned of while a hundred strangers say this, one after the other, and go.
+fn warnings_of(strangers: &'static [u8]) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    WARNINGS.take();
+    tracing::subscriber::with_default(Notes, || {
+        runtime.block_on(async {
+            let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
+            for _ in 0..100 {
+                let mut stranger = TcpStream::connect(listener.url().address()).await.unwrap();
+                stranger.write_all(strangers).await.unwrap();
+                stranger.shutdown().await.unwrap();
+                let mut answer = Vec::new();
+                let end = stranger.read_to_end(&mut answer);
+                let _ = tokio::time::timeout(SOON, end).await.expect("the end");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        });
+    });
+    WARNINGS.take().len()
+}
+
+#[test]
+fn who_only_looks_whether_somebody_listens_is_no_warning() {
+    assert_eq!(warnings_of(b""), 0);
+}
+
+#[test]
+fn a_hundred_strangers_with_the_same_fault_are_one_warning() {
+    assert_eq!(warnings_of(b"GET / HTTP/1.1\r\n\r\n"), 1);
+}
