@@ -80,6 +80,8 @@
 //!   [`Timeouts::silence`] (10 s). On a current-thread runtime, or with all threads busy, a long computation is such a
 //!   silence: put it into `spawn_blocking`, or raise the bound.
 //! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
+//! - Lent memory stays writable for its owner: a malicious peer can change numbers under their reader. To parse a payload, take
+//!   [`Payload::into_bytes`].
 //! - Between processes of one machine tensors of a [`Pool`] are lent instead of copied, others are copied through shared memory;
 //!   between machines they travel over tcp. GPUs and RDMA are not there yet.
 //! - Linux, little-endian, 64 bits.

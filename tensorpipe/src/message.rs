@@ -78,9 +78,28 @@ impl Payload {
         self
     }
 
-    /// The bytes. Empty for memory that the CPU cannot read, which no payload of a received message is.
+    /// The bytes. Empty for memory that the CPU cannot read, which no payload of a received message is. To parse them, take
+    /// [`Payload::into_bytes`]: these may lie in memory that a peer has lent, and can still change.
     pub fn as_bytes(&self) -> &[u8] {
         self.data.as_bytes().unwrap_or_default()
+    }
+
+    /// The bytes, which nobody changes any more: copied first where they lie in memory that is not
+    /// [private](crate::Memory::is_private). What a `str` or an index is made of must not change after it was checked.
+    pub fn into_bytes(self) -> Bytes {
+        if self.data.memory().is_private() {
+            Bytes::from_owner(Private(self))
+        } else {
+            Bytes::copy_from_slice(self.as_bytes())
+        }
+    }
+}
+
+struct Private(Payload);
+
+impl AsRef<[u8]> for Private {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 }
 

@@ -10,6 +10,8 @@ mod denied;
 mod ends;
 #[path = "leases/liars.rs"]
 mod liars;
+#[path = "leases/rewritten.rs"]
+mod rewritten;
 #[path = "leases/scene.rs"]
 mod scene;
 #[path = "leases/sharing.rs"]
@@ -22,6 +24,8 @@ fn child() {
         None => {}
         Some("peer") => scene::play(),
         Some("server") => calls::play(),
+        Some("reads") => rewritten::serve(),
+        Some("answers") => rewritten::answer(),
         Some(other) => panic!("no role {other}"),
     }
 }

@@ -175,9 +175,10 @@ fn checked_header(file: &[u8]) -> Result<(Metadata, usize), String> {
             rest.len()
         )
     })?;
-    // Also checks that sizes fit shapes, and that the tensors lie side by side.
+    // Also checks that sizes fit shapes, and that the tensors lie side by side. On a copy: names must stay text whoever writes to
+    // the file meanwhile.
     let header: Metadata =
-        serde_json::from_slice(header).map_err(|error| format!("header: {error}"))?;
+        serde_json::from_slice(&header.to_vec()).map_err(|error| format!("header: {error}"))?;
     let data = rest.len() - length as usize;
     if header.data_len() != data {
         return Err(format!(
