@@ -184,3 +184,32 @@ impl Allocation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::{DeviceKind, Pool};
+
+    #[test]
+    fn bytes_to_parse_are_copied_only_out_of_memory_that_others_write() {
+        let pool = Pool::default();
+        let received = pool.try_take(100_000).unwrap().freeze();
+        let lendable = pool.try_take_lendable(100_000).unwrap().freeze();
+        let private = [Buffer::from_vec(vec![7u8; 100]), received, lendable];
+        for buffer in private {
+            let at = buffer.as_bytes().unwrap().as_ptr();
+            let bytes = Payload::from(buffer.slice(10..90)).into_bytes();
+            assert_eq!((bytes.len(), bytes.as_ptr()), (80, at.wrapping_add(10)));
+        }
+        // Nobody knows what it is: a mapped file, say.
+        let owned = Payload::new(Arc::<[u8]>::from([1, 2, 3]));
+        let at = owned.as_bytes().as_ptr();
+        let bytes = owned.into_bytes();
+        assert_eq!(bytes[..], [1, 2, 3]);
+        assert_ne!(bytes.as_ptr(), at);
+        let far = Payload::from(Buffer::empty(Device::new(DeviceKind::CUDA, 0)));
+        assert!(far.into_bytes().is_empty());
+    }
+}
