@@ -66,28 +66,22 @@ pub(crate) fn opaque(ty: &Type) -> Option<Opaque<'_>> {
 
     impl<'a> Visit<'a> for Find<'a> {
         fn visit_trait_bound(&mut self, bound: &'a TraitBound) {
-            let named = |output| associated(&bound.path, output);
-            match bound.path.segments.last() {
-                Some(last) if last.ident == "Future" => {
-                    self.0.get_or_insert(Opaque::Future(named("Output")));
-                }
-                Some(last) if last.ident == "Stream" => {
-                    self.0.get_or_insert(Opaque::Stream(named("Item")));
-                }
-                _ => visit::visit_trait_bound(self, bound),
-            }
+            let path = &bound.path;
+            let found = match path.segments.last() {
+                Some(last) if last.ident == "Future" => Opaque::Future(associated(path, "Output")),
+                Some(last) if last.ident == "Stream" => Opaque::Stream(associated(path, "Item")),
+                _ => return visit::visit_trait_bound(self, bound),
+            };
+            self.0 = self.0.or(Some(found));
         }
 
         fn visit_path(&mut self, path: &'a Path) {
-            match path.segments.last() {
-                Some(last) if last.ident == "BoxFuture" => {
-                    self.0.get_or_insert(Opaque::Future(last_argument(path)));
-                }
-                Some(last) if last.ident == "BoxStream" => {
-                    self.0.get_or_insert(Opaque::Stream(last_argument(path)));
-                }
-                _ => visit::visit_path(self, path),
-            }
+            let found = match path.segments.last() {
+                Some(last) if last.ident == "BoxFuture" => Opaque::Future(last_argument(path)),
+                Some(last) if last.ident == "BoxStream" => Opaque::Stream(last_argument(path)),
+                _ => return visit::visit_path(self, path),
+            };
+            self.0 = self.0.or(Some(found));
         }
     }
 

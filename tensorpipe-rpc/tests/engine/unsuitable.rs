@@ -184,7 +184,7 @@ mod other {
 
 #[tokio::test]
 async fn a_client_with_such_a_type_asks_nobody() {
-    let (client, _server) = both().await;
+    let (client, server) = both().await;
     let connection = client.connection();
     let sent = connection.pipe().stats().bytes_out;
     let error = other::OddsClient::on(connection).await.unwrap_err();
@@ -194,7 +194,7 @@ async fn a_client_with_such_a_type_asks_nobody() {
     );
     assert!(error.to_string().contains("`give_gaps`"), "{error}");
     assert_eq!(connection.pipe().stats().bytes_out, sent);
-    let replicas = Replicas::builder().url(_server.url().to_string());
+    let replicas = Replicas::builder().url(server.url());
     let replicas = replicas.context(&tcp().build().unwrap()).connect();
     let replicas = replicas.await.unwrap();
     let error = other::OddsClient::on(&replicas).await.unwrap_err();
