@@ -7,14 +7,14 @@ use crate::model::{Input, Method, Outcome, Service};
 use crate::names;
 use crate::report::Errors;
 use crate::signature;
-use crate::types::result_arguments;
+use crate::types::{Opaque, opaque, result_arguments};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::{
-    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeParamBound,
-    TypeReference, TypeTraitObject,
+    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeReference,
+    TypeTraitObject,
 };
 
 /// Reports every mistake and marks the methods that have one.
@@ -82,6 +82,8 @@ fn qualifiers(method: &Method<'_>, errors: &mut Errors) {
             "a stream waits item by item: remove `async`, and await inside the stream",
         ),
         (Outcome::Stream { .. }, None) | (_, Some(_)) => {}
+        // That is said where it is written.
+        (Outcome::Value(ty), None) if opaque(ty).is_some() => {}
         (_, None) => errors.at(
             sig.fn_token,
             "a call waits for another process: write `async fn`",
@@ -259,6 +261,24 @@ impl<'ast> Visit<'ast> for Parts {
     }
 }
 
+/// What to write instead of a future or stream whose type has no name.
+fn instead(role: &str, opaque: Opaque<'_>) -> Option<String> {
+    let (Opaque::Future(ty) | Opaque::Stream(ty)) = opaque;
+    let ty = ty.map_or_else(|| "T".to_owned(), signature::text);
+    Some(match (role, opaque) {
+        ("argument", Opaque::Stream(_)) => {
+            format!("a stream is an argument of its own: write `Streaming<{ty}>`")
+        }
+        ("argument", Opaque::Future(_)) => return None,
+        (_, Opaque::Stream(_)) => format!(
+            "a stream is all that a call returns, as it is: write `fn`, and `-> impl Stream<Item = {ty}>`"
+        ),
+        (_, Opaque::Future(_)) => {
+            format!("a call is a future without saying so: write `async fn`, and `-> {ty}`")
+        }
+    })
+}
+
 /// Finds what a type must not hold to cross to another process.
 struct Owned<'e> {
     /// "argument" or "result".
@@ -270,6 +290,9 @@ struct Owned<'e> {
 
 impl<'e> Owned<'e> {
     fn check(role: &'static str, ty: &Type, lifetimes_declared: bool, errors: &'e mut Errors) {
+        if let Some(message) = opaque(ty).and_then(|opaque| instead(role, opaque)) {
+            return errors.at(ty, message);
+        }
         Self {
             role,
             lifetimes_declared,
@@ -305,25 +328,10 @@ impl<'ast> Visit<'ast> for Owned<'_> {
     }
 
     fn visit_type_impl_trait(&mut self, ty: &'ast TypeImplTrait) {
-        let is_stream = ty.bounds.iter().any(|bound| match bound {
-            TypeParamBound::Trait(bound) => {
-                let last = bound.path.segments.last();
-                last.is_some_and(|last| last.ident == "Stream")
-            }
-            _ => false,
-        });
-        let message = match (is_stream, self.role) {
-            (true, "argument") => {
-                "a stream is an argument of its own: write `Streaming<T>` for one of `T`s"
-                    .to_owned()
-            }
-            (true, _) => {
-                "a stream is all that a call returns: write `-> impl Stream<Item = T>`".to_owned()
-            }
-            (false, role) => format!(
-                "both processes must know the type of a call's {role}: name it instead of `impl Trait`"
-            ),
-        };
+        let message = format!(
+            "both processes must know the type of a call's {}: name it instead of `impl Trait`",
+            self.role
+        );
         self.errors.at(ty, message);
     }
 

@@ -4,7 +4,7 @@ use crate::report::Errors;
 use proc_macro2::Span;
 use syn::meta::ParseNestedMeta;
 use syn::spanned::Spanned;
-use syn::{Attribute, LitInt, LitStr};
+use syn::{Attribute, LitInt, LitStr, Token};
 
 /// The longest that a call may wait for others: an hour, in nanoseconds.
 const LONGEST_WAIT: u64 = 3_600_000_000_000;
@@ -34,6 +34,10 @@ impl Options {
         for attr in attrs.iter().filter(|attr| attr.path().is_ident("rpc")) {
             let read = attr.parse_nested_meta(|meta| {
                 if meta.path.is_ident("idempotent") {
+                    if !meta.input.is_empty() && !meta.input.peek(Token![,]) {
+                        let message = "`idempotent` takes no value: write `#[rpc(idempotent)]`";
+                        return Err(meta.error(message));
+                    }
                     options.idempotent = true;
                     Ok(())
                 } else if meta.path.is_ident("batch") {

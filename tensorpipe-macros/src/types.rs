@@ -1,6 +1,7 @@
 //! Types that mean something in the signature of a call, recognised by how they are written: a macro sees no more.
 
-use syn::{GenericArgument, Path, PathArguments, Type, TypeParamBound};
+use syn::visit::{self, Visit};
+use syn::{GenericArgument, Path, PathArguments, TraitBound, Type, TypeParamBound};
 
 /// The type arguments when `ty` is a path that ends in `Result`.
 pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
@@ -46,16 +47,73 @@ pub(crate) fn stream_item(ty: &Type) -> Option<&Type> {
             return None;
         };
         let last = bound.path.segments.last()?;
-        let PathArguments::AngleBracketed(arguments) = &last.arguments else {
-            return None;
-        };
-        arguments.args.iter().find_map(|argument| match argument {
-            GenericArgument::AssocType(item) if last.ident == "Stream" && item.ident == "Item" => {
-                Some(&item.ty)
-            }
-            _ => None,
-        })
+        let item = || associated(&bound.path, "Item");
+        (last.ident == "Stream").then(item).flatten()
     })
+}
+
+/// A type that stands for one without a name: `impl Future<Output = T>`, `Pin<Box<dyn Stream<Item = T>>>`, `BoxStream<'_, T>`.
+#[derive(Clone, Copy)]
+pub(crate) enum Opaque<'a> {
+    /// And the `T`, if it is written.
+    Future(Option<&'a Type>),
+    Stream(Option<&'a Type>),
+}
+
+/// The first of them in a type.
+pub(crate) fn opaque(ty: &Type) -> Option<Opaque<'_>> {
+    struct Find<'a>(Option<Opaque<'a>>);
+
+    impl<'a> Visit<'a> for Find<'a> {
+        fn visit_trait_bound(&mut self, bound: &'a TraitBound) {
+            let path = &bound.path;
+            let found = match path.segments.last() {
+                Some(last) if last.ident == "Future" => Opaque::Future(associated(path, "Output")),
+                Some(last) if last.ident == "Stream" => Opaque::Stream(associated(path, "Item")),
+                _ => return visit::visit_trait_bound(self, bound),
+            };
+            self.0 = self.0.or(Some(found));
+        }
+
+        fn visit_path(&mut self, path: &'a Path) {
+            let found = match path.segments.last() {
+                Some(last) if last.ident == "BoxFuture" => Opaque::Future(last_argument(path)),
+                Some(last) if last.ident == "BoxStream" => Opaque::Stream(last_argument(path)),
+                _ => return visit::visit_path(self, path),
+            };
+            self.0 = self.0.or(Some(found));
+        }
+    }
+
+    let mut find = Find(None);
+    find.visit_type(ty);
+    find.0
+}
+
+/// The `T` of a `Trait<output = T>`.
+fn associated<'a>(path: &'a Path, output: &str) -> Option<&'a Type> {
+    arguments(path).find_map(|argument| match argument {
+        GenericArgument::AssocType(item) if item.ident == output => Some(&item.ty),
+        _ => None,
+    })
+}
+
+fn last_argument(path: &Path) -> Option<&Type> {
+    let types = arguments(path).filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    types.last()
+}
+
+/// Those of its last segment.
+fn arguments(path: &Path) -> impl Iterator<Item = &GenericArgument> {
+    let arguments = path.segments.last().map(|last| &last.arguments);
+    let arguments = match arguments {
+        Some(PathArguments::AngleBracketed(arguments)) => Some(arguments.args.iter()),
+        _ => None,
+    };
+    arguments.into_iter().flatten()
 }
 
 /// `Some(by_reference)` when the type is `CallContext` or `&CallContext`.

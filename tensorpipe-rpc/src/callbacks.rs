@@ -16,7 +16,8 @@ impl ConnectionBuilder {
     /// Connects, and serves from now on.
     ///
     /// # Errors
-    /// As [`Context::connect`](tensorpipe::Context::connect); [`Misuse`](tensorpipe::Misuse) for two services of one name.
+    /// As [`Context::connect`](tensorpipe::Context::connect); [`Misuse`](tensorpipe::Misuse) for two services of one name, or one with a type
+    /// that no call can carry (`serde_json::Value`).
     pub async fn connect(self, url: impl AsRef<str>) -> Result<Connection, Error> {
         let pipe = self.chosen_context().connect(url.as_ref()).await?;
         let connection = self.over(pipe)?;
@@ -27,7 +28,8 @@ impl ConnectionBuilder {
     /// The same on a pipe that came another way. Inside a tokio runtime.
     ///
     /// # Errors
-    /// [`Misuse`](tensorpipe::Misuse) for two services of one name.
+    /// [`Misuse`](tensorpipe::Misuse) for two services of one name, or one with a type
+    /// that no call can carry (`serde_json::Value`).
     pub fn over(self, pipe: Pipe) -> Result<Connection, Error> {
         let engine = Arc::new(ServerShared::of(self)?).connect(pipe);
         Ok(Connection { engine })

@@ -211,6 +211,7 @@ fn ours() -> Description {
             method("push", "x: Options\nstruct Options\n  depth: u32\n"),
             method("pull", "x: Options\n"),
         ],
+        unsuitable: None,
     }
 }
 

@@ -224,6 +224,7 @@ pub use stream::{CallStream, Interrupted, Streaming};
 /// # }
 /// ```
 pub use tensorpipe_macros::tensor_service;
+pub use value::CallValue;
 
 /// What generated code names. Not for anybody else: it changes without notice.
 #[doc(hidden)]
@@ -240,7 +241,7 @@ pub mod __private {
     pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};
     #[cfg(feature = "tarpc")]
     pub use crate::tarpc::private as tarpc;
-    pub use crate::value::Value;
+    pub use crate::value::{Answer, CallValue, NoResult};
     pub use futures_util::Stream;
     pub use tensorpipe::Context;
 }

@@ -18,6 +18,7 @@ pub use tracer::Tracer;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tensorpipe::Misuse;
 use tensorpipe::fork::PerProcess;
 
 /// A service as its trait says it.
@@ -78,6 +79,21 @@ impl Schema {
         // Not under the lock: tracing runs the `Deserialize` of the user's types.
         let description = Arc::new(Description::of(self));
         Arc::clone(known().entry(key).or_insert(description))
+    }
+
+    /// Whether calls can carry all its types: else each call would fail where it is first read.
+    ///
+    /// # Errors
+    /// The first that they cannot.
+    pub(crate) fn check(&'static self) -> Result<(), Misuse> {
+        match &self.describe().unsuitable {
+            None => Ok(()),
+            Some(why) => Err(Misuse::Other(format!(
+                "service `{}`, {why}, as `#[serde(untagged)]`, `#[serde(tag = ..)]`, `#[serde(flatten)]` and \
+                 `serde_json::Value` do, and the bytes of a call do not describe themselves; use a plain enum or struct",
+                self.service
+            ))),
+        }
     }
 }
 

@@ -22,7 +22,8 @@ impl ServerBuilder {
     /// Listens at a URL, e.g. `tcp://0.0.0.0:5000`, and serves from now on.
     ///
     /// # Errors
-    /// As [`Context::listen`](tensorpipe::Context::listen); [`Misuse`](tensorpipe::Misuse) for two services of one name.
+    /// As [`Context::listen`](tensorpipe::Context::listen); [`Misuse`](tensorpipe::Misuse) for two services of one name, or one with a type
+    /// that no call can carry (`serde_json::Value`).
     pub async fn listen(self, url: impl AsRef<str>) -> Result<Server, Error> {
         self.listen_at([url]).await
     }

@@ -81,6 +81,8 @@
 //!   of the crate wakes those within a second or two; where none is left, it tells the peers that the process lives, for
 //!   [`Timeouts::blocked`] (60 s). Nothing else moves meanwhile: put long computations into `spawn_blocking`.
 //! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
+//! - Lent memory stays writable for its owner: a malicious peer can change numbers under their reader. To parse a payload, take
+//!   [`Payload::into_bytes`].
 //! - Between processes of one machine tensors of a [`Pool`] are lent instead of copied, others are copied through shared memory;
 //!   between machines they travel over tcp. GPUs and RDMA are not there yet.
 //! - Linux, little-endian, 64 bits.

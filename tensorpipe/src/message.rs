@@ -78,9 +78,28 @@ impl Payload {
         self
     }
 
-    /// The bytes. Empty for memory that the CPU cannot read, which no payload of a received message is.
+    /// The bytes. Empty for memory that the CPU cannot read, which no payload of a received message is. To parse them, take
+    /// [`Payload::into_bytes`]: these may lie in memory that a peer has lent, and can still change.
     pub fn as_bytes(&self) -> &[u8] {
         self.data.as_bytes().unwrap_or_default()
+    }
+
+    /// The bytes, which nobody changes any more: copied first where they lie in memory that is not
+    /// [private](crate::Memory::is_private). What a `str` or an index is made of must not change after it was checked.
+    pub fn into_bytes(self) -> Bytes {
+        if self.data.memory().is_private() {
+            Bytes::from_owner(Private(self))
+        } else {
+            Bytes::copy_from_slice(self.as_bytes())
+        }
+    }
+}
+
+struct Private(Payload);
+
+impl AsRef<[u8]> for Private {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 }
 
@@ -163,5 +182,34 @@ impl Allocation {
             payloads: descriptor.payloads.iter().map(|_| Place::Pool).collect(),
             tensors: descriptor.tensors.iter().map(|_| Place::Pool).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::{DeviceKind, Pool};
+
+    #[test]
+    fn bytes_to_parse_are_copied_only_out_of_memory_that_others_write() {
+        let pool = Pool::default();
+        let received = pool.try_take(100_000).unwrap().freeze();
+        let lendable = pool.try_take_lendable(100_000).unwrap().freeze();
+        let private = [Buffer::from_vec(vec![7u8; 100]), received, lendable];
+        for buffer in private {
+            let at = buffer.as_bytes().unwrap().as_ptr();
+            let bytes = Payload::from(buffer.slice(10..90)).into_bytes();
+            assert_eq!((bytes.len(), bytes.as_ptr()), (80, at.wrapping_add(10)));
+        }
+        // Nobody knows what it is: a mapped file, say.
+        let owned = Payload::new(Arc::<[u8]>::from([1, 2, 3]));
+        let at = owned.as_bytes().as_ptr();
+        let bytes = owned.into_bytes();
+        assert_eq!(bytes[..], [1, 2, 3]);
+        assert_ne!(bytes.as_ptr(), at);
+        let far = Payload::from(Buffer::empty(Device::new(DeviceKind::CUDA, 0)));
+        assert!(far.into_bytes().is_empty());
     }
 }

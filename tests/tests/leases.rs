@@ -12,6 +12,8 @@ mod denied;
 mod ends;
 #[path = "leases/liars.rs"]
 mod liars;
+#[path = "leases/rewritten.rs"]
+mod rewritten;
 #[path = "leases/scene.rs"]
 mod scene;
 #[path = "leases/sharing.rs"]
@@ -25,6 +27,8 @@ fn child() {
         Some("peer") => scene::play(),
         Some("unmapped") => denied::play_unmapped(),
         Some("server") => calls::play(),
+        Some("reads") => rewritten::serve(),
+        Some("answers") => rewritten::answer(),
         Some(other) => panic!("no role {other}"),
     }
 }

@@ -53,14 +53,14 @@ fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
     quote!(#trait_item #client #adapter #stub)
 }
 
-/// The same type, but rustc gives up on it where it is not a `Value`: a type that cannot travel is
+/// The same type, but rustc gives up on it where it is not a `CallValue`: a type that cannot travel is
 /// then one error, which points at the type in the trait, and not one for each use of it.
 fn travelling(ty: &Type, private: &TokenStream) -> TokenStream {
     let tokens: Vec<_> = ty.to_token_stream().into_iter().collect();
     let span = |token: Option<&TokenTree>| token.map_or_else(Span::call_site, TokenTree::span);
     let open = quote_spanned!(span(tokens.first())=> <);
     let close = quote_spanned!(span(tokens.last())=> ::Itself);
-    quote!(#open #ty as #private::Value> #close)
+    quote!(#open #ty as #private::CallValue> #close)
 }
 
 /// Lints that a user sets for code that people write; the reason is for whoever expands the macro.

@@ -5,9 +5,10 @@ use crate::model::{Argument, Method, Outcome, Service};
 use crate::names::local;
 use crate::signature;
 use proc_macro2::TokenStream;
-use quote::quote;
-use syn::Attribute;
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Attribute, Type};
 
 // Input:
 //     pub trait Embedder {
@@ -107,6 +108,15 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         stream.is_some(),
         matches!(method.outcome, Outcome::Stream { .. }),
     );
+    let no_result = match &method.outcome {
+        Outcome::Value(ty)
+        | Outcome::Stream {
+            item: ty,
+            result: None,
+            ..
+        } => Some(no_result(ty, private)),
+        _ => None,
+    };
     let outcome = match &method.outcome {
         Outcome::Nothing => quote!(#tracer.returns::<()>();),
         Outcome::Value(ty)
@@ -140,11 +150,27 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             promises: #promises,
             streams: #private::Streams { argument: #argument, reply: #reply },
             structure: |#tracer| {
+                #no_result
                 #(#arguments)*
                 #stream
                 #outcome
             },
         }
+    }
+}
+
+/// Nothing, unless rustc finds that a type which is not written `Result` is one: an alias, of which the macro sees the name alone.
+/// Its error would be a value to the caller.
+fn no_result(ty: &Type, private: &TokenStream) -> TokenStream {
+    let written = signature::text(ty);
+    let message = format!("`{written}` is a `Result` by another name: write `Result<T, E>` out");
+    quote_spanned! {ty.span()=>
+        const _: () = {
+            use #private::NoResult as _;
+            if #private::Answer::<#ty>::IS_RESULT {
+                ::core::panic!("{}", #message);
+            }
+        };
     }
 }
 

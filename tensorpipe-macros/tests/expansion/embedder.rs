@@ -150,15 +150,15 @@ impl EmbedderClient {
                 structure: |tracer| {
                     tracer
                         .argument::<
-                            <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("text");
                     tracer
                         .returns::<
-                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                     tracer
                         .error::<
-                            <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                 },
             },
@@ -190,19 +190,19 @@ impl EmbedderClient {
                 structure: |tracer| {
                     tracer
                         .argument::<
-                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("ids");
                     tracer
                         .argument::<
-                            <u32 as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <u32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("layer");
                     tracer
                         .returns::<
-                            <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                     tracer
                         .error::<
-                            <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                 },
             },
@@ -217,13 +217,22 @@ impl EmbedderClient {
                     reply: false,
                 },
                 structure: |tracer| {
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::NoResult as _;
+                        if ::tensorpipe_rpc::__private::Answer::<u64>::IS_RESULT {
+                            ::core::panic!(
+                                "{}",
+                                "`u64` is a `Result` by another name: write `Result<T, E>` out"
+                            );
+                        }
+                    };
                     tracer
                         .argument::<
-                            <Vec<u8> as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Vec<u8> as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("type");
                     tracer
                         .returns::<
-                            <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                 },
             },
@@ -240,19 +249,19 @@ impl EmbedderClient {
                 structure: |tracer| {
                     tracer
                         .argument::<
-                            <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("seed");
                     tracer
                         .argument::<
-                            <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("prompts");
                     tracer
                         .returns::<
-                            <Token as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Token as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                     tracer
                         .error::<
-                            <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                            <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                 },
             },
@@ -265,8 +274,8 @@ impl EmbedderClient {
     ) -> ::tensorpipe_rpc::__private::Call<Tensor, Refused> {
         self.handle
             .call_result::<
-                <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
-                <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
                 &Self::SCHEMA.methods[0usize],
                 |arguments| {
@@ -291,8 +300,8 @@ impl EmbedderClient {
     ) -> ::tensorpipe_rpc::__private::Call<Tensor, Refused> {
         self.handle
             .call_result::<
-                <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
-                <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
                 &Self::SCHEMA
                     .methods[1usize
@@ -312,7 +321,7 @@ impl EmbedderClient {
     ) -> ::tensorpipe_rpc::__private::Call<u64> {
         self.handle
             .call_value::<
-                <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
+                <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
                 &Self::SCHEMA
                     .methods[2usize
@@ -333,8 +342,8 @@ impl EmbedderClient {
     ) -> ::tensorpipe_rpc::__private::CallStream<Token, Refused> {
         self.handle
             .stream_results::<
-                <Token as ::tensorpipe_rpc::__private::Value>::Itself,
-                <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                <Token as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
                 &Self::SCHEMA
                     .methods[3usize
@@ -345,7 +354,7 @@ impl EmbedderClient {
                 },
             )
             .sending::<
-                <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
                 _,
             >(prompts)
     }
@@ -470,7 +479,7 @@ for EmbedderService<__Service> {
             0usize => {
                 let text = match arguments
                     .take::<
-                        <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
                     >("text")
                 {
                     ::core::result::Result::Ok(value) => value,
@@ -484,8 +493,8 @@ for EmbedderService<__Service> {
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
                     ::tensorpipe_rpc::__private::Reply::result::<
-                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
-                        <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                        <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
                     >(<__Service as Embedder>::embed(&*service, text, &context).await)
                 })
             }
@@ -507,7 +516,7 @@ for EmbedderService<__Service> {
                 let mut key = ::tensorpipe_rpc::__private::BatchKey::default();
                 let ids = match arguments
                     .take::<
-                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                     >("ids")
                 {
                     ::core::result::Result::Ok(value) => value,
@@ -517,7 +526,7 @@ for EmbedderService<__Service> {
                 };
                 let layer = match key
                     .take::<
-                        <u32 as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <u32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
                     >(&mut arguments, "layer")
                 {
                     ::core::result::Result::Ok(value) => value,
@@ -545,8 +554,8 @@ for EmbedderService<__Service> {
                                 let context = ::core::clone::Clone::clone(batch.context());
                                 batch
                                     .result::<
-                                        <Tensor as ::tensorpipe_rpc::__private::Value>::Itself,
-                                        <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                                        <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                                        <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
                                     >(
                                         <__Service as Embedder>::encode(
                                                 &*service,
@@ -565,7 +574,7 @@ for EmbedderService<__Service> {
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let r#type = match arguments
                     .take::<
-                        <Vec<u8> as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <Vec<u8> as ::tensorpipe_rpc::__private::CallValue>::Itself,
                     >("type")
                 {
                     ::core::result::Result::Ok(value) => value,
@@ -579,7 +588,7 @@ for EmbedderService<__Service> {
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
                     ::tensorpipe_rpc::__private::Reply::value::<
-                        <u64 as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
                     >(<__Service as Embedder>::size(&*service, r#type).await)
                 })
             }
@@ -587,7 +596,9 @@ for EmbedderService<__Service> {
                 == 3usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let seed = match arguments
-                    .take::<<u64 as ::tensorpipe_rpc::__private::Value>::Itself>("seed")
+                    .take::<
+                        <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                    >("seed")
                 {
                     ::core::result::Result::Ok(value) => value,
                     ::core::result::Result::Err(error) => {
@@ -600,8 +611,8 @@ for EmbedderService<__Service> {
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
                     ::tensorpipe_rpc::__private::reply_results::<
-                        <Token as ::tensorpipe_rpc::__private::Value>::Itself,
-                        <Refused as ::tensorpipe_rpc::__private::Value>::Itself,
+                        <Token as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                        <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         _,
                     >(
                             ::core::clone::Clone::clone(&context),
@@ -609,7 +620,7 @@ for EmbedderService<__Service> {
                                 &*service,
                                 seed,
                                 ::tensorpipe_rpc::__private::Streaming::<
-                                    <String as ::tensorpipe_rpc::__private::Value>::Itself,
+                                    <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
                                 >::of(&context),
                             ),
                         )

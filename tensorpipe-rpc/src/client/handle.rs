@@ -70,8 +70,10 @@ impl ClientHandle {
     /// Asks for a service on a connection or replicas that are there.
     ///
     /// # Errors
-    /// [`ConnectError::NoService`], [`ConnectError::Mismatch`], [`ConnectError::Unavailable`], or why there was no answer.
+    /// [`ConnectError::NoService`], [`ConnectError::Mismatch`], [`ConnectError::Unavailable`], or why there was no answer;
+    /// [`Misuse`](tensorpipe::Misuse) in [`ConnectError::Pipe`] for a service with a type that no call can carry.
     pub async fn on(target: &dyn Target, schema: &'static Schema) -> Result<Self, ConnectError> {
+        schema.check().map_err(tensorpipe::Error::from)?;
         let Bound {
             connection,
             service,

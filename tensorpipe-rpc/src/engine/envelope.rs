@@ -164,8 +164,8 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         ..
     } = message;
     let metadata = if header.flags & BODY_IN_PAYLOAD != 0 {
-        let body = payloads.pop()?;
-        Bytes::from_owner(BodyBytes(body))
+        // Private: what is checked in it must be what is used.
+        payloads.pop()?.into_bytes()
     } else {
         // In place: a slice would be a second handle, for which the bytes need a count.
         metadata.advance(header.len);
@@ -177,12 +177,4 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         tensors: tensors.into_iter().map(|part| part.tensor).collect(),
         references: header.flags & REFERENCES != 0,
     })
-}
-
-struct BodyBytes(Payload);
-
-impl AsRef<[u8]> for BodyBytes {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
 }

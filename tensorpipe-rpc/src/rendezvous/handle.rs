@@ -86,8 +86,8 @@ impl RendezvousBuilder {
         let local = Arc::new(Local::new(self.name, incarnation, self.limits));
         let rendezvous = Rendezvous {
             shared: Arc::new(Shared {
+                peers: Peers::new(context, runtime.clone(), local.hello()),
                 local,
-                peers: Peers::new(context, runtime.clone()),
                 patience: self.patience,
                 runtime,
             }),
@@ -144,7 +144,7 @@ impl Rendezvous {
 
     /// Serves the values of this process to others: `Server::builder().service(rendezvous.service())`.
     pub fn service(&self) -> impl Service + use<> {
-        TensorRendezvousService::new(Desk(self.shared.local.clone()))
+        TensorRendezvousService::new(Desk::new(self.shared.local.clone()))
     }
 
     /// Says where a producer is, one that need not run yet: the URL of a server that serves its [`Rendezvous::service`].
@@ -170,7 +170,7 @@ impl Rendezvous {
 
     /// What is held at this moment.
     pub fn stats(&self) -> Stats {
-        self.shared.local.with(|table| table.stats())
+        self.shared.local.stats()
     }
 
     /// The key of a value that this process makes.
@@ -319,13 +319,13 @@ impl Rendezvous {
     }
 
     /// The same, and the processes that this one is connected to abort theirs with the same reason: those that wait for room,
-    /// too. Returns when they have, or after a few seconds.
+    /// too, and one that has sent nothing to this one yet when it first does. Returns when they have, or after a few seconds.
     pub async fn abort_everywhere(&self, reason: &str) {
         self.abort(reason);
         let links = self.shared.peers.linked();
         let tell = links.iter().map(|link| {
             let client = link.client.with_deadline(TELLING);
-            client.abort(self.name(), reason)
+            client.abort(self.shared.local.hello(), reason)
         });
         // On their way, all of them, before the first is awaited.
         let tell: Vec<_> = tell.collect();

@@ -39,4 +39,7 @@ pub struct Stats {
     pub blocked: usize,
     /// Receives that wait for a value: of this process, and of others for values of this one.
     pub waiting: usize,
+    /// What other processes had no right to say, so far: receipts for values that they were not lent, aborts in the name of
+    /// another consumer.
+    pub refused: u64,
 }

@@ -2,13 +2,16 @@
 //!
 //! Invariant: while the lock is held nobody is woken, and no value and no waker is dropped: all of these run code of others.
 
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::error::{RecvError, SendError};
 use super::key::Key;
-use super::limits::Limits;
+use super::limits::{Limits, Stats};
+use super::service::Hello;
 use super::table::{Give, Table};
 use super::value::Value;
 
@@ -17,6 +20,10 @@ use super::value::Value;
 pub(super) struct Local {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
+    /// Makes the numbers of loans.
+    secret: RandomState,
+    /// Receipts and aborts that changed nothing.
+    refused: AtomicU64,
     table: Mutex<Table<Waker>>,
 }
 
@@ -25,6 +32,8 @@ impl Local {
         Self {
             name,
             incarnation,
+            secret: RandomState::new(),
+            refused: AtomicU64::new(0),
             table: Mutex::new(Table::new(limits)),
         }
     }
@@ -39,6 +48,41 @@ impl Local {
         after.wakes.into_iter().for_each(Waker::wake);
         drop((after.dropped, after.stale));
         result
+    }
+
+    /// Who this process is.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            name: self.name.to_string(),
+            incarnation: self.incarnation,
+        }
+    }
+
+    /// The number by which whoever is lent the value of this key speaks of it: nobody else finds it out.
+    pub(super) fn loan(&self, key: &Key) -> u64 {
+        self.secret.hash_one(key.as_str())
+    }
+
+    /// Counts what a peer had no right to say, and warns now and then.
+    pub(super) fn refuse(&self, times: u64, peer: &str) {
+        if times == 0 {
+            return;
+        }
+        let refused = self.refused.fetch_add(times, Ordering::Relaxed) + times;
+        if refused == times || refused.is_power_of_two() {
+            tracing::warn!(
+                peer,
+                refused,
+                "receipts or aborts of who has no part in them"
+            );
+        }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        Stats {
+            refused: self.refused.load(Ordering::Relaxed),
+            ..self.with(|table| table.stats())
+        }
     }
 
     /// Whether this process, as it runs now, makes the values of the key.

@@ -61,6 +61,7 @@
 //! - values that nobody will ever ask for are dropped by `finish`, which each process calls for itself.
 
 mod bound;
+mod consumers;
 mod error;
 mod handle;
 mod key;

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::error::RecvError;
 use super::key::Key;
 use super::receipts::{Receipts, is_same};
-use super::service::{TensorRendezvousClient, words};
+use super::service::{Hello, TensorRendezvousClient, words};
 use crate::error::ConnectError;
 
 /// See the module's documentation.
@@ -20,14 +20,16 @@ use crate::error::ConnectError;
 pub(super) struct Peers {
     context: Context,
     runtime: Handle,
+    me: Hello,
     known: Mutex<HashMap<Arc<str>, Arc<Peer>>>,
 }
 
 impl Peers {
-    pub(super) fn new(context: Context, runtime: Handle) -> Self {
+    pub(super) fn new(context: Context, runtime: Handle, me: Hello) -> Self {
         Self {
             context,
             runtime,
+            me,
             known: Mutex::default(),
         }
     }
@@ -41,6 +43,7 @@ impl Peers {
             name: name.clone(),
             url,
             context: self.context.clone(),
+            me: self.me.clone(),
             link: Mutex::default(),
             receipts: Receipts::new(peer, &self.runtime),
             connecting: tokio::sync::Mutex::default(),
@@ -69,6 +72,8 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     url: Arc<str>,
     context: Context,
+    /// Who this process is.
+    me: Hello,
     link: Mutex<Option<Arc<Link>>>,
     receipts: Receipts,
     /// Held by whoever connects; the others wait for what comes of it.
@@ -110,7 +115,7 @@ impl Peer {
         };
         let client = TensorRendezvousClient::connect_with(&self.context, &*self.url).await;
         let client = client.map_err(unreachable)?;
-        let hello = client.hello().await;
+        let hello = client.hello(&self.me).await;
         let hello = hello.map_err(|error| unreachable(ConnectError::Call(error)))?;
         if hello.name != *self.name {
             return Err(RecvError::Stranger {
@@ -143,7 +148,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Tells the producer that the value is here.
-    pub(super) fn confirm(&self, key: Key) {
-        self.receipts.give(key);
+    pub(super) fn confirm(&self, key: Key, loan: u64) {
+        self.receipts.give(key, loan);
     }
 }

@@ -29,8 +29,8 @@ enum State {
     Connecting(JoinHandle<Result<Arrived, RecvError>>),
 }
 
-/// A value, and where a receipt for it goes.
-pub(super) type Arrived = (Value, Arc<Link>);
+/// A value, the number of its loan, and where a receipt for it goes.
+pub(super) type Arrived = (Value, u64, Arc<Link>);
 
 impl Pull {
     /// Begins at once, on this task where there is a connection, else on one of its own.
@@ -108,7 +108,7 @@ fn ended(
     called: Result<Pulled, CallError>,
 ) -> Result<Arrived, RecvError> {
     let refusal = match called {
-        Ok(Pulled::Value(value)) => return Ok((value, link.clone())),
+        Ok(Pulled::Lent { value, loan }) => return Ok((value, loan, link.clone())),
         Ok(Pulled::Refused(refusal)) => refusal,
         Err(CallError::Deadline { after }) => {
             let key = key.clone();

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use super::key::Key;
 use super::peers::Peer;
-use super::service::TensorRendezvousClient;
+use super::service::{Receipt, TensorRendezvousClient};
 use crate::call::Call;
 use crate::error::CallError;
 use crate::lock::lock;
@@ -41,8 +41,8 @@ pub(super) struct Receipts {
 
 #[derive(Debug, Default)]
 struct Gathered {
-    /// As many at the most as the producer lends.
-    keys: Vec<Key>,
+    /// With the numbers of their loans. As many at the most as the producer lends.
+    keys: Vec<(Key, u64)>,
     /// Where they go; `None` until there is a connection again.
     client: Option<TensorRendezvousClient>,
     /// A call or a connection is under way, or will be soon.
@@ -65,14 +65,16 @@ impl Receipts {
             gathered.client = Some(client.clone());
             // What an earlier one had is gone with it. Those that are being told stay: a receipt for what was not lent changes
             // nothing.
-            gathered.keys.retain(|key| key.incarnation() == incarnation);
+            gathered
+                .keys
+                .retain(|(key, _)| key.incarnation() == incarnation);
         }
         self.begin();
     }
 
-    /// The value of this key is here.
-    pub(super) fn give(&self, key: Key) {
-        lock(&self.gathered).keys.push(key);
+    /// The value of this key is here, of the loan of this number.
+    pub(super) fn give(&self, key: Key, loan: u64) {
+        lock(&self.gathered).keys.push((key, loan));
         self.begin();
     }
 
@@ -94,7 +96,7 @@ impl Receipts {
     async fn give_all(
         self,
         mut told: Option<(Call<()>, TensorRendezvousClient)>,
-        mut keys: Vec<Key>,
+        mut keys: Vec<(Key, u64)>,
     ) {
         let (mut again, mut last) = (AGAIN, LAST);
         loop {
@@ -194,8 +196,11 @@ pub(super) fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClie
     Arc::ptr_eq(&one.connection().engine, &other.connection().engine)
 }
 
-fn tell(client: &TensorRendezvousClient, keys: &[Key]) -> Call<()> {
-    let keys = &keys[..keys.len().min(TOGETHER)];
-    let keys: Vec<_> = keys.iter().map(|key| key.as_str().to_owned()).collect();
-    client.received(keys)
+fn tell(client: &TensorRendezvousClient, keys: &[(Key, u64)]) -> Call<()> {
+    let receipts = keys[..keys.len().min(TOGETHER)].iter();
+    let receipts = receipts.map(|(key, loan)| Receipt {
+        key: key.as_str().to_owned(),
+        loan: *loan,
+    });
+    client.received(receipts.collect::<Vec<_>>())
 }

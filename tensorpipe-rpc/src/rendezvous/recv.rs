@@ -69,10 +69,10 @@ impl State {
                 let Poll::Ready(pulled) = pull.poll(placed.key(), cx) else {
                     return Poll::Pending;
                 };
-                Poll::Ready(pulled.and_then(|(value, link)| {
+                Poll::Ready(pulled.and_then(|(value, loan, link)| {
                     // Not wanted any more: it stays there.
                     placed.claim()?;
-                    link.confirm(placed.key().clone());
+                    link.confirm(placed.key().clone(), loan);
                     Ok(value)
                 }))
             }

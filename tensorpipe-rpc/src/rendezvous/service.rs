@@ -1,36 +1,40 @@
 //! What a process serves to those who receive from it.
 //!
 //! As TensorFlow's `RecvTensor`, the consumer pulls: a value stays with its producer until somebody asks for it, and from there
-//! until whoever asked says that it has it.
+//! until whoever asked says that it has it. A value comes with a number that nobody guesses, and a receipt for it repeats the number:
+//! over any connection, since the one that the value came over may have broken. Other receipts, and the aborts of who is no
+//! [consumer](super::consumers), change nothing.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tensorpipe_macros::tensor_service;
 
+use super::consumers::Consumers;
 use super::error::{Aborted, RecvError};
 use super::key::{Key, KeyError};
 use super::local::Local;
 use super::table::Give;
 use super::value::Value;
+use crate::context::CallContext;
 
 /// The calls between two processes.
 #[tensor_service(crate = "crate")]
 pub(crate) trait TensorRendezvous {
-    /// Who is there.
+    /// Who is there. The caller says who it is.
     #[rpc(idempotent)]
-    async fn hello(&self) -> Hello;
+    async fn hello(&self, from: Hello, cx: &CallContext) -> Hello;
 
     /// Waits for the value of a key, and lends it.
     async fn pull(&self, key: String) -> Pulled;
 
     /// The caller has these values: they need not be kept.
     #[rpc(idempotent)]
-    async fn received(&self, keys: Vec<String>) -> ();
+    async fn received(&self, receipts: Vec<Receipt>, cx: &CallContext) -> ();
 
     /// The caller's rendezvous was aborted; so is this one.
     #[rpc(idempotent)]
-    async fn abort(&self, by: String, reason: String) -> ();
+    async fn abort(&self, by: Hello, reason: String, cx: &CallContext) -> ();
 }
 
 /// Who is at the other end.
@@ -43,8 +47,16 @@ pub(crate) struct Hello {
 /// What comes of a pull.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Pulled {
-    Value(Value),
+    Lent { value: Value, loan: u64 },
     Refused(Refusal),
+}
+
+/// What says that a value has arrived.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Receipt {
+    pub(crate) key: String,
+    /// As it came with the value.
+    pub(crate) loan: u64,
 }
 
 /// Why there is no value.
@@ -100,12 +112,19 @@ pub(super) fn words(text: &str) -> Arc<str> {
 }
 
 /// Serves the values of this process.
-#[derive(Debug)]
-pub(super) struct Desk(pub(super) Arc<Local>);
+pub(super) struct Desk {
+    local: Arc<Local>,
+    consumers: Consumers,
+}
 
 impl Desk {
-    async fn lend(&self, key: &str) -> Result<Value, Refusal> {
-        let local = &self.0;
+    pub(super) fn new(local: Arc<Local>) -> Self {
+        let consumers = Consumers::default();
+        Self { local, consumers }
+    }
+
+    async fn lend(&self, key: &str) -> Result<Pulled, Refusal> {
+        let local = &self.local;
         let key: Key = key
             .parse()
             .map_err(|error: KeyError| Refusal::NoKey(error.to_string()))?;
@@ -119,37 +138,53 @@ impl Desk {
         }
         // Gives its place up when the call is cancelled, its deadline passes, or its caller is gone.
         let placed = local.place(&key, Give::Lend).map_err(Refusal::of)?;
-        placed.await.map_err(Refusal::of)
+        let value = placed.await.map_err(Refusal::of)?;
+        let loan = local.loan(&key);
+        Ok(Pulled::Lent { value, loan })
     }
 }
 
 impl TensorRendezvous for Desk {
-    async fn hello(&self) -> Hello {
-        Hello {
-            name: self.0.name.to_string(),
-            incarnation: self.0.incarnation,
-        }
+    async fn hello(&self, from: Hello, cx: &CallContext) -> Hello {
+        // Later it may have to speak for itself, and then no other has come before.
+        self.consumers.is(&from, &cx.inner.caller);
+        self.local.hello()
     }
 
     async fn pull(&self, key: String) -> Pulled {
         match self.lend(&key).await {
-            Ok(value) => Pulled::Value(value),
+            Ok(lent) => lent,
             Err(refusal) => Pulled::Refused(refusal),
         }
     }
 
-    async fn received(&self, keys: Vec<String>) {
-        let keys = keys.iter().filter_map(|key| key.parse::<Key>().ok());
-        let keys: Vec<_> = keys.collect();
-        self.0.with(|table| {
+    async fn received(&self, receipts: Vec<Receipt>, cx: &CallContext) {
+        let local = &self.local;
+        let mut refused = 0;
+        let receipts = receipts.into_iter().filter_map(|Receipt { key, loan }| {
+            let key: Key = key.parse().ok()?;
+            // That of an earlier incarnation is honest, and too late.
+            local.check_producer(&key).ok()?;
+            let known = loan == local.loan(&key);
+            refused += u64::from(!known);
+            known.then_some(key)
+        });
+        let keys: Vec<_> = receipts.collect();
+        local.with(|table| {
             for key in &keys {
                 table.confirm(key);
             }
         });
+        local.refuse(refused, cx.peer());
     }
 
-    async fn abort(&self, by: String, reason: String) {
-        let (by, reason) = (words(&by), words(&reason));
-        self.0.with(|table| table.abort(&Aborted { by, reason }));
+    async fn abort(&self, by: Hello, reason: String, cx: &CallContext) {
+        let aborted = Aborted {
+            by: words(&by.name),
+            reason: words(&reason),
+        };
+        let heard = self.consumers.is(&by, &cx.inner.caller)
+            && self.local.with(|table| table.abort_by(&by.name, &aborted));
+        self.local.refuse(u64::from(!heard), cx.peer());
     }
 }

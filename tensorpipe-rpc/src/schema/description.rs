@@ -11,6 +11,9 @@ pub struct Description {
     pub service: String,
     /// Its methods.
     pub methods: Vec<MethodDescription>,
+    /// The first method with a type that no call can carry, and why. Each end finds its own.
+    #[serde(skip)]
+    pub(crate) unsuitable: Option<String>,
 }
 
 /// A method as one end knows it.
@@ -30,9 +33,13 @@ pub struct MethodDescription {
 
 impl Description {
     pub(super) fn of(schema: &Schema) -> Self {
+        let mut unsuitable = None;
         let methods = schema.methods.iter().map(|method| {
             let mut tracer = Tracer::new();
             (method.structure)(&mut tracer);
+            if let (None, Some(why)) = (&unsuitable, &tracer.unsuitable) {
+                unsuitable = Some(format!("method `{}`, {why}", method.name));
+            }
             let (structure, untraced) = tracer.finish();
             MethodDescription {
                 name: method.name.to_owned(),
@@ -45,6 +52,7 @@ impl Description {
         Self {
             service: schema.service.to_owned(),
             methods: methods.collect(),
+            unsuitable,
         }
     }
 

@@ -14,6 +14,8 @@ pub struct Tracer {
     trace: Trace,
     roots: Vec<(String, Option<Shape>)>,
     untraced: Vec<String>,
+    /// The first that no bytes of a call can carry, and why.
+    pub(super) unsuitable: Option<String>,
 }
 
 impl Tracer {
@@ -22,6 +24,7 @@ impl Tracer {
             trace: Trace::default(),
             roots: Vec::new(),
             untraced: Vec::new(),
+            unsuitable: None,
         }
     }
 
@@ -44,8 +47,11 @@ impl Tracer {
         let shape = match self.trace_type::<T>() {
             Ok(shape) => Some(shape),
             Err(stop) => {
-                let name = std::any::type_name::<T>();
-                self.untraced.push(format!("{place}: `{name}` {stop}"));
+                let text = format!("{place}: `{}` {stop}", std::any::type_name::<T>());
+                if let Stop::SelfDescribing(_) = stop {
+                    self.unsuitable.get_or_insert_with(|| text.clone());
+                }
+                self.untraced.push(text);
                 None
             }
         };
@@ -64,10 +70,13 @@ impl Tracer {
                 Err(_) => Stop::Panicked,
             };
             self.trace.forget_since(known);
-            let retry = matches!(stop, Stop::Refused(_));
-            let stop = first.get_or_insert(stop);
-            if !retry {
-                return Err(stop.clone());
+            match stop {
+                Stop::Refused(_) => {
+                    first.get_or_insert(stop);
+                }
+                // No sample helps.
+                Stop::SelfDescribing(_) => return Err(stop),
+                _ => return Err(first.unwrap_or(stop)),
             }
         }
         Err(first.unwrap_or(Stop::TooLarge))

@@ -56,6 +56,7 @@ impl ServerShared {
         let mut served: Vec<Served> = Vec::new();
         for service in services {
             let schema = service.schema();
+            schema.check()?;
             if served
                 .iter()
                 .any(|other| other.service.schema().service == schema.service)

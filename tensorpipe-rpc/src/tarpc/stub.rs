@@ -125,7 +125,7 @@ macro_rules! __tarpc_stub {
         where
             // So that a type that does not travel is reported in the trait and not here as well: with a lifetime, a bound
             // that does not hold is no error.
-            $(for<'any> $travelling: $crate::__private::Value,)*
+            $(for<'any> $travelling: $crate::__private::CallValue,)*
         {
             type Req = ::std::sync::Arc<$request>;
             type Resp = $response;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
-use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Value};
+use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Stats, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 
 use crate::{soon, until};
@@ -12,13 +12,13 @@ use crate::{soon, until};
 /// The service of a rendezvous, written down again: the two ends compare it.
 #[tensor_service]
 pub(crate) trait TensorRendezvous {
-    async fn hello(&self) -> Hello;
+    async fn hello(&self, from: Hello) -> Hello;
     async fn pull(&self, key: String) -> Pulled;
-    async fn received(&self, keys: Vec<String>) -> ();
-    async fn abort(&self, by: String, reason: String) -> ();
+    async fn received(&self, receipts: Vec<Receipt>) -> ();
+    async fn abort(&self, by: Hello, reason: String) -> ();
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     name: String,
     incarnation: u64,
@@ -26,8 +26,24 @@ pub(crate) struct Hello {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Pulled {
-    Value(Value),
+    Lent { value: Value, loan: u64 },
     Refused(Refusal),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Receipt {
+    key: String,
+    loan: u64,
+}
+
+fn receipt(key: &str, loan: u64) -> Receipt {
+    let key = key.to_owned();
+    Receipt { key, loan }
+}
+
+fn called(name: &str, incarnation: u64) -> Hello {
+    let name = name.to_owned();
+    Hello { name, incarnation }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,11 +61,8 @@ pub(crate) enum Refusal {
 struct Liar;
 
 impl TensorRendezvous for Liar {
-    async fn hello(&self) -> Hello {
-        Hello {
-            name: "front".to_owned(),
-            incarnation: 7,
-        }
+    async fn hello(&self, _: Hello) -> Hello {
+        called("front", 7)
     }
 
     async fn pull(&self, key: String) -> Pulled {
@@ -61,9 +74,9 @@ impl TensorRendezvous for Liar {
         })
     }
 
-    async fn received(&self, _: Vec<String>) {}
+    async fn received(&self, _: Vec<Receipt>) {}
 
-    async fn abort(&self, _: String, _: String) {}
+    async fn abort(&self, _: Hello, _: String) {}
 }
 
 #[tokio::test]
@@ -105,20 +118,22 @@ async fn keys_that_are_none_and_receipts_for_nothing_change_nothing() {
         );
     }
     // It was lent to nobody: nobody can have it.
-    let receipts: Vec<String> = bad
-        .into_iter()
-        .chain([good.clone(), good.clone()])
-        .collect();
-    soon(peer.received(receipts)).await.unwrap();
+    let receipts = bad.iter().chain([&good, &good]).map(|key| receipt(key, 0));
+    soon(peer.received(receipts.collect::<Vec<_>>()))
+        .await
+        .unwrap();
     assert_eq!((front.stats().values, front.stats().waiting), (1, 0));
-    let pulled = soon(peer.pull(&good)).await.unwrap();
-    assert!(matches!(pulled, Pulled::Value(value) if value.is_dead));
+    let loan = lent(&peer, &good).await;
     // It was lent now, and not by another incarnation.
     let foreign = good.replace("0000000000000007", "0000000000000008");
-    soon(peer.received(vec![foreign])).await.unwrap();
+    soon(peer.received(vec![receipt(&foreign, loan)]))
+        .await
+        .unwrap();
     assert_eq!(front.stats().values, 1);
-    soon(peer.received(vec![good])).await.unwrap();
-    assert_eq!(front.stats().values, 0);
+    soon(peer.received(vec![receipt(&good, loan)]))
+        .await
+        .unwrap();
+    assert_eq!((front.stats().values, front.stats().refused), (0, 2));
     // A receiver of the process itself is not pushed away.
     let own = front.key_to("front", "b", 1).unwrap();
     let waits = front.recv(&own);
@@ -129,6 +144,96 @@ async fn keys_that_are_none_and_receipts_for_nothing_change_nothing() {
     );
     front.send(&own, Value::dead()).unwrap();
     soon(waits).await.unwrap();
+}
+
+/// Pulls a value: the number of its loan.
+async fn lent(peer: &TensorRendezvousClient, key: &str) -> u64 {
+    match soon(peer.pull(key)).await.unwrap() {
+        Pulled::Lent { value, loan } if value.is_dead => loan,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A value that was lent to one is not received because another says so; the one may say so over any connection.
+#[tokio::test]
+async fn a_receipt_counts_with_the_number_that_came_with_the_value() {
+    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
+    let server = Server::builder().service(front.service());
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let url = server.url().to_string();
+    let connect = || TensorRendezvousClient::connect(&url);
+    let (peer, stranger) = (connect().await.unwrap(), connect().await.unwrap());
+    let [key, other] = ["a", "b"].map(|tensor| {
+        let key = front.key_to("back", tensor, 1).unwrap();
+        front.send(&key, Value::dead()).unwrap();
+        key.to_string()
+    });
+    let loan = lent(&peer, &key).await;
+    // That of another value is another number.
+    let of_other = lent(&stranger, &other).await;
+    let guesses = [0, 1, of_other, loan.wrapping_add(1)];
+    let receipts = guesses.map(|guess| receipt(&key, guess));
+    soon(stranger.received(receipts.to_vec())).await.unwrap();
+    assert_eq!((front.stats().values, front.stats().refused), (2, 4));
+    drop(peer);
+    let peer = connect().await.unwrap();
+    for _ in 0..2 {
+        soon(peer.received(vec![receipt(&key, loan)]))
+            .await
+            .unwrap();
+    }
+    assert_eq!((front.stats().values, front.stats().refused), (1, 4));
+}
+
+#[tokio::test]
+async fn an_abort_is_heard_from_a_consumer_and_not_in_its_name() {
+    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
+    let server = Server::builder().service(front.service());
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let url = server.url().to_string();
+    let connect = || TensorRendezvousClient::connect(&url);
+    let (back, stranger) = (connect().await.unwrap(), connect().await.unwrap());
+    let key = front.key_to("back", "a", 1).unwrap();
+    front.send(&key, Value::dead()).unwrap();
+    soon(back.hello(called("back", 1))).await.unwrap();
+    soon(stranger.hello(called("back", 2))).await.unwrap();
+    soon(stranger.abort(called("back", 2), "because"))
+        .await
+        .unwrap();
+    assert_eq!((front.stats().values, front.stats().refused), (1, 1));
+    // Nothing is sent to the one, and the other is no name.
+    for name in ["nobody", ""] {
+        soon(stranger.abort(called(name, 2), "because"))
+            .await
+            .unwrap();
+    }
+    assert_eq!((front.stats().values, front.stats().refused), (1, 2));
+    // It is started again, when the first is gone.
+    drop(back);
+    until(|| server.pipes().len() == 1).await;
+    let back = connect().await.unwrap();
+    soon(back.abort(called("back", 3), "enough")).await.unwrap();
+    assert_eq!((front.stats().values, front.stats().refused), (0, 2));
+    let error = front.send(&key, Value::dead()).unwrap_err();
+    assert!(error.to_string().contains("enough"), "{error}");
+}
+
+/// It waits for a first value that will not be made any more.
+#[tokio::test]
+async fn an_abort_before_the_first_value_is_heard_with_it() {
+    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
+    let server = Server::builder().service(front.service());
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let back = Rendezvous::builder("back").peer("front", server.url());
+    let back = back.build().unwrap();
+    soon(back.incarnation_of("front")).await.unwrap();
+    back.abort_everywhere("enough").await;
+    let others = front.key_to("else", "a", 1).unwrap();
+    front.send(&others, Value::dead()).unwrap();
+    let key = front.key_to("back", "a", 1).unwrap();
+    let error = front.send(&key, Value::dead()).unwrap_err();
+    assert!(error.to_string().contains("enough"), "{error}");
+    assert_eq!(front.stats(), Stats::default());
 }
 
 #[tokio::test]
@@ -143,7 +248,7 @@ async fn whoever_pulls_all_the_time_leaves_no_trace() {
     until(|| front.stats().waiting == 3000).await;
     drop(pulls);
     until(|| front.stats().waiting == 0).await;
-    soon(peer.hello()).await.unwrap();
+    soon(peer.hello(called("back", 1))).await.unwrap();
 }
 
 #[tokio::test]
@@ -172,15 +277,18 @@ struct Deaf {
 }
 
 impl TensorRendezvous for Deaf {
-    async fn hello(&self) -> Hello {
-        Liar.hello().await
+    async fn hello(&self, from: Hello) -> Hello {
+        Liar.hello(from).await
     }
 
-    async fn pull(&self, _: String) -> Pulled {
-        Pulled::Value(Value::dead())
+    async fn pull(&self, key: String) -> Pulled {
+        Pulled::Lent {
+            value: Value::dead(),
+            loan: key.len() as u64,
+        }
     }
 
-    async fn received(&self, keys: Vec<String>) {
+    async fn received(&self, receipts: Vec<Receipt>) {
         if self.hangs.load(Ordering::SeqCst) {
             std::future::pending().await
         }
@@ -192,10 +300,14 @@ impl TensorRendezvous for Deaf {
                 panic!("what was that?");
             }
         }
+        let keys = receipts.into_iter().map(|receipt| {
+            assert_eq!(receipt.loan, receipt.key.len() as u64);
+            receipt.key
+        });
         self.heard.lock().unwrap().extend(keys);
     }
 
-    async fn abort(&self, _: String, _: String) {}
+    async fn abort(&self, _: Hello, _: String) {}
 }
 
 /// A receiver that has three values of `producer`, and their keys in order.

@@ -364,6 +364,9 @@ struct PooledBlock {
 }
 
 impl Memory for PooledBlock {
+    fn is_private(&self) -> bool {
+        true
+    }
     fn len(&self) -> usize {
         self.block.as_ref().map_or(0, Block::len)
     }

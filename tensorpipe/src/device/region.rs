@@ -31,13 +31,19 @@ pub trait Memory: Send + Sync + 'static {
             false => MemoryKind::Device(device.kind),
         }
     }
+    /// Whether nobody but a sole holder of it ever changes its bytes: no other process, no device. Who parses bytes of memory that
+    /// is not private decides on a copy ([`Payload::into_bytes`](crate::Payload::into_bytes)).
+    fn is_private(&self) -> bool {
+        false
+    }
     /// Its size in bytes.
     fn len(&self) -> usize;
     /// Whether it holds no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The bytes, where the CPU can read them.
+    /// The bytes, where the CPU can read them. Of memory that is not private a holder may assume that they are there and
+    /// initialised, and no more: another process may change them between two looks.
     fn as_bytes(&self) -> Option<&[u8]>;
     /// The bytes, where the CPU may write them. Called only while there is one holder.
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
@@ -55,6 +61,9 @@ pub trait Memory: Send + Sync + 'static {
 }
 
 impl Memory for Block {
+    fn is_private(&self) -> bool {
+        true
+    }
     fn len(&self) -> usize {
         self.len()
     }
@@ -93,7 +102,7 @@ impl Memory for Nothing {
     }
 }
 
-/// Memory that somebody else allocated, borrowed by owning its owner.
+/// Memory that somebody else allocated, borrowed by owning its owner. Not private: it may be a mapped file.
 struct Foreign<O>(O);
 
 impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
@@ -115,6 +124,9 @@ impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
 struct Numbers<T>(Vec<T>);
 
 impl<T: bytemuck::Pod + Send + Sync> Memory for Numbers<T> {
+    fn is_private(&self) -> bool {
+        true
+    }
     fn len(&self) -> usize {
         size_of_val(self.0.as_slice())
     }
@@ -209,7 +221,8 @@ impl Buffer {
         Arc::get_mut(&mut self.memory).is_some()
     }
 
-    /// The bytes, where the CPU can read them.
+    /// The bytes, where the CPU can read them. A peer of this machine can change those of [borrowed](MemoryKind::Borrowed) memory
+    /// under their holder: numbers then come out wrong, and what parses bytes needs a copy, see [`Memory::is_private`].
     pub fn as_bytes(&self) -> Option<&[u8]> {
         self.memory
             .as_bytes()

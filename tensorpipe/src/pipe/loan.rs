@@ -206,6 +206,9 @@ impl Memory for Lent {
         let memory = self.memory.as_ref();
         memory.map_or(MemoryKind::Heap, |memory| memory.kind())
     }
+    fn is_private(&self) -> bool {
+        (self.memory.as_ref()).is_some_and(|memory| memory.is_private())
+    }
     fn len(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }

@@ -286,6 +286,8 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "call::Call",
             "client",
             "context::CallContext",
+            // Which connection a consumer has, without a call's context, which would keep that call's task.
+            "context::Caller",
             "error",
             "lock",
             "service::Service",

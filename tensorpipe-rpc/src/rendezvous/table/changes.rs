@@ -12,6 +12,17 @@ const SHORT: usize = 64;
 use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
+    /// Something is sent to this consumer.
+    pub(super) fn names(&mut self, consumer: &str) {
+        if self.consumers.contains(consumer) {
+            return;
+        }
+        self.consumers.insert(consumer.into());
+        if let Some(aborted) = self.early.remove(consumer) {
+            self.abort(&aborted);
+        }
+    }
+
     /// Whether there is room for a value of this key, or somebody who waits for it.
     pub(super) fn admits(&self, key: &Key, value: &Value) -> Result<bool, SendError> {
         if let Some(aborted) = &self.aborted {

@@ -24,7 +24,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::task::Poll;
 
 use self::finished::Finished;
@@ -33,6 +33,9 @@ use super::error::{Aborted, RecvError, SendError};
 use super::key::Key;
 use super::limits::{LENT, Limits, Stats};
 use super::value::Value;
+
+/// How many aborts are kept of who is no consumer yet.
+const EARLY: usize = 64;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -46,6 +49,10 @@ pub(super) struct Table<W> {
     stale: usize,
     finished: Finished,
     aborted: Option<Aborted>,
+    /// To whom something was sent.
+    consumers: HashSet<Box<str>>,
+    /// Aborts of who may become one of them.
+    early: HashMap<Box<str>, Aborted>,
     bytes: u64,
     values: usize,
     lent: usize,
@@ -122,6 +129,8 @@ impl<W> Table<W> {
             stale: 0,
             finished: Finished::default(),
             aborted: None,
+            consumers: HashSet::new(),
+            early: HashMap::new(),
             bytes: 0,
             values: 0,
             lent: 0,
@@ -143,11 +152,13 @@ impl<W> Table<W> {
             values: self.values,
             blocked: self.room.blocked(),
             waiting: self.waiting,
+            refused: 0,
         }
     }
 
     /// Keeps a value for its receiver, or says that there is no room.
     pub(super) fn send(&mut self, key: &Key, value: Value) -> Result<(), SendError> {
+        self.names(key.consumer());
         let why = match self.admits(key, &value) {
             Ok(true) => {
                 self.put(key, value);
@@ -162,6 +173,7 @@ impl<W> Table<W> {
 
     /// The same; where there is no room the sender gets a number to wait with, and the value is here once there is some.
     pub(super) fn park(&mut self, key: &Key, value: Value) -> Result<Option<u64>, SendError> {
+        self.names(key.consumer());
         match self.admits(key, &value) {
             Ok(true) => {
                 self.put(key, value);
@@ -319,6 +331,19 @@ impl<W> Table<W> {
         }
         self.tidy();
         self.admit();
+    }
+
+    /// The same, as this consumer wants it: once something is sent to it, now or later. `false` where there are too many of whom
+    /// nobody has heard.
+    pub(super) fn abort_by(&mut self, consumer: &str, aborted: &Aborted) -> bool {
+        if self.consumers.contains(consumer) {
+            self.abort(aborted);
+        } else if self.early.len() < EARLY {
+            self.early.insert(consumer.into(), aborted.clone());
+        } else {
+            return false;
+        }
+        true
     }
 
     /// Everything is over. Only the first reason counts.

@@ -215,7 +215,7 @@ proptest! {
             structure,
             untraced: Vec::new(),
         });
-        let theirs = Description { service: name, methods: methods.collect() };
+        let theirs = Description { service: name, methods: methods.collect(), unsuitable: None };
         let error = compare(&now, &theirs).unwrap_err().to_string();
         prop_assert!(!error.contains(char::is_control), "{error:?}");
         prop_assert!(error.len() < 20_000);

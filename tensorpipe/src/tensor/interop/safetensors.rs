@@ -169,15 +169,17 @@ fn checked_header(file: &[u8]) -> Result<(Metadata, usize), String> {
             "its header claims {length} bytes, at most {HEADER_MAX} are allowed"
         ));
     }
-    let header = rest.get(..length as usize).ok_or_else(|| {
+    let header = rest.get(..length as usize).map(<[u8]>::to_vec);
+    let header = header.ok_or_else(|| {
         format!(
             "its header claims {length} bytes, only {} follow",
             rest.len()
         )
     })?;
-    // Also checks that sizes fit shapes, and that the tensors lie side by side.
+    // Also checks that sizes fit shapes, and that the tensors lie side by side. On a copy: names must stay text whoever writes to
+    // the file meanwhile.
     let header: Metadata =
-        serde_json::from_slice(header).map_err(|error| format!("header: {error}"))?;
+        serde_json::from_slice(&header).map_err(|error| format!("header: {error}"))?;
     let data = rest.len() - length as usize;
     if header.data_len() != data {
         return Err(format!(

@@ -59,6 +59,10 @@ impl Memory for LendableBlock {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Pool
     }
+    /// Those who borrow it cannot map it to write.
+    fn is_private(&self) -> bool {
+        true
+    }
     fn len(&self) -> usize {
         self.piece.as_ref().map_or(0, Piece::len)
     }

@@ -1,0 +1,62 @@
+//! Who receives from this process, as they say themselves.
+//!
+//! Nobody is authenticated, so a name proves nothing. An incarnation is a number that nobody guesses: whoever comes first under a
+//! name is that consumer while its connection lives, and only who says the same number speaks for it. What a consumer may say is
+//! heard once this process has named it, by sending something to it ([`Table::abort_by`](super::table::Table::abort_by)).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::key::{Part, check};
+use super::service::Hello;
+use crate::context::Caller;
+use crate::lock::lock;
+
+/// How many are known at once.
+const MOST: usize = 1024;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Consumers {
+    known: Mutex<HashMap<String, Known>>,
+}
+
+struct Known {
+    incarnation: u64,
+    /// Over which connection it came last.
+    caller: Arc<Caller>,
+}
+
+impl Known {
+    fn is_there(&self) -> bool {
+        let engine = self.caller.engine();
+        engine.is_some_and(|engine| !engine.pipe.has_ended())
+    }
+}
+
+impl Consumers {
+    /// Whether `who`, at the other end of this connection, is the consumer of its name.
+    pub(super) fn is(&self, who: &Hello, caller: &Arc<Caller>) -> bool {
+        let known = &mut *lock(&self.known);
+        match known.get_mut(&who.name) {
+            Some(same) if same.incarnation == who.incarnation => {
+                same.caller = caller.clone();
+                return true;
+            }
+            Some(other) if other.is_there() => return false,
+            _ => {}
+        }
+        if known.len() >= MOST {
+            known.retain(|_, known| known.is_there());
+        }
+        if known.len() >= MOST || check(Part::Consumer, &who.name).is_err() {
+            return false;
+        }
+        let came = Known {
+            incarnation: who.incarnation,
+            caller: caller.clone(),
+        };
+        known.insert(who.name.clone(), came);
+        true
+    }
+}
