@@ -121,7 +121,7 @@ pub mod fork {
     pub use crate::sys::fork::PerProcess;
 }
 
-pub use address::Url;
+pub use address::{PeerAddr, Url};
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};

@@ -83,6 +83,7 @@ async fn handshake(
                     because: because.clone(),
                     transport: transport.name().to_owned(),
                     address: guest.connection.ends(),
+                    peer: guest.connection.peer(),
                 });
                 let Guest {
                     connection: first,
@@ -111,7 +112,6 @@ async fn handshake(
     );
     Ok(Established {
         further,
-        ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
         transport: route.0.name().to_owned(),

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::address::PeerAddr;
 use crate::error::Error;
 use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::put_stay;
@@ -284,6 +285,10 @@ impl Stayed {
 impl Connection for Joining {
     fn ends(&self) -> String {
         self.connection.ends()
+    }
+
+    fn peer(&self) -> PeerAddr {
+        self.connection.peer()
     }
 
     fn wakes(&self) -> u64 {

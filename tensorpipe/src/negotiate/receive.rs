@@ -273,7 +273,6 @@ async fn welcome(
     }
     Ok(Established {
         further: further::expects(entrance, peer_name.as_str().into()),
-        ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
         transport: final_transport,

@@ -24,6 +24,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
+use crate::address::PeerAddr;
 use crate::error::Error;
 
 /// A future of a transport.
@@ -33,6 +34,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
+
+    /// Who is at the other end, as the system says.
+    fn peer(&self) -> PeerAddr {
+        PeerAddr::Unknown
+    }
 
     /// How often the peer had to be woken by a system call beside those that move bytes.
     fn wakes(&self) -> u64 {
@@ -69,6 +75,10 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
 impl Connection for DuplexStream {
     fn ends(&self) -> String {
         "in this process".to_owned()
+    }
+
+    fn peer(&self) -> PeerAddr {
+        PeerAddr::SameProcess
     }
 }
 

@@ -7,7 +7,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     ("stop", &["sync"]),
     ("address", &["error"]),
     ("error", &["device", "tensor"]),
-    ("route", &["device", "sync"]),
+    ("route", &["address", "device", "sync"]),
     ("descriptor", &["device", "tensor"]),
     ("message", &["descriptor", "device", "tensor"]),
     ("config", &["error", "proto", "sys"]),
@@ -48,7 +48,10 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
         &["descriptor", "device", "error", "proto", "tensor::DType"],
     ),
     // Backends: they see memory and their side of the seam, not the pipe.
-    ("transports", &["error", "process", "ring", "sync", "sys"]),
+    (
+        "transports",
+        &["address", "error", "process", "ring", "sync", "sys"],
+    ),
     (
         "channels",
         &[
@@ -73,6 +76,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     (
         "pipe",
         &[
+            "address",
             "channels",
             "config",
             "descriptor",

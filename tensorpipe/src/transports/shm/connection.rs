@@ -47,7 +47,7 @@ pub(super) struct ShmConnection {
     is_full: bool,
     wakers: Arc<Wakers>,
     wakes: u64,
-    ends: String,
+    peer: crate::address::PeerAddr,
 }
 
 #[expect(
@@ -85,10 +85,9 @@ impl ShmConnection {
     }
 
     fn new(socket: UnixStream, state: State, wakers: Arc<Wakers>) -> io::Result<Self> {
-        let ends = super::ends(&socket);
         let socket = readable::watch(socket.into_std()?)?;
         Ok(Self {
-            ends,
+            peer: super::peer(socket.get_ref()),
             socket,
             state,
             hot: false,
@@ -204,7 +203,11 @@ fn wake(socket: &Socket, wakes: &mut u64) {
 
 impl Connection for ShmConnection {
     fn ends(&self) -> String {
-        self.ends.clone()
+        super::ends(&self.peer)
+    }
+
+    fn peer(&self) -> crate::address::PeerAddr {
+        self.peer
     }
 
     fn wakes(&self) -> u64 {
