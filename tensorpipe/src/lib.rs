@@ -139,4 +139,4 @@ pub use pipe::{
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,
 };
-pub use tensor::{DType, Element, Shape, Tensor};
+pub use tensor::{DType, Element, IntoShape, Shape, Tensor};
