@@ -83,5 +83,5 @@ fn every_kind_has_its_section() {
         let heading = format!("### {name}, kind {code}\n");
         assert!(WIRE_MD.contains(&heading), "{heading}");
     }
-    assert_eq!(kinds, 18);
+    assert_eq!(kinds, 19);
 }
