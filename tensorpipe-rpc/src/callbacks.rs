@@ -9,7 +9,7 @@ use crate::client::Connection;
 use crate::context::CallContext;
 use crate::server::ServerShared;
 
-/// Makes a [`Connection`] that also serves: see [`Connection::builder`].
+/// Makes a [`Connection`] that also serves: see [`Connection::builder`]. It has the methods of [`Builder`].
 pub type ConnectionBuilder = Builder<Connection>;
 
 impl ConnectionBuilder {

@@ -220,7 +220,7 @@ pub enum ConnectError {
         reason: Arc<str>,
     },
     /// Client and server were built from different definitions of the service.
-    #[error("{0}; build both from one definition")]
+    #[error("{0}")]
     Mismatch(Arc<str>),
     /// The server did not say whether it has the service.
     #[error("the server did not answer the first question: {0}")]

@@ -85,6 +85,8 @@ pub(crate) enum Tarpc {
     Request,
     Cancel,
     Response,
+    /// Any of them within a type of the application's.
+    Wrapped,
 }
 
 /// Why a call has no result. Travels as one byte.
@@ -185,6 +187,7 @@ impl Kind {
             Self::Release => (16, 0),
             Self::Share => (17, 0),
             Self::Claim => (18, 0),
+            Self::Tarpc(Tarpc::Wrapped) => (19, 0),
         }
     }
 }
@@ -293,6 +296,7 @@ impl Header {
             16 => Kind::Release,
             17 => Kind::Share,
             18 => Kind::Claim,
+            19 => Kind::Tarpc(Tarpc::Wrapped),
             _ => return Err("a message of an unknown kind"),
         };
         let call = u64_at(header, 4).ok_or(SHORT)?;

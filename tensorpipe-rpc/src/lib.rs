@@ -169,7 +169,7 @@ pub use limits::ServerLimits;
 pub use observe::CallStats;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
-pub use service::Service;
+pub use service::{HandlerFuture, Service};
 pub use stream::{CallStream, Interrupted, Streaming};
 /// Makes a client and a server of a trait of remote calls.
 ///

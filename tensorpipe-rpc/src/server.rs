@@ -16,6 +16,9 @@ use crate::builder::Builder;
 pub(crate) use shared::ServerShared;
 
 /// Makes a [`Server`]: see [`Server::builder`].
+///
+/// Beside [`listen`](Self::listen) and what follows here it has the methods of [`Builder`]: [`service`](Builder::service),
+/// [`context`](Builder::context), and [`limits`](Builder::limits) for how much is done at once.
 pub type ServerBuilder = Builder<Server>;
 
 impl ServerBuilder {

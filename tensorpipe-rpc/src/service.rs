@@ -10,7 +10,30 @@ use crate::schema::Schema;
 /// A call being handled.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// A service as a server sees it. `#[tensor_service]` implements it on `FooService`.
+/// A service as a server sees it. `#[tensor_service]` implements it on `FooService`; by hand one stands in front of another:
+///
+/// ```
+/// use tensorpipe_rpc::codec::{Arguments, Reply};
+/// use tensorpipe_rpc::schema::Schema;
+/// use tensorpipe_rpc::{CallContext, HandlerFuture, Service};
+///
+/// struct Logged<S>(S);
+///
+/// impl<S: Service> Service for Logged<S> {
+///     fn schema(&self) -> &'static Schema {
+///         self.0.schema()
+///     }
+///
+///     fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture {
+///         let handling = self.0.call(method, arguments, context);
+///         Box::pin(async move {
+///             let reply: Reply = handling.await;
+///             println!("answered");
+///             reply
+///         })
+///     }
+/// }
+/// ```
 pub trait Service: Send + Sync + 'static {
     /// Its name and methods.
     fn schema(&self) -> &'static Schema;

@@ -1,6 +1,7 @@
-//! URLs: `transport://address`.
+//! Where a listener is, `transport://address`, and who is at the other end of a connection.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use crate::error::Misuse;
@@ -72,6 +73,78 @@ impl fmt::Display for Url {
 impl AsRef<str> for Url {
     fn as_ref(&self) -> &str {
         &self.text
+    }
+}
+
+/// Who is at the other end of a connection: as this system says, and not as the peer does. For limits per peer, and for logs.
+///
+/// ```
+/// # use tensorpipe::PeerAddr;
+/// let peer = PeerAddr::Socket("10.0.0.7:40000".parse().unwrap());
+/// assert_eq!(peer.party().to_string(), "10.0.0.7");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerAddr {
+    /// `tcp`: its address. Who listens sees the connector's port, which is another one for each connection.
+    Socket(SocketAddr),
+    /// The host of such an address.
+    Host(IpAddr),
+    /// `shm`: a process of this machine, as the kernel knows it.
+    Process {
+        /// Its number; `None` where this process's namespace has none for it: it runs in another container.
+        pid: Option<u32>,
+        /// The user whose rights it had when it connected or listened.
+        uid: u32,
+    },
+    /// `memory`: this very process.
+    SameProcess,
+    /// The transport does not say.
+    Unknown,
+}
+
+impl PeerAddr {
+    /// The same for all connections of one peer, to count them by: its host, or its process. Of an address of IPv6 the first
+    /// 64 bits, within which one host may choose the others.
+    #[must_use]
+    pub fn party(self) -> Self {
+        match self {
+            Self::Socket(address) => Self::Host(match address.ip().to_canonical() {
+                IpAddr::V6(host) => Ipv6Addr::from_bits(host.to_bits() >> 64 << 64).into(),
+                host @ IpAddr::V4(_) => host,
+            }),
+            other => other,
+        }
+    }
+
+    /// The same for all that may be one stranger's doing: a host, or all processes of a user.
+    #[must_use]
+    pub(crate) fn origin(self) -> Self {
+        match self.party() {
+            Self::Process { uid, .. } => Self::Process { pid: None, uid },
+            party => party,
+        }
+    }
+}
+
+impl fmt::Display for PeerAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(f),
+            Self::Host(host) => host.fmt(f),
+            Self::Process {
+                pid: Some(pid),
+                uid,
+            } => write!(f, "process {pid} of uid {uid}"),
+            Self::Process { pid: None, uid } => {
+                write!(
+                    f,
+                    "a process of uid {uid} in another pid namespace (another container)"
+                )
+            }
+            Self::SameProcess => f.write_str("this process"),
+            Self::Unknown => f.write_str("a peer that its transport does not name"),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod builder;
 pub use builder::ContextBuilder;
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::address::Url;
 use crate::channels::Channel;
 use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::Pool;
-use crate::error::{Error, Misuse};
+use crate::error::{Error, Misuse, seconds};
 use crate::listener::Listener;
 use crate::negotiate;
 use crate::pipe::{Budget, Core, Pipe};
@@ -20,6 +21,9 @@ use crate::route::Threshold;
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
 use crate::transports::Transport;
+
+/// How long a connect waits before it says so.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// The longest pause between two attempts to connect.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -113,7 +117,8 @@ impl Context {
         Listener::bind(self.inner.clone(), urls).await
     }
 
-    /// Makes a pipe to a listener, and waits for one that is not there yet as the [`ConnectPolicy`] says.
+    /// Makes a pipe to a listener, and waits for one that is not there yet as the [`ConnectPolicy`] says. An event of
+    /// `tracing`, at WARN, tells after two seconds that it waits.
     ///
     /// Dropping the future gives up and leaves nothing behind.
     ///
@@ -134,13 +139,23 @@ impl Context {
     ) -> Result<Pipe, Error> {
         self.check_open()?;
         let url: Url = url.as_ref().parse()?;
+        let mut connecting = pin!(self.keep_connecting(&url, policy));
+        if let Ok(connected) = tokio::time::timeout(QUIET, &mut connecting).await {
+            return connected;
+        }
+        let patience = seconds(policy.patience);
+        tracing::warn!("waiting for a listener at {url}, {patience} at most");
+        connecting.await
+    }
+
+    async fn keep_connecting(&self, url: &Url, policy: &ConnectPolicy) -> Result<Pipe, Error> {
         let transport = self.inner.transport(url.transport())?.clone();
         let begun = Instant::now();
         let mut pause = policy.first_pause;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let connected = negotiate::connect(&self.inner, &transport, &url).await;
+            let connected = negotiate::connect(&self.inner, &transport, url).await;
             // Closed meanwhile: nobody looks after a new pipe any more.
             self.check_open()?;
             let error = match connected {

@@ -126,7 +126,7 @@ pub mod fork {
     pub use crate::sys::fork::{Owner, PerProcess};
 }
 
-pub use address::Url;
+pub use address::{PeerAddr, Url};
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
@@ -144,4 +144,4 @@ pub use pipe::{
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,
 };
-pub use tensor::{DType, Element, Shape, Tensor};
+pub use tensor::{DType, Element, IntoShape, Shape, Tensor};

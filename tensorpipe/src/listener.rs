@@ -163,8 +163,8 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
         while guests.try_join_next().is_some() {}
         match accepted {
             Ok(connection) => {
-                let origin = connection.origin();
-                if !places.make_room(origin.as_deref()) {
+                let origin = connection.peer().origin();
+                if !places.make_room(origin) {
                     if let Some(more) = full.admits() {
                         let limit = entrance.limits().handshakes;
                         tracing::warn!(

@@ -14,6 +14,7 @@ pub use threshold::{Pays, Threshold};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::address::PeerAddr;
 use crate::device::Device;
 
 /// Which transport and channels a pipe uses, and why not the others.
@@ -24,6 +25,8 @@ pub struct Route {
     pub transport: String,
     /// Its two ends, as the transport names them.
     pub address: String,
+    /// Who is at the other end, as this system says.
+    pub peer: PeerAddr,
     /// The transport that the pipe began on, if it was moved.
     pub moved_from: Option<String>,
     /// The channels that may carry tensors, most preferred first.
@@ -73,6 +76,7 @@ pub(crate) struct Stays {
     pub(crate) because: Arc<OnceLock<String>>,
     pub(crate) transport: String,
     pub(crate) address: String,
+    pub(crate) peer: PeerAddr,
     /// Channels that are not used there.
     pub(crate) refused: Vec<Refusal>,
 }
@@ -119,6 +123,7 @@ impl Routes {
             );
             route.transport = stays.transport.clone();
             route.address = stays.address.clone();
+            route.peer = stays.peer;
             route.moved_from = None;
             route.refuse(stays.refused.clone());
             Arc::new(route)

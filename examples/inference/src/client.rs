@@ -4,6 +4,7 @@ use anyhow::{Context as _, Error, Result, ensure};
 use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
 use tensorpipe::{Route, Tensor};
 
+use crate::model::is_finite;
 use crate::service::{Card, EmbedderClient, MAX_SENTENCES, Work};
 use crate::tokens::Tokens;
 
@@ -109,6 +110,10 @@ impl Client {
             embeddings.shape() == wanted,
             "the server answered {:?} instead of {wanted:?} numbers; it and this program do not belong together",
             embeddings.shape()
+        );
+        ensure!(
+            is_finite(embeddings.as_slice()?),
+            "the server answered with numbers that are none (NaN) or infinite; its model is broken"
         );
         Ok(embeddings)
     }

@@ -111,7 +111,7 @@ fn weights_of_another_model_are_told_by_their_names_and_shapes() {
         (
             "num_hidden_layers",
             json!(3),
-            "has no tensor `encoder.layer.2.",
+            "it has no tensor `encoder.layer.2.",
         ),
         (
             "max_position_embeddings",
@@ -147,6 +147,57 @@ fn weights_of_another_model_are_told_by_their_names_and_shapes() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_refused() {
+    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let directory = tiny_model();
+        reweigh(&directory, |weights| {
+            let bias = weights
+                .get_mut("encoder.layer.1.output.dense.bias")
+                .unwrap();
+            let mut numbers = bias.to_vec1::<f32>().unwrap();
+            numbers[3] = broken;
+            *bias = Tensor::new(numbers, &Device::Cpu).unwrap();
+        });
+        let error = error(&directory);
+        assert!(matches!(error, ModelError::Weights { .. }), "{error:?}");
+        let said = error.to_string();
+        let words =
+            "`encoder.layer.1.output.dense.bias` has numbers that are none (NaN) or infinite";
+        assert!(said.contains(words), "{said}");
+        assert_eq!(said.matches(WEIGHTS).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn an_embedding_that_is_no_number_is_an_error() {
+    let directory = tiny_model();
+    // Each weight is a number, and their sum is none.
+    reweigh(&directory, |weights| {
+        for name in ["word", "position"] {
+            let name = format!("embeddings.{name}_embeddings.weight");
+            let weight = weights.get_mut(&name).unwrap();
+            *weight = Tensor::full(f32::MAX, weight.shape(), &Device::Cpu).unwrap();
+        }
+    });
+    let model = Model::open(directory.path()).unwrap();
+    let mut tokens = vec![0; tiny::WIDTH];
+    tokens[0] = 5;
+    let error = model.run(&tokens, &[1]).unwrap_err().to_string();
+    assert!(error.contains("no number (NaN)"), "{error}");
+}
+
+#[test]
+fn an_error_about_weights_names_their_file_once() {
+    let directory = tiny_model();
+    edit(&directory.path().join("config.json"), |config| {
+        config["num_hidden_layers"] = json!(3);
+    });
+    let said = error(&directory).to_string();
+    assert_eq!(said.matches(WEIGHTS).count(), 1, "{said}");
+    assert!(!said.contains("names()"), "{said}");
 }
 
 #[test]

@@ -135,6 +135,8 @@ pub enum Subject {
     Arguments,
     /// A request of tarpc's.
     Request,
+    /// A message of tarpc's within a type of the application's.
+    Message,
     /// What the method returned.
     Reply,
     /// The error that the method returned.
@@ -149,6 +151,7 @@ impl fmt::Display for Subject {
             Self::Argument(name) => write!(f, "argument `{name}`"),
             Self::Arguments => f.write_str("the list of arguments"),
             Self::Request => f.write_str("the request"),
+            Self::Message => f.write_str("the message"),
             Self::Reply => f.write_str("the reply"),
             Self::Error => f.write_str("the error"),
             Self::Item => f.write_str("an item of the stream"),

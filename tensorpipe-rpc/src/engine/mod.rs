@@ -45,6 +45,7 @@ use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
 use crate::limits::ServerLimits;
 use crate::lock::lock;
+use crate::observe::is_first;
 use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
@@ -241,7 +242,9 @@ impl Receiver {
         let header = match Header::decode(incoming.metadata()) {
             Ok(header) => header,
             Err(what) => {
-                tracing::warn!(pipe = %self.pipe, "refused {what}");
+                if is_first(("refused", what, "")) {
+                    tracing::warn!(pipe = %self.pipe, "refused {what}");
+                }
                 return incoming.refuse(what);
             }
         };

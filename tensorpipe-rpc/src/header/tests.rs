@@ -16,6 +16,7 @@ fn headers_come_back_and_short_ones_are_refused() {
         Header::plain(Kind::Tarpc(Tarpc::Request), 2),
         Header::plain(Kind::Tarpc(Tarpc::Cancel), 3),
         Header::plain(Kind::Tarpc(Tarpc::Response), 4),
+        Header::plain(Kind::Tarpc(Tarpc::Wrapped), 0),
         Header::plain(Kind::Items(Way::Argument, 3), 5),
         Header::plain(Kind::Items(Way::Reply, 255), 5),
         Header::plain(Kind::End, 5),

@@ -3,7 +3,7 @@
 use super::examples::{WIRE_MD, examples};
 use super::{FailureCode, Header, Kind, STATS, Tarpc, TraceContext, Way};
 
-fn headers() -> [(&'static str, Header); 20] {
+fn headers() -> [(&'static str, Header); 21] {
     let traced = TraceContext {
         trace_id: 7,
         span_id: 9,
@@ -43,6 +43,10 @@ fn headers() -> [(&'static str, Header); 20] {
         ("RELEASE", Header::plain(Kind::Release, 5)),
         ("SHARE", Header::plain(Kind::Share, 7)),
         ("CLAIM", Header::plain(Kind::Claim, 8)),
+        (
+            "TARPC_WRAPPED",
+            Header::plain(Kind::Tarpc(Tarpc::Wrapped), 0),
+        ),
     ]
 }
 
@@ -79,5 +83,5 @@ fn every_kind_has_its_section() {
         let heading = format!("### {name}, kind {code}\n");
         assert!(WIRE_MD.contains(&heading), "{heading}");
     }
-    assert_eq!(kinds, 18);
+    assert_eq!(kinds, 19);
 }

@@ -169,7 +169,7 @@ impl Noted {
         let outcome = failed.map_or(outcome::OK, |(outcome, _)| outcome);
         metrics::call_finished(self.service, self.method, outcome, took);
         if let Some(verdict) = failed {
-            spans::failed(&self.span, verdict, error);
+            spans::failed(&self.span, self.method, verdict, error);
         }
     }
 

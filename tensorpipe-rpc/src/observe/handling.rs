@@ -121,7 +121,7 @@ impl Seen {
             .map_or(outcome::OK, |((outcome, _), _)| outcome);
         metrics::handler_finished(self.service, self.method, outcome, took);
         if let Some((verdict, error)) = failed {
-            spans::failed(&self.span, verdict, &error);
+            spans::failed(&self.span, self.method, verdict, &error);
         }
         if let Some(figures) = context.figures() {
             reply.measured(figures);
@@ -152,7 +152,7 @@ impl Seen {
     /// Its handler was given up.
     fn given_up(&self, verdict: Verdict, error: &str) {
         metrics::handler_finished(self.service, self.method, verdict.0, self.took());
-        spans::failed(&self.span, verdict, &error);
+        spans::failed(&self.span, self.method, verdict, &error);
     }
 }
 

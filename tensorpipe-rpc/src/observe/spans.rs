@@ -1,11 +1,13 @@
 //! The spans of a call and the identities that they carry from process to process.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
 use super::outcome::Verdict;
+use super::repeated::is_first;
 use crate::header::TraceContext;
 use crate::schema::Method;
 
@@ -58,11 +60,19 @@ impl Named<'_> {
     }
 }
 
-/// Says in `span` how its call failed.
-pub(super) fn failed(span: &Span, (outcome, level): Verdict, error: &dyn std::fmt::Display) {
-    if span.is_disabled() {
+/// Says in `span` how its call of `method` failed.
+pub(super) fn failed(
+    span: &Span,
+    method: &'static str,
+    (outcome, level): Verdict,
+    error: &dyn fmt::Display,
+) {
+    let Some(metadata) = span.metadata() else {
         return;
-    }
+    };
+    let tells = level < Level::DEBUG && is_first((metadata.name(), outcome, method));
+    let level = if tells { level } else { Level::DEBUG };
+    let error = Line(error);
     macro_rules! say {
         ($level:expr) => {
             tracing::event!(target: "tensorpipe_rpc", parent: span, $level, outcome, %error, "the call failed")
@@ -72,6 +82,22 @@ pub(super) fn failed(span: &Span, (outcome, level): Verdict, error: &dyn std::fm
         Level::ERROR => say!(Level::ERROR),
         Level::WARN => say!(Level::WARN),
         _ => say!(Level::DEBUG),
+    }
+}
+
+/// As much of an error as a line of a log has room for: its caller has all of it.
+struct Line<'a>(&'a dyn fmt::Display);
+
+/// Bytes of an error in a log.
+const LINE: usize = 120;
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        match text.get(..text.floor_char_boundary(LINE)) {
+            Some(front) if front.len() < text.len() => write!(f, "{front}…"),
+            _ => f.write_str(&text),
+        }
     }
 }
 

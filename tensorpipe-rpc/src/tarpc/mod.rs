@@ -5,11 +5,14 @@
 //! [`Payload`](tensorpipe::Payload) anywhere in its arguments and results travels over the pipe's channels.
 //!
 //! ```
+//! use std::future::ready;
+//!
 //! use futures_util::StreamExt;
-//! use tarpc::server::{BaseChannel, Channel};
+//! use tarpc::server::BaseChannel;
+//! use tarpc::server::incoming::{Incoming as _, spawn_incoming};
 //! use tarpc::{client, context};
 //! use tensorpipe::{Context, Tensor};
-//! use tensorpipe_rpc::tarpc::transport;
+//! use tensorpipe_rpc::tarpc::{incoming, transport};
 //!
 //! #[tarpc::service]
 //! trait Scaler {
@@ -30,14 +33,11 @@
 //! let context = Context::new();
 //! let listener = context.listen(["tcp://127.0.0.1:0"]).await?;
 //! let url = listener.urls()[0].to_string();
-//! tokio::spawn(async move {
-//!     while let Ok(pipe) = listener.accept().await {
-//!         let requests = BaseChannel::with_defaults(transport(pipe)).execute(Twice.serve());
-//!         tokio::spawn(requests.for_each(|request| async move {
-//!             tokio::spawn(request);
-//!         }));
-//!     }
-//! });
+//! let channels = incoming(listener)
+//!     .filter_map(|transport| ready(transport.ok()))
+//!     .map(BaseChannel::with_defaults)
+//!     .max_channels_per_key(100, |channel| channel.get_ref().peer_addr().party());
+//! tokio::spawn(spawn_incoming(channels.execute(Twice.serve())));
 //!
 //! let pipe = context.connect(&url).await?;
 //! let client = ScalerClient::new(client::Config::default(), transport(pipe)).spawn();
@@ -52,6 +52,7 @@
 //! - Requests overtake each other: one whose tensors are still on their way holds up no other.
 //! - A cancelled request whose tensors are still on their way is abandoned: its handler does not begin.
 //! - A result that cannot be sent is an error of that request; the connection goes on.
+//! - Closing a transport ends the peer's stream of messages; answers still come. Dropping it closes both directions.
 //! - Deadlines of the peer are cut to [`LONGEST_DEADLINE`].
 //!
 //! # The other direction
@@ -62,9 +63,13 @@
 //! `FooClientRequest` in an `Arc`, and its answer a `FooClientResponse`.
 
 mod client;
+mod error;
+mod incoming;
 mod transport;
 mod wire;
 
 pub use client::private;
-pub use transport::{MAX_READING, MAX_WRITING, PipeTransport, TransportError, transport};
+pub use error::TransportError;
+pub use incoming::{Incoming, incoming};
+pub use transport::{MAX_READING, MAX_WRITING, PipeTransport, transport};
 pub use wire::{LONGEST_DEADLINE, TarpcMessage};

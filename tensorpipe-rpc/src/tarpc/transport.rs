@@ -14,12 +14,12 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use futures_util::stream::{BoxStream, unfold};
-use futures_util::{FutureExt, Sink, Stream, StreamExt};
-use tensorpipe::{Error, Incoming, Message, Pipe, Read, Write};
+use futures_util::stream::unfold;
+use futures_util::{FutureExt, Sink, Stream};
+use tensorpipe::{Error, Incoming, Message, PeerAddr, Pipe, Read, Write};
 
+use super::error::TransportError;
 use super::wire::{Arrived, Outgoing, TarpcMessage, What};
-use crate::codec::{DecodeError, EncodeError};
 use crate::engine::{to_body, to_message};
 use crate::header::{Header, Kind, Tarpc};
 
@@ -34,7 +34,8 @@ pub const MAX_WRITING: usize = 64;
 /// Which one it is for follows from where it is given to: `client::new(config, transport(pipe))` on one side,
 /// `BaseChannel::with_defaults(transport(pipe))` on the other.
 ///
-/// Dropping the transport closes the pipe in good order: what was sent is still delivered.
+/// Closing the sink ends the peer's stream behind what was sent, and answers still come in. Dropping the transport closes
+/// the pipe in good order: what was sent is still delivered.
 pub fn transport<Item, SinkItem>(pipe: Pipe) -> PipeTransport<Item, SinkItem>
 where
     Item: TarpcMessage,
@@ -46,12 +47,12 @@ where
     });
     PipeTransport {
         pipe,
-        arriving: Some(arriving.boxed()),
+        arriving: Some(Box::pin(arriving)),
         end: None,
         reading: Vec::new(),
         writing: Vec::new(),
         failed: VecDeque::new(),
-        sends: PhantomData,
+        items: PhantomData,
     }
 }
 
@@ -59,45 +60,17 @@ where
 pub struct PipeTransport<Item, SinkItem> {
     pipe: Pipe,
     /// `None` once nothing more comes.
-    arriving: Option<BoxStream<'static, Result<Incoming, Error>>>,
+    arriving: Option<Arriving>,
     /// To be given out when everything before it has been.
     end: Option<Error>,
     reading: Vec<Reading>,
     writing: Vec<Writing>,
-    /// Answers to requests that did not go through.
-    failed: VecDeque<Item>,
-    sends: PhantomData<fn(SinkItem)>,
+    /// Requests that did not go through, and why.
+    failed: VecDeque<(u64, String)>,
+    items: PhantomData<fn(SinkItem) -> Item>,
 }
 
-/// Why a transport has ended, or did not take a message.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransportError {
-    /// The pipe has ended, or does not take this message.
-    #[error(transparent)]
-    Pipe(#[from] Error),
-    /// This message cannot be sent; nothing was.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    /// The peer sent what is not a message of this service.
-    #[error("pipe {pipe}: {error}")]
-    Decode {
-        /// The pipe's name.
-        pipe: String,
-        /// What is wrong with it.
-        error: DecodeError,
-    },
-    /// The peer does not speak tarpc's protocol, or is on the same side of it.
-    #[error(
-        "pipe {pipe}: the peer sent {what}; connect clients and servers of tarpc with each other"
-    )]
-    Foreign {
-        /// The pipe's name.
-        pipe: String,
-        /// What it sent.
-        what: &'static str,
-    },
-}
+type Arriving = Pin<Box<dyn Stream<Item = Result<Incoming, Error>> + Send + Sync>>;
 
 /// A message on its way in.
 struct Reading {
@@ -112,9 +85,6 @@ struct Writing {
     write: Write,
 }
 
-// Nothing in it is pinned but what has a pin of its own.
-impl<Item, SinkItem> Unpin for PipeTransport<Item, SinkItem> {}
-
 impl<Item, SinkItem> fmt::Debug for PipeTransport<Item, SinkItem> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PipeTransport")
@@ -126,9 +96,14 @@ impl<Item, SinkItem> fmt::Debug for PipeTransport<Item, SinkItem> {
 }
 
 impl<Item, SinkItem> PipeTransport<Item, SinkItem> {
-    /// The pipe: its name, route and counters.
+    /// The pipe: its name, its number among those of this process, route and counters.
     pub fn pipe(&self) -> &Pipe {
         &self.pipe
+    }
+
+    /// Who is at the other end, as this system says: for `max_channels_per_key` and the like.
+    pub fn peer_addr(&self) -> PeerAddr {
+        self.pipe.peer_addr()
     }
 }
 
@@ -144,6 +119,11 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         };
         let what = match header.kind {
             Kind::Tarpc(what) if Item::is(What(what)) => what,
+            Kind::Tarpc(what) if what == Tarpc::Wrapped || Item::is(What(Tarpc::Wrapped)) => {
+                incoming
+                    .refuse("one end wraps tarpc's messages and the other does not; do it at both");
+                return Err(self.foreign("a message that one end wraps and the other does not"));
+            }
             Kind::Tarpc(_) => {
                 incoming.refuse("this is the same side of tarpc's protocol as yours");
                 return Err(self.foreign("a message that only this side sends"));
@@ -177,6 +157,10 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         let mut i = 0;
         while let Some(reading) = self.reading.get_mut(i) {
             let Poll::Ready(result) = Pin::new(&mut reading.read).poll(cx) else {
+                if reading.what == Tarpc::Wrapped {
+                    // Only the wrapper knows which of them may overtake each other.
+                    return None;
+                }
                 i += 1;
                 continue;
             };
@@ -185,6 +169,8 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
                 Ok(message) => return Some(self.decode(&header, what, message)),
                 // The pipe's end is told once, when nothing more comes; a message taken back is none.
                 Err(error) if error.ends_pipe() || matches!(error, Error::Reset { .. }) => {}
+                // Nobody here knows which request it is.
+                Err(error) if what == Tarpc::Wrapped => return Some(Err(error.into())),
                 Err(error) => {
                     let reason = format!("the message could not be received: {error}");
                     if let Some(item) = self.fail(header.call, reason, cx) {
@@ -256,10 +242,11 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             let call = self.writing.remove(i).call;
             match result {
                 Ok(()) | Err(Error::Reset { .. }) => {}
-                Err(error) if error.ends_pipe() => return Err(error.into()),
+                Err(error) if error.ends_pipe() || Item::is(What(Tarpc::Wrapped)) => {
+                    return Err(error.into());
+                }
                 Err(error) => {
-                    let answer = Item::failure(call, error.to_string());
-                    self.failed.extend(answer);
+                    self.failed.push_back((call, error.to_string()));
                     // It is given out by the stream, which may be waiting.
                     cx.waker().wake_by_ref();
                 }
@@ -291,8 +278,10 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> Stream for PipeTransport<Item, 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            if let Some(answer) = this.failed.pop_front() {
-                return Poll::Ready(Some(Ok(answer)));
+            while let Some((call, reason)) = this.failed.pop_front() {
+                if let Some(answer) = Item::failure(call, reason) {
+                    return Poll::Ready(Some(Ok(answer)));
+                }
             }
             if let Some(read) = this.poll_reading(cx) {
                 if read.is_err() {
@@ -309,7 +298,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> Stream for PipeTransport<Item, 
             if this.reading.len() >= MAX_READING {
                 return Poll::Pending;
             }
-            match ready!(arriving.poll_next_unpin(cx)) {
+            match ready!(arriving.as_mut().poll_next(cx)) {
                 Some(Ok(incoming)) => {
                     if let Err(error) = this.arrives(incoming) {
                         this.give_up();
@@ -367,8 +356,9 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> Sink<SinkItem> for PipeTranspor
         }
     }
 
-    /// As `poll_flush`: answers may still come, so the pipe is closed when the transport is dropped.
+    /// Ends the peer's stream behind what was sent, then as `poll_flush`. Answers still come in.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.pipe.finish();
         self.poll_flush(cx)
     }
 }

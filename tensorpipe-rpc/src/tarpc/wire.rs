@@ -20,38 +20,60 @@ use crate::header::{Header, Kind, Tarpc};
 /// The furthest deadline that a peer can ask for: one year. tarpc panics at some that are further.
 pub const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What travels between tarpc's clients and servers: [`ClientMessage`] one way, [`Response`] the other. Sealed.
-pub trait TarpcMessage: Wire {}
-
-impl<T: Serialize + DeserializeOwned> TarpcMessage for ClientMessage<T> {}
-impl<T: Serialize + DeserializeOwned> TarpcMessage for Response<T> {}
-
-/// See [`TarpcMessage`].
-#[expect(unnameable_types, reason = "what seals a trait")]
-pub trait Wire: Sized {
+/// What travels over a [`PipeTransport`](super::PipeTransport): tarpc's [`ClientMessage`] one way, its [`Response`] the
+/// other, or a type of one's own that wraps them (compressed, encrypted, signed). Such a type needs one line:
+///
+/// ```
+/// use tensorpipe_rpc::tarpc::TarpcMessage;
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Compressed(Vec<u8>);
+///
+/// impl TarpcMessage for Compressed {}
+/// ```
+///
+/// What is wrapped arrives in the order in which it was sent, and one message that cannot be sent or received ends the
+/// transport: which request it is, only the wrapper knows. Both ends must wrap.
+pub trait TarpcMessage: Serialize + DeserializeOwned {
     /// The id of the request that it is about.
-    fn call(&self) -> u64;
+    #[doc(hidden)]
+    fn call(&self) -> u64 {
+        0
+    }
 
     /// Whether it takes back the request.
+    #[doc(hidden)]
     fn is_cancel(&self) -> bool {
         false
     }
 
     /// Ready to be a message.
-    fn encode(self) -> Result<Outgoing, EncodeError>;
+    #[doc(hidden)]
+    fn encode(self) -> Result<Outgoing, EncodeError> {
+        encode(Tarpc::Wrapped, 0, Subject::Message, &self)
+    }
 
     /// Whether a message of this kind is one of these.
-    fn is(what: What) -> bool;
+    #[doc(hidden)]
+    fn is(what: What) -> bool {
+        what.0 == Tarpc::Wrapped
+    }
 
     /// What came, of a kind that it [`is`](Self::is).
-    fn decode(what: What, call: u64, body: Arrived) -> Result<Self, DecodeError>;
+    #[doc(hidden)]
+    fn decode(_: What, _: u64, body: Arrived) -> Result<Self, DecodeError> {
+        decode(Subject::Message, body)
+    }
 
     /// An answer that says why there is none, if these are answers.
-    fn failure(call: u64, reason: String) -> Option<Self>;
+    #[doc(hidden)]
+    fn failure(_: u64, _: String) -> Option<Self> {
+        None
+    }
 }
 
 /// An encoded message.
-#[expect(unnameable_types, reason = "part of a sealed trait")]
+#[expect(unnameable_types, reason = "in hidden methods")]
 #[derive(Debug)]
 pub struct Outgoing {
     pub(super) encoded: Encoded,
@@ -59,12 +81,12 @@ pub struct Outgoing {
 }
 
 /// The kind of a message.
-#[expect(unnameable_types, reason = "part of a sealed trait")]
+#[expect(unnameable_types, reason = "in hidden methods")]
 #[derive(Clone, Copy, Debug)]
 pub struct What(pub(super) Tarpc);
 
 /// A message that came, without its header.
-#[expect(unnameable_types, reason = "part of a sealed trait")]
+#[expect(unnameable_types, reason = "in hidden methods")]
 pub struct Arrived(pub(super) Body);
 
 impl std::fmt::Debug for Arrived {
@@ -97,7 +119,7 @@ enum ResponseBody<T> {
     Refused(u8, String),
 }
 
-impl<T: Serialize + DeserializeOwned> Wire for ClientMessage<T> {
+impl<T: Serialize + DeserializeOwned> TarpcMessage for ClientMessage<T> {
     fn call(&self) -> u64 {
         match self {
             Self::Request(request) => request.id,
@@ -168,7 +190,7 @@ impl<T: Serialize + DeserializeOwned> Wire for ClientMessage<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned> Wire for Response<T> {
+impl<T: Serialize + DeserializeOwned> TarpcMessage for Response<T> {
     fn call(&self) -> u64 {
         self.request_id
     }

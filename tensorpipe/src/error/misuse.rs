@@ -58,6 +58,16 @@ pub enum Misuse {
         /// The type held.
         found: DType,
     },
+    /// A dimension is below zero.
+    #[error(
+        "dimension {index} of the shape is {found}: dimensions are 0 or more; check how it was computed"
+    )]
+    NegativeDim {
+        /// Which, from 0.
+        index: usize,
+        /// What was given.
+        found: i64,
+    },
     /// No tokio runtime is running on this thread.
     #[error(
         "no tokio runtime on this thread; call it from inside one, or use `tensorpipe::blocking`"
@@ -66,6 +76,16 @@ pub enum Misuse {
     /// The bytes of a tensor live on a device that the CPU cannot read.
     #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]
     NotOnCpu(Device),
+    /// The one element of a tensor was asked for.
+    #[error(
+        "`item` needs a tensor of exactly one element, this one of shape {shape:?} has {found}; use `as_slice`"
+    )]
+    NotOneElement {
+        /// Its shape.
+        shape: Vec<u64>,
+        /// How many it has.
+        found: u64,
+    },
     /// A reader wants a part of a message on a device where it cannot be put.
     #[error("{what} cannot be read to {device}: {reason}")]
     OutOfReach {
@@ -93,10 +113,20 @@ pub enum Misuse {
         dtype: DType,
         /// The shape given.
         shape: Vec<u64>,
-        /// Bytes that the shape needs; `u64::MAX` when it overflows.
+        /// Bytes that the shape needs.
         wanted: u64,
         /// Bytes given.
         found: u64,
+    },
+    /// A shape whose bytes cannot be counted.
+    #[error(
+        "a {dtype} tensor of shape {shape:?} has more bytes than fit in 64 bits: no memory holds it; check the dimensions"
+    )]
+    ShapeTooLarge {
+        /// Element type.
+        dtype: DType,
+        /// The shape given.
+        shape: Vec<u64>,
     },
     /// A message exceeds a limit that this side or the peer has set.
     #[error("{what} of {found} exceeds the limit of {limit}; raise `Limits::{field}` on {side}")]
@@ -111,6 +141,15 @@ pub enum Misuse {
         field: &'static str,
         /// Whose limit it is: `this side` or `the peer`.
         side: &'static str,
+    },
+    /// A shape has more dimensions than a tensor can have.
+    #[error(
+        "the shape has {found} dimensions, a tensor at most {}; merge some of them",
+        crate::tensor::MAX_DIMS
+    )]
+    TooManyDims {
+        /// How many.
+        found: usize,
     },
     /// More writes are queued than allowed.
     #[error(

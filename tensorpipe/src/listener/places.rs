@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::address::PeerAddr;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// See the module's documentation. Oldest first.
@@ -25,8 +26,8 @@ pub(super) struct Places {
 /// A handshake under way.
 #[derive(Debug)]
 struct Taken {
-    /// [`Connection::origin`](crate::transports::Connection::origin).
-    origin: Option<String>,
+    /// [`PeerAddr::origin`].
+    origin: PeerAddr,
     /// Its HELLO is here.
     has_greeted: Arc<AtomicBool>,
     handshake: AbortHandle,
@@ -43,7 +44,7 @@ impl Places {
     }
 
     /// Makes room for one more of `origin`; returns whether there is room.
-    pub(super) fn make_room(&mut self, origin: Option<&str>) -> bool {
+    pub(super) fn make_room(&mut self, origin: PeerAddr) -> bool {
         if self.taken.len() < self.most {
             return true;
         }
@@ -56,7 +57,7 @@ impl Places {
             Some(silent) => silent,
             None => {
                 let own = self.taken.iter();
-                let own = own.filter(|taken| taken.origin.as_deref() == origin);
+                let own = own.filter(|taken| taken.origin == origin);
                 let more = own.count() + 1;
                 match self.first_of_most(|_| true) {
                     Some(found) if found.0 > more => found,
@@ -85,7 +86,7 @@ impl Places {
     /// There was [room](Self::make_room) for this one.
     pub(super) fn take(
         &mut self,
-        origin: Option<String>,
+        origin: PeerAddr,
         has_greeted: Arc<AtomicBool>,
         handshake: AbortHandle,
     ) {
@@ -117,12 +118,13 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn comes(places: &mut Places, origin: &str) -> Option<Handshake> {
-        places.make_room(Some(origin)).then(|| {
+    fn comes(places: &mut Places, uid: u32) -> Option<Handshake> {
+        let origin = PeerAddr::Process { pid: None, uid };
+        places.make_room(origin).then(|| {
             let handshake = tokio::spawn(std::future::pending());
             let has_greeted = Arc::<AtomicBool>::default();
             let abort = handshake.abort_handle();
-            places.take(Some(origin.to_owned()), has_greeted.clone(), abort);
+            places.take(origin, has_greeted.clone(), abort);
             Handshake(handshake, has_greeted)
         })
     }
@@ -130,53 +132,53 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_that_says_nothing_goes_first() {
         let mut places = Places::new(3, LONG);
-        let [first, second, third] = [(); 3].map(|()| comes(&mut places, "a").unwrap());
+        let [first, second, third] = [(); 3].map(|()| comes(&mut places, 1).unwrap());
         first.greets();
-        let fourth = comes(&mut places, "a").unwrap();
+        let fourth = comes(&mut places, 1).unwrap();
         second.has_lost_its_place().await;
-        let fifth = comes(&mut places, "a").unwrap();
+        let fifth = comes(&mut places, 1).unwrap();
         third.has_lost_its_place().await;
         fourth.greets();
         fifth.greets();
         assert!(
-            comes(&mut places, "a").is_none(),
+            comes(&mut places, 1).is_none(),
             "all have said who they are"
         );
         first.0.abort();
         assert!(first.0.await.is_err());
-        assert!(comes(&mut places, "a").is_some(), "one is done");
+        assert!(comes(&mut places, 1).is_some(), "one is done");
     }
 
     #[tokio::test]
     async fn one_origin_does_not_keep_another_out() {
         let mut places = Places::new(4, LONG);
-        let patient = comes(&mut places, "b").unwrap();
-        let [first, second, _third] = [(); 3].map(|()| comes(&mut places, "a").unwrap());
+        let patient = comes(&mut places, 2).unwrap();
+        let [first, second, _third] = [(); 3].map(|()| comes(&mut places, 1).unwrap());
         // Older, but alone.
-        let _fourth = comes(&mut places, "b").unwrap();
+        let _fourth = comes(&mut places, 2).unwrap();
         first.has_lost_its_place().await;
         for taken in &places.taken {
             taken.has_greeted.store(true, Ordering::Relaxed);
         }
-        let stranger = comes(&mut places, "c").unwrap();
-        // b's two and a's two: the oldest of them.
+        let stranger = comes(&mut places, 3).unwrap();
+        // Two of each user: the oldest of them.
         patient.has_lost_its_place().await;
         stranger.greets();
         // Each would have as many as the one that lost a place for it.
-        assert!(comes(&mut places, "a").is_none());
-        assert!(comes(&mut places, "b").is_none());
-        comes(&mut places, "d").unwrap();
+        assert!(comes(&mut places, 1).is_none());
+        assert!(comes(&mut places, 2).is_none());
+        comes(&mut places, 4).unwrap();
         second.has_lost_its_place().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_has_had_its_time_makes_room_for_its_own_origin() {
         let mut places = Places::new(1, LONG);
-        let first = comes(&mut places, "a").unwrap();
+        let first = comes(&mut places, 1).unwrap();
         first.greets();
-        assert!(comes(&mut places, "a").is_none());
+        assert!(comes(&mut places, 1).is_none());
         tokio::time::sleep(LONG).await;
-        comes(&mut places, "a").unwrap();
+        comes(&mut places, 1).unwrap();
         first.has_lost_its_place().await;
     }
 }

@@ -84,6 +84,7 @@ async fn handshake(
                     transport: transport.name().to_owned(),
                     address: guest.connection.ends(),
                     refused: Vec::new(),
+                    peer: guest.connection.peer(),
                 });
                 let Guest {
                     connection: first,
@@ -112,7 +113,6 @@ async fn handshake(
     let further = further::joins(at, answer.name.as_str().into(), context.timeouts.handshake);
     Ok(Established {
         further,
-        ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
         transport,

@@ -34,7 +34,6 @@ pub(super) struct OpenChannel {
 /// A finished handshake.
 pub(super) struct Established {
     pub(super) connection: Box<dyn Connection>,
-    pub(super) ends: String,
     pub(super) leftover: Vec<u8>,
     pub(super) transport: String,
     pub(super) moved_from: Option<String>,
@@ -119,7 +118,8 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     let choice = ChannelChoice::new(over(&**transport), stayed);
     let mut route = Route {
         transport: established.transport,
-        address: established.ends,
+        address: established.connection.ends(),
+        peer: established.connection.peer(),
         moved_from: established.moved_from,
         channels: channel_routes.clone(),
         choice: choice.clone(),

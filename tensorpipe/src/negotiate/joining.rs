@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::address::PeerAddr;
 use crate::error::Error;
 use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::put_stay;
@@ -286,8 +287,8 @@ impl Connection for Joining {
         self.connection.ends()
     }
 
-    fn origin(&self) -> Option<String> {
-        self.connection.origin()
+    fn peer(&self) -> PeerAddr {
+        self.connection.peer()
     }
 
     fn wakes(&self) -> u64 {

@@ -321,7 +321,6 @@ async fn welcome(
     }
     Ok(Established {
         further: further::expects(entrance, &final_transport, peer_name.as_str().into()),
-        ends: guest.connection.ends(),
         connection: guest.connection,
         leftover: guest.input,
         transport: final_transport,

@@ -30,7 +30,7 @@ use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
 use crate::route::Routes;
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::sys::fork::Owner;
 
 /// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
@@ -48,8 +48,12 @@ fn wake_after_all(waker: &Waker) {
 /// For ever, for a clock that cannot count that far.
 const FAR: Duration = Duration::from_secs(1 << 32);
 
+/// The number of this process's next pipe.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct Core {
     owner: Owner,
+    pub(crate) id: u64,
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
     pub(crate) peer_limits: PeerLimits,
@@ -100,6 +104,7 @@ impl Core {
             )),
             poller,
             owner: Owner::here(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name: parts.name,
             peer_name: parts.peer_name,
             peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),

@@ -7,6 +7,7 @@ mod bare;
 mod borrowed;
 mod budget;
 mod core;
+mod ending;
 mod hand_over;
 mod handler;
 mod heartbeat;
@@ -51,12 +52,12 @@ pub use self::stats::{MessageStats, PipeStats};
 pub use self::write::{Flush, Write};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use self::arrival::Arrival;
 use self::leaving::When;
 use self::shared::take_arrival;
 use self::waiter::{Interest, Waiter};
+use crate::address::PeerAddr;
 use crate::device::Pool;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -90,6 +91,7 @@ impl std::fmt::Debug for Pipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pipe")
             .field("name", &self.core().name)
+            .field("id", &self.core().id)
             .finish_non_exhaustive()
     }
 }
@@ -108,6 +110,16 @@ impl Pipe {
     /// Its name in errors and logs: this context's and the peer's.
     pub fn name(&self) -> &str {
         &self.core().name
+    }
+
+    /// Its number, which no other pipe of this process has: two pipes between the same contexts have the same name.
+    pub fn id(&self) -> u64 {
+        self.core().id
+    }
+
+    /// Who is at the other end of its transport, as this system says: see [`Route::peer`].
+    pub fn peer_addr(&self) -> PeerAddr {
+        self.route().peer
     }
 
     /// The name that the peer's context gave itself.
@@ -339,52 +351,5 @@ impl Pipe {
     /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].
     pub fn awaiting(&self) -> Awaiting {
         Awaiting::new(self.core().clone())
-    }
-
-    /// Tells the peer that no message of its from now on will be looked at, and why; those that come are refused.
-    /// Messages before are still read, and this side may still write. Returns the number of the first ignored message.
-    pub fn go_away(&self, reason: &str) -> u64 {
-        let next = lock(&self.core().shared).state.go_away(reason);
-        self.core().drive();
-        next
-    }
-
-    /// Delivers what was written, then ends the pipe. Whoever still reads or writes on it gets [`Error::Closed`]. Bounded
-    /// by [`Timeouts::linger`](crate::Timeouts::linger).
-    ///
-    /// # Errors
-    /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
-    pub async fn close(&self) -> Result<(), Error> {
-        self.close_within(self.core().timeouts.linger).await
-    }
-
-    /// The same with a bound of its own.
-    ///
-    /// # Errors
-    /// As [`Pipe::close`].
-    pub async fn close_within(&self, linger: Duration) -> Result<(), Error> {
-        let core = self.core();
-        core.start_closing(linger);
-        match self.ended().await {
-            Error::Closed { by_peer: false, .. } => Ok(()),
-            error => Err(error),
-        }
-    }
-
-    /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
-    pub fn linger(&self) -> Duration {
-        self.core().timeouts.linger
-    }
-
-    /// Whether it has ended: every operation but reading what is already here fails.
-    pub fn has_ended(&self) -> bool {
-        lock(&self.core().shared).ended.is_some()
-    }
-
-    /// Ends when the pipe has ended, with how it did.
-    pub async fn ended(&self) -> Error {
-        let mut waiter = Waiter::new(self.core().clone());
-        std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, |shared| shared.ended.clone()))
-            .await
     }
 }

@@ -223,6 +223,13 @@ impl Shared {
         wakes.extend(woken);
     }
 
+    /// Writes no more, and still reads.
+    pub(super) fn finish(&mut self) {
+        if self.ended.is_none() {
+            self.state.close();
+        }
+    }
+
     /// Writes no more; looks at nothing more.
     pub(super) fn start_closing(&mut self) {
         // In front of what says that this end is through.

@@ -181,7 +181,7 @@ fn send_or_queue(
     if let Some(error) = &shared.ended {
         return Err(error.clone());
     }
-    if shared.linger_until.is_some() {
+    if shared.state.is_closing() {
         return Err(Error::Closed {
             pipe: core.name.clone(),
             by_peer: false,

@@ -188,6 +188,11 @@ impl<S: Clone, D> PipeState<S, D> {
         self.closing.asked = true;
     }
 
+    /// Whether it was said that no more will be written.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.asked
+    }
+
     /// Tells the peer that messages from the next one on will not be looked at, and drops those that come.
     pub(crate) fn go_away(&mut self, text: &str) -> u64 {
         let next = *self.closing.ignore_from.get_or_insert(self.incoming.next);

@@ -1,6 +1,6 @@
 //! Tensors from plain Rust values.
 
-use super::{Element, Shape, Tensor};
+use super::{Element, IntoShape, Shape, Tensor};
 use crate::device::Buffer;
 use crate::error::Misuse;
 
@@ -17,8 +17,8 @@ impl Tensor {
     /// Copies a slice into aligned memory. `shape` is outermost first, its product the slice's length.
     ///
     /// # Errors
-    /// [`Misuse::Shape`] when the two disagree.
-    pub fn from_slice<T: Element>(slice: &[T], shape: impl AsRef<[u64]>) -> Result<Self, Misuse> {
+    /// As [`Tensor::from_buffer`].
+    pub fn from_slice<T: Element>(slice: &[T], shape: impl IntoShape) -> Result<Self, Misuse> {
         let buffer = Buffer::copy_from_slice(bytemuck::cast_slice(slice));
         Self::from_buffer(buffer, T::DTYPE, shape)
     }

@@ -16,7 +16,7 @@ mod shape;
 #[doc(hidden)]
 pub use self::serde::lift;
 pub use dtype::{DType, Element};
-pub use shape::Shape;
+pub use shape::{Dim, IntoShape, Shape};
 
 use std::fmt;
 use std::ops::Range;
@@ -50,30 +50,37 @@ impl Tensor {
     /// assert_eq!(t.as_slice::<f32>()?[3], 4.0);
     /// # Ok::<(), tensorpipe::Misuse>(())
     /// ```
-    pub fn from_vec<T: Element>(vec: Vec<T>, shape: impl AsRef<[u64]>) -> Result<Self, Misuse> {
+    ///
+    /// # Errors
+    /// As [`Tensor::from_buffer`].
+    pub fn from_vec<T: Element>(vec: Vec<T>, shape: impl IntoShape) -> Result<Self, Misuse> {
         Self::from_buffer(Buffer::from_vec(vec), T::DTYPE, shape)
     }
 
     /// A tensor over `buffer`, which must hold exactly the bytes that `dtype` and `shape` need.
+    ///
+    /// # Errors
+    /// [`Misuse::Shape`] when the two disagree, [`Misuse::ShapeTooLarge`], [`Misuse::TooManyDims`] or
+    /// [`Misuse::NegativeDim`] for what is no shape of a tensor.
     pub fn from_buffer(
         buffer: Buffer,
         dtype: DType,
-        shape: impl AsRef<[u64]>,
+        shape: impl IntoShape,
     ) -> Result<Self, Misuse> {
-        let shape = shape.as_ref();
-        let wanted = byte_len(dtype, shape);
-        if wanted != Some(buffer.len() as u64) || shape.len() > MAX_DIMS {
+        let shape = shape.into_shape()?;
+        let (wanted, found) = (checked_len(dtype, &shape)?, buffer.len() as u64);
+        if wanted != found {
             return Err(Misuse::Shape {
                 dtype,
                 shape: shape.to_vec(),
-                wanted: wanted.unwrap_or(u64::MAX),
-                found: buffer.len() as u64,
+                wanted,
+                found,
             });
         }
         Ok(Self {
             buffer,
             dtype,
-            shape: Shape::from(shape),
+            shape,
         })
     }
 
@@ -108,9 +115,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Misuse::Shape`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot.
-    pub fn zeros(dtype: DType, shape: impl AsRef<[u64]>) -> Result<Self, Misuse> {
-        Self::allocate(dtype, shape.as_ref(), BufferMut::try_zeroed)
+    /// [`Misuse::ShapeTooLarge`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot,
+    /// and as [`Tensor::from_buffer`] for what is no shape.
+    pub fn zeros(dtype: DType, shape: impl IntoShape) -> Result<Self, Misuse> {
+        Self::allocate(dtype, shape.into_shape()?, BufferMut::try_zeroed)
     }
 
     /// The element type.
@@ -229,8 +237,8 @@ impl Tensor {
     /// The same bytes under another shape.
     ///
     /// # Errors
-    /// [`Misuse::Shape`] when the number of elements differs.
-    pub fn reshape(self, shape: impl AsRef<[u64]>) -> Result<Self, Misuse> {
+    /// [`Misuse::Shape`] when the number of elements differs, and as [`Tensor::from_buffer`] for what is no shape.
+    pub fn reshape(self, shape: impl IntoShape) -> Result<Self, Misuse> {
         Self::from_buffer(self.buffer, self.dtype, shape)
     }
 
@@ -275,31 +283,23 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Misuse::Shape`] when there is not exactly one; else as [`Tensor::as_slice`], without the alignment.
+    /// [`Misuse::NotOneElement`] when there is not exactly one; else as [`Tensor::as_slice`], without the alignment.
     pub fn item<T: Element>(&self) -> Result<T, Misuse> {
         self.check_dtype::<T>()?;
         let bytes = self.as_bytes()?;
-        bytemuck::try_pod_read_unaligned(bytes).map_err(|_| Misuse::Shape {
-            dtype: self.dtype,
-            shape: Vec::new(),
-            wanted: size_of::<T>() as u64,
-            found: bytes.len() as u64,
+        bytemuck::try_pod_read_unaligned(bytes).map_err(|_| Misuse::NotOneElement {
+            shape: self.shape.to_vec(),
+            found: self.len(),
         })
     }
 
     fn allocate(
         dtype: DType,
-        shape: &[u64],
+        shape: Shape,
         memory: impl FnOnce(usize) -> Result<BufferMut, SystemError>,
     ) -> Result<Self, Misuse> {
-        let len = byte_len(dtype, shape).and_then(|len| usize::try_from(len).ok());
-        let len = len.ok_or_else(|| Misuse::Shape {
-            dtype,
-            shape: shape.to_vec(),
-            wanted: u64::MAX,
-            found: 0,
-        })?;
-        let buffer = memory(len).map_err(|error| {
+        let len = checked_len(dtype, &shape)?;
+        let buffer = memory(len as usize).map_err(|error| {
             Misuse::Other(format!(
                 "no memory for a {dtype} tensor of shape {shape:?} ({error}); make it in parts"
             ))
@@ -327,6 +327,17 @@ pub(crate) fn byte_len(dtype: DType, shape: &[u64]) -> Option<u64> {
     shape
         .iter()
         .try_fold(dtype.size() as u64, |len, dim| len.checked_mul(*dim))
+}
+
+/// The same of a shape that a caller gives.
+fn checked_len(dtype: DType, shape: &Shape) -> Result<u64, Misuse> {
+    if shape.len() > MAX_DIMS {
+        return Err(Misuse::TooManyDims { found: shape.len() });
+    }
+    byte_len(dtype, shape).ok_or_else(|| Misuse::ShapeTooLarge {
+        dtype,
+        shape: shape.to_vec(),
+    })
 }
 
 fn alignment_of(bytes: &[u8]) -> usize {

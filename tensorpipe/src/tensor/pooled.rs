@@ -1,6 +1,6 @@
 //! Tensors in the memory of a [`Pool`].
 
-use super::{DType, Tensor};
+use super::{DType, IntoShape, Tensor};
 use crate::device::Pool;
 use crate::error::Misuse;
 
@@ -21,9 +21,9 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Misuse::Shape`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot.
-    pub fn tensor(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
-        Tensor::allocate(dtype, shape.as_ref(), |len| match len {
+    /// As [`Tensor::zeros`].
+    pub fn tensor(&self, dtype: DType, shape: impl IntoShape) -> Result<Tensor, Misuse> {
+        Tensor::allocate(dtype, shape.into_shape()?, |len| match len {
             ..=RIDES => self.try_take(len),
             _ => self.try_take_lendable(len),
         })
@@ -33,8 +33,8 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::tensor`].
-    pub fn zeros(&self, dtype: DType, shape: impl AsRef<[u64]>) -> Result<Tensor, Misuse> {
-        Tensor::allocate(dtype, shape.as_ref(), |len| match len {
+    pub fn zeros(&self, dtype: DType, shape: impl IntoShape) -> Result<Tensor, Misuse> {
+        Tensor::allocate(dtype, shape.into_shape()?, |len| match len {
             ..=RIDES => self.try_zeroed(len),
             _ => self.try_zeroed_lendable(len),
         })
@@ -62,10 +62,10 @@ mod tests {
     fn impossible_shapes_are_errors() {
         let pool = Pool::default();
         let error = pool.tensor(DType::F64, [u64::MAX, 2]).unwrap_err();
-        assert!(matches!(error, Misuse::Shape { .. }));
-        let error = pool.zeros(DType::U8, [1 << 60]).unwrap_err();
+        assert!(matches!(error, Misuse::ShapeTooLarge { .. }));
+        let error = pool.zeros(DType::U8, [1u64 << 60]).unwrap_err();
         assert!(error.to_string().contains("make it in parts"), "{error}");
         let error = pool.tensor(DType::U8, [1; 33]).unwrap_err();
-        assert!(matches!(error, Misuse::Shape { .. }));
+        assert!(matches!(error, Misuse::TooManyDims { found: 33 }));
     }
 }

@@ -1,9 +1,11 @@
-//! Dimensions without an allocation: nearly all tensors have four or fewer.
+//! Dimensions without an allocation: nearly all tensors have four or fewer. And what they can be given as.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
+
+use crate::error::Misuse;
 
 /// Dimensions of a tensor, outermost first; empty for a scalar. A slice of `u64`, which it keeps in place where there are
 /// at most four.
@@ -75,6 +77,104 @@ impl<const N: usize> PartialEq<[u64; N]> for Shape {
 impl PartialEq<[u64]> for Shape {
     fn eq(&self, other: &[u64]) -> bool {
         **self == *other
+    }
+}
+
+/// What a shape can be given as: an array, slice or vector of whole numbers, outermost first, or `()` for a scalar.
+///
+/// ```
+/// # use tensorpipe::{DType, Tensor};
+/// let rows = vec![1.0f32; 6].len() / 3;
+/// let batch = Tensor::zeros(DType::F32, [rows, 3])?;
+/// let same = Tensor::zeros(DType::F32, [2, 3])?;
+/// assert_eq!(batch.shape(), same.shape());
+/// assert!(Tensor::zeros(DType::F32, ())?.shape().is_empty());
+/// # Ok::<(), tensorpipe::Misuse>(())
+/// ```
+pub trait IntoShape {
+    /// The shape.
+    ///
+    /// # Errors
+    /// [`Misuse::NegativeDim`] for a dimension below zero.
+    fn into_shape(self) -> Result<Shape, Misuse>;
+}
+
+/// A whole number that can be a dimension. A literal whose type nothing else says is an `i32`.
+pub trait Dim: Copy {
+    /// The dimension, or the number that cannot be one.
+    #[doc(hidden)]
+    fn dim(self) -> Result<u64, i64>;
+}
+
+macro_rules! dims {
+    ($($number:ty: $dim:expr;)*) => {$(
+        impl Dim for $number {
+            fn dim(self) -> Result<u64, i64> {
+                let dim: fn(Self) -> Result<u64, i64> = $dim;
+                dim(self)
+            }
+        }
+    )*};
+}
+
+dims! {
+    u64: Ok;
+    usize: |dim| Ok(dim as u64);
+    u32: |dim| Ok(dim.into());
+    i32: |dim| dim.try_into().map_err(|_| dim.into());
+    i64: |dim| dim.try_into().map_err(|_| dim);
+}
+
+impl<D: Dim> IntoShape for &[D] {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        let dim = |(index, dim): (usize, &D)| {
+            let negative = |found| Misuse::NegativeDim { index, found };
+            dim.dim().map_err(negative)
+        };
+        self.iter().enumerate().map(dim).collect()
+    }
+}
+
+impl<D: Dim, const N: usize> IntoShape for [D; N] {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        self[..].into_shape()
+    }
+}
+
+impl<D: Dim, const N: usize> IntoShape for &[D; N] {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        self[..].into_shape()
+    }
+}
+
+impl<D: Dim> IntoShape for Vec<D> {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        self[..].into_shape()
+    }
+}
+
+impl<D: Dim> IntoShape for &Vec<D> {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        self[..].into_shape()
+    }
+}
+
+impl IntoShape for Shape {
+    fn into_shape(self) -> Result<Self, Misuse> {
+        Ok(self)
+    }
+}
+
+impl IntoShape for &Shape {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        Ok(self.clone())
+    }
+}
+
+/// A scalar's.
+impl IntoShape for () {
+    fn into_shape(self) -> Result<Shape, Misuse> {
+        Ok(Shape::default())
     }
 }
 

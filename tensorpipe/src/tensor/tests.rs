@@ -1,6 +1,7 @@
 //! What a tensor promises about shapes, views, sharing and memory.
 
 use super::*;
+use crate::device::Pool;
 use bytes::Bytes;
 
 #[test]
@@ -13,7 +14,7 @@ fn shape_and_length_must_agree() {
     );
     assert!(Tensor::zeros(DType::F64, [u64::MAX, 2]).is_err());
     assert_eq!(
-        Tensor::from_vec(vec![7u8], []).unwrap().shape(),
+        Tensor::from_vec(vec![7u8], ()).unwrap().shape(),
         &[] as &[u64]
     );
     assert_eq!(Tensor::zeros(DType::F64, [0, u64::MAX]).unwrap().len(), 0);
@@ -88,12 +89,15 @@ fn an_item_needs_one_element_and_no_alignment() {
     assert_eq!(t.item::<u32>(), Ok(1));
     assert!(matches!(t.item::<f32>(), Err(Misuse::DType { .. })));
     let two = Tensor::from(vec![1u32, 2]);
-    assert!(matches!(two.item::<u32>(), Err(Misuse::Shape { .. })));
+    let words =
+        "`item` needs a tensor of exactly one element, this one of shape [2] has 2; use `as_slice`";
+    assert_eq!(two.item::<u32>().unwrap_err().to_string(), words);
+    assert!(Tensor::from(Vec::<u32>::new()).item::<u32>().is_err());
 }
 
 #[test]
 fn memory_that_is_not_there_is_an_error() {
-    let error = Tensor::zeros(DType::U8, [1 << 60]).unwrap_err();
+    let error = Tensor::zeros(DType::U8, [1u64 << 60]).unwrap_err();
     assert!(error.to_string().contains("make it in parts"), "{error}");
 }
 
@@ -135,4 +139,44 @@ fn storage_of_any_owner_is_borrowed_where_it_is() {
     assert_eq!(tensor.as_slice::<f64>().unwrap().as_ptr(), at);
     let ours = Tensor::zeros(DType::U8, [1]).unwrap();
     assert!(ours.as_bytes().unwrap().as_ptr().addr().is_multiple_of(64));
+}
+
+#[test]
+fn a_shape_is_given_in_any_whole_numbers() {
+    let shape = [2u64, 3];
+    let vec = vec![0usize; 6];
+    let (rows, columns) = (vec.len() / 3, 3);
+    for tensor in [
+        Tensor::zeros(DType::F32, [2, 3]),
+        Tensor::zeros(DType::F32, [rows, columns]),
+        Tensor::zeros(DType::F32, &[2u32, 3]),
+        Tensor::zeros(DType::F32, vec![2i64, 3]),
+        Tensor::zeros(DType::F32, &vec![2usize, 3]),
+        Tensor::zeros(DType::F32, &shape[..]),
+        Tensor::zeros(DType::F32, Shape::from(shape)),
+        Tensor::zeros(DType::F32, &Shape::from(shape)),
+        Tensor::from_vec(vec![0f32; 6], [rows, columns]),
+        Tensor::from_slice(&[0f32; 6], [2, 3]),
+        Tensor::from(vec![0f32; 6]).reshape([rows, columns]),
+        Pool::default().tensor(DType::F32, [rows, columns]),
+        Pool::default().zeros(DType::F32, vec![rows, columns]),
+    ] {
+        assert_eq!(tensor.unwrap().shape(), shape);
+    }
+    assert!(Tensor::zeros(DType::F32, ()).unwrap().shape().is_empty());
+}
+
+#[test]
+fn what_is_no_shape_is_said_in_words() {
+    let negative = Tensor::zeros(DType::F32, [2, -3]).unwrap_err().to_string();
+    assert!(
+        negative.starts_with("dimension 1 of the shape is -3:"),
+        "{negative}"
+    );
+    let large = Tensor::zeros(DType::F32, [1u64 << 40, 1 << 30]).unwrap_err();
+    let words =
+        "a f32 tensor of shape [1099511627776, 1073741824] has more bytes than fit in 64 bits";
+    assert!(large.to_string().starts_with(words), "{large}");
+    let deep = Tensor::from_vec(vec![1f32], [1; MAX_DIMS + 1]).unwrap_err();
+    assert!(deep.to_string().contains("33 dimensions"), "{deep}");
 }

@@ -24,6 +24,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
+use crate::address::PeerAddr;
 use crate::error::Error;
 
 /// A future of a transport.
@@ -34,10 +35,9 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
 
-    /// Where the peer comes from, as the system says and not as the peer does: a host, a user. Connections of one origin
-    /// share a listener's places for handshakes. `None` where the system does not tell.
-    fn origin(&self) -> Option<String> {
-        None
+    /// Who is at the other end, as the system says.
+    fn peer(&self) -> PeerAddr {
+        PeerAddr::Unknown
     }
 
     /// How often the peer had to be woken by a system call beside those that move bytes.
@@ -75,6 +75,10 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
 impl Connection for DuplexStream {
     fn ends(&self) -> String {
         "in this process".to_owned()
+    }
+
+    fn peer(&self) -> PeerAddr {
+        PeerAddr::SameProcess
     }
 }
 

@@ -2,7 +2,7 @@
 //! until its reactor has spoken.
 
 use std::io::{self, IoSlice, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use super::{Acceptor, BoxFuture, Connection, Transport};
+use crate::address::PeerAddr;
 use crate::error::{Error, Misuse, SystemError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::pacing;
@@ -211,14 +212,15 @@ impl Acceptor for TcpAcceptor {
 
 struct TcpConnection {
     stream: TcpStream,
-    ends: String,
+    here: SocketAddr,
+    peer: SocketAddr,
     hot: bool,
 }
 
 impl TcpConnection {
     fn new(stream: TcpStream) -> Result<Self, Error> {
-        let set_up = || -> io::Result<String> {
-            let ends = format!("{} -> {}", stream.local_addr()?, stream.peer_addr()?);
+        let set_up = || -> io::Result<(SocketAddr, SocketAddr)> {
+            let ends = (stream.local_addr()?, stream.peer_addr()?);
             stream.set_nodelay(true)?;
             let socket = SockRef::from(&stream);
             socket.set_tcp_keepalive(
@@ -230,9 +232,10 @@ impl TcpConnection {
             Ok(ends)
         };
         match set_up() {
-            Ok(ends) => Ok(Self {
+            Ok((here, peer)) => Ok(Self {
                 stream,
-                ends,
+                here,
+                peer,
                 hot: false,
             }),
             // A peer that is gone already: on some systems the options of such a socket cannot be set.
@@ -243,18 +246,11 @@ impl TcpConnection {
 
 impl Connection for TcpConnection {
     fn ends(&self) -> String {
-        self.ends.clone()
+        format!("{} -> {}", self.here, self.peer)
     }
 
-    /// Its host. One host has many addresses of IPv6: all with the same first half.
-    fn origin(&self) -> Option<String> {
-        Some(match self.stream.peer_addr().ok()?.ip().to_canonical() {
-            IpAddr::V4(host) => host.to_string(),
-            IpAddr::V6(host) => {
-                let subnet = host.to_bits() >> 64 << 64;
-                format!("{}/64", Ipv6Addr::from_bits(subnet))
-            }
-        })
+    fn peer(&self) -> PeerAddr {
+        PeerAddr::Socket(self.peer)
     }
 
     fn can_be_hot(&self) -> bool {

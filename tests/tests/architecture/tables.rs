@@ -8,7 +8,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     ("log_limit", &["sync"]),
     ("address", &["error"]),
     ("error", &["device", "tensor"]),
-    ("route", &["device", "sync"]),
+    ("route", &["address", "device", "sync"]),
     ("descriptor", &["device", "tensor"]),
     ("message", &["descriptor", "device", "tensor"]),
     ("config", &["error", "proto", "sys"]),
@@ -49,7 +49,10 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
         &["descriptor", "device", "error", "proto", "tensor::DType"],
     ),
     // Backends: they see memory and their side of the seam, not the pipe.
-    ("transports", &["error", "process", "ring", "sync", "sys"]),
+    (
+        "transports",
+        &["address", "error", "process", "ring", "sync", "sys"],
+    ),
     (
         "channels",
         &[
@@ -74,6 +77,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     (
         "pipe",
         &[
+            "address",
             "channels",
             "config",
             "descriptor",

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tensorpipe::Error;
+use tensorpipe::{Error, PeerAddr};
 
 use super::*;
 
@@ -89,6 +89,37 @@ async fn round_trip(pipe: &Pipe, number: u64, len: usize) {
     .await;
     written.unwrap();
     check(&read.unwrap(), number, len);
+}
+
+#[tokio::test]
+async fn an_end_that_writes_no_more_still_reads_and_knows_its_peer() {
+    let child = Process::start("processes::child_echo");
+    let uid = nix::unistd::Uid::current().as_raw();
+    let pid = Some(child.child.id());
+    let address = child.url.strip_prefix("tcp://").unwrap().parse().unwrap();
+    for (context, peer) in [
+        (Context::new(), PeerAddr::Process { pid, uid }),
+        (over_tcp().build().unwrap(), PeerAddr::Socket(address)),
+    ] {
+        let pipe = context.connect(&child.url).await.unwrap();
+        assert_eq!(pipe.peer_addr(), peer);
+        for (number, len) in [(0, 0), (1, 5 << 20), (2, 10)] {
+            pipe.send(message(number, len)).unwrap();
+        }
+        pipe.finish();
+        let late = pipe.send(message(3, 0)).unwrap_err();
+        assert!(
+            matches!(late, Error::Closed { by_peer: false, .. }),
+            "{late}"
+        );
+        for (number, len) in [(0, 0), (1, 5 << 20), (2, 10)] {
+            let echo = within("an echo", pipe.read()).await.unwrap();
+            check(&echo, number, len);
+        }
+        // The child saw the end, and closed.
+        let end = within("the end", pipe.read()).await.unwrap_err();
+        assert!(matches!(end, Error::Closed { by_peer: true, .. }), "{end}");
+    }
 }
 
 #[tokio::test]

@@ -145,6 +145,21 @@ fn a_trace_leads_through_two_processes_and_back() {
         assert_eq!(event(&here, "panicked", "Relay")["level"], "ERROR");
         assert_eq!(event(&there, "panicked", "Relay")["level"], "ERROR");
         assert!(event(&here, "panicked", "Relay")["error"].contains("as it was asked to"));
+
+        // Many alike are told once, and counted.
+        for _ in 0..40 {
+            let _ = soon("a call", client.panic()).await.unwrap_err();
+        }
+        for all in [seen(""), soon("what it saw", client.seen()).await.unwrap()] {
+            let alike = all
+                .iter()
+                .filter(|event| event.get("outcome").is_some_and(|o| o == "panicked"));
+            let (loud, quiet): (Vec<_>, Vec<_>) =
+                alike.partition(|event| event["level"] == "ERROR");
+            assert_eq!(loud.len() + quiet.len(), 41);
+            // Once in ten seconds, on a machine that is slow.
+            assert!(loud.len() <= 4, "{loud:?}");
+        }
     });
 }
 

@@ -16,6 +16,7 @@ use candle_transformers::models::bert::BertModel;
 
 pub use self::error::ModelError;
 use self::weights::Weights;
+pub(crate) use self::weights::is_finite;
 use crate::passes::{Pass, passes};
 use crate::tokens::Tokens;
 
@@ -117,13 +118,17 @@ impl Model {
     /// [`width`](Self::width) numbers in `tokens` are known tokens. Computes for milliseconds, on all cores.
     ///
     /// # Errors
-    /// candle's: a token is not known, a sentence is too long, or there is no memory.
+    /// candle's: a token is not known, a sentence is too long, or there is no memory. Or what came out is no number.
     pub fn run(&self, tokens: &[u32], lengths: &[u32]) -> Result<Run, candle_core::Error> {
         let passes = passes(lengths);
         let mut embeddings = vec![0.0; lengths.len() * self.dimension];
         for pass in &passes {
             let computed = self.compute(pass, tokens, lengths)?;
             let computed = computed.flatten_all()?.to_vec1::<f32>()?;
+            if !is_finite(&computed) {
+                let words = "an embedding came out as no number (NaN) or infinite; are the weights those of a trained model?";
+                return Err(candle_core::Error::Msg(words.to_owned()));
+            }
             for (row, embedding) in pass.rows.iter().zip(computed.chunks_exact(self.dimension)) {
                 let at = row * self.dimension;
                 embeddings[at..at + self.dimension].copy_from_slice(embedding);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::Init;
 use candle_nn::var_builder::SimpleBackend;
-use tensorpipe::tensor::interop::MappedSafetensors;
+use tensorpipe::tensor::interop::{MappedSafetensors, SafetensorsError};
 
 use super::error::ModelError;
 
@@ -34,7 +34,13 @@ impl Weights {
     }
 
     fn borrowed(&self, name: &str) -> Result<tensorpipe::Tensor> {
-        self.file.tensor(name).map_err(message)
+        self.file.tensor(name).map_err(|error| match error {
+            // Whoever reads this is told which file, and has no methods to call.
+            SafetensorsError::Name { name, .. } => message(format_args!(
+                "it has no tensor `{name}`, which config.json asks for"
+            )),
+            other => message(other),
+        })
     }
 }
 
@@ -68,12 +74,24 @@ impl SimpleBackend for Weights {
                 tensor.dtype().as_str()
             )));
         }
-        tensor.to_dtype(dtype)?.to_device(device)
+        let tensor = tensor.to_dtype(dtype)?;
+        let numbers = tensor.to_dtype(DType::F32)?.flatten_all()?;
+        if !is_finite(&numbers.to_vec1::<f32>()?) {
+            return Err(message(format_args!(
+                "`{name}` has numbers that are none (NaN) or infinite; fetch or write the file again"
+            )));
+        }
+        tensor.to_device(device)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.file.tensor(name).is_ok()
     }
+}
+
+/// Whether something can be computed with all of these.
+pub(crate) fn is_finite(numbers: &[f32]) -> bool {
+    numbers.iter().all(|number| number.is_finite())
 }
 
 /// For people: without the backtrace that candle's own would bring along.

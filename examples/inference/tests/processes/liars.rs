@@ -14,6 +14,8 @@ struct Liar {
     card: Card,
     shape: [u64; 2],
     dtype: DType,
+    /// The last number of an embedding.
+    last: f32,
     /// What it says of its work, the last first.
     work: Mutex<Vec<Work>>,
 }
@@ -27,7 +29,12 @@ impl Embedder for Liar {
     }
 
     async fn embed(&self, _: Tensor, _: Tensor) -> Result<Tensor, EmbedError> {
-        Tensor::zeros(self.dtype, self.shape).map_err(|error| EmbedError::Model(error.to_string()))
+        let zeros = Tensor::zeros(self.dtype, self.shape);
+        let mut answer = zeros.map_err(|error| EmbedError::Model(error.to_string()))?;
+        if let Ok([.., last]) = answer.make_mut::<f32>() {
+            *last = self.last;
+        }
+        Ok(answer)
     }
 
     async fn work(&self) -> Work {
@@ -48,6 +55,7 @@ impl Liar {
             },
             shape: [1, tiny::DIMENSION as u64],
             dtype: DType::F32,
+            last: 0.0,
             work: Mutex::default(),
         }
     }
@@ -113,6 +121,18 @@ async fn embeddings_that_are_none_are_refused() {
     liar.dtype = DType::U8;
     let error = liar.embed().await.unwrap_err();
     assert!(error.contains("f32") && error.contains("u8"), "{error}");
+}
+
+#[tokio::test]
+async fn an_embedding_that_is_no_number_is_refused() {
+    for last in [f32::NAN, f32::INFINITY] {
+        let liar = Liar {
+            last,
+            ..Liar::new()
+        };
+        let error = liar.embed().await.unwrap_err();
+        assert!(error.contains("none (NaN) or infinite"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The program as a person uses it.
 
-use std::io::{Write as _, stderr};
+use std::io::{BufRead as _, BufReader, Write as _, stderr};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -69,6 +69,26 @@ fn a_tiny_model_is_made_and_used() {
         (&report["calls"], &report["sentences"]),
         (&40.into(), &40.into())
     );
+}
+
+#[test]
+fn whoever_waits_for_a_server_says_so() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("tcp://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_inference"))
+        .args(["embed", "--connect", &url, "a word"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Ends with the program, half a minute later, if it says nothing.
+    let mut lines = BufReader::new(program.stderr.take().unwrap()).lines();
+    let said = lines.next().unwrap().unwrap();
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let words = format!("waiting for a listener at {url}, 30.0 s at most");
+    assert!(said.contains(&words), "{said}");
 }
 
 #[test]

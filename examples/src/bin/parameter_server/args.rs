@@ -11,9 +11,12 @@ const WORKERS: u16 = 2;
 /// Without --role, one command does everything: it starts the server and the workers, shows the progress, measures the
 /// accuracy, and ends them.
 #[derive(Debug, Parser)]
-#[command(after_help = "On several machines, by hand:
+#[command(
+    name = "parameter_server",
+    after_help = "On several machines, by hand:
   parameter_server --role server --listen tcp://0.0.0.0:5000
-  parameter_server --role worker --connect tcp://SERVER:5000    (as many as you like, in any order)")]
+  parameter_server --role worker --connect tcp://SERVER:5000    (as many as you like, in any order)"
+)]
 pub(crate) struct Args {
     /// Be only this part
     #[arg(long, value_enum)]
@@ -165,6 +168,12 @@ mod tests {
         Args::try_parse_from(words)
             .and_then(Args::resolve)
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_wrong_line_shows_the_usage_of_this_program() {
+        let error = command("--role server").unwrap_err();
+        assert!(error.contains("Usage: parameter_server"), "{error}");
     }
 
     #[test]

@@ -5,33 +5,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Error, Result};
 use tensorpipe::Context;
 use tensorpipe_rpc::CallError;
-use tokio::time::timeout;
 
-use crate::progress::Voice;
 use crate::service::ParameterServerClient;
 
 /// How long anybody waits for an answer. Longer than the silence (10 s) after which the pipe itself gives up a peer that
 /// hangs, since that says more.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a server may take to be there before somebody who waits for it says so.
-const QUIET: Duration = Duration::from_secs(1);
 
 /// Connects to the server at `url`; one that is not there yet is waited for.
 ///
 /// # Errors
 /// Nobody listens there for half a minute, or something else than this server.
-pub(crate) async fn connect(url: &str, voice: Voice) -> Result<ParameterServerClient> {
-    let connecting = ParameterServerClient::connect_with(Context::global(), url);
-    tokio::pin!(connecting);
-    let connected = match timeout(QUIET, &mut connecting).await {
-        Ok(connected) => connected,
-        Err(_) => {
-            voice.say(format!(
-                "waiting for a server at {url}, half a minute at the most"
-            ));
-            connecting.await
-        }
-    };
+pub(crate) async fn connect(url: &str) -> Result<ParameterServerClient> {
+    let connected = ParameterServerClient::connect_with(Context::global(), url).await;
     let client = connected.with_context(|| format!("cannot reach the server at {url}"))?;
     Ok(client.with_deadline(PATIENCE))
 }

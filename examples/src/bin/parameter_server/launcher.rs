@@ -20,7 +20,7 @@ use crate::data::{self, Digits};
 use crate::ending::{Ending, interrupted};
 use crate::model::names;
 use crate::process::Process;
-use crate::progress::{Progress, Voice};
+use crate::progress::Progress;
 use crate::report::Report;
 use crate::server::{FAREWELL, GLANCE, LISTENING, MEASURE, measure};
 use crate::service::{ParameterServerClient, Status};
@@ -84,7 +84,7 @@ impl Training {
             self.progress.say(format!("{} computes", worker.title()));
             self.workers.push(worker);
         }
-        let mut view = View::new(&url, self.progress.voice()).await?;
+        let mut view = View::new(&url).await?;
         match self.finish(&mut view).await {
             Err(error) if is_silence(&error) => Err(self.explain(error, &view.status).await),
             outcome => outcome,
@@ -192,9 +192,9 @@ struct View {
 }
 
 impl View {
-    async fn new(url: &str, voice: Voice) -> Result<Self> {
+    async fn new(url: &str) -> Result<Self> {
         Ok(Self {
-            server: connect(url, voice).await?,
+            server: connect(url).await?,
             url: url.to_owned(),
             test: Arc::new(data::load()?.test),
             status: Status::default(),

@@ -29,7 +29,7 @@ pub(crate) async fn run(work: Work) -> Result<Ending> {
 async fn join_in(work: &Work) -> Result<Ending> {
     let images = Arc::new(data::load()?.train);
     let url = &work.connect;
-    let server = connect(url, Progress::silent().voice()).await?;
+    let server = connect(url).await?;
     let mut worker = Worker::new(server, images, work).await?;
     let result = worker.train(work.steps).await;
     worker.progress.end();

@@ -4,6 +4,7 @@ use clap::Parser;
 
 /// Trains a small network on handwritten digits; its two layers are in two processes, with several micro-batches in flight.
 #[derive(Debug, Parser)]
+#[command(name = "pipeline_parallel")]
 pub(crate) struct Args {
     /// Steps of the training
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

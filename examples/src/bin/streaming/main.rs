@@ -30,7 +30,7 @@ use crate::model::Model;
 
 /// Tokens streamed from a server, cancelled half-way.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "streaming", version)]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,

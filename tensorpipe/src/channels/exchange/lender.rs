@@ -322,7 +322,7 @@ mod tests {
     fn a_forked_child_lets_go_of_a_lender_whoever_has_the_lock() {
         let exchange = Exchange::here();
         exchange.open().unwrap();
-        let mut lender = Some(exchange.lender([0x7d; 16], "an exchange that is not there"));
+        let mut lender = Some(exchange.lender("an exchange that is not there"));
         let held = lock(&exchange.commands);
         assert!(a_child_drops(&mut lender));
         drop(held);

@@ -17,6 +17,7 @@ use super::large::BULK;
 use super::pair::LARGE;
 use super::rings::Rings;
 use super::wakers::{Direction, Wakers};
+use crate::address::PeerAddr;
 use crate::error::SystemError;
 use crate::ring::{self, Consumer, Mapped};
 use crate::sys::{peer, readable, unix_fds};
@@ -47,7 +48,7 @@ pub(super) struct ShmConnection {
     is_full: bool,
     wakers: Arc<Wakers>,
     bell: Doorbell,
-    ends: String,
+    peer: PeerAddr,
 }
 
 #[expect(
@@ -81,10 +82,9 @@ impl ShmConnection {
     }
 
     fn new(socket: UnixStream, state: State, wakers: Arc<Wakers>) -> io::Result<Self> {
-        let ends = super::ends(&socket);
         let socket = readable::watch(socket.into_std()?)?;
         Ok(Self {
-            ends,
+            peer: super::peer(socket.get_ref()),
             socket,
             state,
             hot: false,
@@ -203,12 +203,11 @@ fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: u
 
 impl Connection for ShmConnection {
     fn ends(&self) -> String {
-        self.ends.clone()
+        super::ends(&self.peer)
     }
 
-    fn origin(&self) -> Option<String> {
-        let peer = peer::of_socket(self.socket.get_ref()).ok()?;
-        Some(format!("user {}", peer.user))
+    fn peer(&self) -> PeerAddr {
+        self.peer
     }
 
     fn wakes(&self) -> u64 {

@@ -21,6 +21,7 @@ mod rings;
 mod wakers;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -28,11 +29,12 @@ use tokio::net::{UnixListener, UnixStream};
 
 use self::connection::ShmConnection;
 use super::{Acceptor, BoxFuture, Connection, Transport};
+use crate::address::PeerAddr;
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::fork::PerProcess;
 use crate::sys::machine::{self, Place};
-use crate::sys::memfd;
+use crate::sys::{memfd, peer};
 
 /// In front of every name: other programs have abstract sockets, too.
 const PREFIX: &str = "tensorpipe/shm/";
@@ -193,18 +195,30 @@ impl Acceptor for ShmAcceptor {
     }
 }
 
-/// What both ends of a socket are called, for people.
-fn ends(socket: &UnixStream) -> String {
-    let theirs = socket.peer_cred().ok().and_then(|peer| peer.pid());
-    format!("process {} <-> {}", std::process::id(), called(theirs))
+/// The process at the other end of a socket.
+fn peer(socket: impl AsFd) -> PeerAddr {
+    let Ok(peer) = peer::of_socket(socket) else {
+        return PeerAddr::Unknown;
+    };
+    PeerAddr::Process {
+        // The kernel gives 0 for a process whose number this one's namespace does not have.
+        pid: u32::try_from(peer.pid).ok().filter(|pid| *pid > 0),
+        uid: peer.user,
+    }
 }
 
-/// The kernel gives 0 for a process whose number this one's namespace does not have.
-fn called(pid: Option<i32>) -> String {
-    match pid {
-        Some(0) => "a process of another pid namespace (another container)".to_owned(),
-        Some(pid) => format!("process {pid}"),
-        None => "a process that the system does not name".to_owned(),
+/// What both ends of a connection are called, for people.
+fn ends(peer: &PeerAddr) -> String {
+    format!("process {} <-> {}", std::process::id(), called(peer))
+}
+
+fn called(peer: &PeerAddr) -> String {
+    match peer {
+        PeerAddr::Process { pid: Some(pid), .. } => format!("process {pid}"),
+        PeerAddr::Process { pid: None, .. } => {
+            "a process of another pid namespace (another container)".to_owned()
+        }
+        _ => "a process that the system does not name".to_owned(),
     }
 }
 

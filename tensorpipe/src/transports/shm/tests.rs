@@ -353,7 +353,8 @@ async fn a_reader_that_cannot_take_a_large_ring_is_not_asked_again() {
 
 #[test]
 fn a_process_without_a_number_here_is_not_called_by_one() {
-    assert_eq!(called(Some(7)), "process 7");
-    assert!(called(Some(0)).contains("another pid namespace"));
-    assert!(!called(None).contains("process 0"));
+    let process = |pid| called(&PeerAddr::Process { pid, uid: 1000 });
+    assert_eq!(process(Some(7)), "process 7");
+    assert!(process(None).contains("another pid namespace"));
+    assert!(!called(&PeerAddr::Unknown).contains("process 0"));
 }
