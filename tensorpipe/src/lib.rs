@@ -75,7 +75,8 @@
 //! - Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
 //! - Contexts, pools, listeners and pipes are not for forked children, which have neither their threads nor their
 //!   shared memory: a child makes its own. A pipe over shared memory fails there; to touch a tensor that lies in
-//!   shared memory ends the child with SIGSEGV. What is one for each process, as [`Context::global`], it has anew.
+//!   shared memory ends the child with SIGSEGV. What is one for each process, as [`Context::global`], it has anew. What it
+//!   drops stays as it is at its parent.
 //! - A peer that says nothing for [`Timeouts::silence`] (10 s) is given up, although it was pinged. A task that blocks a
 //!   thread of its runtime may keep all pipes there from being driven, even while other threads of the runtime sleep. A thread
 //!   of the crate wakes those within a second or two; where none is left, it tells the peers that the process lives, for

@@ -122,6 +122,24 @@ fn a_process_whose_handler_blocks_is_not_given_up() {
     });
 }
 
+/// An idle thread of the runtime is sent to look after the sockets that the blocked one has left.
+#[test]
+fn others_are_served_while_a_handler_blocks_one_of_two_threads() {
+    alone(async || {
+        let child = child("tcp", "2", "60000");
+        let url = child.hear("url");
+        let (_one, blocks) = client("tcp", &url).await;
+        let (_two, other) = client("tcp", &url).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let blocked = tokio::spawn(async move { blocks.block(4 * BLOCK_MS).await });
+        // So that it blocks before the other one asks.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        soon("an answer", other.block(1)).await.unwrap();
+        assert!(!blocked.is_finished(), "it waited for the other one");
+        soon("the answer", blocked).await.unwrap().unwrap();
+    });
+}
+
 /// Two threads of one process, each with its runtime.
 #[test]
 fn a_runtime_that_blocks_is_not_given_up_by_another_of_its_process() {
