@@ -16,6 +16,8 @@ mod given_back;
 mod greetings;
 #[path = "hostile/joins.rs"]
 mod joins;
+#[path = "hostile/pages.rs"]
+mod pages;
 #[path = "hostile/raw.rs"]
 mod raw;
 #[path = "hostile/resets.rs"]

@@ -1,5 +1,6 @@
-//! What messages that are being read may take of pooled memory, over all pipes of a context. It is counted as bytes come
-//! in: what a peer only announces costs an address and no memory, and must not take what others need.
+//! What messages that are being read may take of pooled memory, over all pipes of a context. What counts is what becomes
+//! resident, before the bytes that make it so are written: whole pages, not bytes. What a peer only announces costs an
+//! address and no memory, and must not take what others need.
 //!
 //! Addresses are bounded by themselves, since there are many, and not for ever: what one pipe may announce at once is as
 //! much as the budget (more of it could not come in), so a peer that only announces hurts nobody else's pipe; all pipes
@@ -69,6 +70,11 @@ impl Announcements {
         }
     }
 
+    /// For one message of this pipe's.
+    pub(super) fn reservation(&self) -> Reservation {
+        Reservation::new(&self.budget)
+    }
+
     /// Addresses for `bytes`; in words why not.
     pub(super) fn take(&self, bytes: u64) -> Result<Announced, String> {
         let limit = self.budget.limit;
@@ -108,11 +114,16 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+    fn new(budget: &Arc<Budget>) -> Self {
         Self {
             budget: budget.clone(),
             bytes: 0,
         }
+    }
+
+    /// Takes over what `other` has taken.
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 
     /// Takes `bytes` more; in words why not.
@@ -123,9 +134,17 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Gives it all back.
+    pub(super) fn clear(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.budget.taken.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.clear();
     }
 }
 

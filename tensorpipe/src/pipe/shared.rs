@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub(super) use self::arriving::take_arrival;
 pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
 use super::arrival::Arrival;
-use super::budget::{Announced, Announcements};
+use super::budget::{Announced, Announcements, Reservation};
 use super::handler::{Delivery, Handler};
 use super::lane::LaneResult;
 use super::late::Late;
@@ -23,7 +23,7 @@ use super::stamp::Stamps;
 use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, Lane};
-use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::device::{Buffer, Destination, Device, Pool};
 use crate::error::{Error, ResetCode};
 use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice};
@@ -43,7 +43,7 @@ pub(crate) struct LaneSlot {
 pub(super) type Note = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Shared {
-    pub(super) state: PipeState<Buffer, BufferMut>,
+    pub(super) state: PipeState<Buffer, Destination>,
     pub(super) lanes: Vec<LaneSlot>,
     /// Which of them carries what.
     pub(super) choice: ChannelChoice,
@@ -55,6 +55,7 @@ pub(crate) struct Shared {
     announcements: Announcements,
     /// For what a lane has just allocated.
     announced: Vec<Announced>,
+    taken: Option<Reservation>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Box<Arrival>>,
@@ -89,7 +90,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        state: PipeState<Buffer, BufferMut>,
+        state: PipeState<Buffer, Destination>,
         pool: Pool,
         announcements: Announcements,
         runtime: tokio::runtime::Handle,
@@ -107,6 +108,7 @@ impl Shared {
             pool,
             announcements,
             announced: Vec::new(),
+            taken: None,
             runtime,
             arrived: VecDeque::new(),
             waiting: Vec::new(),
