@@ -51,7 +51,8 @@ impl Destination {
             self.counted = true;
         }
         let bytes = match self.counted {
-            true => resident(block, block),
+            // What lies behind it in a warm block is not its own: it would be refused or not by what came before.
+            true => resident(block, self.len),
             false => resident(block, range.end) - resident(block, range.start),
         };
         Ok(bytes as u64)
@@ -152,9 +153,10 @@ mod tests {
         let small = costs(&mut Destination::pooled(33 << 10), 1000, &pool);
         assert_eq!(small[0], 40 << 10);
         assert!(small[1..].iter().all(|cost| *cost == 0));
-        drop(pool.take(3 * HUGE));
-        let warm = costs(&mut Destination::pooled(3 * HUGE), HUGE, &pool);
-        assert_eq!(warm, [3 * HUGE as u64, 0, 0]);
+        drop(pool.take(5 * HUGE));
+        let warm = costs(&mut Destination::pooled(4 * HUGE + 1), 2 * HUGE, &pool);
+        assert_eq!(pool.stats().recycled, 1);
+        assert_eq!(warm, [5 * HUGE as u64, 0, 0]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::error::Error;
 use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::put_stay;
-use crate::transports::Connection;
+use crate::transports::{Connection, PeerIdentity};
 
 /// What is remembered to be said again, in bytes; beyond, a writer waits for the listener's word.
 pub(super) const SAID_MAX: usize = 256 << 10;
@@ -284,6 +284,10 @@ impl Stayed {
 impl Connection for Joining {
     fn ends(&self) -> String {
         self.connection.ends()
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        self.connection.peer()
     }
 
     fn wakes(&self) -> u64 {

@@ -50,6 +50,7 @@ const FAR: Duration = Duration::from_secs(1 << 32);
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
+    pub(crate) peer: crate::transports::PeerIdentity,
     pub(crate) peer_limits: PeerLimits,
     pub(crate) route: Routes,
     pub(crate) pool: Pool,
@@ -90,6 +91,7 @@ impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let poller = Arc::new(Poller::default());
         Self {
+            peer: parts.connection.peer(),
             hot: Hot::new(parts.connection.can_be_hot()).costly(parts.connection.looks_cost()),
             io: HandOver::new(Io::new(
                 parts.connection,

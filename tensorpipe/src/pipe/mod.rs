@@ -35,6 +35,7 @@ mod write;
 
 pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
+pub use self::budget::Held;
 pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
@@ -59,6 +60,7 @@ use crate::error::{Error, ResetCode};
 use crate::message::Message;
 use crate::route::Route;
 use crate::sync::lock;
+use crate::transports::PeerIdentity;
 
 /// One end of a two-way stream of [`Message`]s between two contexts.
 ///
@@ -113,6 +115,11 @@ impl Pipe {
     /// The same, to keep.
     pub fn shared_peer_name(&self) -> Arc<str> {
         self.core().peer_name.clone()
+    }
+
+    /// Whom the system names at the other end, where this end has accepted the pipe.
+    pub fn peer(&self) -> PeerIdentity {
+        self.core().peer
     }
 
     /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe

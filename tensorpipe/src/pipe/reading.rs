@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::budget::{Announced, Reservation};
+use super::budget::{Announced, Held, Reservation};
 use super::lane::out_of_memory;
 use super::stats::MessageStats;
 use crate::descriptor::Descriptor;
@@ -107,6 +107,11 @@ impl Reading {
             let whole = self.descriptor.as_ref();
             out_of_memory(whole.map_or(bytes, Descriptor::byte_len), reason)
         })
+    }
+
+    /// What it goes on taking while its handler keeps it.
+    pub(super) fn into_held(self) -> Held {
+        self.reservation.into()
     }
 
     pub(super) fn received(&mut self, part: u16, memory: Buffer) {

@@ -4,6 +4,7 @@ mod arriving;
 mod deliveries;
 mod events;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -190,17 +191,17 @@ impl Shared {
         result: Result<crate::message::Message, Error>,
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(reading) = self.reads.get_mut(&message) else {
+        let Entry::Occupied(mut reading) = self.reads.entry(message) else {
             return;
         };
-        if reading.is_discarded() {
-            self.reads.remove(&message);
-        } else if reading.is_pushed() {
-            let stats = reading.stats;
-            self.reads.remove(&message);
-            self.deliver(Delivery::Message(Box::new((message, result, stats))));
+        if reading.get().is_discarded() {
+            reading.remove();
+        } else if reading.get().is_pushed() {
+            let reading = reading.remove();
+            let (stats, held) = (reading.stats, reading.into_held());
+            self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
         } else {
-            reading.finish(result);
+            reading.get_mut().finish(result);
             self.wake(Interest::Read(message), wakes);
         }
     }

@@ -36,7 +36,7 @@ const BESIDE: usize = 160;
 pub(crate) fn resident(len: usize, touched: usize) -> usize {
     match len {
         ..SMALL => len + BESIDE,
-        ..HUGE_PAGE => len,
+        SMALL..HUGE_PAGE => len,
         _ if touched <= len - len % HUGE_PAGE => touched.next_multiple_of(HUGE_PAGE),
         _ => touched.next_multiple_of(PAGE).min(len),
     }

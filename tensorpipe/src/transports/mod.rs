@@ -18,6 +18,7 @@ pub use shm::ShmTransport;
 pub use tcp::TcpTransport;
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -33,6 +34,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
+
+    /// Whom the system names at the other end.
+    fn peer(&self) -> PeerIdentity {
+        PeerIdentity::Unknown
+    }
 
     /// How often the peer had to be woken by a system call beside those that move bytes.
     fn wakes(&self) -> u64 {
@@ -65,10 +71,46 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     }
 }
 
+/// Whom the system names at the other end of a connection, whatever the peer says of itself. Who opens many connections is one
+/// peer: what is shared fairly is shared among these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerIdentity {
+    /// The system names nobody: each connection stands for itself.
+    Unknown,
+    /// This process.
+    Here,
+    /// A process of this machine. Its number is 0 where this process cannot see it.
+    Process {
+        /// The user whose rights it had when it connected.
+        user: u32,
+        /// Its number.
+        pid: i32,
+    },
+    /// Whoever has this address; of IPv6 the first 64 bits, within which one host may choose the others.
+    Address(IpAddr),
+}
+
+impl From<IpAddr> for PeerIdentity {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & !u128::from(u64::MAX);
+                Ipv6Addr::from_bits(network).into()
+            }
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
 /// In-memory streams serve tests and custom transports.
 impl Connection for DuplexStream {
     fn ends(&self) -> String {
         "in this process".to_owned()
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        PeerIdentity::Here
     }
 }
 
@@ -119,4 +161,18 @@ pub(crate) fn builtin() -> Vec<Arc<dyn Transport>> {
         Arc::new(ShmTransport::new()),
         Arc::new(TcpTransport::new()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_a_host_however_it_is_written() {
+        let named = |address: &str| PeerIdentity::from(address.parse::<IpAddr>().unwrap());
+        assert_eq!(named("192.0.2.7"), named("::ffff:192.0.2.7"));
+        assert_ne!(named("192.0.2.7"), named("192.0.2.8"));
+        assert_eq!(named("2001:db8::1"), named("2001:db8::2:3:4:5"));
+        assert_ne!(named("2001:db8::1"), named("2001:db8:0:1::1"));
+    }
 }

@@ -13,7 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
-use super::{Acceptor, BoxFuture, Connection, Transport};
+use super::{Acceptor, BoxFuture, Connection, PeerIdentity, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::pacing;
@@ -239,6 +239,11 @@ impl TcpConnection {
 impl Connection for TcpConnection {
     fn ends(&self) -> String {
         self.ends.clone()
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        let peer = self.stream.peer_addr();
+        peer.map_or(PeerIdentity::Unknown, |peer| peer.ip().into())
     }
 
     fn can_be_hot(&self) -> bool {

@@ -71,8 +71,8 @@ impl Shared {
         }
     }
 
-    /// There is no memory for a message that is being read.
-    fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
+    /// A message that is being read cannot be: there is no memory for it, or its channel does not get on.
+    pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
         let pushed = self.reads.get(&message).is_some_and(Reading::is_pushed);
         // A handler answers in its own way.
         let code = match pushed {

@@ -216,11 +216,7 @@ impl Shared {
                     .reset(op.message, ResetCode::Failed, &error.to_string());
                 self.end_write(op.message, Err(error), wakes);
             }
-            LaneResult::Failed(op, error) => {
-                self.state
-                    .refuse(op.message, ResetCode::Failed, &error.to_string());
-                self.end_read(op.message, Err(error), wakes);
-            }
+            LaneResult::Failed(op, error) => self.give_up(op.message, error, wakes),
         }
     }
 

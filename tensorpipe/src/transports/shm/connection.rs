@@ -20,7 +20,7 @@ use super::wakers::{Direction, Wakers};
 use crate::error::SystemError;
 use crate::ring;
 use crate::sys::{readable, unix_fds};
-use crate::transports::Connection;
+use crate::transports::{Connection, PeerIdentity};
 
 /// Bytes of one ring. Twice that, for both directions, is what an idle pipe holds.
 const CAPACITY: usize = 64 << 10;
@@ -193,8 +193,7 @@ fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: u
     }
 }
 
-/// Wakes the peer. If its socket is full, more wake-ups than it needs are waiting there already; if it is gone, that is
-/// seen elsewhere.
+/// Wakes the peer. A full socket holds more wake-ups than it needs; that the peer is gone is seen elsewhere.
 fn wake(socket: &Socket, wakes: &mut u64) {
     *wakes += 1;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -205,6 +204,10 @@ fn wake(socket: &Socket, wakes: &mut u64) {
 impl Connection for ShmConnection {
     fn ends(&self) -> String {
         self.ends.clone()
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        super::peer(self.socket.get_ref())
     }
 
     fn wakes(&self) -> u64 {

@@ -20,18 +20,20 @@ mod rings;
 mod wakers;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
 use self::connection::ShmConnection;
-use super::{Acceptor, BoxFuture, Connection, Transport};
+use super::{Acceptor, BoxFuture, Connection, PeerIdentity, Transport};
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::fork::PerProcess;
 use crate::sys::machine::Place;
 use crate::sys::memfd;
+use crate::sys::peer::{Peer, of_socket};
 
 /// In front of every name: other programs have abstract sockets, too.
 const PREFIX: &str = "tensorpipe/shm/";
@@ -182,6 +184,14 @@ impl Acceptor for ShmAcceptor {
         });
         let failed = |error| SystemError::new("accept", format!("shm://{}", self.name), error);
         Poll::Ready(accepted.map_err(|error| failed(error).into()))
+    }
+}
+
+/// Who is at the other end of a socket.
+fn peer(socket: impl AsFd) -> PeerIdentity {
+    match of_socket(socket) {
+        Ok(Peer { user, pid }) => PeerIdentity::Process { user, pid },
+        Err(_) => PeerIdentity::Unknown,
     }
 }
 
