@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Pipe, Pool, Route};
+use tensorpipe::{Error, Held, MemoryKind, Pipe, Pool, Route, Tensor};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
+use crate::lock::lock;
 use crate::observe::{Seen, watched};
 use crate::remote::{Encoding, encoding};
 
@@ -37,6 +38,8 @@ pub(crate) struct Inner {
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
     pub(crate) cancel: CancelState,
+    /// What it takes of the receive budget, while its handler is being made.
+    pub(crate) held: HeldSlot,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// Where somebody wants to know what becomes of it.
@@ -89,6 +92,22 @@ pub(crate) struct CancelState {
     told: Notify,
 }
 
+/// See [`Inner::held`].
+#[derive(Default)]
+pub(crate) struct HeldSlot(Mutex<Option<Held>>);
+
+impl HeldSlot {
+    /// Puts it there; what was there is let go of.
+    pub(crate) fn keep(&self, held: Option<Held>) {
+        let before = std::mem::replace(&mut *lock(&self.0), held);
+        drop(before);
+    }
+
+    fn take(&self) -> Option<Held> {
+        lock(&self.0).take()
+    }
+}
+
 impl CallContext {
     pub(crate) fn new(
         call: impl Into<Option<u64>>,
@@ -104,6 +123,7 @@ impl CallContext {
             trace,
             caller,
             cancel: CancelState::default(),
+            held: HeldSlot::default(),
             streams,
             seen,
         };
@@ -203,12 +223,31 @@ impl CallContext {
     }
 }
 
+/// What tensors take of this process's memory: not those that another process has lent.
+pub(crate) fn own_bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
+    let is_own = |tensor: &&Tensor| tensor.buffer().memory().kind() == MemoryKind::Heap;
+    let own = tensors.into_iter().filter(is_own);
+    own.map(|tensor| tensor.byte_len() as u64).sum()
+}
+
 /// Of calls that run otherwise than as one handler.
 impl CallContext {
     /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
     pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
         let caller = self.inner.caller.clone();
         Self::new(None, deadline, self.around(), caller, None, None)
+    }
+
+    /// Counts what the call takes for as long as it waits: as it came, or the `bytes` of one that was here whole when it came.
+    pub(crate) fn hold(&self, bytes: u64) -> Result<Option<Held>, Error> {
+        let mut held = match (self.inner.held.take(), self.inner.caller.engine()) {
+            (Some(held), _) => held,
+            (None, Some(engine)) => engine.pipe.hold(bytes)?,
+            // Its connection has ended, and the call with it.
+            (None, None) => return Ok(None),
+        };
+        held.wait()?;
+        Ok(Some(held))
     }
 
     /// Whether its server handles no further calls.

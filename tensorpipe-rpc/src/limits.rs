@@ -8,7 +8,8 @@ use std::time::Duration;
 pub struct ServerLimits {
     /// Calls under way at once, of all connections. Beyond, a call is refused as
     /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Of these places half are divided among the
-    /// connections that there are: what one has not taken of its share is kept for it, whatever the others ask for. Default 16384.
+    /// peers that there are ([`Pipe::peer`](tensorpipe::Pipe::peer)), and a peer's among its connections: what one has not taken of its
+    /// share is kept for it, whatever the others ask for. Default 16384.
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,
@@ -18,7 +19,8 @@ pub struct ServerLimits {
     /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
     /// is [`CallError::BadReply`](crate::CallError::BadReply): the method has run. Default 2^20.
     pub references: usize,
-    /// Bytes of streams' items that may lie unread, of all streams of one connection and beyond 256 KiB of each. Where they are used
+    /// Bytes of streams' items that may lie unread, of all streams of one connection and beyond 256 KiB of each; so many streams
+    /// may be open that those 256 KiB are as much again, and 64 in any case: one more call with a stream is refused as overloaded. Where they are used
     /// up nothing fails: streams go on in smaller steps, and an item that is larger waits at its sender until there is room or its
     /// reader waits for it. The same holds, with the default, for what clients read. Default 256 MiB.
     pub unread_items: u64,

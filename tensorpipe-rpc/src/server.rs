@@ -1,6 +1,7 @@
 //! The serving side.
 
 mod shared;
+mod shares;
 mod under_way;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use crate::builder::Builder;
 
 pub(crate) use shared::ServerShared;
+pub(crate) use shares::Member;
 
 /// Makes a [`Server`]: see [`Server::builder`].
 ///

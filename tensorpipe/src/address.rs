@@ -165,4 +165,14 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn an_address_names_a_host_however_it_is_written() {
+        let party =
+            |host: &str| PeerAddr::Socket((host.parse::<IpAddr>().unwrap(), 80).into()).party();
+        assert_eq!(party("192.0.2.7"), party("::ffff:192.0.2.7"));
+        assert_ne!(party("192.0.2.7"), party("192.0.2.8"));
+        assert_eq!(party("2001:db8::1"), party("2001:db8::2:3:4:5"));
+        assert_ne!(party("2001:db8::1"), party("2001:db8:0:1::1"));
+    }
 }

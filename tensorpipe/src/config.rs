@@ -33,12 +33,14 @@ pub struct Limits {
     pub window_bytes: u64,
     /// Bulk bytes that may be sent before the reader's go-ahead. Default 0.
     pub window_ahead: u64,
-    /// Bytes that have come into pooled memory for messages that are not complete, over all pipes of the context. Beyond, the
-    /// message that wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its
-    /// writer is told; a call is refused as overloaded. What comes into memory of the caller's, and what a program keeps of
-    /// messages that it has read, does not count. The messages that one pipe is reading may also announce no more than
-    /// this. Lower it where strangers may connect. Default: half of the machine's memory, or of what the control group
-    /// allows where that is less; at least 1 GiB. It is measured once in a process.
+    /// Bytes of pooled memory that messages which are not complete make resident, over all pipes of the context: whole pages, of
+    /// 2 MiB in tensors from that size on, as their first bytes come; all of what is shorter. So do calls that are complete and
+    /// wait for a batch, a reference or their handler; for others they wait with half of it at most. Beyond, the message that
+    /// wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its writer is told; a call
+    /// is refused as overloaded. What comes into memory of the caller's, and what a program keeps of messages that it has read,
+    /// does not count. The messages that one pipe is reading may also announce no more than this. Lower it where strangers may
+    /// connect. Default: half of the machine's memory, or of what the control group allows where that is less; at least 1 GiB. It
+    /// is measured once in a process.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,

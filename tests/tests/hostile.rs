@@ -20,6 +20,8 @@ mod greetings;
 mod joins;
 #[path = "hostile/logs.rs"]
 mod logs;
+#[path = "hostile/pages.rs"]
+mod pages;
 #[path = "hostile/raw.rs"]
 mod raw;
 #[path = "hostile/resets.rs"]
@@ -28,12 +30,16 @@ mod resets;
 mod rings;
 #[path = "hostile/server.rs"]
 mod server;
+#[path = "hostile/shares.rs"]
+mod shares;
 #[path = "hostile/slow.rs"]
 mod slow;
 #[path = "hostile/stream.rs"]
 mod stream;
 #[path = "hostile/streams.rs"]
 mod streams;
+#[path = "hostile/waiting.rs"]
+mod waiting;
 
 /// What this binary does when a test of it starts it again.
 #[test]
@@ -41,6 +47,8 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("server") => server::play(),
+        Some("shares") => shares::play(),
+        Some("waiting") => waiting::play(),
         Some(other) => panic!("no role {other}"),
     }
 }

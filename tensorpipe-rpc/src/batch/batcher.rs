@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::Tensor;
+use tensorpipe::{Held, Tensor};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -47,6 +47,8 @@ pub(super) struct Gathering {
     pub(super) answer: oneshot::Sender<Reply>,
     /// With this call's other arguments: used if it is the first of its batch.
     pub(super) handle: Handle,
+    /// What it takes of the receive budget until its batch runs.
+    held: Option<Held>,
 }
 
 /// Gathers the calls of one method.
@@ -106,7 +108,7 @@ impl Batcher {
         tensors: Vec<Tensor>,
         rows: u64,
         context: CallContext,
-        handle: Handle,
+        (handle, held): (Handle, Option<Held>),
     ) -> Waiting {
         let (answer, answered) = oneshot::channel();
         let deadline = context.deadline();
@@ -117,6 +119,7 @@ impl Batcher {
             context,
             answer,
             handle,
+            held,
         };
         let now = Instant::now();
         let seat = {
@@ -161,7 +164,11 @@ impl Batcher {
                 (batch, callers)
             };
             let seats = batch.iter().map(|(seat, _)| *seat).collect();
-            let calls = batch.into_iter().map(|(_, call)| call).collect();
+            let calls = batch.into_iter().map(|(_, mut call)| {
+                call.held = None;
+                call
+            });
+            let calls = calls.collect();
             let ending = Ending {
                 batcher: self.clone(),
                 seats,

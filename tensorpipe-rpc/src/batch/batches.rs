@@ -12,7 +12,7 @@ use super::gathered::Gathered;
 use super::key::BatchKey;
 use super::stats::BatchStats;
 use crate::codec::Reply;
-use crate::context::CallContext;
+use crate::context::{CallContext, own_bytes};
 use crate::service::{HandlerFuture, unknown_method};
 
 /// What batching does for the methods of one service. Cheap to clone: `FooService::batches` gives one, which stays true
@@ -110,6 +110,11 @@ impl Batches {
             Ok(rows) => rows,
             Err(text) => return Box::pin(ready(Reply::unfit(text))),
         };
+        let bytes = key.len() + own_bytes(named.iter().map(|(_, tensor)| tensor));
+        let held = match context.hold(bytes) {
+            Ok(held) => held,
+            Err(error) => return Box::pin(ready(Reply::overloaded(error.to_string()))),
+        };
         named.iter().for_each(|(_, tensor)| key.push(tensor));
         // What is not in main memory is not gathered.
         let alone = named.iter().any(|(_, tensor)| !tensor.device().is_cpu());
@@ -123,7 +128,7 @@ impl Batches {
             run: Box::new(handle),
             again,
         };
-        Box::pin(batcher.join(key, alone, tensors, rows, context, handle))
+        Box::pin(batcher.join(key, alone, tensors, rows, context, (handle, held)))
     }
 }
 

@@ -29,6 +29,11 @@ impl BatchKey {
         arguments.take_plain(name, &mut self.values)
     }
 
+    /// Bytes of the values.
+    pub(super) fn len(&self) -> u64 {
+        self.values.len() as u64
+    }
+
     /// Takes a tensor in, of which the calls of a batch share all but the first dimension.
     pub(super) fn push(&mut self, tensor: &Tensor) {
         let shape = tensor.shape().get(1..).unwrap_or_default();

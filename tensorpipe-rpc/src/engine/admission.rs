@@ -2,16 +2,18 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use tensorpipe::{Error, Held, Pipe};
+
+use super::Body;
 use super::serving::{Listed, Serving};
-use super::streams::{CallStreams, Open};
+use super::streams::{CallStreams, Open, Opened};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind, STATS};
 use crate::observe::Seen;
 use crate::remote::Pending;
-use crate::server::ServerShared;
+use crate::server::{Member, ServerShared};
 
 /// A call that will be handled.
 pub(super) struct Admitted {
@@ -23,8 +25,11 @@ pub(super) struct Admitted {
     pub(super) begun: Option<Instant>,
     /// Held until the call is answered.
     _streams: Option<Open>,
+    _opened: Option<Opened>,
     /// Others may wait for it.
     pub(super) pending: Option<Pending>,
+    /// What its message takes of the receive budget until its handler starts.
+    pub(super) held: Option<Held>,
     /// It waits for others.
     pub(super) listed: Option<Listed>,
     busy: Busy,
@@ -35,20 +40,29 @@ impl Admitted {
     pub(super) fn answering(&self) {
         self.busy.leave();
     }
+
+    /// It is kept until others have ended: what its body takes counts until then.
+    pub(super) fn wait(&mut self, pipe: &Pipe, body: &Body) -> Result<(), Error> {
+        let held = match &mut self.held {
+            Some(held) => held,
+            none => none.insert(pipe.hold(body.own_bytes())?),
+        };
+        held.wait()
+    }
 }
 
 /// Counts a call: among those that the limits bound, until it is about to be answered; for who shuts the server down, until
 /// the answer is on its way.
 struct Busy {
     server: Arc<ServerShared>,
-    connection: Arc<AtomicUsize>,
+    member: Arc<Member>,
     has_left: Cell<bool>,
 }
 
 impl Busy {
     fn leave(&self) {
         if !self.has_left.replace(true) {
-            self.connection.fetch_sub(1, Ordering::AcqRel);
+            self.member.leave();
             self.server.call_leaves();
         }
     }
@@ -65,11 +79,11 @@ impl Serving {
     /// Decides on the header alone.
     pub(super) fn admit(&self, header: &Header) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
-        let busy = self.busy.fetch_add(1, Ordering::AcqRel);
+        let busy = self.member.begin();
         server.call_began();
         let busy_guard = Busy {
             server: server.clone(),
-            connection: self.busy.clone(),
+            member: self.member.clone(),
             has_left: Cell::new(false),
         };
         // Counted first: whoever shuts down either sees this call, or is seen here.
@@ -85,7 +99,7 @@ impl Serving {
             let text = format!("{busy} calls of this connection are under way, the limit");
             return Err((FailureCode::Overloaded, text));
         }
-        if let Err(text) = server.has_room_for(busy) {
+        if let Err(text) = server.has_room_for(&self.member, busy) {
             return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
@@ -102,6 +116,13 @@ impl Serving {
             (schema.service, &schema.methods[method])
         });
         let streams = called.map(|(_, method)| method.streams).unwrap_or_default();
+        let opened = streams.argument.then(|| self.unread.open()).transpose();
+        let opened = opened.map_err(|most| {
+            let text = format!(
+                "{most} streams of this connection are open, as many as have room in `ServerLimits::unread_items`"
+            );
+            (FailureCode::Overloaded, text)
+        })?;
         let peer = self.caller.name();
         let seen =
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
@@ -133,7 +154,9 @@ impl Serving {
             context,
             begun: Some(now),
             _streams: open,
+            _opened: opened,
             pending: None,
+            held: None,
             listed: None,
             busy: busy_guard,
         })

@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes};
 use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
 use crate::codec::{Encoded, REPLY_HEADER};
+use crate::context::own_bytes;
 use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
 
 /// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
@@ -152,6 +153,13 @@ impl Body {
             tensors: encoded.tensors,
             references: false,
         }
+    }
+
+    /// What it takes of this process's memory.
+    pub(super) fn own_bytes(&self) -> u64 {
+        let payloads = self.payloads.iter().map(|part| part.as_bytes().len());
+        let values = self.metadata.len() + payloads.sum::<usize>();
+        values as u64 + own_bytes(&self.tensors)
     }
 }
 

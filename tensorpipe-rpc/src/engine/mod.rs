@@ -39,7 +39,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Handler, Incoming, Message, MessageStats, Pipe, ResetCode, Small};
+use tensorpipe::{Error, Handler, Held, Incoming, Message, MessageStats, Pipe, ResetCode, Small};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
@@ -186,22 +186,18 @@ impl Handler for Receiver {
     }
 
     fn message(&self, id: u64, message: Result<Message, Error>) {
-        self.message_with_stats(id, message, MessageStats::default());
+        self.completes(id, message, MessageStats::default(), None);
     }
 
-    fn message_with_stats(&self, id: u64, message: Result<Message, Error>, came: MessageStats) {
-        let Some(engine) = self.engine.upgrade() else {
-            return;
-        };
-        if let Some((header, slot)) = engine.calls.take_reading(id) {
-            engine.reply_complete(&header, &slot, message, came);
-        } else if let Some((header, streams)) = engine.reading.take(id) {
-            engine.items_complete(&streams, id, header, message, came);
-        } else {
-            engine.call_complete(id, message, came);
-        }
+    fn message_with_stats(
+        &self,
+        id: u64,
+        message: Result<Message, Error>,
+        came: MessageStats,
+        held: Held,
+    ) {
+        self.completes(id, message, came, Some(held));
     }
-
     fn reset(&self, id: u64, code: ResetCode, reason: &str) {
         if let Some(engine) = self.engine.upgrade() {
             tracing::trace!(pipe = %self.pipe, id, %code, reason, "the peer abandons a message");
@@ -233,6 +229,26 @@ impl Handler for Receiver {
 }
 
 impl Receiver {
+    /// `held`: what it takes of the budget. A call's while it waits; replies and items are bounded otherwise.
+    fn completes(
+        &self,
+        id: u64,
+        message: Result<Message, Error>,
+        came: MessageStats,
+        held: Option<Held>,
+    ) {
+        let Some(engine) = self.engine.upgrade() else {
+            return;
+        };
+        if let Some((header, slot)) = engine.calls.take_reading(id) {
+            engine.reply_complete(&header, &slot, message, came);
+        } else if let Some((header, streams)) = engine.reading.take(id) {
+            engine.items_complete(&streams, id, header, message, came);
+        } else {
+            engine.call_complete(id, message, came, held);
+        }
+    }
+
     /// Decides on the header alone.
     fn arrives(&self, incoming: Arrived<'_>) {
         // Without an engine the pipe is closing: the message is skipped.

@@ -1,12 +1,11 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Held, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
 use super::arrived::Arrived;
@@ -19,7 +18,7 @@ use crate::context::{CallContext, Caller, scoped};
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
-use crate::server::ServerShared;
+use crate::server::{Member, ServerShared};
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
@@ -34,8 +33,8 @@ pub(crate) struct Serving {
     id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
-    /// Calls admitted and not about to be answered.
-    pub(super) busy: Arc<AtomicUsize>,
+    /// Its calls admitted and not about to be answered.
+    pub(super) member: Arc<Member>,
     pub(super) streams: Arc<StreamTable>,
     /// The engine's.
     pub(super) unread: Arc<Unread>,
@@ -63,21 +62,21 @@ struct Table {
 }
 
 impl Serving {
-    pub(crate) fn new(server: Arc<ServerShared>, id: u64, pipe: &Pipe) -> Self {
+    pub(crate) fn new(
+        server: Arc<ServerShared>,
+        id: u64,
+        pipe: &Pipe,
+        member: Arc<Member>,
+    ) -> Self {
         Self {
             unread: unread_of(pipe, &server.limits),
             server,
             id,
             caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
-            busy: Arc::default(),
+            member,
             streams: Arc::default(),
         }
-    }
-
-    /// Calls admitted and not about to be answered.
-    pub(crate) fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -139,7 +138,7 @@ impl Engine {
                 let call = (admitted, self.clone());
                 serving.table().receiving.insert(id, call);
                 match incoming.accept() {
-                    Some(message) => self.call_complete(id, message, MessageStats::default()),
+                    Some(message) => self.call_complete(id, message, MessageStats::default(), None),
                     // Given up between its admission and the read.
                     None if !serving.table().receiving.contains_key(&id) => {
                         self.pipe
@@ -157,12 +156,14 @@ impl Engine {
         id: u64,
         message: Result<Message, Error>,
         came: MessageStats,
+        held: Option<Held>,
     ) {
         let Some(serving) = &self.serving else { return };
         let Some((mut admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
         admitted.begun = None;
+        admitted.held = held;
         self.handle(id, admitted, message, came);
     }
 
@@ -211,7 +212,7 @@ impl Engine {
     fn run_after(
         self: &Arc<Self>,
         id: u64,
-        admitted: Admitted,
+        mut admitted: Admitted,
         target: (usize, usize),
         mut body: Body,
     ) {
@@ -222,6 +223,9 @@ impl Engine {
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
         if calls.is_empty() {
             return self.run(id, admitted, target, body);
+        }
+        if let Err(error) = admitted.wait(&self.pipe, &body) {
+            return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
         }
         self.when_ended(id, admitted, calls, move |engine, mut admitted| {
             admitted.begun = None;
@@ -246,7 +250,7 @@ impl Engine {
     fn run(
         self: &Arc<Self>,
         id: u64,
-        admitted: Admitted,
+        mut admitted: Admitted,
         (service, method): (usize, usize),
         body: Body,
     ) {
@@ -255,6 +259,10 @@ impl Engine {
         let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let context = admitted.context.clone();
+        let was_held = admitted.held.is_some();
+        if was_held {
+            admitted.context.inner.held.keep(admitted.held.take());
+        }
         let speed = served.speed[method].clone();
         let make = || {
             scoped(
@@ -275,6 +283,10 @@ impl Engine {
                 made
             }
         };
+        if was_held {
+            // Unless it waits for its batch it is the handler's from now on.
+            admitted.context.inner.held.keep(None);
+        }
         let mut handler = match made {
             Ok(handler) => handler,
             Err(panic) => return self.reply_panic(&admitted, panic),

@@ -1,13 +1,14 @@
 //! What the connections of a server share: its services, its limits, and which connections there are.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
 use tensorpipe::{Misuse, Pipe, PipeStats};
 use tokio::sync::Notify;
 
+use super::shares::{Member, Shares};
 use super::under_way::UnderWay;
 use crate::builder::Builder;
 use crate::engine::{Engine, Serving, Speed};
@@ -18,9 +19,6 @@ use crate::service::Service;
 
 /// What clients of a server that stops hear.
 const GOODBYE: &str = "the server is shutting down";
-
-/// From so many connections on they are not looked at one by one.
-const SEVERAL: usize = 64;
 
 /// A service and how long its methods take.
 pub(crate) struct Served {
@@ -37,8 +35,7 @@ pub(crate) struct ServerShared {
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
-    /// How many `connections` there are.
-    connected: AtomicUsize,
+    shares: Shares,
     calls: UnderWay,
     draining: AtomicBool,
     /// Where it listens.
@@ -84,11 +81,11 @@ impl ServerShared {
         }
         Ok(Self {
             services: served,
-            limits,
             connections: Mutex::default(),
             gone: Mutex::default(),
             next_connection: AtomicU64::new(0),
-            connected: AtomicUsize::new(0),
+            shares: Shares::new(limits.calls),
+            limits,
             calls: UnderWay::default(),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
@@ -100,7 +97,8 @@ impl ServerShared {
     /// Calls on `pipe`, and the services served there.
     pub(crate) fn connect(self: &Arc<Self>, pipe: Pipe) -> Arc<Engine> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id, &pipe)))
+        let serving = Serving::new(self.clone(), id, &pipe, Arc::default());
+        Engine::start(pipe.clone(), Some(serving))
     }
 
     pub(super) fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Engine>>> {
@@ -112,17 +110,19 @@ impl ServerShared {
     pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
-        let engine = Engine::start(pipe.clone(), Some(Serving::new(self.clone(), id, &pipe)));
+        let member = self.shares.join(id, pipe.peer_addr());
+        let serving = Serving::new(self.clone(), id, &pipe, member);
+        let engine = Engine::start(pipe.clone(), Some(serving));
         {
             let mut connections = self.connections();
             if self.is_draining() {
                 // It came while the server was being stopped: dropping the engine closes the pipe in good order.
                 drop(connections);
+                self.shares.leave(id);
                 engine.pipe.go_away(GOODBYE);
                 return;
             }
             connections.insert(id, engine);
-            self.connected.store(connections.len(), Ordering::Relaxed);
         }
         // It may have ended before it was in the table.
         if pipe.has_ended() {
@@ -150,19 +150,20 @@ impl ServerShared {
     }
 
     pub(crate) fn forget(&self, id: u64) {
-        let engine = {
-            let mut connections = self.connections();
-            let engine = connections.remove(&id);
-            self.connected.store(connections.len(), Ordering::Relaxed);
-            engine
-        };
+        let engine = self.connections().remove(&id);
         if let Some(engine) = engine {
+            self.shares.leave(id);
             *self.gone() += engine.pipe.stats();
         }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Whether a connection that had `busy` calls may have the one that it has begun.
+    pub(crate) fn has_room_for(&self, member: &Member, busy: usize) -> Result<(), String> {
+        self.shares.has_room(member, busy, self.calls.places())
     }
 
     /// Calls that are not answered.
@@ -183,38 +184,6 @@ impl ServerShared {
     pub(crate) fn call_ended(&self) {
         if self.calls.end() && self.is_draining() {
             self.ended.notify_one();
-        }
-    }
-
-    /// Whether a connection with `busy` calls under way may have one more, which has been counted. Half of all places are kept for
-    /// connections that have less than their share of them: whoever comes late, or asks for little, finds one.
-    pub(crate) fn has_room_for(&self, busy: usize) -> Result<(), String> {
-        let (calls, most) = (self.calls.places(), self.limits.calls);
-        if calls > most {
-            return Err(format!("{most} calls are under way, the limit"));
-        }
-        let connected = self.connected.load(Ordering::Relaxed).max(1);
-        let share = most / (2 * connected);
-        let others = connected - 1;
-        // All that others could have is still there, or it is this one's own.
-        if calls + others * share <= most || busy < share {
-            return Ok(());
-        }
-        let kept = match connected {
-            // A look at each would take long.
-            SEVERAL.. => others * share,
-            _ => {
-                let all = self.connections();
-                let busy = all.values().filter_map(|engine| engine.serving.as_ref());
-                busy.map(|serving| share.saturating_sub(serving.busy()))
-                    .sum()
-            }
-        };
-        match calls + kept <= most {
-            true => Ok(()),
-            false => Err(format!(
-                "{busy} calls of this connection are under way, and what is left of {most}, the limit, is kept for others"
-            )),
         }
     }
 

@@ -37,13 +37,7 @@ impl Lane for BasicLane {
     }
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        match want {
-            Want::Into(dest) => io.expect(op, dest),
-            Want::Adopt { len, .. } => match io.allocate(len) {
-                Ok(dest) => io.expect(op, dest),
-                Err(error) => io.failed(op, error),
-            },
-        }
+        io.receive(op, want);
     }
 
     fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {

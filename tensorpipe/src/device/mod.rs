@@ -2,10 +2,12 @@
 //!
 //! A [`Device`] is a kind and an index. Kinds are names, not an enum: a backend outside this crate brings its own.
 
+mod destination;
 mod memory_kind;
 mod pool;
 mod region;
 
+pub(crate) use destination::Destination;
 pub use memory_kind::MemoryKind;
 pub(crate) use pool::LendableBlock;
 pub use pool::{LendableStats, Pool, PoolOptions, PoolStats};

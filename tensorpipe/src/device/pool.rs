@@ -193,8 +193,16 @@ impl Pool {
         drop(evicted);
     }
 
-    /// The memory, and whether it may hold something else than zeros.
-    fn acquire(&self, len: usize) -> Result<(BufferMut, bool), SystemError> {
+    /// The length of the block that `len` bytes lie in.
+    pub(crate) fn block_len(len: usize) -> usize {
+        match len {
+            ..SMALLEST => len,
+            _ => Class::of(len).size,
+        }
+    }
+
+    /// The memory, and whether it may hold something else than zeros: then all of it is there already.
+    pub(crate) fn acquire(&self, len: usize) -> Result<(BufferMut, bool), SystemError> {
         if len < SMALLEST {
             return Ok((of_memory(Arc::new(Block::try_zeroed(len)?), len), false));
         }

@@ -1,12 +1,19 @@
-//! What messages that are being read may take of pooled memory, over all pipes of a context. It is counted as bytes come
-//! in: what a peer only announces costs an address and no memory, and must not take what others need.
+//! What messages that are being read may take of pooled memory, over all pipes of a context. What counts is what becomes
+//! resident, before the bytes that make it so are written: whole pages, not bytes. What a peer only announces costs an
+//! address and no memory, and must not take what others need.
 //!
 //! Addresses are bounded by themselves, since there are many, and not for ever: what one pipe may announce at once is as
 //! much as the budget (more of it could not come in), so a peer that only announces hurts nobody else's pipe; all pipes
 //! together may take [`ADDRESSES`].
 //!
+//! A message that is complete, and waits for something else, goes on counting while somebody has it [`Held`]. So that it leaves
+//! room for what it may wait for, half of the budget is kept for messages that come in.
+//!
 //! Invariant: `taken` is the sum of all reservations that exist, and never more than `limit`; likewise `announced`.
 
+use super::Pipe;
+use super::lane::out_of_memory;
+use crate::error::Error;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// What all pipes of a context may announce at once, in bytes: a quarter of what a process has addresses for.
@@ -16,6 +23,8 @@ const ADDRESSES: u64 = 32 << 40;
 pub(crate) struct Budget {
     limit: u64,
     taken: AtomicU64,
+    /// Of `taken`, by what waits for something else than its bytes.
+    waiting: AtomicU64,
     announced: AtomicU64,
 }
 
@@ -24,6 +33,7 @@ impl Budget {
         Arc::new(Self {
             limit,
             taken: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             announced: AtomicU64::new(0),
         })
     }
@@ -69,6 +79,11 @@ impl Announcements {
         }
     }
 
+    /// For one message of this pipe's.
+    pub(super) fn reservation(&self) -> Reservation {
+        Reservation::new(&self.budget)
+    }
+
     /// Addresses for `bytes`; in words why not.
     pub(super) fn take(&self, bytes: u64) -> Result<Announced, String> {
         let limit = self.budget.limit;
@@ -108,11 +123,16 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+    fn new(budget: &Arc<Budget>) -> Self {
         Self {
             budget: budget.clone(),
             bytes: 0,
         }
+    }
+
+    /// Takes over what `other` has taken.
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 
     /// Takes `bytes` more; in words why not.
@@ -123,9 +143,90 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Gives it all back.
+    pub(super) fn clear(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.budget.taken.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.clear();
+    }
+}
+
+/// What a message that is complete goes on taking of [`Limits::receive_budget`](crate::Limits::receive_budget), until this is
+/// dropped: see [`Handler::message_with_stats`](crate::Handler::message_with_stats) and [`Pipe::hold`](crate::Pipe::hold).
+#[derive(Debug)]
+pub struct Held {
+    reservation: Reservation,
+    waits: bool,
+}
+
+impl Pipe {
+    /// Counts `bytes` against [`Limits::receive_budget`](crate::Limits::receive_budget) until the result is dropped: for what is
+    /// kept of messages that were read, on behalf of the peer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where there is no room.
+    pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
+        Held::new(&self.core().budget, bytes)
+    }
+}
+
+impl Held {
+    fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Self, Error> {
+        let mut reservation = Reservation::new(budget);
+        match reservation.grow(bytes) {
+            Ok(()) => Ok(reservation.into()),
+            Err(reason) => Err(out_of_memory(bytes, reason)),
+        }
+    }
+
+    /// It waits for more than its own bytes, and may do so for long. All that do take at most half of the budget, or one of
+    /// them more: the rest is for what they may wait for.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where others that wait leave no room.
+    pub fn wait(&mut self) -> Result<(), Error> {
+        let Reservation { budget, bytes } = &self.reservation;
+        let (bytes, limit) = (*bytes, budget.limit / 2);
+        if self.waits {
+            return Ok(());
+        }
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let added = budget.waiting.fetch_update(set, fetch, |now| {
+            let sum = now.saturating_add(bytes);
+            (now == 0 || sum <= limit).then_some(sum)
+        });
+        match added {
+            Ok(_) => self.waits = true,
+            Err(waiting) => {
+                let reason = format!(
+                    "messages that wait take {waiting} bytes and may take {limit}, half of `Limits::receive_budget`; raise it, or have fewer wait at once"
+                );
+                return Err(out_of_memory(bytes, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Reservation> for Held {
+    fn from(reservation: Reservation) -> Self {
+        let waits = false;
+        Self { reservation, waits }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.waits {
+            let Reservation { budget, bytes } = &self.reservation;
+            budget.waiting.fetch_sub(*bytes, Ordering::AcqRel);
+        }
     }
 }
 
@@ -164,5 +265,23 @@ mod tests {
         rest.grow(90).unwrap();
         drop(rest);
         assert!(Reservation::new(&budget).grow(100).is_ok());
+    }
+    #[test]
+    fn what_waits_leaves_half_of_it_to_what_comes_or_is_alone() {
+        let budget = Budget::new(100);
+        let mut first = Held::new(&budget, 60).unwrap();
+        first.wait().unwrap();
+        let mut second = Held::new(&budget, 10).unwrap();
+        let error = second.wait().unwrap_err().to_string();
+        assert!(error.contains("60 bytes and may take 50"), "{error}");
+        drop(first);
+        for held in [&mut second, &mut Held::new(&budget, 40).unwrap()] {
+            held.wait().unwrap();
+            held.wait().unwrap();
+        }
+        assert!(Held::new(&budget, 91).is_err());
+        drop(second);
+        assert_eq!(budget.waiting.load(Ordering::Acquire), 0);
+        Held::new(&budget, 100).unwrap();
     }
 }

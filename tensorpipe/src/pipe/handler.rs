@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::arrival::Arrival;
+use super::budget::Held;
 use super::core::Core;
 use super::incoming::Incoming;
 use super::small::{Finished, Small};
@@ -37,9 +38,16 @@ pub trait Handler: Send + Sync + 'static {
     /// A message taken with [`Incoming::accept`] is complete, or never will be.
     fn message(&self, id: u64, message: Result<Message, Error>);
 
-    /// The same, with how its payloads and tensors came. Calls [`Handler::message`].
-    fn message_with_stats(&self, id: u64, message: Result<Message, Error>, stats: MessageStats) {
-        let _ = stats;
+    /// The same, with how its payloads and tensors came, and what they take of
+    /// [`Limits::receive_budget`](crate::Limits::receive_budget) for as long as that is kept. Calls [`Handler::message`].
+    fn message_with_stats(
+        &self,
+        id: u64,
+        message: Result<Message, Error>,
+        stats: MessageStats,
+        held: Held,
+    ) {
+        let _ = (stats, held);
         self.message(id, message);
     }
 
@@ -62,7 +70,7 @@ pub(super) enum Delivery {
     /// A message of metadata alone.
     Bare(u64, Bytes),
     /// Boxed: the others are small, and most messages are whole when they come.
-    Message(Box<(u64, Result<Message, Error>, MessageStats)>),
+    Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
     Reset(u64, ResetCode, String),
     Refused(u64, ResetCode, String),
     GoingAway(u64, String),
@@ -89,8 +97,8 @@ impl Delivery {
                 handler.small(Small::new(core, finished, id, metadata));
             }
             Self::Message(come) => {
-                let (id, message, stats) = *come;
-                handler.message_with_stats(id, message, stats);
+                let (id, message, stats, held) = *come;
+                handler.message_with_stats(id, message, stats, held);
             }
             Self::Reset(id, code, reason) => handler.reset(id, code, &reason),
             Self::Refused(id, code, reason) => handler.refused(id, code, &reason),

@@ -6,12 +6,10 @@ use bytes::Bytes;
 
 use super::arrival::Arrival;
 use super::borrowed::Copy;
-use super::budget::Reservation;
 use super::core::Core;
 use super::loan::Loans;
 use super::plan::Plan;
 use super::read::{Read, ReadInto};
-use super::reading::Reading;
 use super::stats::MessageStats;
 use super::waiter::wake_all;
 use crate::channels::Want;
@@ -167,6 +165,11 @@ impl Incoming {
                 return Ok(None);
             };
             if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
+                // There was no memory for what came ahead.
+                let failed = shared.reads.remove(&id);
+                if let Some(Err(error)) = failed.and_then(|mut reading| reading.take_result()) {
+                    return Err(error);
+                }
                 let reason = "it was taken back before it was read".into();
                 return Err(Error::Reset {
                     code: ResetCode::Cancelled,
@@ -174,10 +177,9 @@ impl Incoming {
                 });
             }
             let mut places = Vec::new();
-            let mut own = Vec::new();
             let mut copy = None;
             // There while the lanes work: they count there what they do.
-            shared.reads.entry(id).or_insert_with(Reading::ahead);
+            shared.reading(id);
             for (part, place) in plan.places {
                 let op = OpId::incoming(id, part);
                 let bulk = shared.state.bulk_channel(id, part);
@@ -198,7 +200,6 @@ impl Incoming {
                     }
                     (None | Some((_, true)), _) => {}
                     (Some((channel, false)), Place::Into(dest)) => {
-                        own.push(part);
                         shared
                             .with_lane(op, channel, |lane, io| lane.recv(op, Want::Into(dest), io));
                     }
@@ -221,8 +222,7 @@ impl Incoming {
                 _ => arrival.answer(shared),
             }
             let over = shared.ended.is_some();
-            let reading = shared.reads.entry(id).or_insert_with(Reading::ahead);
-            reading.reserve(Reservation::new(&self.core.budget), own);
+            let reading = shared.reading(id);
             reading.start(
                 arrival.descriptor,
                 (arrival.eager, arrival.came),

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::borrowed::Copy;
-use super::budget::{Announced, Announcements};
+use super::budget::{Announced, Announcements, Reservation};
 use super::core::Core;
 use super::shared::Shared;
 use super::stats::LaneStats;
 use super::waiter::wake_all;
-use crate::channels::ChannelFault;
-use crate::device::{Buffer, BufferMut, Pool};
+use crate::channels::{ChannelFault, Want};
+use crate::device::{Buffer, BufferMut, Destination, Pool};
 use crate::error::{Error, PeerFault};
 use crate::proto::{OpId, PipeState};
 use crate::sync::{Weak, lock};
@@ -25,13 +25,15 @@ pub(crate) enum LaneResult {
 
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
-    pub(super) state: &'a mut PipeState<Buffer, BufferMut>,
+    pub(super) state: &'a mut PipeState<Buffer, Destination>,
     pub(super) results: &'a mut Vec<LaneResult>,
     pub(super) stats: &'a mut LaneStats,
     pub(super) pool: &'a Pool,
     pub(super) announcements: Option<&'a Announcements>,
     /// For what is allocated, until the message is complete.
     pub(super) announced: &'a mut Vec<Announced>,
+    /// The same of what is resident.
+    pub(super) taken: &'a mut Option<Reservation>,
     pub(super) runtime: &'a tokio::runtime::Handle,
 }
 
@@ -55,24 +57,61 @@ impl LaneIo<'_> {
 
     /// Lets what the peer's lane streams for `op` fill `dest`; `Lane::streamed` brings it back.
     pub fn expect(&mut self, op: OpId, dest: BufferMut) {
+        self.expect_in(op, dest.into());
+    }
+
+    /// The same where the reader wants it. Warm main memory, for [`Want::Adopt`], is taken when its first byte comes: what a peer
+    /// only announces takes none. Returns `false` where the pipe's messages announce more than
+    /// [`Limits::receive_budget`](crate::Limits::receive_budget): then `op` has failed.
+    pub fn receive(&mut self, op: OpId, want: Want) -> bool {
+        let dest = match want {
+            Want::Into(dest) => Ok(dest.into()),
+            Want::Adopt { len, .. } => self.reserve(len),
+        };
+        match dest {
+            Ok(dest) => self.expect_in(op, dest),
+            Err(error) => {
+                self.failed(op, error);
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(crate) fn expect_in(&mut self, op: OpId, dest: Destination) {
         self.stats.streamed += dest.len() as u64;
         self.state.expect(op, dest);
     }
 
-    /// Warm main memory.
+    /// Addresses for `len` bytes of warm main memory.
+    pub(crate) fn reserve(&mut self, len: u64) -> Result<Destination, Error> {
+        let announced = self.announcements.map(|all| all.take(len)).transpose();
+        let announced = announced.map_err(|reason| out_of_memory(len, reason))?;
+        let dest = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
+        self.announced.extend(announced);
+        Ok(Destination::pooled(dest))
+    }
+
+    /// Warm main memory that the channel fills itself, all of which counts from now on. For what is streamed [`LaneIo::receive`]
+    /// takes less.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where the system has none, or the pipe's messages announce more than
-    /// [`Limits::receive_budget`](crate::Limits::receive_budget).
+    /// [`Limits::receive_budget`](crate::Limits::receive_budget), or messages of all pipes take that.
     pub fn allocate(&mut self, len: u64) -> Result<BufferMut, Error> {
-        let announced = self.announcements.map(|all| all.take(len)).transpose();
-        let announced = announced.map_err(|reason| Error::OutOfMemory {
-            bytes: len,
-            reason: reason.into(),
-        })?;
-        let memory = allocate(self.pool, len)?;
-        self.announced.extend(announced);
-        Ok(memory)
+        let mut dest = self.reserve(len)?;
+        if let Some(announcements) = self.announcements {
+            let cost = dest.cost(0..dest.len(), self.pool);
+            let cost = cost.map_err(|error| out_of_memory(len, error.to_string()))?;
+            let taken = (self.taken).get_or_insert_with(|| announcements.reservation());
+            taken
+                .grow(cost)
+                .map_err(|reason| out_of_memory(len, reason))?;
+        }
+        dest.open(self.pool)
+            .map_err(|error| out_of_memory(len, error.to_string()))?;
+        dest.into_memory()
+            .ok_or_else(|| out_of_memory(len, "it was not taken".to_owned()))
     }
 
     /// `op` is with the peer or its transport: the source is not read any more.
@@ -153,10 +192,12 @@ impl LaneIo<'_> {
 pub(super) fn allocate(pool: &Pool, len: u64) -> Result<BufferMut, Error> {
     let taken = usize::try_from(len).map_err(|error| error.to_string());
     let taken = taken.and_then(|len| pool.try_take(len).map_err(|error| error.to_string()));
-    taken.map_err(|reason| Error::OutOfMemory {
-        bytes: len,
-        reason: reason.into(),
-    })
+    taken.map_err(|reason| out_of_memory(len, reason))
+}
+
+pub(super) fn out_of_memory(bytes: u64, reason: String) -> Error {
+    let reason = reason.into();
+    Error::OutOfMemory { bytes, reason }
 }
 
 /// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
@@ -203,6 +244,20 @@ impl LaneHandle {
     /// ([`MessageStats::streamed`](crate::MessageStats::streamed)). Before it is received.
     pub fn streamed(&self, op: OpId, bytes: u64) {
         self.with_shared(|shared| shared.streamed(op, bytes));
+    }
+
+    /// Counts `bytes` of memory that an incoming `op` is about to fill. Where there is no room for them its message is given
+    /// up, and the lane hears of that by [`Lane::cancel`](crate::channels::Lane::cancel).
+    pub(crate) fn count(&self, op: OpId, bytes: u64) {
+        self.with(|core| {
+            let mut wakes = Vec::new();
+            {
+                let mut shared = lock(&core.shared);
+                shared.count(op, bytes, &mut wakes);
+                shared.process(core, &mut wakes);
+            }
+            wake_all(wakes);
+        });
     }
 
     /// As [`LaneIo::failed`].

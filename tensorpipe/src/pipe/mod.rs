@@ -39,6 +39,7 @@ mod write;
 
 pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
+pub use self::budget::Held;
 pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::budget::{Announced, Reservation};
+use super::budget::{Announced, Held, Reservation};
+use super::lane::out_of_memory;
 use super::stats::MessageStats;
 use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut, Device};
@@ -12,7 +13,7 @@ use crate::sys::copy;
 use crate::tensor::{Shape, Tensor};
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reading {
     /// `None` while parts come ahead of the application's read, and once it is complete.
     descriptor: Option<Descriptor>,
@@ -33,20 +34,32 @@ pub(super) struct Reading {
     /// Nobody waits for it any more.
     discarded: bool,
     /// For what has come into pooled memory, until the application has it.
-    reservation: Option<Reservation>,
+    reservation: Reservation,
     /// For addresses of its parts, likewise.
     announced: Vec<Announced>,
-    /// Bulk parts that go into memory of the application's.
-    own: Vec<u16>,
     /// How its parts came.
     pub(super) stats: MessageStats,
     result: Option<Result<Message, Error>>,
 }
 
 impl Reading {
-    /// Parts come before anybody has asked for them.
-    pub(super) fn ahead() -> Self {
-        Self::default()
+    /// Parts may come before anybody has asked for them.
+    pub(super) fn new(reservation: Reservation) -> Self {
+        Self {
+            descriptor: None,
+            waited_for: false,
+            wanted: 0,
+            parts: Vec::new(),
+            places: Vec::new(),
+            skipped: Vec::new(),
+            elsewhere: Vec::new(),
+            pushed: false,
+            discarded: false,
+            reservation,
+            announced: Vec::new(),
+            stats: MessageStats::default(),
+            result: None,
+        }
     }
 
     /// The application reads.
@@ -76,28 +89,29 @@ impl Reading {
         self.pushed = pushed;
     }
 
-    /// Counts what comes into pooled memory, that is, not for the parts in `own`.
-    pub(super) fn reserve(&mut self, reservation: Reservation, own: Vec<u16>) {
-        self.reservation = Some(reservation);
-        self.own = own;
-    }
-
-    /// Keeps addresses of its parts.
-    pub(super) fn announce(&mut self, announced: impl Iterator<Item = Announced>) {
+    /// Keeps what its parts have taken.
+    pub(super) fn keep(
+        &mut self,
+        announced: impl Iterator<Item = Announced>,
+        taken: Option<Reservation>,
+    ) {
         self.announced.extend(announced);
+        if let Some(taken) = taken {
+            self.reservation.absorb(taken);
+        }
     }
 
-    /// `bytes` of a part are about to come.
-    pub(super) fn account(&mut self, part: u16, bytes: u64) -> Result<(), Error> {
-        let (Some(reservation), false) = (&mut self.reservation, self.own.contains(&part)) else {
-            return Ok(());
-        };
-        reservation
-            .grow(bytes)
-            .map_err(|reason| Error::OutOfMemory {
-                bytes: self.descriptor.as_ref().map_or(bytes, Descriptor::byte_len),
-                reason: reason.into(),
-            })
+    /// `bytes` of memory are about to be filled.
+    pub(super) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        self.reservation.grow(bytes).map_err(|reason| {
+            let whole = self.descriptor.as_ref();
+            out_of_memory(whole.map_or(bytes, Descriptor::byte_len), reason)
+        })
+    }
+
+    /// What it goes on taking while its handler keeps it.
+    pub(super) fn into_held(self) -> Held {
+        self.reservation.into()
     }
 
     pub(super) fn received(&mut self, part: u16, memory: Buffer) {
@@ -136,7 +150,7 @@ impl Reading {
     }
 
     pub(super) fn finish(&mut self, result: Result<Message, Error>) {
-        self.reservation = None;
+        self.reservation.clear();
         self.announced.clear();
         if self.result.is_none() {
             self.parts.clear();

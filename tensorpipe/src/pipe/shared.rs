@@ -4,6 +4,7 @@ mod arriving;
 mod deliveries;
 mod events;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 pub(super) use self::arriving::take_arrival;
 pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
 use super::arrival::Arrival;
-use super::budget::{Announced, Announcements};
+use super::budget::{Announced, Announcements, Reservation};
 use super::handler::{Delivery, Handler};
 use super::lane::LaneResult;
 use super::late::Late;
@@ -23,7 +24,7 @@ use super::stamp::Stamps;
 use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, Lane};
-use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::device::{Buffer, Destination, Device, Pool};
 use crate::error::{Error, ResetCode};
 use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice};
@@ -43,7 +44,7 @@ pub(crate) struct LaneSlot {
 pub(super) type Note = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Shared {
-    pub(super) state: PipeState<Buffer, BufferMut>,
+    pub(super) state: PipeState<Buffer, Destination>,
     pub(super) lanes: Vec<LaneSlot>,
     /// Which of them carries what.
     pub(super) choice: ChannelChoice,
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     announcements: Announcements,
     /// For what a lane has just allocated.
     announced: Vec<Announced>,
+    taken: Option<Reservation>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Box<Arrival>>,
@@ -89,7 +91,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        state: PipeState<Buffer, BufferMut>,
+        state: PipeState<Buffer, Destination>,
         pool: Pool,
         announcements: Announcements,
         runtime: tokio::runtime::Handle,
@@ -107,6 +109,7 @@ impl Shared {
             pool,
             announcements,
             announced: Vec::new(),
+            taken: None,
             runtime,
             arrived: VecDeque::new(),
             waiting: Vec::new(),
@@ -188,17 +191,17 @@ impl Shared {
         result: Result<crate::message::Message, Error>,
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(reading) = self.reads.get_mut(&message) else {
+        let Entry::Occupied(mut reading) = self.reads.entry(message) else {
             return;
         };
-        if reading.is_discarded() {
-            self.reads.remove(&message);
-        } else if reading.is_pushed() {
-            let stats = reading.stats;
-            self.reads.remove(&message);
-            self.deliver(Delivery::Message(Box::new((message, result, stats))));
+        if reading.get().is_discarded() {
+            reading.remove();
+        } else if reading.get().is_pushed() {
+            let reading = reading.remove();
+            let (stats, held) = (reading.stats, reading.into_held());
+            self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
         } else {
-            reading.finish(result);
+            reading.get_mut().finish(result);
             self.wake(Interest::Read(message), wakes);
         }
     }

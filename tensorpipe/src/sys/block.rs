@@ -14,7 +14,8 @@ use std::ptr::NonNull;
 
 use nix::errno::Errno;
 
-use super::huge_pages::{self, HUGE_PAGE};
+pub(crate) use super::huge_pages::HUGE_PAGE;
+use super::huge_pages::{self, PAGE};
 use crate::error::SystemError;
 
 /// The alignment of all memory that this crate allocates, in bytes: a cache line, and enough for AVX-512. Blocks of
@@ -26,6 +27,20 @@ const SMALL: usize = 4096;
 
 /// What every allocator aligns to.
 const SMALL_ALIGNMENT: usize = 16;
+
+/// What a block costs beside its bytes: alignment, the allocator's header, the handle on it. In bytes, roughly.
+const BESIDE: usize = 160;
+
+/// How much of a block of `len` bytes is resident, at most, when its first `touched` bytes have been: the system backs whole
+/// pages, huge ones where they fit. What comes from the allocator is zeroed by touching all of it.
+pub(crate) fn resident(len: usize, touched: usize) -> usize {
+    match len {
+        ..SMALL => len + BESIDE,
+        SMALL..HUGE_PAGE => len,
+        _ if touched <= len - len % HUGE_PAGE => touched.next_multiple_of(HUGE_PAGE),
+        _ => touched.next_multiple_of(PAGE).min(len),
+    }
+}
 
 /// One allocation of ours.
 pub(crate) struct Block {

@@ -17,9 +17,9 @@ use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Size and alignment of a huge page, in bytes.
-pub(super) const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// Maps `len` zero bytes, aligned to [`HUGE_PAGE`].
 pub(super) fn map(len: NonZeroUsize) -> Result<NonNull<u8>, Errno> {

@@ -1,8 +1,8 @@
 //! What is moved, and by whom.
 
-use super::scene::{Peer, Takes, alone, check, context, eventually, made, setback, soon};
+use super::scene::{Peer, Takes, alone, bounded, check, context, eventually, made, setback, soon};
 
-use tensorpipe::{Allocation, BufferMut, Message, Place, Setback};
+use tensorpipe::{Allocation, BufferMut, Error, Limits, Message, Place, Setback};
 
 const MIB: usize = 1 << 20;
 
@@ -92,5 +92,28 @@ fn the_source_is_free_when_the_write_ends() {
         })
         .await;
         peer.answer("take").await;
+    });
+}
+
+#[test]
+fn what_is_read_counts_while_it_comes() {
+    alone(async || {
+        let mut limits = Limits::default();
+        limits.receive_budget = 10 << 20;
+        let context = bounded("parent", limits);
+        let peer = Peer::start(&context, &[]).await;
+        let others = peer.pipe.hold(7 << 20).unwrap();
+        let ask = Message::new(format!("give {} 5", 5 * MIB));
+        peer.pipe.send(ask).unwrap();
+        let error = soon("a refusal", peer.pipe.read()).await.unwrap_err();
+        let Error::OutOfMemory { reason, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert!(reason.contains("receive_budget"), "{reason}");
+        drop(others);
+        peer.gives(5 * MIB, 6).await;
+        assert_eq!(peer.pipe.stats().bytes_copied, 5 * MIB as u64);
+        // What it took is free again.
+        peer.pipe.hold(10 << 20).unwrap();
     });
 }

@@ -5,25 +5,38 @@ use std::sync::Arc;
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, Message, MessageTensor, Pays, Pipe, Setback, Tensor, Threshold};
+use tensorpipe::{
+    Context, ContextBuilder, Limits, Message, MessageTensor, Pays, Pipe, Setback, Tensor, Threshold,
+};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
 use super::denied::{forbid_asking, forbid_reading};
 
 /// Of cma, before basic, over tcp.
 pub(crate) fn context(name: &str) -> Context {
-    with_channels(
+    bounded(name, Limits::default())
+}
+
+/// The same, within these limits.
+pub(crate) fn bounded(name: &str, limits: Limits) -> Context {
+    builder(
         name,
         vec![Arc::new(CmaChannel::new()), Arc::new(BasicChannel::new())],
     )
+    .limits(limits)
+    .build()
+    .unwrap()
 }
 
 pub(crate) fn with_channels(name: &str, channels: Vec<Arc<dyn Channel>>) -> Context {
+    builder(name, channels).build().unwrap()
+}
+
+fn builder(name: &str, channels: Vec<Arc<dyn Channel>>) -> ContextBuilder {
     let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
     let builder = Context::builder().name(name).transports([tcp]);
     let pays = Threshold::new(Pays::From(1 << 20));
-    let builder = builder.channels(channels).threshold("cma", pays);
-    builder.build().unwrap()
+    builder.channels(channels).threshold("cma", pays)
 }
 
 /// In ordinary memory.

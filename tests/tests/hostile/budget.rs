@@ -1,7 +1,10 @@
 //! What peers send, and do not finish, counts against one budget of the whole context.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
+use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};
 
@@ -165,4 +168,50 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
     // Given up, its addresses are free for the next.
     drop(first);
     drop(stranger);
+}
+
+/// Chunks that come over connections of a channel's own count as those on the pipe's do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_in_stripes_counts_too() {
+    let channels = || -> [Arc<dyn Channel>; 2] {
+        [Arc::new(MptChannel::new()), Arc::new(BasicChannel::new())]
+    };
+    let mut limits = Limits::default();
+    limits.receive_budget = 10 << 20;
+    let tcp = || -> [Arc<dyn Transport>; 1] { [Arc::new(TcpTransport::new())] };
+    let server = Context::builder().transports(tcp()).channels(channels());
+    let server = server.limits(limits).build().unwrap();
+    let client = Context::builder().transports(tcp()).channels(channels());
+    let client = client.build().unwrap();
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (client, pipe) = tokio::join!(client.connect(&url), listener.accept());
+    let (client, pipe) = (client.unwrap(), pipe.unwrap());
+    // Somebody else takes as much as makes the second half of the tensor too much.
+    let others = pipe.hold(7 << 20).unwrap();
+    let (written, read) = within("a refusal", async {
+        tokio::join!(client.write(of(HALF)), pipe.read())
+    })
+    .await;
+    let error = read.unwrap_err();
+    println!("{error}");
+    assert!(
+        matches!(&error, Error::OutOfMemory { reason, .. } if reason.contains("receive_budget")),
+        "{error:?}"
+    );
+    drop(written);
+    drop(others);
+    let (written, read) = within("a message", async {
+        tokio::join!(client.write(of(HALF)), pipe.read())
+    })
+    .await;
+    written.unwrap();
+    assert_eq!(read.unwrap().tensors[0].tensor.byte_len(), HALF);
+    // What it took is free again.
+    within("all of it", async {
+        while pipe.hold(10 << 20).is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }

@@ -60,7 +60,12 @@ pub(crate) fn play() {
         let way = std::env::var("TEST_WAY").unwrap_or_default();
         let way = Way::ALL.into_iter().find(|known| known.name() == way);
         let way = way.expect("a way");
-        let context = context_over(way, timeouts, Limits::default());
+        let mut limits = Limits::default();
+        let budget = std::env::var("TEST_BUDGET").ok();
+        if let Some(budget) = budget.and_then(|bytes| bytes.parse().ok()) {
+            limits.receive_budget = budget;
+        }
+        let context = context_over(way, timeouts, limits);
         let listener = context.listen([way.url("pipes")]).await.unwrap();
         let server = Server::builder()
             .context(&context)

@@ -3,7 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tensorpipe::{Allocation, BufferMut, Error, Handler, Incoming, MessageStats, Place, ResetCode};
+use tensorpipe::{
+    Allocation, BufferMut, Error, Handler, Held, Incoming, MessageStats, Place, ResetCode,
+};
 
 use super::*;
 
@@ -55,7 +57,13 @@ impl Handler for Notes {
         panic!("the one with figures is called instead");
     }
 
-    fn message_with_stats(&self, _: u64, message: Result<Message, Error>, stats: MessageStats) {
+    fn message_with_stats(
+        &self,
+        _: u64,
+        message: Result<Message, Error>,
+        stats: MessageStats,
+        _: Held,
+    ) {
         message.unwrap();
         self.0.lock().unwrap().push(stats);
     }

@@ -14,7 +14,7 @@ mod unread;
 pub(crate) use credits::{Credits, Room};
 pub(crate) use inbox::{Batch, Inbox, Received};
 pub(crate) use table::{Open, StreamTable};
-pub(crate) use unread::Unread;
+pub(crate) use unread::{Opened, Unread};
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};

@@ -3,15 +3,19 @@
 //! Each stream has [`FIRST`](super::FIRST) to itself; what its sender is allowed beyond, and by how much an item exceeds that, is
 //! taken from here, and comes back as items are consumed. Where nothing is left a stream is allowed no more than it has to itself,
 //! and an item that is not here yet stays with its sender, until there is room or its reader waits for it. Only what is here
-//! already, and what a reader waits for, is taken whether there is room or not.
+//! already, and what a reader waits for, is taken whether there is room or not. What streams have to themselves is bounded by how many
+//! of them the peer may have open.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::CallStreams;
 use super::inbox::{HeldItems, Inbox, Unheld};
+use super::{CallStreams, FIRST};
 use crate::lock::lock;
+
+/// So many streams may be open at once, however little they may let lie.
+const OPEN_AT_LEAST: u64 = 64;
 
 /// See the module's documentation.
 pub(crate) struct Unread {
@@ -22,6 +26,17 @@ pub(crate) struct Unread {
     /// How many are.
     held: AtomicUsize,
     waiting: Mutex<Waiting>,
+    /// Streams that the peer has opened, each of which may send [`FIRST`](super::FIRST) before anybody reads.
+    opened: AtomicUsize,
+}
+
+/// The place of a stream that the peer has opened, until it is dropped.
+pub(crate) struct Opened(Arc<Unread>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.opened.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Streams that have one, or had, the longest first: each once.
@@ -40,7 +55,19 @@ impl Unread {
             most_held,
             held: AtomicUsize::new(0),
             waiting: Mutex::default(),
+            opened: AtomicUsize::new(0),
         })
+    }
+
+    /// The peer opens one more stream. What all of them have to themselves is at most as much again as they share, or that of
+    /// [`OPEN_AT_LEAST`]. Where so many are open, how many that are.
+    pub(crate) fn open(self: &Arc<Self>) -> Result<Opened, u64> {
+        let most = (self.most / FIRST.bytes).max(OPEN_AT_LEAST);
+        let place = Opened(self.clone());
+        match self.opened.fetch_add(1, Ordering::AcqRel) as u64 {
+            before if before < most => Ok(place),
+            _ => Err(most),
+        }
     }
 
     /// Takes so many bytes, or as many as there are.

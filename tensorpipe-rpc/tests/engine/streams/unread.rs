@@ -137,3 +137,33 @@ async fn where_too_many_wait_further_ones_are_refused_and_calls_go_on() {
     join_all(under_way).await;
     banks.is_clean().await;
 }
+
+/// What a stream may send before anybody reads is its own, so there may not be any number of them.
+#[tokio::test]
+async fn streams_too_many_to_have_room_are_refused_before_they_send() {
+    let mut little = ServerLimits::default();
+    little.unread_items = 1 << 20;
+    let build = || tcp().build().unwrap();
+    let banks = Banks::new(build(), build(), little).await;
+    let items = || stream::repeat_with(|| numbered(30 << 10, 0));
+    const ROOM: usize = 64;
+    let calls = (0..ROOM + 40).map(|_| banks.client.ignores_it(items()));
+    let calls: Vec<_> = calls.map(|call| tokio::spawn(call)).collect();
+    until(|| calls.iter().filter(|call| call.is_finished()).count() == 40).await;
+    let most = settled(|| kept(&banks.far)).await;
+    println!("{} KiB", most >> 10);
+    // A quarter more for blocks of the pool.
+    assert!(most <= (ROOM * OWN + (1 << 20)) * 5 / 4, "{most} bytes");
+    calls_go_on(&banks).await;
+    let (over, under_way): (Vec<_>, Vec<_>) =
+        calls.into_iter().partition(|call| call.is_finished());
+    for call in over {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(matches!(error, CallError::Overloaded(_)), "{error:?}");
+        assert!(!error.may_have_run());
+        assert!(error.to_string().contains("unread_items"), "{error}");
+    }
+    under_way.iter().for_each(tokio::task::JoinHandle::abort);
+    join_all(under_way).await;
+    banks.is_clean().await;
+}

@@ -155,11 +155,9 @@ impl Lane for CmaLane {
         match frame {
             FromWriter::Notice(ticket) => self.read(op, ticket, want, io),
             FromWriter::Cannot => {
-                if let Some(dest) = room(op, want, io) {
-                    let reason = "as the writer says".to_owned();
-                    let lasting = false;
-                    ask_for_bytes(op, dest, Refusal { reason, lasting }, io);
-                }
+                let reason = "as the writer says".to_owned();
+                let lasting = false;
+                ask_for_bytes(op, want, Refusal { reason, lasting }, io);
                 Ok(())
             }
         }
@@ -185,7 +183,7 @@ impl Lane for CmaLane {
                 if refusal.lasting {
                     self.setback.cannot_receive(refusal.reason.as_str());
                 }
-                ask_for_bytes(op, dest, refusal, io);
+                ask_for_bytes(op, Want::Into(dest), refusal, io);
             }
             // Its connection has ended with it, or will: the pipe says so.
             Some(Outcome::Ended) | None => {}
@@ -223,7 +221,8 @@ fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
 }
 
 /// Has the writer send the bytes themselves.
-fn ask_for_bytes(op: OpId, dest: BufferMut, refusal: Refusal, io: &mut LaneIo<'_>) {
-    io.expect(op, dest);
-    io.control(op, FromReader::Bytes(refusal).encode());
+fn ask_for_bytes(op: OpId, want: Want, refusal: Refusal, io: &mut LaneIo<'_>) {
+    if io.receive(op, want) {
+        io.control(op, FromReader::Bytes(refusal).encode());
+    }
 }

@@ -323,20 +323,12 @@ impl LeaseLane {
 
     /// Has the writer send the bytes themselves.
     fn ask_for_bytes(&self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        let dest = match want {
-            Want::Into(dest) => Ok(dest),
-            Want::Adopt { len, .. } => io.allocate(len),
-        };
         let reason = self.setback.receiving();
         let answer = reason.map_or(FromReader::Stream, |reason| {
             FromReader::StreamAlways(reason.to_owned())
         });
-        match dest {
-            Ok(dest) => {
-                io.expect(op, dest);
-                io.control(op, answer.encode());
-            }
-            Err(error) => io.failed(op, error),
+        if io.receive(op, want) {
+            io.control(op, answer.encode());
         }
     }
 }

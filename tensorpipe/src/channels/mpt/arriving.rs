@@ -12,7 +12,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::ChannelFault;
 use super::frame::{CHUNK, ChunkHead};
-use crate::device::BufferMut;
+use crate::device::{BufferMut, Destination, Pool};
+use crate::error::SystemError;
 use crate::sync::{Mutex, lock};
 
 /// Read at once at most, in bytes: while one connection reads, the tensor's others wait.
@@ -21,26 +22,62 @@ const PIECE: usize = 128 << 10;
 #[derive(Debug)]
 pub(super) struct Arriving {
     len: u64,
+    pool: Pool,
     filling: Mutex<Filling>,
 }
 
 #[derive(Debug)]
 struct Filling {
     /// `None` once it has left.
-    memory: Option<BufferMut>,
+    memory: Option<Destination>,
     /// One bit for each chunk.
     claimed: Vec<u64>,
     /// Chunks that are not whole yet.
     missing: u64,
 }
 
+/// Where a chunk goes.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub(super) place: Range<usize>,
+    /// What becomes resident by that, or why there is no memory.
+    pub(super) cost: Result<u64, SystemError>,
+}
+
+impl Filling {
+    fn is_claimed(&self, offset: u64) -> bool {
+        let chunk = offset / CHUNK;
+        self.claimed[(chunk / 64) as usize] & (1 << (chunk % 64)) != 0
+    }
+
+    /// Gets memory for the chunk at `offset`: what that makes resident. Chunks of one huge page cost it once.
+    fn open(&mut self, offset: u64, pool: &Pool) -> Result<u64, SystemError> {
+        // Nobody waits for it any more.
+        let Some(memory) = &self.memory else {
+            return Ok(0);
+        };
+        let page = memory.page(offset as usize);
+        let mut chunks = page.clone().step_by(CHUNK as usize);
+        if chunks.any(|chunk| self.is_claimed(chunk as u64)) {
+            return Ok(0);
+        }
+        let Some(memory) = &mut self.memory else {
+            return Ok(0);
+        };
+        let cost = memory.cost(page, pool)?;
+        memory.open(pool)?;
+        Ok(cost)
+    }
+}
+
 impl Arriving {
-    /// `memory` is main memory, and not empty.
-    pub(super) fn new(memory: BufferMut) -> Self {
+    /// `memory` is main memory, and not empty; what is taken of it comes from `pool`.
+    pub(super) fn new(memory: Destination, pool: Pool) -> Self {
         let len = memory.len() as u64;
         let chunks = len.div_ceil(CHUNK);
         Self {
             len,
+            pool,
             filling: Mutex::new(Filling {
                 memory: Some(memory),
                 claimed: vec![0; chunks.div_ceil(64) as usize],
@@ -49,8 +86,8 @@ impl Arriving {
         }
     }
 
-    /// The place of a chunk that is about to come.
-    pub(super) fn claim(&self, chunk: &ChunkHead) -> Result<Range<usize>, ChannelFault> {
+    /// The place of a chunk that is about to come, with memory.
+    pub(super) fn claim(&self, chunk: &ChunkHead) -> Result<Claimed, ChannelFault> {
         let (offset, len) = (chunk.offset, u64::from(chunk.len));
         let fits = offset < self.len
             && offset.is_multiple_of(CHUNK)
@@ -61,13 +98,14 @@ impl Arriving {
                 self.len
             )));
         }
-        let (word, bit) = (offset / CHUNK / 64, 1 << (offset / CHUNK % 64));
-        let claimed = &mut lock(&self.filling).claimed[word as usize];
-        if *claimed & bit != 0 {
+        let mut filling = lock(&self.filling);
+        if filling.is_claimed(offset) {
             return Err(ChannelFault(format!("the chunk at {offset} a second time")));
         }
-        *claimed |= bit;
-        Ok(offset as usize..(offset + len) as usize)
+        let cost = filling.open(offset, &self.pool);
+        filling.claimed[(offset / CHUNK / 64) as usize] |= 1 << (offset / CHUNK % 64);
+        let place = offset as usize..(offset + len) as usize;
+        Ok(Claimed { place, cost })
     }
 
     /// Reads some bytes into `place`: how many. `None`: nobody waits for it any more, and nothing was read.
@@ -78,7 +116,8 @@ impl Arriving {
         place: Range<usize>,
     ) -> Poll<io::Result<Option<usize>>> {
         let mut filling = lock(&self.filling);
-        let memory = filling.memory.as_mut().and_then(BufferMut::as_bytes_mut);
+        let memory = filling.memory.as_mut();
+        let memory = memory.and_then(Destination::as_bytes_mut);
         let Some(bytes) = memory else {
             return Poll::Ready(Ok(None));
         };
@@ -96,14 +135,14 @@ impl Arriving {
         let mut filling = lock(&self.filling);
         filling.missing = filling.missing.saturating_sub(1);
         if filling.missing == 0 {
-            filling.memory.take()
+            filling.memory.take().and_then(Destination::into_memory)
         } else {
             None
         }
     }
 
     /// The memory, of which nothing has been claimed.
-    pub(super) fn take_untouched(&self) -> Result<Option<BufferMut>, ChannelFault> {
+    pub(super) fn take_untouched(&self) -> Result<Option<Destination>, ChannelFault> {
         let mut filling = lock(&self.filling);
         if filling.claimed.iter().any(|claimed| *claimed != 0) {
             return Err(ChannelFault(
@@ -124,6 +163,10 @@ impl Arriving {
 mod tests {
     use super::*;
 
+    fn of(len: usize) -> Arriving {
+        Arriving::new(Destination::pooled(len), Pool::default())
+    }
+
     fn chunk(offset: u64, len: u64) -> ChunkHead {
         ChunkHead {
             message: 0,
@@ -135,7 +178,7 @@ mod tests {
 
     #[test]
     fn only_whole_chunks_in_their_own_place_and_each_once() {
-        let arriving = Arriving::new(BufferMut::zeroed(70 * CHUNK as usize + 5));
+        let arriving = of(70 * CHUNK as usize + 5);
         let wrong = [
             chunk(1, CHUNK),
             chunk(0, CHUNK - 1),
@@ -147,20 +190,28 @@ mod tests {
         for wrong in wrong {
             assert!(arriving.claim(&wrong).is_err(), "{wrong:?}");
         }
-        assert!(arriving.take_untouched().unwrap().is_some());
+        let memory = arriving.take_untouched().unwrap();
+        lock(&arriving.filling).memory = memory;
+        let mut cost = 0;
         for i in (0..70).rev() {
-            let place = arriving.claim(&chunk(i * CHUNK, CHUNK)).unwrap();
-            assert_eq!(place.start as u64, i * CHUNK);
+            let claimed = arriving.claim(&chunk(i * CHUNK, CHUNK)).unwrap();
+            assert_eq!(claimed.place.start as u64, i * CHUNK);
+            cost += claimed.cost.unwrap();
             assert!(arriving.claim(&chunk(i * CHUNK, CHUNK)).is_err());
         }
-        assert_eq!(arriving.claim(&chunk(70 * CHUNK, 5)).unwrap().len(), 5);
+        let last = arriving.claim(&chunk(70 * CHUNK, 5)).unwrap();
+        assert_eq!(last.place.len(), 5);
+        cost += last.cost.unwrap();
+        // 36 MiB: 70 chunks and 5 bytes lie on 18 huge pages.
+        assert_eq!(cost, 36 << 20);
         assert!(arriving.take_untouched().is_err());
     }
 
     #[tokio::test]
     async fn it_leaves_with_the_last_chunk_or_when_it_is_let_go_of() {
         let fill = async |arriving: &Arriving, offset: u64, byte: u8| {
-            let place = arriving.claim(&chunk(offset, CHUNK)).unwrap();
+            let Claimed { place, cost } = arriving.claim(&chunk(offset, CHUNK)).unwrap();
+            cost.unwrap();
             let bytes = vec![byte; CHUNK as usize];
             let (mut bytes, mut at) = (&bytes[..], place.start);
             while at < place.end {
@@ -174,14 +225,14 @@ mod tests {
             }
             arriving.filled()
         };
-        let arriving = Arriving::new(BufferMut::zeroed(2 * CHUNK as usize));
+        let arriving = of(2 * CHUNK as usize);
         assert!(fill(&arriving, CHUNK, 2).await.is_none());
         let memory = fill(&arriving, 0, 1).await.unwrap().freeze();
         let bytes = memory.as_bytes().unwrap();
         let (one, two) = bytes.split_at(CHUNK as usize);
         assert!(one.iter().all(|byte| *byte == 1) && two.iter().all(|byte| *byte == 2));
 
-        let arriving = Arriving::new(BufferMut::zeroed(CHUNK as usize));
+        let arriving = of(CHUNK as usize);
         arriving.let_go();
         assert!(fill(&arriving, 0, 1).await.is_none());
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::watch;
 
+use super::arriving::Claimed;
 use super::frame::{ChunkHead, Frame, HEADER_LEN};
 use super::line::Line;
 use super::sending::Chunk;
@@ -170,7 +171,8 @@ async fn read_chunk(
     let Some(arriving) = stripes.arriving(op) else {
         return Ok(sink(reader, chunk.len as usize).await?);
     };
-    let mut place = arriving.claim(chunk)?;
+    let Claimed { mut place, cost } = arriving.claim(chunk)?;
+    stripes.count(op, cost);
     while !place.is_empty() {
         let filled = poll_fn(|cx| arriving.poll_fill(cx, Pin::new(&mut *reader), place.clone()));
         match filled.await? {

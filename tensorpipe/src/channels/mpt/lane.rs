@@ -10,7 +10,7 @@ use super::connection::run;
 use super::frame::Say;
 use super::stripes::{Road, Stripes};
 use super::{Buffer, ChannelFault, Expected, Further, JoinToken, Lane, LaneIo, Link, OpId, Want};
-use crate::device::BufferMut;
+use crate::device::{BufferMut, Destination, Pool};
 use crate::error::Misuse;
 use crate::sync::AtomicU64;
 
@@ -18,6 +18,7 @@ use crate::sync::AtomicU64;
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) struct MptLane {
+    pool: Pool,
     stripes: Arc<Stripes>,
     further: Further,
     connections: u8,
@@ -32,6 +33,7 @@ pub(super) struct MptLane {
 impl MptLane {
     pub(super) fn new(link: Link, connections: u8, sent: Arc<Vec<AtomicU64>>) -> Self {
         Self {
+            pool: link.pool,
             stripes: Arc::new(Stripes::new(link.handle, link.setback, sent)),
             further: link.further,
             connections,
@@ -147,8 +149,8 @@ impl MptLane {
         Ok(())
     }
 
-    fn expect(&mut self, op: OpId, dest: BufferMut, io: &mut LaneIo<'_>) {
-        let arriving = Arc::new(Arriving::new(dest));
+    fn expect(&mut self, op: OpId, dest: Destination, io: &mut LaneIo<'_>) {
+        let arriving = Arc::new(Arriving::new(dest, self.pool.clone()));
         self.stripes.state().arriving.insert(op, arriving);
         let tokens = self.offer(io);
         io.control(op, Say::Go(tokens).encode());
@@ -172,13 +174,13 @@ impl Lane for MptLane {
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
         let dest = match want {
-            Want::Into(dest) => Ok(dest),
-            Want::Adopt { len, .. } => io.allocate(len),
+            Want::Into(dest) if !dest.device().is_cpu() => {
+                Err(Misuse::NotOnCpu(dest.device()).into())
+            }
+            Want::Into(dest) => Ok(dest.into()),
+            Want::Adopt { len, .. } => io.reserve(len),
         };
         match dest {
-            Ok(dest) if !dest.device().is_cpu() => {
-                io.failed(op, Misuse::NotOnCpu(dest.device()).into());
-            }
             Ok(dest) => self.expect(op, dest, io),
             Err(error) => io.failed(op, error),
         }
@@ -213,7 +215,7 @@ impl Lane for MptLane {
                 if let Some(arriving) = arriving
                     && let Some(dest) = arriving.take_untouched()?
                 {
-                    io.expect(op, dest);
+                    io.expect_in(op, dest);
                     io.control(op, Say::Stream.encode());
                 }
             }

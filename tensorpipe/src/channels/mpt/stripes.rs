@@ -14,6 +14,7 @@ use super::line::Line;
 use super::sending::{Chunk, Sending};
 use super::{LaneHandle, OpId, Setback};
 use crate::device::BufferMut;
+use crate::error::{Error, SystemError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 pub(super) struct Stripes {
@@ -91,6 +92,18 @@ impl Stripes {
     /// The tensor that a chunk belongs to. `None`: nobody waits for it any more.
     pub(super) fn arriving(&self, op: OpId) -> Option<Arc<Arriving>> {
         self.state().arriving.get(&op).cloned()
+    }
+
+    /// A chunk of `op` makes so much resident. Where there is no room for it, nobody waits for `op` any more.
+    pub(super) fn count(&self, op: OpId, cost: Result<u64, SystemError>) {
+        match cost {
+            Ok(0) => {}
+            Ok(cost) => self.handle.count(op, cost),
+            Err(error) => {
+                let (bytes, reason) = (0, error.to_string().into());
+                self.handle.failed(op, Error::OutOfMemory { bytes, reason });
+            }
+        }
     }
 
     /// All chunks of `op` are in place.

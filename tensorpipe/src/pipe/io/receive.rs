@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::ReadBuf;
 
 use super::Io;
-use crate::device::BufferMut;
+use crate::device::Destination;
 use crate::error::Error;
 use crate::pipe::core::Core;
 use crate::proto::{Input, OpId};
@@ -51,7 +51,7 @@ pub(super) struct Bulk {
     left: u64,
     /// Received since the protocol was last told.
     got: u64,
-    pub(super) dest: Option<BufferMut>,
+    pub(super) dest: Option<Destination>,
     /// Whose it is.
     pub(super) op: Option<OpId>,
     at: u64,
@@ -153,12 +153,12 @@ impl Io {
                     }
                     shared.arrive_bare(message, metadata, wakes);
                 }
-                Input::Head { message } => shared.allocate_eager(core, message)?,
+                Input::Head { message } => shared.allocate_eager(message),
                 Input::Bulk { target, len } => {
-                    if let Some(op) = target {
-                        shared.account(op, len, wakes);
-                    }
-                    let dest = target.and_then(|op| shared.state.take_dest(op));
+                    let dest = match target {
+                        Some(op) => shared.place(op, len, wakes)?,
+                        None => None,
+                    };
                     let (mut dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                     if len <= COPIED_AT_ONCE && len <= (self.end - self.start) as u64 {
                         let bytes = &self.received[self.start..self.start + len as usize];
@@ -199,7 +199,7 @@ impl Io {
         }
         if bulk.left > 0 {
             let direct = bulk.dest.as_mut().filter(|_| bulk.left >= DIRECT_FROM);
-            let Some(dest) = direct.and_then(BufferMut::as_bytes_mut) else {
+            let Some(dest) = direct.and_then(Destination::as_bytes_mut) else {
                 return self.fill(core);
             };
             let Some(connection) = &mut self.connection else {
@@ -326,8 +326,8 @@ impl Bulk {
 }
 
 /// Puts what has come in into its place, if somebody wants it.
-fn copy(bytes: &[u8], dest: Option<&mut BufferMut>, at: u64, core: &Core) {
-    if let Some(dest) = dest.and_then(BufferMut::as_bytes_mut) {
+fn copy(bytes: &[u8], dest: Option<&mut Destination>, at: u64, core: &Core) {
+    if let Some(dest) = dest.and_then(Destination::as_bytes_mut) {
         let at = at as usize;
         copy::copy(bytes, &mut dest[at..at + bytes.len()]);
         core.counters.copied(bytes.len());

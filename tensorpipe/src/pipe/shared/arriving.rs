@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use super::Shared;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
-use crate::device::Device;
-use crate::error::{Error, ResetCode};
+use crate::device::{Destination, Device};
+use crate::error::{Error, ResetCode, SystemError};
 use crate::pipe::arrival::Arrival;
 use crate::pipe::core::Core;
 use crate::pipe::handler::Delivery;
-use crate::pipe::lane::allocate;
+use crate::pipe::lane::{allocate, out_of_memory};
 use crate::pipe::reading::{Eager, Reading};
 use crate::pipe::waiter::Interest;
 use crate::proto::{Offered, OpId};
@@ -21,36 +21,73 @@ use crate::sys::copy;
 
 impl Shared {
     /// Memory for the eager parts of an arriving message.
-    pub(in crate::pipe) fn allocate_eager(
-        &mut self,
-        core: &Core,
-        message: u64,
-    ) -> Result<(), Error> {
+    pub(in crate::pipe) fn allocate_eager(&mut self, message: u64) {
         let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
         for (part, len) in parts {
-            let dest = allocate(&core.pool, len)?;
+            let dest = Destination::pooled(len as usize);
             self.state.set_dest(OpId::incoming(message, part), dest);
         }
         self.state.start_eager(message);
-        Ok(())
     }
 
-    /// `bytes` of `op` are about to come. Where the budget does not allow it, its message is given up.
-    pub(in crate::pipe) fn account(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
-        let Some(reading) = self.reads.get_mut(&op.message) else {
-            return;
+    /// The next `len` bytes are of `op`: where they go, and how many it has; `None` where nobody wants them. Where the budget does
+    /// not allow what they make resident, or there is no such memory, their message is given up.
+    pub(in crate::pipe) fn place(
+        &mut self,
+        op: OpId,
+        len: u64,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<Option<(Destination, u64)>, Error> {
+        let Some((mut dest, at)) = self.state.take_dest(op) else {
+            return Ok(None);
         };
-        let Err(error) = reading.account(op.part, bytes) else {
-            return;
-        };
+        let range = at as usize..(at + len) as usize;
+        let mut reading = self.reads.get_mut(&op.message);
+        let refused = |error: SystemError| out_of_memory(len, error.to_string());
+        let cost = dest.cost(range, &self.pool).map_err(refused);
+        let counted = cost.and_then(|cost| match &mut reading {
+            Some(reading) => reading.grow(cost),
+            // What comes in a message's frame is bounded by the window.
+            None => Ok(()),
+        });
+        match (
+            counted.and_then(|()| dest.open(&self.pool).map_err(refused)),
+            reading,
+        ) {
+            (Ok(()), _) => Ok(Some((dest, at))),
+            (Err(error), None) => Err(error),
+            (Err(error), Some(_)) => {
+                self.give_up(op.message, error, wakes);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Memory of `op` is about to be filled. Where the budget does not allow it, its message is given up.
+    pub(in crate::pipe) fn count(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
+        let reading = self.reads.get_mut(&op.message);
+        if let Some(Err(error)) = reading.map(|reading| reading.grow(bytes)) {
+            self.give_up(op.message, error, wakes);
+        }
+    }
+
+    /// A message that is being read cannot be: there is no memory for it, or its channel does not get on.
+    pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
+        let pushed = self.reads.get(&message).is_some_and(Reading::is_pushed);
         // A handler answers in its own way.
-        let code = if reading.is_pushed() {
-            ResetCode::Skipped
-        } else {
-            ResetCode::Failed
+        let code = match pushed {
+            true => ResetCode::Skipped,
+            false => ResetCode::Failed,
         };
-        self.state.refuse(op.message, code, &error.to_string());
-        self.end_read(op.message, Err(error), wakes);
+        self.state.refuse(message, code, &error.to_string());
+        self.end_read(message, Err(error), wakes);
+    }
+
+    /// What is known of a message whose parts come.
+    pub(in crate::pipe) fn reading(&mut self, message: u64) -> &mut Reading {
+        let announcements = &self.announcements;
+        let new = || Reading::new(announcements.reservation());
+        self.reads.entry(message).or_insert_with(new)
     }
 
     /// Whether a part of an incoming message that is on `from` at its writer can be received on `to` here, or why not.
@@ -77,11 +114,11 @@ impl Shared {
         }
     }
 
-    /// What lanes have allocated counts until this message is complete.
+    /// What lanes have announced and allocated counts until this message is complete.
     pub(in crate::pipe) fn announce(&mut self, message: u64) {
-        let announced = self.announced.drain(..);
+        let (announced, taken) = (self.announced.drain(..), self.taken.take());
         if let Some(reading) = self.reads.get_mut(&message) {
-            reading.announce(announced);
+            reading.keep(announced, taken);
         }
     }
 
@@ -93,7 +130,7 @@ impl Shared {
             .state
             .take_parts(message)
             .into_iter()
-            .map(|(part, dest)| (part, dest.freeze()));
+            .filter_map(|(part, dest)| Some((part, dest.freeze()?)));
         let arrival = Arrival::new(message, descriptor, eager.collect());
         self.offer(Box::new(arrival), wakes);
     }
@@ -137,7 +174,7 @@ impl Shared {
         });
         let Some(adopted) = adopted else {
             self.state.decline(message, head);
-            self.allocate_eager(core, message)?;
+            self.allocate_eager(message);
             return Ok(0);
         };
         let descriptor = head.descriptor;
@@ -173,7 +210,7 @@ impl Shared {
 
     /// Bulk parts come without a go-ahead: pooled memory takes them until the application says where it wants them.
     pub(in crate::pipe) fn start_ahead(&mut self, message: u64) {
-        self.reads.insert(message, Reading::ahead());
+        self.reading(message);
         for part in 0..u16::MAX {
             let op = OpId::incoming(message, part);
             match self.state.part_len(op) {

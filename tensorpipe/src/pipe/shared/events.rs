@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::Shared;
 use crate::channels::{ChannelFault, Lane};
-use crate::device::{Buffer, BufferMut};
+use crate::device::{Buffer, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::core::Core;
 use crate::pipe::handler::Delivery;
@@ -76,7 +76,7 @@ impl Shared {
 
     pub(in crate::pipe) fn event(
         &mut self,
-        event: Event<Buffer, BufferMut>,
+        event: Event<Buffer, Destination>,
         core: &Core,
         wakes: &mut Vec<Waker>,
     ) -> Result<(), (&'static str, ChannelFault)> {
@@ -96,6 +96,8 @@ impl Shared {
                 }
             }
             Event::StreamReceived { op, dest } => {
+                // It was filled: its memory is there.
+                let dest = dest.and_then(Destination::into_memory);
                 if let (Some((channel, _)), Some(dest)) =
                     (self.state.bulk_channel(op.message, op.part), dest)
                 {
@@ -177,6 +179,7 @@ impl Shared {
             // What this side sends was announced by nobody.
             announcements: (!op.outgoing).then_some(&self.announcements),
             announced: &mut self.announced,
+            taken: &mut self.taken,
             runtime: &self.runtime,
         };
         act(&mut *slot.lane, &mut io);
@@ -213,11 +216,7 @@ impl Shared {
                     .reset(op.message, ResetCode::Failed, &error.to_string());
                 self.end_write(op.message, Err(error), wakes);
             }
-            LaneResult::Failed(op, error) => {
-                self.state
-                    .refuse(op.message, ResetCode::Failed, &error.to_string());
-                self.end_read(op.message, Err(error), wakes);
-            }
+            LaneResult::Failed(op, error) => self.give_up(op.message, error, wakes),
         }
     }
 

@@ -1,0 +1,238 @@
+//! Who may have one of a server's places for calls: nobody takes those of others, however many connections it opens.
+//!
+//! Half of all places are divided among the peers that there are, as the system names them ([`PeerAddr::party`]), and what a peer has
+//! among its connections. What one has not taken of its share is kept for it: whoever comes late, or asks for little, finds
+//! a place. Where the system names nobody, each connection is a peer of its own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tensorpipe::PeerAddr;
+
+use crate::lock::lock;
+
+/// From so many connections on they are not looked at one by one.
+const SEVERAL: usize = 64;
+
+/// See the module's documentation.
+pub(crate) struct Shares {
+    /// Places in all.
+    most: usize,
+    peers: Mutex<HashMap<Key, Group>>,
+    /// Of `peers`, those that have a connection.
+    connected: AtomicUsize,
+    /// Connections of all of them.
+    connections: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Named(PeerAddr),
+    /// The connection of this number.
+    Alone(u64),
+}
+
+#[derive(Default)]
+struct Group {
+    peer: Arc<Peer>,
+    members: HashMap<u64, Arc<Member>>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    /// Calls of all its connections, those that have ended too.
+    busy: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+/// A connection among those that share places.
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    peer: Arc<Peer>,
+    busy: AtomicUsize,
+}
+
+impl Member {
+    /// Calls that have a place.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// One more call; how many there were.
+    pub(crate) fn begin(&self) -> usize {
+        self.peer.busy.fetch_add(1, Ordering::AcqRel);
+        self.busy.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// A call gives its place back.
+    pub(crate) fn leave(&self) {
+        self.busy.fetch_sub(1, Ordering::AcqRel);
+        self.peer.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Shares {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            peers: Mutex::default(),
+            connected: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+        }
+    }
+
+    /// Connection number `id`, whose peer the system names so, has a share from now on.
+    pub(super) fn join(&self, id: u64, peer: PeerAddr) -> Arc<Member> {
+        let mut peers = lock(&self.peers);
+        // Calls of connections that have ended count until they have ended too.
+        peers.retain(|_, group| {
+            !group.members.is_empty() || group.peer.busy.load(Ordering::Acquire) > 0
+        });
+        let group = peers.entry(key(id, peer)).or_default();
+        let member = Arc::new(Member {
+            peer: group.peer.clone(),
+            busy: AtomicUsize::new(0),
+        });
+        group.members.insert(id, member.clone());
+        self.count(&peers);
+        member
+    }
+
+    /// It has ended.
+    pub(super) fn leave(&self, id: u64) {
+        let mut peers = lock(&self.peers);
+        for group in peers.values_mut() {
+            group.members.remove(&id);
+        }
+        self.count(&peers);
+    }
+
+    fn count(&self, peers: &HashMap<Key, Group>) {
+        let (mut connected, mut connections) = (0, 0);
+        for group in peers.values() {
+            let members = group.members.len();
+            group.peer.connections.store(members, Ordering::Relaxed);
+            connected += usize::from(members > 0);
+            connections += members;
+        }
+        self.connected.store(connected, Ordering::Relaxed);
+        self.connections.store(connections, Ordering::Relaxed);
+    }
+
+    /// Whether a connection that had `busy` calls may have the one that it has begun, with which `places` are taken; in words
+    /// why not.
+    pub(crate) fn has_room(
+        &self,
+        member: &Member,
+        busy: usize,
+        places: usize,
+    ) -> Result<(), String> {
+        let most = self.most;
+        if places > most {
+            return Err(format!("{most} calls are under way, the limit"));
+        }
+        let connected = self.connected.load(Ordering::Relaxed).max(1);
+        let connections = member.peer.connections.load(Ordering::Relaxed).max(1);
+        let share = most / (2 * connected);
+        let own = share / connections;
+        let others = (connected - 1) * share + (connections - 1) * own;
+        // All that others could have is still there, or it is this one's own.
+        let of_peer = member.peer.busy.load(Ordering::Acquire);
+        if places + others <= most || (busy < own && of_peer <= share) {
+            return Ok(());
+        }
+        let kept = match self.connections.load(Ordering::Relaxed) {
+            // A look at each would take long.
+            SEVERAL.. => others,
+            _ => self.kept(member, share, own),
+        };
+        match places + kept <= most {
+            true => Ok(()),
+            false => Err(format!(
+                "{of_peer} calls of this peer are under way, {busy} of them on this connection, and what is left of {most}, the limit, is kept for others"
+            )),
+        }
+    }
+
+    /// What others have not taken of their shares.
+    fn kept(&self, member: &Member, share: usize, own: usize) -> usize {
+        let peers = lock(&self.peers);
+        let connected = peers.values().filter(|group| !group.members.is_empty());
+        let kept = connected.map(|group| match Arc::ptr_eq(&group.peer, &member.peer) {
+            false => share.saturating_sub(group.peer.busy.load(Ordering::Acquire)),
+            true => {
+                let others = group.members.values();
+                let others = others.filter(|other| !std::ptr::eq(&***other, member));
+                others.map(|other| own.saturating_sub(other.busy())).sum()
+            }
+        });
+        kept.sum()
+    }
+}
+
+fn key(id: u64, peer: PeerAddr) -> Key {
+    match peer.party() {
+        PeerAddr::Unknown => Key::Alone(id),
+        peer => Key::Named(peer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GREEDY: PeerAddr = process(1);
+
+    const fn process(pid: u32) -> PeerAddr {
+        PeerAddr::Process {
+            pid: Some(pid),
+            uid: 1,
+        }
+    }
+
+    /// Begins as many calls as there is room for; with those that have been begun before.
+    fn fill(shares: &Shares, member: &Member, places: &mut usize) -> usize {
+        loop {
+            let busy = member.begin();
+            if shares.has_room(member, busy, *places + 1).is_err() {
+                member.leave();
+                return busy;
+            }
+            *places += 1;
+        }
+    }
+
+    #[test]
+    fn a_thousand_connections_of_one_peer_get_no_more_than_one() {
+        let shares = Shares::new(1000);
+        let modest = shares.join(0, PeerAddr::SameProcess);
+        let mut places = 0;
+        for id in 1..=1000 {
+            let greedy = shares.join(id, GREEDY);
+            fill(&shares, &greedy, &mut places);
+        }
+        assert_eq!(places, 750, "all but the share of the other peer");
+        assert_eq!(fill(&shares, &modest, &mut places), 250);
+        // It comes back after its connections have ended: its calls have not.
+        (1..=1000).for_each(|id| shares.leave(id));
+        let again = shares.join(2000, GREEDY);
+        modest.leave();
+        assert_eq!(fill(&shares, &again, &mut { places - 1 }), 0);
+        // Whoever comes late finds the other half only when calls have ended, and then first.
+        let late = shares.join(2001, process(2));
+        (0..100).for_each(|_| modest.leave());
+        assert_eq!(fill(&shares, &late, &mut { places - 101 }), 101);
+    }
+
+    #[test]
+    fn peers_that_the_system_does_not_name_are_their_connections() {
+        let shares = Shares::new(12);
+        let members = [1, 2, 3].map(|id| shares.join(id, PeerAddr::Unknown));
+        let mut places = 0;
+        let found = members
+            .each_ref()
+            .map(|member| fill(&shares, member, &mut places));
+        assert_eq!(found, [8, 2, 2]);
+    }
+}
