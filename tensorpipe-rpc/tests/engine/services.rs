@@ -94,7 +94,11 @@ async fn another_definition_is_refused_with_the_difference() {
     let (_server, connection) = server().await;
     match older::AdderClient::on(&connection).await {
         Err(error @ ConnectError::Mismatch(_)) => {
-            assert_eq!(error.to_string().matches("build both").count(), 1, "{error}");
+            assert_eq!(
+                error.to_string().matches("build both").count(),
+                1,
+                "{error}"
+            );
             let text = error.to_string();
             assert!(text.contains("f32") && text.contains("u64"), "{text}");
         }
