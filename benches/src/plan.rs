@@ -87,7 +87,7 @@ pub(crate) enum Case {
     Upload,
     /// A call whose answer carries bytes that lie ready at the server.
     Download,
-    /// Many small calls, 64 of them under way at any time.
+    /// Many small calls, 64 of them under way at any time; of more than 4 MiB as many as are 256 MiB together.
     Pipeline,
     /// A call that answers with a stream: each item carries bytes that lie ready at the server.
     Stream,
@@ -95,8 +95,16 @@ pub(crate) enum Case {
 
 /// Calls under way at any time in [`Case::Pipeline`].
 pub(crate) const IN_FLIGHT: usize = 64;
-/// Calls of one round of [`Case::Pipeline`].
-pub(crate) const PIPELINED: u64 = 1024;
+/// Calls of one round of [`Case::Pipeline`], unless they would be more bytes than [`PIPELINED_BYTES`]: all answers of a
+/// round are kept until they are checked.
+const PIPELINED: u64 = 1024;
+const PIPELINED_BYTES: u64 = 256 << 20;
+
+/// Calls of one round of [`Case::Pipeline`], of so many bytes each.
+pub(crate) fn pipelined(bytes: u64) -> u64 {
+    (PIPELINED_BYTES / bytes.max(1)).clamp(8, PIPELINED)
+}
+
 /// Items of one round of [`Case::Stream`], unless they would be more bytes than [`STREAMED_BYTES`].
 const STREAMED: u64 = 16384;
 const STREAMED_BYTES: u64 = 64 << 20;
@@ -119,7 +127,7 @@ impl Case {
     /// Calls, or items, of one round.
     pub(crate) fn calls_per_round(self, bytes: u64) -> u64 {
         match self {
-            Self::Pipeline => PIPELINED,
+            Self::Pipeline => pipelined(bytes),
             Self::Stream => streamed(bytes),
             Self::Echo | Self::Paced | Self::Upload | Self::Download => 1,
         }
@@ -254,6 +262,14 @@ pub(crate) mod tests {
             begin: Begin::AsTheyAre,
             cores: None,
         }
+    }
+
+    #[test]
+    fn a_round_of_many_large_calls_fits_in_memory() {
+        let calls = |bytes| Case::Pipeline.calls_per_round(bytes);
+        assert_eq!([calls(0), calls(4096), calls(256 << 10)], [PIPELINED; 3]);
+        assert_eq!(calls(16 << 20), 16);
+        assert_eq!(calls(1 << 40), 8);
     }
 
     #[test]

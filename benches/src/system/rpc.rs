@@ -12,7 +12,7 @@ use tensorpipe_rpc::{CallError, Remote, Server, Stream, tensor_service};
 
 use super::ours;
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport, streamed};
+use crate::plan::{Case, IN_FLIGHT, Plan, Transport, pipelined, streamed};
 use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// Items of a stream that are kept, to be checked.
@@ -259,7 +259,7 @@ impl Client for Caller {
                 // Into the vector of the rounds before: a new one would be paid for page by page.
                 let mut received = std::mem::take(&mut self.received);
                 let caller = &*self;
-                stream::iter(0..PIPELINED)
+                stream::iter(0..pipelined(self.bytes))
                     .map(|_| caller.echo())
                     .buffer_unordered(IN_FLIGHT)
                     .try_for_each(|answer| {

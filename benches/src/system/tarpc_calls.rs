@@ -18,7 +18,7 @@ use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
 
 use super::socket::{Listener, Socket};
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, PIPELINED, Plan, Transport};
+use crate::plan::{Case, IN_FLIGHT, Plan, Transport, pipelined};
 use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// The system `tarpc`.
@@ -179,7 +179,7 @@ impl Client for Caller {
             Case::Pipeline => {
                 let stub = &self.stub;
                 let received = &mut self.received;
-                stream::iter(0..PIPELINED)
+                stream::iter(0..pipelined(data.len() as u64))
                     .map(|_| stub.echo(context(), data.clone()))
                     .buffer_unordered(IN_FLIGHT)
                     .try_for_each(|answer| {

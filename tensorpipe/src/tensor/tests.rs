@@ -144,17 +144,18 @@ fn storage_of_any_owner_is_borrowed_where_it_is() {
 #[test]
 fn a_shape_is_given_in_any_whole_numbers() {
     let shape = [2u64, 3];
-    let vec = vec![0usize; 6];
-    let (rows, columns) = (vec.len() / 3, 3);
+    let slice = &[2u32, 3];
+    let (rows, columns) = ([0u8; 6].len() / 3, 3);
+    let (dims, owned) = (vec![2usize, 3], Shape::from(shape));
     for tensor in [
         Tensor::zeros(DType::F32, [2, 3]),
         Tensor::zeros(DType::F32, [rows, columns]),
-        Tensor::zeros(DType::F32, &[2u32, 3]),
+        Tensor::zeros(DType::F32, slice),
         Tensor::zeros(DType::F32, vec![2i64, 3]),
-        Tensor::zeros(DType::F32, &vec![2usize, 3]),
+        Tensor::zeros(DType::F32, &dims),
         Tensor::zeros(DType::F32, &shape[..]),
         Tensor::zeros(DType::F32, Shape::from(shape)),
-        Tensor::zeros(DType::F32, &Shape::from(shape)),
+        Tensor::zeros(DType::F32, &owned),
         Tensor::from_vec(vec![0f32; 6], [rows, columns]),
         Tensor::from_slice(&[0f32; 6], [2, 3]),
         Tensor::from(vec![0f32; 6]).reshape([rows, columns]),

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::GONE;
 use crate::pattern;
-use crate::plan::{IN_FLIGHT, PIPELINED, Plan, Transport};
+use crate::plan::{IN_FLIGHT, Plan, Transport, pipelined};
 use crate::system::socket::Socket;
 use crate::system::{Client, Route, Trip};
 
@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Client for Pipelined<S>
     }
 
     async fn round(&mut self) -> Result<()> {
-        self.call(PIPELINED).await?;
+        self.call(self.calls_per_round()).await?;
         if self.sum {
             std::hint::black_box(pattern::sum(&self.answers));
         }
@@ -132,9 +132,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Client for Pipelined<S>
 
     async fn check(&mut self, round: u64) -> Result<()> {
         let len = self.body.len();
-        let expected = len as u64 * PIPELINED;
+        let calls = self.calls_per_round();
+        let expected = len as u64 * calls;
         ensure!(
-            self.answered == PIPELINED && self.answers.len() as u64 == expected,
+            self.answered == calls && self.answers.len() as u64 == expected,
             "{} answers of {} bytes",
             self.answered,
             self.answers.len()
@@ -148,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Client for Pipelined<S>
     }
 
     fn calls_per_round(&self) -> u64 {
-        PIPELINED
+        pipelined(self.body.len() as u64)
     }
 
     fn route(&self) -> Route {
@@ -218,8 +219,11 @@ impl Incoming {
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        self.memory.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
+        // What has come of a long frame stays where it is: else each read would move all of it.
+        if self.start > 0 {
+            self.memory.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
         let mut into = ReadBuf::new(&mut self.memory[self.end..]);
         ready!(Pin::new(stream).poll_read(cx, &mut into))?;
         let count = into.filled().len();
