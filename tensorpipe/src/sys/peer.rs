@@ -15,6 +15,7 @@ use nix::sys::stat::fstat;
 
 use super::probe::Probe;
 use crate::error::SystemError;
+use crate::sync::{AtomicU64, Ordering};
 
 /// A process at the other end of a connected Unix socket.
 #[derive(Debug)]
@@ -48,6 +49,14 @@ pub(crate) struct Identity {
 impl Peer {
     /// With its [`pidfd`].
     pub(crate) fn identity(&self, process: impl AsFd) -> Result<Identity, SystemError> {
+        if self.pid <= 0 {
+            // Of another pid namespace: before Linux 6.9 nothing tells two of them apart, so each time it is another one.
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            return Ok(Identity {
+                pid: 0,
+                file: (0, NEXT.fetch_add(1, Ordering::Relaxed)),
+            });
+        }
         let stat = fstat(process);
         let stat = stat.map_err(|errno| SystemError::new("fstat", "a pidfd", errno.into()))?;
         Ok(Identity {

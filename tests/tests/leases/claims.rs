@@ -9,7 +9,7 @@ use tensorpipe::{
     Buffer, BufferMut, Context, Device, Error, Message, Pays, Pipe, Tensor, Threshold,
 };
 
-use super::scene::{Keeps, Peer, alone, check, lendable, made, over_tcp, soon};
+use super::scene::{Keeps, Peer, alone, check, eventually, lendable, made, over_tcp, soon};
 
 const LEN: usize = 100_000;
 
@@ -84,6 +84,11 @@ impl Lane for ImpostorLane {
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         self.heard.lock().unwrap().push(body.to_vec());
+        if !op.outgoing {
+            // "I have come." It has not.
+            io.control(op, [4]);
+            return Ok(());
+        }
         match (body, self.sources.remove(&op)) {
             ([2], Some(source)) => io.stream(op, source),
             _ => io.sent(op),
@@ -162,5 +167,38 @@ fn whoever_claims_to_be_a_borrower_is_told_nothing_of_what_that_was_lent() {
         let before = peer.pipe.stats().bytes_copied;
         check(&peer.echoes(&lent).await, 5);
         assert_eq!(peer.pipe.stats().bytes_copied, before);
+    });
+}
+
+#[test]
+fn whoever_claims_to_have_come_is_offered_nothing() {
+    alone(async || {
+        let victim = over_tcp("victim", 64 << 20);
+        let peer = Peer::start(&victim, &[]).await;
+        let heard = Heard::default();
+        let impostor: Arc<dyn Channel> = Arc::new(Impostor {
+            descriptor: descriptor(&peer).await,
+            offset: 0,
+            slot: 0,
+            generation: 4,
+            heard: heard.clone(),
+        });
+        let stranger = Context::builder().name("stranger").channels([impostor]);
+        let (theirs, ours) = meets(stranger.build().unwrap(), &victim).await;
+        let sent = ours.write(Message::new("m").tensor(made(victim.pool(), LEN, 7)));
+        let reading = tokio::spawn(async move { theirs.read().await.map(drop) });
+        let error = soon("an error", sent).await.unwrap_err();
+        let ended = soon("the end", ours.ended()).await.to_string();
+        assert!(ended.contains("says that it came"), "{ended}; {error}");
+        reading.abort();
+        // An invitation, and nothing of where memory lies.
+        let heard = heard.lock().unwrap().clone();
+        let [invitation] = &heard[..] else {
+            panic!("{heard:?}");
+        };
+        assert_eq!((invitation[0], invitation.len()), (4, 17));
+        drop(ours);
+        let is_back = || lendable(victim.pool()).outstanding_bytes == 0;
+        eventually("the memory is back", is_back).await;
     });
 }

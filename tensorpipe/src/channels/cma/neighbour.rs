@@ -5,16 +5,18 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::Notify;
 
 use super::board::SLOT;
 use super::frame::{Refusal, Ticket};
 use crate::channels::exchange::{self, PACKET_MAX, PATIENCE, Packet, Unmet};
 use crate::process::Token;
-use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{self, Process, Unread};
 use crate::sys::unix_fds::PacketSocket;
@@ -25,8 +27,10 @@ pub(super) struct Neighbour {
     process: Token,
     exchange: String,
     last: Mutex<Option<Meeting>>,
-    /// Held while it is being met.
-    meeting: tokio::sync::Mutex<()>,
+    /// A thread meets it.
+    is_being_met: AtomicBool,
+    /// Wakes those who wait for that, on whatever runtime they are.
+    over: Notify,
 }
 
 /// How the last meeting went.
@@ -59,7 +63,8 @@ impl Neighbour {
             process,
             exchange: exchange.to_owned(),
             last: Mutex::default(),
-            meeting: tokio::sync::Mutex::default(),
+            is_being_met: AtomicBool::new(false),
+            over: Notify::new(),
         });
         all.insert(process, Arc::downgrade(&made));
         made
@@ -75,24 +80,24 @@ impl Neighbour {
 
     /// Meets it, unless that was done. Waits for its exchange, for a bounded time.
     pub(super) async fn meet(self: &Arc<Self>) -> Result<Arc<Met>, Refusal> {
-        let _turn = self.meeting.lock().await;
+        let over = self.over.notified();
+        let mut over = pin!(over);
+        over.as_mut().enable();
         if let Some(known) = self.known() {
             return known;
         }
-        let myself = self.clone();
-        let result = tokio::task::spawn_blocking(move || myself.introduce().map(Arc::new)).await;
-        let result = result.unwrap_or_else(|error| {
+        if !self.is_being_met.swap(true, Ordering::AcqRel) {
+            let turn = Turn(self.clone());
+            tokio::task::spawn_blocking(move || turn.meet());
+        }
+        // Longer than the exchange may take: a runtime may have no thread for it.
+        let _ = tokio::time::timeout(2 * PATIENCE, over).await;
+        self.known().unwrap_or_else(|| {
             Err(Refusal {
-                reason: error.to_string(),
+                reason: "no thread was free to meet the writer's exchange".to_owned(),
                 lasting: false,
             })
-        });
-        let passes = matches!(&result, Err(refusal) if !refusal.lasting);
-        *lock(&self.last) = Some(Meeting {
-            result: result.clone(),
-            over: passes.then(|| Instant::now() + PATIENCE),
-        });
-        result
+        })
     }
 
     fn introduce(&self) -> Result<Met, Refusal> {
@@ -125,6 +130,30 @@ impl Neighbour {
             Some(Packet::Here(board)) => Ok(Met { process, board }),
             _ => Err(lasting("the writer's exchange makes no sense".to_owned())),
         }
+    }
+}
+
+/// To meet a neighbour. Whoever waits is woken when it is dropped, also by a runtime that ends.
+struct Turn(Arc<Neighbour>);
+
+impl Turn {
+    fn meet(self) {
+        if self.0.known().is_some() {
+            return;
+        }
+        let result = self.0.introduce().map(Arc::new);
+        let passes = matches!(&result, Err(refusal) if !refusal.lasting);
+        *lock(&self.0.last) = Some(Meeting {
+            result,
+            over: passes.then(|| Instant::now() + PATIENCE),
+        });
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.is_being_met.store(false, Ordering::Release);
+        self.0.over.notify_waiters();
     }
 }
 

@@ -32,7 +32,9 @@ fn shown(source: &Buffer) -> (board::Notice, Ticket) {
 }
 
 fn meet(neighbour: &Arc<Neighbour>) -> Result<Arc<Met>, Refusal> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
     runtime.unwrap().block_on(neighbour.meet())
 }
 
@@ -184,7 +186,11 @@ fn a_silent_exchange_keeps_one_thread_busy() {
     let listener = PacketSocket::listen(&name).unwrap();
     let neighbour = Neighbour::of(crate::process::random_token(), &name);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(1).max_blocking_threads(2).build();
+    let runtime = runtime
+        .worker_threads(1)
+        .max_blocking_threads(2)
+        .enable_time()
+        .build();
     let runtime = runtime.unwrap();
     for _ in 0..16 {
         let neighbour = neighbour.clone();

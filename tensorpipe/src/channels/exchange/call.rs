@@ -113,7 +113,8 @@ impl Call {
         self.asked.iter().map(|asked| asked.until).min()
     }
 
-    /// Gives up what is overdue. `false`: nobody needs the connection any more.
+    /// Gives up what is overdue. `false`: nobody needs the connection any more. One to a lender who has not said welcome
+    /// is left when nothing is asked there: that one would close it.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let Some(lender) = self.lender.upgrade() else {
             return false;
@@ -124,7 +125,7 @@ impl Call {
             let reason = format!("the peer's exchange says nothing for {PATIENCE:?}");
             let _ = asked.tell.send(Err(Unlent::now(reason)));
         }
-        true
+        self.welcome || !self.asked.is_empty()
     }
 
     /// Takes what comes; an error, told to all who asked, when it is over.

@@ -71,8 +71,8 @@ impl Lender {
         &self.name
     }
 
-    /// Takes an offer, without a system call.
-    pub(in crate::channels) fn take(self: &Arc<Self>, offer: &Offer) -> Taking {
+    /// Takes an offer that came over this lane, without a system call.
+    pub(in crate::channels) fn take(self: &Arc<Self>, offer: &Offer, lane: u64) -> Taking {
         let (segment, debts) = {
             let has = lock(&self.has);
             match (has.segments.get(&offer.segment), &has.debts) {
@@ -93,7 +93,8 @@ impl Lender {
             debts,
             entry: offer.entry,
             id: offer.segment,
-            lender: self.clone(),
+            _lender: self.clone(),
+            lane,
             had_by: AtomicU32::new(HERE),
             contested: AtomicBool::new(false),
         })
@@ -197,7 +198,9 @@ pub(in crate::channels) struct Borrowed {
     entry: Entry,
     id: SegmentId,
     /// Keeps the connection over which its process sees that this one is there.
-    lender: Arc<Lender>,
+    _lender: Arc<Lender>,
+    /// Over which it came.
+    lane: u64,
     /// Who has it, as far as is known.
     had_by: AtomicU32,
     /// A message in which it goes back was withdrawn, and may arrive all the same.
@@ -210,8 +213,8 @@ const NOBODY: u32 = 1;
 const LENDER: u32 = 2;
 
 impl Borrowed {
-    pub(in crate::channels) fn is_of(&self, lender: &Arc<Lender>) -> bool {
-        Arc::ptr_eq(&self.lender, lender)
+    pub(in crate::channels) fn came_over(&self, lane: u64) -> bool {
+        self.lane == lane
     }
 
     /// It goes back to its lender, and nobody else has a handle on it.
@@ -243,10 +246,14 @@ impl Borrowed {
         }
     }
 
-    /// Its lender has it.
-    pub(in crate::channels) fn arrived(&self) {
+    /// Its lender says that it has it. `false`: the ledger does not.
+    pub(in crate::channels) fn arrived(&self) -> bool {
+        if self.had_by.load(Ordering::Relaxed) == NOBODY && self.debts.is_returned(self.entry) {
+            return false;
+        }
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         let _ = (self.had_by).compare_exchange(NOBODY, LENDER, set, fetch);
+        true
     }
 
     /// As its lender knows a part of it.

@@ -182,7 +182,8 @@ impl Place {
                     .to_owned(),
             );
         }
-        if self.process == other.process && !within_process {
+        let is_here = self.process == other.process || self.exchange == other.exchange;
+        if is_here && !within_process {
             return Err("the peer is in this process, where xth hands memory over".to_owned());
         }
         Ok(())

@@ -19,11 +19,13 @@ use super::{
 };
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
 use crate::process::Token;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::ledger::Open;
 use crate::sys::segment::SegmentId;
 
 pub(super) struct LeaseLane {
+    /// No other lane of this process has it.
+    id: u64,
     exchange: Arc<Exchange>,
     /// Made for the first loan.
     invitation: Option<Arc<Invitation>>,
@@ -63,7 +65,9 @@ impl Told {
 
 impl LeaseLane {
     pub(super) fn new(exchange: &Arc<Exchange>, peer: &Place, link: Link) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             exchange: exchange.clone(),
             invitation: None,
             lender: exchange.lender(&peer.exchange),
@@ -100,8 +104,11 @@ impl LeaseLane {
             }
             // From here on the lender sees to it itself.
             (FromReader::Taken, Told::Yours(offer, source)) => {
-                if let Some(borrowed) = self.borrowed(&source) {
-                    borrowed.arrived();
+                let arrived = self.borrowed(&source).is_none_or(Borrowed::arrived);
+                if !arrived {
+                    return Err(Fault(
+                        "it has taken back what is not in its ledger".to_owned(),
+                    ));
                 }
                 io.lent(offer.len);
                 io.sent(op);
@@ -112,7 +119,9 @@ impl LeaseLane {
             (FromReader::Came, Told::Invite(_, source)) if self.borrower().is_some() => {
                 self.offer(op, source, io);
             }
-            (FromReader::Came, _) => {
+            (FromReader::Came, told) => {
+                // What it was told is withdrawn with the lane.
+                self.offered.insert(op, told);
                 return Err(Fault("it says that it came, and has not".to_owned()));
             }
             (answer @ (FromReader::Stream | FromReader::StreamAlways(_)), told) => {
@@ -201,11 +210,11 @@ impl LeaseLane {
         }
     }
 
-    /// What lies in memory of the peer's.
+    /// What the peer has lent over this pipe. What came over another one is not said to be its own here: whoever relays
+    /// invitations could then speak of loans that it has not made.
     fn borrowed<'a>(&self, source: &'a Buffer) -> Option<&'a Borrowed> {
         let borrowed = source.memory().as_any().downcast_ref::<Borrowed>();
-        let borrowed = borrowed.filter(|borrowed| borrowed.is_of(&self.lender));
-        borrowed.filter(|_| self.is_welcome.load(Ordering::Acquire))
+        borrowed.filter(|borrowed| borrowed.came_over(self.id))
     }
 
     /// What a message brings back of what the peer was lent.
@@ -292,7 +301,7 @@ impl LeaseLane {
         io: &mut LaneIo<'_>,
     ) -> Result<(), Fault> {
         check(&offer, &want)?;
-        match self.lender.take(&offer) {
+        match self.lender.take(&offer, self.id) {
             Taking::Taken(borrowed) => self.taken(op, borrowed, want, io),
             Taking::Unknown if fetched || self.cannot_fetch() => self.ask_for_bytes(op, want, io),
             Taking::Unknown => {
@@ -356,7 +365,8 @@ impl Lane for LeaseLane {
     fn adopt(&mut self, _: OpId, body: &[u8], len: u64, _: &mut LaneIo<'_>) -> Option<Adopted> {
         // What is wrong with it is found again, and said, where it comes as any other does.
         let (memory, urgent) = match FromWriter::decode(body).ok()? {
-            FromWriter::Offer(offer) if offer.len == len => match self.lender.take(&offer) {
+            FromWriter::Offer(offer) if offer.len == len => match self.lender.take(&offer, self.id)
+            {
                 Taking::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
                 Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
             },

@@ -424,6 +424,11 @@ impl<P: Place> Debts<P> {
         store(&self.0, entry.slot, entry.as_word(RETURNED));
     }
 
+    /// Whether what was sent back has not come there.
+    pub(crate) fn is_returned(&self, entry: Entry) -> bool {
+        load(&self.0, entry.slot) == Some(entry.as_word(RETURNED))
+    }
+
     /// What was sent back has not come there, and is not to any more. `false` if it has.
     pub(crate) fn keep(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(RETURNED), entry.as_word(TAKEN));
