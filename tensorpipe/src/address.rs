@@ -117,6 +117,14 @@ impl PeerAddr {
         }
     }
 
+    /// Of a process that this one's namespace has a number for.
+    pub(crate) fn pid(self) -> Option<u32> {
+        match self {
+            Self::Process { pid, .. } => pid,
+            _ => None,
+        }
+    }
+
     /// The same for all that may be one stranger's doing: a host, or all processes of a user.
     #[must_use]
     pub(crate) fn origin(self) -> Self {

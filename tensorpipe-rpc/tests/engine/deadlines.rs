@@ -123,7 +123,7 @@ async fn time_is_up_while_tensors_are_under_way() {
         // The peer reads as fast as it can: the tensor is too large for the time.
         let bound = Duration::from_millis(100);
         let hurried = both.client.with_deadline(bound);
-        let large = Tensor::zeros(DType::U8, [4 << 30]).unwrap();
+        let large = Tensor::zeros(DType::U8, [4u64 << 30]).unwrap();
         if both.client.connection().route().transport == "tcp" {
             let begun = Instant::now();
             is_deadline(hurried.length(&large).await, bound);

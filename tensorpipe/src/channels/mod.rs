@@ -39,6 +39,7 @@ pub use xth::XthChannel;
 
 use std::sync::Arc;
 
+use crate::address::PeerAddr;
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo};
@@ -111,8 +112,11 @@ pub struct Link {
     pub handle: LaneHandle,
     /// Whether this is the end that connected.
     pub connector: bool,
-    /// The peer's devices and their descriptors.
+    /// The peer's devices and their descriptors: what it says of itself.
     pub peer_devices: Vec<(Device, Vec<u8>)>,
+    /// Who it is, as the system says of the pipe's connection. Unknown to a connector whose pipe has moved there: it may still go
+    /// back to where it began.
+    pub peer: PeerAddr,
     /// Memory for what comes in.
     pub pool: Pool,
     /// Where to say that it turned out not to work: the sender then chooses other channels, and the route says why.

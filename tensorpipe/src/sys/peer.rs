@@ -46,6 +46,12 @@ pub(crate) struct Identity {
     file: (u64, u64),
 }
 
+impl Identity {
+    pub(crate) fn is(&self, pid: u32) -> bool {
+        u32::try_from(self.pid) == Ok(pid)
+    }
+}
+
 impl Peer {
     /// With its [`pidfd`].
     pub(crate) fn identity(&self, process: impl AsFd) -> Result<Identity, SystemError> {

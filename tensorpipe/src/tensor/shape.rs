@@ -82,6 +82,8 @@ impl PartialEq<[u64]> for Shape {
 
 /// What a shape can be given as: an array, slice or vector of whole numbers, outermost first, or `()` for a scalar.
 ///
+/// Numbers without a suffix are `i32`, as Rust has it: write `4u64 << 30`, since `4 << 30` is 0 there.
+///
 /// ```
 /// # use tensorpipe::{DType, Tensor};
 /// let rows = vec![1.0f32; 6].len() / 3;

@@ -56,6 +56,8 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
     (
         "channels",
         &[
+            // Who the system says that the peer is.
+            "address::PeerAddr",
             "device",
             "error",
             "pipe::LaneHandle",

@@ -109,7 +109,7 @@ impl Neighbour {
             reason: format!("the writer's exchange: {errno}"),
             lasting: false,
         };
-        let socket = exchange::meet(&self.exchange).map_err(|unmet| Refusal {
+        let (socket, _) = exchange::meet(&self.exchange).map_err(|unmet| Refusal {
             reason: unmet.to_string(),
             lasting: matches!(unmet, Unmet::Stranger(_)),
         })?;

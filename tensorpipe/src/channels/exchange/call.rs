@@ -41,10 +41,12 @@ enum What {
 impl Call {
     /// Connects.
     pub(super) fn begin(lender: &Arc<Lender>) -> Result<Self, Unlent> {
+        let (socket, who) = super::meet(lender.name())?;
+        lender.met(who.pid);
         Ok(Self {
             lender: Arc::downgrade(lender),
             id: lender.id(),
-            socket: super::meet(lender.name())?,
+            socket,
             welcome: false,
             asked: Vec::new(),
         })

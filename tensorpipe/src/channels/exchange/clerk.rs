@@ -4,7 +4,6 @@
 //! here blocks but one `poll`, and every answer that it waits for has a deadline. A guest is known by what the kernel
 //! says about its socket: another user's is turned away, and its pidfd tells when its process has ended.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,15 +11,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::EventFd;
 
-use super::borrower::Borrower;
 use super::call::Call;
-use super::packet::{PACKET_MAX, Packet};
+use super::guest::{Guest, Stays, Watched};
 use super::{Command, Exchange};
-use crate::process::Token;
 use crate::sync::Arc;
-use crate::sys::machine;
-use crate::sys::peer::{self, Identity};
-use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
 
@@ -33,7 +27,7 @@ const STRANGERS: usize = 32;
 
 /// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has
 /// mapped at most.
-const UNTOLD: usize = super::lender::SEGMENTS;
+pub(super) const UNTOLD: usize = super::lender::SEGMENTS;
 
 /// How long an answer may take.
 pub(in crate::channels) const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,23 +52,6 @@ pub(super) struct Clerk {
     paused_until: Option<Instant>,
     /// It has said that it cannot wait.
     has_warned: bool,
-}
-
-struct Watched {
-    process: Arc<OwnedFd>,
-    who: Identity,
-    borrower: Arc<Borrower>,
-}
-
-struct Guest {
-    socket: PacketSocket,
-    process: Arc<OwnedFd>,
-    who: Identity,
-    /// `None` until it has said who it is.
-    borrower: Option<Arc<Borrower>>,
-    /// Segments that are gone, and of which there was no room yet to tell it.
-    untold: VecDeque<SegmentId>,
-    arrived: Instant,
 }
 
 impl Clerk {
@@ -277,134 +254,6 @@ impl Clerk {
         }
         self.spare = self.bell.as_fd().try_clone_to_owned().ok();
         has_one
-    }
-}
-
-/// What becomes of a guest.
-enum Stays {
-    Here,
-    /// It has closed its connection, and still has something.
-    Watched,
-    Gone,
-}
-
-impl Guest {
-    fn new(socket: PacketSocket) -> Result<Self, String> {
-        let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
-        if who.user != machine::user() {
-            return Err(format!("it is a process of user {}", who.user));
-        }
-        let process = peer::pidfd(&socket).map_err(|error| error.to_string())?;
-        let who = who.identity(&process).map_err(|error| error.to_string())?;
-        Ok(Self {
-            socket,
-            process: Arc::new(process),
-            who,
-            borrower: None,
-            untold: VecDeque::new(),
-            arrived: Instant::now(),
-        })
-    }
-
-    fn is_stranger(&self) -> bool {
-        self.borrower.is_none()
-    }
-
-    fn attend(&mut self, exchange: &Arc<Exchange>, said: bool, ended: bool) -> Stays {
-        if ended {
-            if let Some(borrower) = &self.borrower {
-                borrower.ended();
-            }
-            return Stays::Gone;
-        }
-        self.tell();
-        if said && self.listen(exchange).is_err() || self.untold.len() > UNTOLD {
-            let has_loans = |borrower: &Arc<Borrower>| borrower.has_loans();
-            return match self.borrower.as_ref().is_some_and(has_loans) {
-                true => Stays::Watched,
-                false => Stays::Gone,
-            };
-        }
-        match self.is_stranger() && self.arrived.elapsed() > PATIENCE {
-            true => Stays::Gone,
-            false => Stays::Here,
-        }
-    }
-
-    /// Which segments are gone, as far as there is room: one that is not told keeps them mapped.
-    fn tell(&mut self) {
-        while let Some(segment) = self.untold.front() {
-            let retired = Packet::Retired(*segment).encode();
-            if self.socket.send(&retired, None).is_err() {
-                return;
-            }
-            self.untold.pop_front();
-        }
-    }
-
-    /// Who comes with an invitation is the process at the other end of that pipe.
-    fn welcome(&mut self, exchange: &Arc<Exchange>, number: Token) -> Result<(), Errno> {
-        let invitation = exchange.invitation(number);
-        let borrower = invitation.and_then(|invitation| {
-            let known = self.borrower.clone();
-            let borrower = known.unwrap_or_else(|| exchange.borrower(self.who, &self.process));
-            invitation.accept(&borrower).then_some(borrower)
-        });
-        let Some(borrower) = borrower else {
-            // Its pipe may just have ended.
-            tracing::debug!(who = ?self.who, "a process comes with an invitation that is not its own");
-            return self.socket.send(&Packet::None(number).encode(), None);
-        };
-        let welcome = Packet::Welcome(number).encode();
-        if self.is_stranger() {
-            let ledger = borrower.made_ledger().map_err(|_| Errno::ENOMEM)?;
-            self.socket.send(&welcome, Some(ledger.fd()))?;
-            self.borrower = Some(borrower);
-            return Ok(());
-        }
-        self.socket.send(&welcome, None)
-    }
-
-    fn watch(&mut self) -> Option<Watched> {
-        Some(Watched {
-            borrower: self.borrower.take()?,
-            process: self.process.clone(),
-            who: self.who,
-        })
-    }
-
-    /// Answers what it asks; an error when it is over.
-    fn listen(&mut self, exchange: &Arc<Exchange>) -> Result<(), Errno> {
-        let mut bytes = [0; PACKET_MAX];
-        for _ in 0..BURST {
-            let received = match self.socket.recv(&mut bytes) {
-                Err(Errno::EAGAIN) => return Ok(()),
-                Err(errno) => return Err(errno),
-                Ok(received) if received.len == 0 => return Err(Errno::EPIPE),
-                Ok(received) => received,
-            };
-            match (Packet::decode(&bytes[..received.len]), &self.borrower) {
-                (Some(Packet::Hello(number)), _) => self.welcome(exchange, number)?,
-                (Some(Packet::Fetch(id)), borrower) => {
-                    let segment = borrower.as_ref().and_then(|borrower| borrower.fetch(id));
-                    let fd = segment.as_ref().map(|segment| segment.fd());
-                    let sent = match fd {
-                        Some(_) => self.socket.send(&Packet::Segment(id).encode(), fd),
-                        None => Err(Errno::ENOENT),
-                    };
-                    // Also where the system passes no more descriptors.
-                    if sent.is_err() {
-                        self.socket.send(&Packet::None(id).encode(), None)?;
-                    }
-                }
-                (Some(Packet::Where { to }), _) if to == exchange.process() => {
-                    let board = exchange.board().ok_or(Errno::EPROTO)?;
-                    self.socket.send(&Packet::Here(board).encode(), None)?;
-                }
-                _ => return Err(Errno::EPROTO),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -25,6 +25,8 @@ pub(in crate::channels) struct Lender {
     id: u64,
     /// The name of its exchange.
     name: String,
+    /// The number of its process, as the kernel says of the exchange; 0 until it was met, or where it has none here.
+    pid: AtomicU32,
     exchange: Arc<Exchange>,
     has: Mutex<Has>,
 }
@@ -58,6 +60,7 @@ impl Lender {
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: name.to_owned(),
+            pid: AtomicU32::new(0),
             exchange: exchange.clone(),
             has: Mutex::default(),
         }
@@ -69,6 +72,12 @@ impl Lender {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its exchange was met, and belongs to this process.
+    pub(super) fn met(&self, pid: i32) {
+        self.pid
+            .store(pid.try_into().unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Takes an offer that came over this lane, without a system call.
@@ -93,7 +102,7 @@ impl Lender {
             debts,
             entry: offer.entry,
             id: offer.segment,
-            _lender: self.clone(),
+            lender: self.clone(),
             lane,
             had_by: AtomicU32::new(HERE),
             contested: AtomicBool::new(false),
@@ -198,7 +207,7 @@ pub(in crate::channels) struct Borrowed {
     entry: Entry,
     id: SegmentId,
     /// Keeps the connection over which its process sees that this one is there.
-    _lender: Arc<Lender>,
+    lender: Arc<Lender>,
     /// Over which it came.
     lane: u64,
     /// Who has it, as far as is known.
@@ -213,8 +222,9 @@ const NOBODY: u32 = 1;
 const LENDER: u32 = 2;
 
 impl Borrowed {
-    pub(in crate::channels) fn came_over(&self, lane: u64) -> bool {
-        self.lane == lane
+    /// Whether it can go back over this lane: it came over it, or the kernel says that the process at its other end has lent it.
+    pub(in crate::channels) fn goes_over(&self, lane: u64, peer: Option<u32>) -> bool {
+        self.lane == lane || peer == Some(self.lender.pid.load(Ordering::Relaxed))
     }
 
     /// It goes back to its lender, and nobody else has a handle on it.

@@ -17,6 +17,7 @@
 mod borrower;
 mod call;
 mod clerk;
+mod guest;
 mod invitation;
 mod lender;
 mod offer;
@@ -45,7 +46,7 @@ use crate::error::SystemError;
 use crate::process::{Token, process_id};
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::{Owner, PerProcess};
-use crate::sys::peer::Identity;
+use crate::sys::peer::{Identity, Peer};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
@@ -197,6 +198,13 @@ impl Exchange {
         entry(&mut borrowers, who, make)
     }
 
+    /// The process with this number, if it borrows: who asks has the number from the kernel.
+    pub(in crate::channels) fn known_borrower(&self, pid: u32) -> Option<Arc<Borrower>> {
+        let borrowers = lock(&self.borrowers);
+        let known = borrowers.iter().find(|(who, _)| who.is(pid))?.1.upgrade();
+        known.filter(|known| !known.has_ended())
+    }
+
     /// A process that lends, whose exchange has this name.
     pub(in crate::channels) fn lender(self: &Arc<Self>, name: &str) -> Arc<Lender> {
         let make = || Lender::new(name, self);
@@ -213,8 +221,8 @@ pub(in crate::channels) enum Unmet {
     Stranger(String),
 }
 
-/// Connects to the exchange of another process of this user.
-pub(in crate::channels) fn meet(name: &str) -> Result<PacketSocket, Unmet> {
+/// Connects to the exchange of another process of this user; which one it is, the kernel says.
+pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), Unmet> {
     let socket = PacketSocket::connect(name).map_err(Unmet::Absent)?;
     let who = peer::of_socket(&socket).map_err(|error| Unmet::Stranger(error.to_string()))?;
     if who.user != machine::user() {
@@ -223,7 +231,7 @@ pub(in crate::channels) fn meet(name: &str) -> Result<PacketSocket, Unmet> {
             "the peer's exchange is one of user {user}"
         )));
     }
-    Ok(socket)
+    Ok((socket, who))
 }
 
 /// Why nothing was lent.

@@ -1,6 +1,7 @@
 //! Guests that come, go, and are slow.
 
-use super::super::{Invitation, Packet, meet};
+use super::super::borrower::Borrower;
+use super::super::{Invitation, PACKET_MAX, Packet, meet};
 use super::*;
 use crate::device::{Pool, PoolOptions};
 use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
@@ -35,7 +36,7 @@ fn enter(exchange: &Arc<Exchange>) -> Entered {
 }
 
 fn enter_by(exchange: &Exchange, invitation: &Invitation) -> PacketSocket {
-    let socket = meet(exchange.name()).unwrap();
+    let (socket, _) = meet(exchange.name()).unwrap();
     let hello = Packet::Hello(invitation.number());
     socket.send(&hello.encode(), None).unwrap();
     let welcomed = std::iter::repeat_with(|| {
@@ -134,7 +135,7 @@ fn an_invitation_is_for_one_process() {
     let numbers = [honest.invitation.number(), [0x7b; 16]];
     assert!(in_a_child(|| {
         numbers.into_iter().all(|number| {
-            let socket = meet(exchange.name()).unwrap();
+            let (socket, _) = meet(exchange.name()).unwrap();
             socket.send(&Packet::Hello(number).encode(), None).unwrap();
             let heard = std::iter::repeat_with(|| {
                 std::thread::sleep(Duration::from_millis(1));
@@ -175,7 +176,7 @@ fn strangers_are_few_and_keep_nobody_out() {
         let exchange = Exchange::here();
         exchange.open().unwrap();
         let before = watches();
-        let strangers = [(); 100].map(|()| meet(exchange.name()).unwrap());
+        let strangers = [(); 100].map(|()| meet(exchange.name()).unwrap().0);
         let honest = enter(&exchange);
         let most = watches() - before;
         drop((strangers, honest));
