@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::Misuse;
 
@@ -132,6 +133,22 @@ impl PeerAddr {
             Self::Process { uid, .. } => Self::Process { pid: None, uid },
             party => party,
         }
+    }
+}
+
+/// Who is at the other end of a pipe, once that is certain: a pipe that moves to another connection may be turned away there, and
+/// then its peer is the first connection's.
+#[derive(Clone, Debug, Default)]
+pub struct SettledPeer(Arc<OnceLock<PeerAddr>>);
+
+impl SettledPeer {
+    /// [`PeerAddr::Unknown`] until it is certain.
+    pub fn addr(&self) -> PeerAddr {
+        self.0.get().copied().unwrap_or(PeerAddr::Unknown)
+    }
+
+    pub(crate) fn settle(&self, peer: PeerAddr) {
+        let _ = self.0.set(peer);
     }
 }
 

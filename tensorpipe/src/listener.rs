@@ -24,6 +24,9 @@ use crate::transports::{Acceptor, Transport};
 /// A pause after the system refused to accept: most likely it is out of file descriptors, and one will be free soon.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// So many connections in a row that could not be accepted are not the doing of strangers, and not looked at in a loop.
+const IN_VAIN: u32 = 4096;
+
 /// Accepts pipes at one or several URLs. Dropping it stops; pipes that were not accepted are closed.
 pub struct Listener {
     urls: Vec<Url>,
@@ -151,6 +154,7 @@ impl Listener {
 async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, door: Door) {
     let mut places = Places::new(entrance.limits().handshakes, entrance.greeting());
     let mut guests = tokio::task::JoinSet::new();
+    let mut in_vain = 0;
     let (refused, full) = (LogLimit::new(), LogLimit::new());
     loop {
         let accepted = poll_fn(|cx| match &mut *lock(&door) {
@@ -163,6 +167,7 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
         while guests.try_join_next().is_some() {}
         match accepted {
             Ok(connection) => {
+                in_vain = 0;
                 let origin = connection.peer().origin();
                 if !places.make_room(origin) {
                     if let Some(more) = full.admits() {
@@ -188,7 +193,8 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
                 if let Some(more) = refused.admits() {
                     tracing::warn!(%error, more, "a connection could not be accepted");
                 }
-                if is_of_the_system(&error) {
+                in_vain += 1;
+                if is_of_the_system(&error) || in_vain > IN_VAIN {
                     tokio::time::sleep(PAUSE).await;
                 } else {
                     tokio::task::yield_now().await;

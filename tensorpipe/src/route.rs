@@ -14,7 +14,7 @@ pub use threshold::{Pays, Threshold};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::address::PeerAddr;
+use crate::address::{PeerAddr, SettledPeer};
 use crate::device::Device;
 
 /// Which transport and channels a pipe uses, and why not the others.
@@ -77,6 +77,8 @@ pub(crate) struct Stays {
     pub(crate) transport: String,
     pub(crate) address: String,
     pub(crate) peer: PeerAddr,
+    /// Whose it is, once it has moved or stayed.
+    pub(crate) settled: SettledPeer,
     /// Channels that are not used there.
     pub(crate) refused: Vec<Refusal>,
 }

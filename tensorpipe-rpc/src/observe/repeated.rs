@@ -3,10 +3,12 @@
 //! The first of a kind is told, those that follow within [`EVERY`] are counted, and told together at its end.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use tensorpipe::fork::PerProcess;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::lock::lock;
 
@@ -16,18 +18,28 @@ const EVERY: Duration = Duration::from_secs(10);
 /// What happened, how, and to which method: names that this process was built with, so that there are few of them.
 pub(crate) type Kind = (&'static str, &'static str, &'static str);
 
-/// How many more of each kind there were since its first.
-static COUNTED: LazyLock<Mutex<HashMap<Kind, u64>>> = LazyLock::new(Mutex::default);
+/// By kind: when its first was told, and how many more there were since.
+type Counts = Mutex<HashMap<Kind, (Instant, u64)>>;
+
+fn counted() -> &'static Counts {
+    static COUNTED: PerProcess<Counts> = PerProcess::new();
+    COUNTED.get(Counts::default)
+}
 
 /// Whether this is the first of its kind, to be told; else it is counted.
 pub(crate) fn is_first(kind: Kind) -> bool {
-    if let Some(more) = lock(&COUNTED).get_mut(&kind) {
-        *more += 1;
-        return false;
+    if let Some((first, more)) = lock(counted()).get_mut(&kind) {
+        if first.elapsed() <= 2 * EVERY {
+            *more += 1;
+            return false;
+        }
+        // The runtime that was to tell the others rests.
+        *first = Instant::now();
+        return true;
     }
     // Without a runtime nobody could tell the others.
     if let Ok(runtime) = Handle::try_current() {
-        lock(&COUNTED).insert(kind, 0);
+        lock(counted()).insert(kind, (Instant::now(), 0));
         let counting = Counting(kind);
         runtime.spawn(async move {
             let _counting = counting;
@@ -43,8 +55,8 @@ struct Counting(Kind);
 impl Drop for Counting {
     fn drop(&mut self) {
         let (what, how, method) = self.0;
-        let more = lock(&COUNTED).remove(&self.0);
-        if let Some(more @ 1..) = more {
+        let counted = lock(counted()).remove(&self.0);
+        if let Some((_, more @ 1..)) = counted {
             let within = EVERY.as_secs();
             tracing::warn!(target: "tensorpipe_rpc", how, method, "{what}: and {more} more within {within} s");
         }
@@ -60,10 +72,11 @@ mod tests {
         let (one, other) = (("test", "overloaded", "a"), ("test", "overloaded", "b"));
         let told = (0..92).filter(|_| is_first(one)).count();
         assert_eq!(told, 1);
-        assert_eq!(lock(&COUNTED).get(&one), Some(&91));
+        let counted_of = |kind| lock(counted()).get(&kind).map(|(_, more)| *more);
+        assert_eq!(counted_of(one), Some(91));
         assert!(is_first(other), "another kind");
         tokio::time::sleep(EVERY * 2).await;
-        assert_eq!(lock(&COUNTED).get(&one), None);
+        assert_eq!(counted_of(one), None);
         assert!(is_first(one), "again");
     }
 
@@ -73,7 +86,7 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         assert!(runtime.block_on(async { is_first(kind) }));
         drop(runtime);
-        assert_eq!(lock(&COUNTED).get(&kind), None);
+        assert!(!lock(counted()).contains_key(&kind));
         assert!(
             is_first(kind) && is_first(kind),
             "nobody would tell the others"

@@ -142,6 +142,10 @@ impl Shares {
         if places + others <= most || (busy < own && of_peer <= share) {
             return Ok(());
         }
+        // Also where another connection of this peer has more than its own.
+        if busy < own && places + (connected - 1) * share <= most {
+            return Ok(());
+        }
         let kept = match self.connections.load(Ordering::Relaxed) {
             // A look at each would take long.
             SEVERAL.. => others,

@@ -167,10 +167,12 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             let Reading { header, what, .. } = self.reading.remove(i);
             match result {
                 Ok(message) => return Some(self.decode(&header, what, message)),
-                // The pipe's end is told once, when nothing more comes; a message taken back is none.
-                Err(error) if error.ends_pipe() || matches!(error, Error::Reset { .. }) => {}
-                // Nobody here knows which request it is.
+                // The pipe's end is told once, when nothing more comes.
+                Err(error) if error.ends_pipe() => {}
+                // Nobody here knows which request it is, or what depends on it.
                 Err(error) if what == Tarpc::Wrapped => return Some(Err(error.into())),
+                // A message taken back is none.
+                Err(Error::Reset { .. }) => {}
                 Err(error) => {
                     let reason = format!("the message could not be received: {error}");
                     if let Some(item) = self.fail(header.call, reason, cx) {
@@ -241,10 +243,11 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             };
             let call = self.writing.remove(i).call;
             match result {
-                Ok(()) | Err(Error::Reset { .. }) => {}
+                Ok(()) => {}
                 Err(error) if error.ends_pipe() || Item::is(What(Tarpc::Wrapped)) => {
                     return Err(error.into());
                 }
+                Err(Error::Reset { .. }) => {}
                 Err(error) => {
                     self.failed.push_back((call, error.to_string()));
                     // It is given out by the stream, which may be waiting.

@@ -39,7 +39,7 @@ pub use xth::XthChannel;
 
 use std::sync::Arc;
 
-use crate::address::PeerAddr;
+pub use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo};
@@ -114,9 +114,8 @@ pub struct Link {
     pub connector: bool,
     /// The peer's devices and their descriptors: what it says of itself.
     pub peer_devices: Vec<(Device, Vec<u8>)>,
-    /// Who it is, as the system says of the pipe's connection. Unknown to a connector whose pipe has moved there: it may still go
-    /// back to where it began.
-    pub peer: PeerAddr,
+    /// Who it is, as the system says of the pipe's connection.
+    pub peer: SettledPeer,
     /// Memory for what comes in.
     pub pool: Pool,
     /// Where to say that it turned out not to work: the sender then chooses other channels, and the route says why.

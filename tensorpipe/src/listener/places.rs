@@ -21,7 +21,11 @@ pub(super) struct Places {
     /// How long who has said what it wants keeps its place whoever comes.
     time: Duration,
     taken: Vec<Taken>,
+    /// With so many it is looked which of them have ended.
+    look_at: usize,
 }
+
+const FEW: usize = 16;
 
 /// A handshake under way.
 #[derive(Debug)]
@@ -40,15 +44,17 @@ impl Places {
             most,
             time,
             taken: Vec::new(),
+            look_at: FEW,
         }
     }
 
     /// Makes room for one more of `origin`; returns whether there is room.
     pub(super) fn make_room(&mut self, origin: PeerAddr) -> bool {
-        if self.taken.len() < self.most {
-            return true;
+        // Also before: what is left of one that has ended takes memory.
+        if self.taken.len() >= self.most.min(self.look_at) {
+            self.taken.retain(|taken| !taken.handshake.is_finished());
+            self.look_at = 2 * self.taken.len() + FEW;
         }
-        self.taken.retain(|taken| !taken.handshake.is_finished());
         if self.taken.len() < self.most {
             return true;
         }

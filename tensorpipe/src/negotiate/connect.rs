@@ -8,7 +8,7 @@ use super::establish::{Established, OpenChannel, Stays, establish};
 use super::further;
 use super::joining::{First, Joining};
 use super::{Guest, purpose, reaches};
-use crate::address::Url;
+use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
 use crate::device::Device;
 use crate::error::{Error, PeerFault};
@@ -73,6 +73,7 @@ async fn handshake(
     let mut stays = None;
     // Set once a pipe that has moved turns out to stay.
     let because = Arc::new(OnceLock::new());
+    let settled = SettledPeer::default();
     if let Some(((name, address, token), better)) = answer.moved.as_ref().zip(better) {
         match ask_to_join(&**better, address, *token).await {
             Ok(Guest { connection, .. }) => {
@@ -85,13 +86,14 @@ async fn handshake(
                     address: guest.connection.ends(),
                     refused: Vec::new(),
                     peer: guest.connection.peer(),
+                    settled: settled.clone(),
                 });
                 let Guest {
                     connection: first,
                     input,
                     name,
                 } = guest;
-                let first = First::new(Joining::joined(input, first), because.clone());
+                let first = First::new(Joining::joined(input, first), because.clone(), settled);
                 let joining = Joining::new(connection, name.clone(), Some(first));
                 guest = Guest::new(Box::new(joining), name);
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{is_proven, unproven as unproven_words};
-use crate::address::PeerAddr;
+use crate::address::SettledPeer;
 use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
@@ -130,11 +130,12 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             .collect(),
     };
     route.refuse(unproven_over(&**transport));
-    // One that has moved may be turned away there, and then its peer is the first connection's.
-    let peer = match stays {
-        None => established.connection.peer(),
-        Some(_) => PeerAddr::Unknown,
-    };
+    let peer = stays.as_ref().map(|stays| stays.settled.clone());
+    let peer = peer.unwrap_or_else(|| {
+        let certain = SettledPeer::default();
+        certain.settle(established.connection.peer());
+        certain
+    });
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
     tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
@@ -174,7 +175,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             handle,
             connector: established.connector,
             peer_devices: open.peer_devices,
-            peer,
+            peer: peer.clone(),
             pool: context.pool.clone(),
             setback: route.setback,
         };

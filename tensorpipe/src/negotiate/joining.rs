@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::address::PeerAddr;
+use crate::address::{PeerAddr, SettledPeer};
 use crate::error::Error;
 use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::put_stay;
@@ -57,6 +57,8 @@ pub(super) struct First {
     pub(super) connection: Box<dyn Connection>,
     /// Hears why the pipe stayed there, if it does.
     pub(super) stayed: Arc<OnceLock<String>>,
+    /// Hears whose the pipe is.
+    settled: SettledPeer,
     said: Vec<u8>,
 }
 
@@ -69,10 +71,15 @@ struct Stayed {
 }
 
 impl First {
-    pub(super) fn new(connection: Box<dyn Connection>, stayed: Arc<OnceLock<String>>) -> Self {
+    pub(super) fn new(
+        connection: Box<dyn Connection>,
+        stayed: Arc<OnceLock<String>>,
+        settled: SettledPeer,
+    ) -> Self {
         Self {
             connection,
             stayed,
+            settled,
             said: Vec::new(),
         }
     }
@@ -144,7 +151,12 @@ impl Joining {
                 match reply {
                     // It is not asked for on a connection that joins.
                     None | Some(Reply::Answer(_)) => return,
-                    Some(Reply::Joined) => return self.decide(Stage::Joined),
+                    Some(Reply::Joined) => {
+                        if let Some(first) = &asking.first {
+                            first.settled.settle(self.connection.peer());
+                        }
+                        return self.decide(Stage::Joined);
+                    }
                     Some(Reply::Reject(reject)) => Error::Rejected {
                         peer,
                         reason: reject.reason.into(),
@@ -169,6 +181,7 @@ impl Joining {
                 put_stay(&mut again, &reason);
                 again.extend_from_slice(&first.said);
                 let _ = first.stayed.set(reason);
+                first.settled.settle(first.connection.peer());
                 // Lets go of the other one.
                 self.connection = first.connection;
                 self.connection.set_hot(self.hot);

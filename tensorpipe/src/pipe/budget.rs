@@ -176,6 +176,9 @@ impl Pipe {
     }
 }
 
+/// What may wait beside one that takes all that those may take.
+const SMALL: u64 = 64 << 10;
+
 impl Held {
     fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Self, Error> {
         let mut reservation = Reservation::new(budget);
@@ -185,8 +188,8 @@ impl Held {
         }
     }
 
-    /// It waits for more than its own bytes, and may do so for long. All that do take at most half of the budget, or one of
-    /// them more: the rest is for what they may wait for.
+    /// It waits for more than its own bytes, and may do so for long. All that do take at most half of the budget, or a single one
+    /// three quarters: the rest is for what they may wait for. Up to 64 KiB may always wait.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where others that wait leave no room.
@@ -199,7 +202,8 @@ impl Held {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         let added = budget.waiting.fetch_update(set, fetch, |now| {
             let sum = now.saturating_add(bytes);
-            (now == 0 || sum <= limit).then_some(sum)
+            let alone = now == 0 && bytes <= limit + limit / 2;
+            (alone || sum <= limit || bytes <= SMALL).then_some(sum)
         });
         match added {
             Ok(_) => self.waits = true,
@@ -283,5 +287,19 @@ mod tests {
         drop(second);
         assert_eq!(budget.waiting.load(Ordering::Acquire), 0);
         Held::new(&budget, 100).unwrap();
+    }
+
+    #[test]
+    fn one_that_waits_leaves_room_for_others() {
+        let limit = 100 << 20;
+        let budget = Budget::new(limit);
+        let held = |bytes| Held::new(&budget, bytes).unwrap();
+        assert!(held(limit).wait().is_err(), "nobody else could receive");
+        let mut large = held(3 * (limit / 4));
+        large.wait().unwrap();
+        assert!(held(1 << 20).wait().is_err());
+        held(SMALL).wait().unwrap();
+        drop(large);
+        held(1 << 20).wait().unwrap();
     }
 }

@@ -368,7 +368,8 @@ impl Core {
             shared.linger = linger;
             shared.start_closing();
         }
-        self.poller.wake_background();
+        // First, so that what is said now leaves before the background task sees that the peer has everything.
         self.drive();
+        self.poller.wake_background();
     }
 }

@@ -42,18 +42,18 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
     let pipe = Watched::new(core);
     let mut state = lock(&heartbeat.0);
     let sooner = state.pause.is_none_or(|pause| pipe.pause < pause);
-    state.pipes.push(pipe);
     match &state.thread {
         Some(thread) if sooner => thread.unpark(),
         Some(_) => {}
         None => {
-            let thread = std::thread::Builder::new().name("tensorpipe-alive".to_owned());
+            let thread = std::thread::Builder::new().name("tp-alive".to_owned());
             let thread = thread.spawn(|| HEARTBEAT.get(Heartbeat::default).beat());
             let refused =
                 |error| SystemError::new("clone", "the thread that keeps pipes alive", error);
             state.thread = Some(thread.map_err(refused)?.thread().clone());
         }
     }
+    state.pipes.push(pipe);
     Ok(())
 }
 

@@ -57,7 +57,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
         "channels",
         &[
             // Who the system says that the peer is.
-            "address::PeerAddr",
+            "address::SettledPeer",
             "device",
             "error",
             "pipe::LaneHandle",

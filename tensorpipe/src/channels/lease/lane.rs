@@ -16,6 +16,7 @@ use super::frame::{FromReader, FromWriter};
 use super::writing::Told;
 use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
 use super::{Exchange, Invitation, Lender, Offer, Place, Taking};
+use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -24,8 +25,8 @@ use crate::sys::segment::SegmentId;
 pub(super) struct LeaseLane {
     /// No other lane of this process has it.
     pub(super) id: u64,
-    /// The peer's process, where the kernel says it of the pipe's connection.
-    pub(super) pid: Option<u32>,
+    /// Where the kernel says it of the pipe's connection.
+    pub(super) peer: SettledPeer,
     pub(super) exchange: Arc<Exchange>,
     /// Made for the first loan.
     pub(super) invitation: Option<Arc<Invitation>>,
@@ -49,7 +50,7 @@ impl LeaseLane {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            pid: link.peer.pid(),
+            peer: link.peer,
             exchange: exchange.clone(),
             invitation: None,
             lender: exchange.lender(&peer.exchange),

@@ -52,8 +52,8 @@ use crate::error::Error;
 /// One process has at most 4096 loans of another one at once, over all pipes between them. Beyond, tensors are copied: a warning
 /// says so once, [`LendableStats::ledger_full`](crate::LendableStats::ledger_full) counts them, and
 /// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. A loan ends when its reader lets go of the tensor,
-/// whether or not its owner keeps it. What is sent back to its lender goes without a copy over the pipe that it came over, and over a
-/// pipe to that process that began on `shm`, or was accepted there; over others it is copied.
+/// whether or not its owner keeps it. What is sent back to its lender goes without a copy over the pipe that it came over, and over every
+/// pipe to that process whose transport is `shm`; over others it is copied.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {
     within_process: bool,

@@ -165,7 +165,7 @@ impl LeaseLane {
     /// what goes back over another pipe than it came over needs the kernel's word.
     pub(super) fn borrowed<'a>(&self, source: &'a Buffer) -> Option<&'a Borrowed> {
         let borrowed = source.memory().as_any().downcast_ref::<Borrowed>();
-        borrowed.filter(|borrowed| borrowed.goes_over(self.id, self.pid))
+        borrowed.filter(|borrowed| borrowed.goes_over(self.id, self.peer.addr().pid()))
     }
 
     /// What a message brings back of what the peer was lent.
@@ -173,7 +173,8 @@ impl LeaseLane {
         if let Some(borrower) = self.borrower() {
             return borrower.sends_back(offer);
         }
-        self.exchange.known_borrower(self.pid?)?.sends_back(offer)
+        let pid = self.peer.addr().pid()?;
+        self.exchange.known_borrower(pid)?.sends_back(offer)
     }
 }
 
