@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct ServerLimits {
     /// Calls under way at once, of all connections. Beyond, a call is refused as
     /// [`CallError::Overloaded`](crate::CallError::Overloaded) before its tensors move. Of these places half are divided among the
-    /// peers that there are ([`Pipe::peer`](tensorpipe::Pipe::peer)), and a peer's among its connections: what one has not taken of its
+    /// peers that there are ([`PeerAddr::party`](tensorpipe::PeerAddr::party)), and a peer's among its connections: what one has not taken of its
     /// share is kept for it, whatever the others ask for. Default 16384.
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
