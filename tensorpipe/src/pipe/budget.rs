@@ -272,21 +272,25 @@ mod tests {
     }
     #[test]
     fn what_waits_leaves_half_of_it_to_what_comes_or_is_alone() {
-        let budget = Budget::new(100);
-        let mut first = Held::new(&budget, 60).unwrap();
+        const M: u64 = 1_000_000;
+        let budget = Budget::new(100 * M);
+        let mut first = Held::new(&budget, 60 * M).unwrap();
         first.wait().unwrap();
-        let mut second = Held::new(&budget, 10).unwrap();
+        let mut second = Held::new(&budget, 10 * M).unwrap();
         let error = second.wait().unwrap_err().to_string();
-        assert!(error.contains("60 bytes and may take 50"), "{error}");
+        assert!(
+            error.contains("60000000 bytes and may take 50000000"),
+            "{error}"
+        );
         drop(first);
-        for held in [&mut second, &mut Held::new(&budget, 40).unwrap()] {
+        for held in [&mut second, &mut Held::new(&budget, 40 * M).unwrap()] {
             held.wait().unwrap();
             held.wait().unwrap();
         }
-        assert!(Held::new(&budget, 91).is_err());
+        assert!(Held::new(&budget, 91 * M).is_err());
         drop(second);
         assert_eq!(budget.waiting.load(Ordering::Acquire), 0);
-        Held::new(&budget, 100).unwrap();
+        Held::new(&budget, 100 * M).unwrap();
     }
 
     #[test]
