@@ -20,6 +20,30 @@ const ROLE: &str = "TENSORPIPE_TEST_ROLE";
 /// The longest that a child takes for one step of its own, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What runs a program as nobody, for [`Child::start_by`].
+pub const NOBODY: [&str; 4] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
+
+/// Whether a program that runs others works here, and may run this one. Says so where it does not.
+///
+/// # Panics
+/// When this program has no path.
+pub fn can_start_by(by: &[&str]) -> bool {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut words = by.iter().map(OsString::from).chain([program.into()]);
+    let mut process = Command::new(words.next().expect("at least this program"));
+    let done = process.args(words).arg("--list").output();
+    let can = done.is_ok_and(|done| done.status.success());
+    if !can {
+        println!("skipped: {} runs nothing here", by.join(" "));
+    }
+    can
+}
+
 /// The role of this process, if it is a child.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()

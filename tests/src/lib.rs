@@ -6,7 +6,7 @@ mod filter;
 mod peer;
 mod waiting;
 
-pub use child::{Child, role, say};
+pub use child::{Child, NOBODY, can_start_by, role, say};
 pub use cost::{descriptors, resident};
 pub use filter::{Fate, allow_only, forbid};
 pub use peer::{Peer, check};

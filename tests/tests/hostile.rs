@@ -47,6 +47,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("server") => server::play(),
+        Some("another user") => floods::play_another_user(),
         Some("shares") => shares::play(),
         Some("waiting") => waiting::play(),
         Some(other) => panic!("no role {other}"),

@@ -3,6 +3,11 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
+use tensorpipe::Url;
+use tensorpipe::transports::{ShmTransport, Transport};
+use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say};
+use tokio::io::AsyncReadExt;
+
 use super::raw::{
     ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, hello, message, preface,
     reason, tensor,
@@ -81,6 +86,39 @@ fn more_silent_connections_than_places_lock_nobody_out() {
             .collect();
         target.stays_unharmed();
     }
+}
+
+/// The system says who calls over shm: another user is one failed connection each time, and makes nobody wait.
+#[test]
+fn a_thousand_calls_of_another_user_hold_nobody_up() {
+    if !nix::unistd::geteuid().is_root() || !can_start_by(&NOBODY) {
+        println!("skipped: only root can run a program as another user");
+        return;
+    }
+    let target = Target::start(Way::Shm);
+    let url = &[("TEST_URL", target.pipes.as_str())];
+    let stranger = Child::start_by(&NOBODY, "another user", url);
+    let let_in = stranger.hear("let in");
+    target.serves();
+    assert_eq!(let_in, "0");
+    target.stays_unharmed();
+}
+
+/// The other user of that test.
+pub(crate) fn play_another_user() {
+    let url: Url = std::env::var("TEST_URL").unwrap().parse().unwrap();
+    let let_in = runtime().block_on(async {
+        let transport = ShmTransport::new().any_user();
+        let mut let_in = 0;
+        for _ in 0..1000 {
+            let connected = transport.connect(url.address()).await;
+            let mut connection = connected.expect("the system lets anybody call");
+            let mut byte = [0];
+            let_in += usize::from(connection.read(&mut byte).await.is_ok_and(|read| read > 0));
+        }
+        let_in
+    });
+    say("let in", let_in);
 }
 
 /// Not a byte: it need not wait for the bound of a whole handshake.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::Pipe;
 use tensorpipe::transports::ShmTransport;
 
-use tensorpipe_tests::{Child, runtime, say};
+use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say};
 
 use super::scene::{Keeps, Peer, alone, builder, check, context, eventually, lendable, made};
 
@@ -13,29 +13,6 @@ const LEN: usize = 3 << 20;
 
 /// An exchange that does not answer is given up after this long.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What runs a program as nobody.
-const NOBODY: [&str; 4] = [
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-];
-
-/// Whether that works here, and this program can be run so.
-fn runs(by: &[&str]) -> bool {
-    let mut words = by.iter().map(Into::into);
-    let mut words = words
-        .by_ref()
-        .chain([std::env::current_exe().unwrap().into_os_string()]);
-    let mut process = std::process::Command::new(words.next().unwrap());
-    let done = process.args(words).arg("--list").output();
-    let runs = done.is_ok_and(|done| done.status.success());
-    if !runs {
-        println!("skipped: {} runs nothing here", by.join(" "));
-    }
-    runs
-}
 
 fn setback(pipe: &Pipe) -> tensorpipe::Setback {
     let mut channels = pipe.route().channels.iter();
@@ -130,7 +107,7 @@ fn a_pool_that_the_system_refuses_says_so() {
 
 #[test]
 fn processes_of_other_users_share_memory_only_if_both_want_to() {
-    if !runs(&NOBODY) {
+    if !can_start_by(&NOBODY) {
         return;
     }
     alone(async || {
@@ -175,7 +152,7 @@ fn processes_of_other_users_share_memory_only_if_both_want_to() {
 #[test]
 fn a_peer_that_only_seems_to_be_of_this_user_is_found_out_once() {
     let by = [&NOBODY[..], &["unshare", "-U", "-r"]].concat();
-    if !nix::unistd::geteuid().is_root() || !runs(&by) {
+    if !nix::unistd::geteuid().is_root() || !can_start_by(&by) {
         return;
     }
     alone(async || {
@@ -212,7 +189,7 @@ fn a_peer_that_only_seems_to_be_of_this_user_is_found_out_once() {
 #[test]
 fn a_process_of_another_pid_namespace_is_called_that() {
     let by = ["unshare", "--pid", "--fork", "--kill-child"];
-    if !runs(&by) {
+    if !can_start_by(&by) {
         return;
     }
     alone(async || {
@@ -269,7 +246,7 @@ pub(crate) fn play_unmapped() {
 #[test]
 fn users_that_cannot_be_told_apart_are_not_the_same() {
     let by = ["unshare", "--user"];
-    if !runs(&by) {
+    if !can_start_by(&by) {
         return;
     }
     let child = Child::start_by(&by, "unmapped", &[]);
