@@ -139,8 +139,8 @@ pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{
-    Awaiting, Flush, Handler, Held, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read,
-    ReadError, ReadInto, Small, Write,
+    Awaiting, Flush, Handler, Held, Incoming, MessageStats, Outbound, PeerLimits, Pipe, PipeStats,
+    Read, ReadError, ReadInto, Write,
 };
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,

@@ -1,10 +1,9 @@
 //! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
 
-use super::bare;
 use super::hand_over::{HandOver, Round};
 use super::hot::Hot;
 use super::io::{Io, Line};
-use super::leaving::{Queued, When};
+use super::leave::{Pushed, Submitted, When, leave};
 use super::poller::Poller;
 use super::shared::Shared;
 use super::turn::Turn;
@@ -187,43 +186,47 @@ impl Core {
         self.drive();
     }
 
-    /// The application sends a message of metadata alone.
-    pub(super) fn write_bare(self: &Arc<Self>, when: When) -> Queued {
-        let queued = self.append(when);
-        // As `tensorpipe/src/pipe/write.rs`, and whoever calls it.
+    /// The application sends a message, which leaves at once if it can.
+    pub(super) fn submit(self: &Arc<Self>, when: When) -> Submitted {
+        let submitted = self.send_or_queue(when);
+        // As `tensorpipe/src/pipe/outbound/mod.rs`, and whoever calls it.
         if !self.turn.is_here() && self.io.is_kicked() {
             self.drive();
         }
-        if queued.drive {
+        if submitted.drive {
             self.drive();
         }
-        queued
+        submitted
     }
 
-    fn append(self: &Arc<Self>, when: When) -> Queued {
+    fn send_or_queue(self: &Arc<Self>, when: When) -> Submitted {
         let mut shared = lock(&self.shared);
-        match bare::append(self, &mut shared, MESSAGE, when) {
-            Some(appended) => bare::leave(self, shared, appended, when),
-            None => {
-                drop(shared);
-                self.written.fetch_add(1, Ordering::Relaxed);
-                Queued {
-                    id: u64::MAX,
-                    over: true,
-                    drive: true,
-                }
-            }
-        }
+        let Some(mut io) = self.io.hold() else {
+            drop(shared);
+            self.written.fetch_add(1, Ordering::Relaxed);
+            return Submitted {
+                id: u64::MAX,
+                over: true,
+                drive: true,
+            };
+        };
+        let pushed = Pushed {
+            id: shared.state.write(),
+            alone: io.is_clear(),
+            kept: false,
+        };
+        io.push(MESSAGE);
+        leave(self, shared, io, pushed, when)
     }
 
     /// One that leaves with the next turn of whoever drives: the background task is told.
     pub(super) fn write_soon(self: &Arc<Self>) {
-        self.write_bare(When::Soon);
+        self.submit(When::Soon);
     }
 
     /// The handler sends a message: it leaves with the round that follows, or at once.
     pub(super) fn answer(self: &Arc<Self>) {
-        self.write_bare(When::Now { watched: false });
+        self.submit(When::Now);
     }
 
     /// Whether the handler is at work here, and called again when it is done.
@@ -242,10 +245,10 @@ impl Core {
     }
 
     /// Whether whoever asks how this write ends is told that it is over.
-    pub(super) fn is_written(&self, queued: &Queued) -> bool {
-        queued.over
+    pub(super) fn is_written(&self, submitted: &Submitted) -> bool {
+        submitted.over
             || matches!(
-                lock(&self.shared).writes.get(&queued.id),
+                lock(&self.shared).writes.get(&submitted.id),
                 Some(Some(Ok(())))
             )
     }

@@ -79,24 +79,17 @@ impl Io {
         }
     }
 
-    fn is_clear(&self) -> bool {
+    pub(super) fn is_clear(&self) -> bool {
         self.frames.is_empty() && self.in_part.is_none()
     }
 
-    pub(super) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
-        self.is_clear().then_some(&mut self.frames)
-    }
-
-    pub(super) fn frames_with_room(&mut self) -> Option<&mut Vec<u8>> {
-        Some(&mut self.frames)
-    }
-
-    pub(super) fn frames(&mut self) -> &mut Vec<u8> {
-        &mut self.frames
-    }
-
-    pub(super) fn push_frames(&mut self, _: usize) {
+    pub(super) fn push(&mut self, message: &[u8]) {
+        self.frames.extend_from_slice(message);
         self.messages += 1;
+    }
+
+    pub(super) fn push_mark(&mut self, message: u64) {
+        self.in_part = Some(message);
     }
 
     /// How many are held back is a matter of cost: here all that may be.
@@ -111,14 +104,6 @@ impl Io {
     pub(super) fn send_gathered(&mut self, core: &Core) -> bool {
         self.write(core);
         self.is_clear()
-    }
-
-    pub(super) fn send_through(&mut self, core: &Core, message: u64) -> bool {
-        let sent = self.send_gathered(core);
-        if !sent {
-            self.in_part = Some(message);
-        }
-        sent
     }
 
     /// One write.

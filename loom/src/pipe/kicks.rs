@@ -3,7 +3,7 @@
 use loom::thread;
 
 use super::core::Core;
-use super::leaving::When;
+use super::leave::When;
 use super::tasks::Pipe;
 use crate::check;
 use crate::sync::{Arc, lock};
@@ -42,7 +42,7 @@ pub fn one_leaves_at_once_while_another_is_written() {
             let core = core.clone();
             thread::spawn(move || core.write())
         };
-        core.write_bare(When::Now { watched: false });
+        core.submit(When::Now);
         other.join().unwrap();
         assert_eq!(core.sent(), 2, "something is left behind");
     });
@@ -56,10 +56,10 @@ pub fn one_that_leaves_in_part_is_heard_of() {
             let core = core.clone();
             thread::spawn(move || core.drive())
         };
-        let queued = core.write_bare(When::Now { watched: true });
+        let submitted = core.submit(When::Watched);
         other.join().unwrap();
         assert_eq!(core.sent(), 1, "something is left behind");
-        assert!(core.is_written(&queued), "its writer waits for ever");
+        assert!(core.is_written(&submitted), "its writer waits for ever");
         assert_eq!(lock(&core.shared).state.in_part, None);
     });
 }

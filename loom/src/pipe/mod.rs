@@ -1,13 +1,11 @@
 //! A pipe as far as its threads hand over to each other.
 //!
-//! `awaiting`, `bare`, `hand_over`, `hot`, `leaving`, `turn`, `poller` and `waiter` are those of `tensorpipe/src/pipe/`. `core`, `io`, `shared` and
+//! `awaiting`, `hand_over`, `hot`, `leave`, `turn`, `poller` and `waiter` are those of `tensorpipe/src/pipe/`. `core`, `io`, `shared` and
 //! `spin` are the smallest pipe around them, `tasks` those who use it.
 
 #[expect(dead_code, unreachable_pub, reason = "applications use it, too")]
 #[path = "../../../tensorpipe/src/pipe/awaiting.rs"]
 mod awaiting;
-#[path = "../../../tensorpipe/src/pipe/bare.rs"]
-mod bare;
 mod core;
 pub mod deliveries;
 #[path = "../../../tensorpipe/src/pipe/hand_over.rs"]
@@ -17,8 +15,8 @@ mod hand_over;
 mod hot;
 mod io;
 pub mod kicks;
-#[path = "../../../tensorpipe/src/pipe/leaving.rs"]
-mod leaving;
+#[path = "../../../tensorpipe/src/pipe/outbound/leave.rs"]
+mod leave;
 pub mod looks;
 #[expect(dead_code, reason = "the end of the background task is not modelled")]
 #[path = "../../../tensorpipe/src/pipe/poller.rs"]

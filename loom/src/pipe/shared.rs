@@ -18,8 +18,6 @@ pub(super) struct Shared {
     pub(super) writes: BTreeMap<u64, Option<Result<(), Error>>>,
     /// A model's pipe goes on.
     pub(super) ended: Option<Error>,
-    /// Nobody wants to know here.
-    pub(super) leaving: Vec<()>,
 }
 
 /// How a pipe would end.
@@ -31,10 +29,6 @@ impl Shared {
         true
     }
 
-    pub(super) fn note_left(&self) {
-        unreachable!("nobody wants to know");
-    }
-
     /// The rest of a message has left.
     pub(super) fn written(&mut self, message: u64) {
         let in_part = self.state.in_part.take_if(|in_part| *in_part == message);
@@ -44,7 +38,7 @@ impl Shared {
     }
 }
 
-/// What the protocol knows of messages of metadata alone.
+/// What the protocol knows of messages.
 #[derive(Default)]
 pub(super) struct State {
     next: u64,
@@ -57,10 +51,10 @@ impl State {
         true
     }
 
-    pub(super) fn write_bare(&mut self, metadata: &[u8], frames: &mut Vec<u8>) -> Option<u64> {
-        frames.extend_from_slice(metadata);
+    /// The number of the next message.
+    pub(super) fn write(&mut self) -> u64 {
         self.next += 1;
-        Some(self.next - 1)
+        self.next - 1
     }
 
     pub(super) fn left_in_part(&mut self, message: u64) {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::{OURS, THEIRS};
 use crate::descriptor::Descriptor;
 use crate::error::PeerFault;
-use crate::proto::{Event, Input, KeepAlive, Offered, OpId, PipeState};
+use crate::proto::wire::descriptor::Carriage;
+use crate::proto::{Arriving, Event, Input, KeepAlive, OpId, PipeState};
 
 /// Channels that were negotiated; number 0 streams on the pipe's own connection.
 const CHANNELS: usize = 2;
@@ -58,8 +59,10 @@ struct Scene<'a> {
     input: Vec<u8>,
     need: usize,
     bulk: Option<Bulk>,
-    /// Messages that came whole, until they are taken.
-    whole: BTreeMap<u64, Descriptor>,
+    /// Of the message whose own frame is coming in.
+    arriving: Option<Descriptor>,
+    /// Of those that the application has not taken.
+    arrived: BTreeMap<u64, Descriptor>,
     /// Offered and not decided on.
     ready: VecDeque<u64>,
     /// Being read: bulk parts that are missing.
@@ -79,7 +82,8 @@ impl<'a> Scene<'a> {
             input: Vec::new(),
             need: 0,
             bulk: None,
-            whole: BTreeMap::new(),
+            arriving: None,
+            arrived: BTreeMap::new(),
             ready: VecDeque::new(),
             reading: BTreeMap::new(),
             cancelled: BTreeSet::new(),
@@ -104,7 +108,8 @@ impl<'a> Scene<'a> {
                     return Ok(());
                 }
                 if let Some(bulk) = self.bulk.take() {
-                    self.pipe.bulk_received(bulk.got, bulk.dest);
+                    let message = self.pipe.bulk_received(bulk.got, bulk.dest);
+                    self.is_here(message);
                 }
             } else if self.input.is_empty() || self.input.len() < self.need {
                 self.act();
@@ -126,37 +131,7 @@ impl<'a> Scene<'a> {
                 assert!(used > 0 || len > self.input.len(), "it needs {len}");
                 self.need = len;
             }
-            Input::Whole {
-                message,
-                descriptor,
-            } => {
-                let len = descriptor.byte_len() as usize;
-                self.is_whole(message, descriptor, len);
-            }
-            Input::Bare { message, metadata } => {
-                let descriptor = Descriptor {
-                    metadata,
-                    ..Descriptor::default()
-                };
-                self.is_whole(message, descriptor, 0);
-            }
-            Input::Offered(offered) => {
-                assert!(offered.body.end <= offered.len && offered.len <= self.input.len());
-                let Offered { message, head, .. } = offered;
-                if self.script.next().is_some_and(|byte| byte % 2 == 0) {
-                    let op = OpId::incoming(message, offered.part);
-                    self.pipe.channel_late(op, vec![1]);
-                    self.is_whole(message, head.descriptor, offered.len);
-                } else {
-                    self.pipe.decline(message, head);
-                    self.give_eager(message);
-                    self.need = 0;
-                }
-            }
-            Input::Head { message } => {
-                self.give_eager(message);
-                self.need = 0;
-            }
+            Input::Message(arriving) => self.arrive(arriving),
             Input::Bulk { target, len } => {
                 assert!(len > 0 && len <= 1 << 14, "{len} bytes in one frame");
                 let dest = target.and_then(|op| self.pipe.take_dest(op));
@@ -175,23 +150,65 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// A message is here, with the next `len` bytes.
-    fn is_whole(&mut self, message: u64, descriptor: Descriptor, len: usize) {
+    /// A message whose head is here.
+    fn arrive(&mut self, arriving: Arriving) {
         self.events();
         self.need = 0;
-        self.input.drain(..len);
-        self.whole.insert(message, descriptor);
-        self.event(Event::Ready { message });
+        let Arriving {
+            message,
+            head,
+            here,
+            offer,
+        } = arriving;
+        let offer = offer.filter(|offer| {
+            assert!(offer.word.start <= offer.word.end && offer.word.end <= self.input.len());
+            self.script.next().is_some_and(|byte| byte % 2 == 0)
+        });
+        let all_eager = (head.carriages.iter()).all(|carriage| *carriage == Carriage::Eager);
+        let is_whole = here.is_some() && (all_eager || offer.is_some());
+        if !is_whole {
+            self.pipe.expect_parts(message, &head);
+        }
+        self.arriving = Some(head.descriptor);
+        let Some(eager) = here else {
+            let parts: Vec<_> = self.pipe.eager_parts(message).collect();
+            for (part, len) in parts {
+                assert!(len <= u64::from(OURS.eager_part));
+                self.pipe.set_dest(OpId::incoming(message, part), Room(len));
+            }
+            return self.pipe.start_eager(message);
+        };
+        let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
+        self.input.drain(..used);
+        if let Some(offer) = offer {
+            let op = OpId::incoming(message, offer.part);
+            self.pipe.channel_late(op, vec![1]);
+        } else if !is_whole {
+            self.pipe.has_eager(message);
+        }
+        self.is_here(Some(message));
     }
 
-    /// Memory for the parts that come with their frame.
-    fn give_eager(&mut self, message: u64) {
-        let parts: Vec<_> = self.pipe.eager_parts(message).collect();
-        for (part, len) in parts {
-            assert!(len <= u64::from(OURS.eager_part));
-            self.pipe.set_dest(OpId::incoming(message, part), Room(len));
+    /// All of a message's own frame is here.
+    fn is_here(&mut self, message: Option<u64>) {
+        let Some(message) = message else { return };
+        let Some(descriptor) = self.arriving.take() else {
+            panic!("{message} has no head");
+        };
+        drop(self.pipe.take_parts(message));
+        if self.pipe.comes_ahead(message) {
+            for part in 0..OURS.parts {
+                let op = OpId::incoming(message, part);
+                if let (Some(len), Some((0, true))) = (
+                    self.pipe.part_len(op),
+                    self.pipe.bulk_channel(message, part),
+                ) {
+                    assert!(self.pipe.expect(op, Room(len)));
+                }
+            }
         }
-        self.pipe.start_eager(message);
+        self.arrived.insert(message, descriptor);
+        self.ready.push_back(message);
     }
 
     fn events(&mut self) {
@@ -216,18 +233,6 @@ impl<'a> Scene<'a> {
             assert!(usize::from(*channel) < CHANNELS, "{event:?}");
         }
         match event {
-            Event::Ready { message } => self.ready.push_back(message),
-            Event::Ahead { message } => {
-                for part in 0..OURS.parts {
-                    let op = OpId::incoming(message, part);
-                    if let (Some(len), Some((0, true))) = (
-                        self.pipe.part_len(op),
-                        self.pipe.bulk_channel(message, part),
-                    ) {
-                        assert!(self.pipe.expect(op, Room(len)));
-                    }
-                }
-            }
             Event::Start {
                 op,
                 channel: 0,

@@ -2,133 +2,130 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::core::Core;
-use super::reading::{Eager, build_whole};
+use super::reading::{Eager, build};
 use super::shared::Shared;
 use super::stats::MessageStats;
 use crate::channels::Adopted;
 use crate::descriptor::Descriptor;
 use crate::device::Buffer;
+use crate::error::Error;
 use crate::message::Message;
 use crate::proto::OpId;
 
 /// What a channel has to say of a part when it is read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) body: &'static [u8],
-    pub(super) urgent: bool,
+struct Answer {
+    part: u16,
+    body: &'static [u8],
+    urgent: bool,
 }
 
-/// A message that is there but for its bulk parts. Boxed where it waits: it is handed on several times.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) id: u64,
     pub(super) descriptor: Descriptor,
-    /// Parts that are here.
-    pub(super) eager: Eager,
-    /// How these came.
-    pub(super) came: MessageStats,
-    /// The one that a channel had at once, and what it has to say when it is read.
-    offered: Option<(u16, Answer)>,
     /// All its bytes are here.
     whole: bool,
+    /// `None` where it has no parts, or none of them is here.
+    here: Option<Box<Here>>,
+}
+
+/// Parts that are here.
+#[derive(Debug, Default)]
+struct Here {
+    parts: Eager,
+    /// How they came.
+    came: MessageStats,
+    /// What the channel of the part that it had at once has to say.
+    answer: Option<Answer>,
 }
 
 impl Arrival {
-    /// The parts that are here came with its frame.
-    pub(super) fn new(id: u64, descriptor: Descriptor, eager: Eager) -> Self {
-        let came = MessageStats::in_frame(bytes_of(&eager));
-        Self {
+    /// These parts came with its frame.
+    pub(super) fn new(id: u64, descriptor: Descriptor, parts: Eager, whole: bool) -> Self {
+        let mut arrival = Self {
             id,
-            whole: descriptor.byte_len() == came.streamed,
             descriptor,
-            eager,
-            came,
-            offered: None,
+            whole,
+            here: None,
+        };
+        if !parts.is_empty() {
+            arrival.take_eager(parts);
         }
+        arrival
     }
 
-    /// The same, but for one of them, which this channel had.
-    pub(super) fn with_adopted(
-        id: u64,
-        descriptor: Descriptor,
-        mut eager: Eager,
-        (part, channel): (u16, u8),
-        adopted: Adopted,
-    ) -> Self {
-        let mut came = MessageStats::in_frame(bytes_of(&eager));
-        came.carried_by(channel);
-        let at = eager.partition_point(|(before, _)| *before < part);
-        eager.insert(at, (part, adopted.memory));
-        let answer = Answer {
+    /// The same, come since.
+    pub(super) fn take_eager(&mut self, parts: Eager) {
+        let bytes = parts.iter().map(|(_, buffer)| buffer.len() as u64).sum();
+        let here = self.here.get_or_insert_default();
+        here.came = MessageStats::in_frame(bytes);
+        here.parts = parts;
+    }
+
+    /// And this one its channel had.
+    pub(super) fn take_adopted(&mut self, part: u16, channel: u8, adopted: Adopted) {
+        let here = self.here.get_or_insert_default();
+        here.came.carried_by(channel);
+        let at = here.parts.partition_point(|(before, _)| *before < part);
+        here.parts.insert(at, (part, adopted.memory));
+        here.answer = Some(Answer {
+            part,
             body: adopted.answer,
             urgent: adopted.urgent,
-        };
-        Self {
-            id,
-            descriptor,
-            eager,
-            came,
-            offered: Some((part, answer)),
-            whole: true,
-        }
+        });
     }
 
-    /// Takes the part that a channel had at once, if it is this one.
+    /// How what is here came.
+    pub(super) fn came(&self) -> MessageStats {
+        self.here
+            .as_ref()
+            .map_or_else(MessageStats::default, |here| here.came)
+    }
+
+    /// Takes the part that a channel had at once, if it is this one, to be copied.
     pub(super) fn take_offered(&mut self, part: u16) -> Option<Buffer> {
-        let (offered, _) = self.offered?;
-        let at = self
-            .eager
-            .iter()
-            .position(|(number, _)| *number == part && part == offered)?;
-        Some(self.eager.remove(at).1)
+        let here = self.here.as_mut()?;
+        here.answer.filter(|answer| answer.part == part)?;
+        let at = here.parts.iter().position(|(number, _)| *number == part)?;
+        let (_, memory) = here.parts.remove(at);
+        here.came.copied += memory.len() as u64;
+        Some(memory)
     }
 
     /// Says what its channel has to say now that it is read, or not wanted.
     pub(super) fn answer(&self, shared: &mut Shared) {
-        if let Some((part, answer)) = self.offered {
-            (shared.state).channel(OpId::incoming(self.id, part), answer.body);
+        if let Some(answer) = self.here.as_ref().and_then(|here| here.answer) {
+            (shared.state).channel(OpId::incoming(self.id, answer.part), answer.body);
         }
     }
 
-    /// The same where whoever reads it most likely answers soon.
-    fn answer_late(&self, core: &Arc<Core>, shared: &mut Shared) {
-        match self.offered {
-            Some((part, answer)) if !answer.urgent => {
-                shared.answer_late(core, OpId::incoming(self.id, part), answer.body);
-            }
-            _ => self.answer(shared),
-        }
+    /// The same, to be said by whoever takes it.
+    pub(super) fn take_answer(&mut self) -> Option<&'static [u8]> {
+        Some(self.here.as_mut()?.answer.take()?.body)
+    }
+
+    /// Whether a channel has to hear when it is read.
+    pub(super) fn wants_answer(&self) -> bool {
+        self.here.as_ref().is_some_and(|here| here.answer.is_some())
     }
 
     /// Counts the part that its channel had, unless it was copied elsewhere, or is not wanted.
     pub(super) fn count_borrowed(&self, skipped: &[u16], shared: &mut Shared) {
+        let Some((here, answer)) = self
+            .here
+            .as_ref()
+            .and_then(|here| Some((here, here.answer?)))
+        else {
+            return;
+        };
         let borrowed = |(part, memory): &(u16, Buffer)| {
-            let offered = self.offered.is_some_and(|(offered, _)| offered == *part);
-            (offered && !skipped.contains(part)).then_some(memory.len() as u64)
+            let counts = *part == answer.part && !skipped.contains(part);
+            counts.then_some(memory.len() as u64)
         };
-        shared.lane_stats.borrowed += self.eager.iter().find_map(borrowed).unwrap_or(0);
-    }
-
-    /// The same as [`answer`](Self::answer), to be said by whoever takes it.
-    pub(super) fn take_answer(&mut self) -> Option<&'static [u8]> {
-        Some(self.offered.take()?.1.body)
-    }
-
-    /// Of metadata alone.
-    pub(super) fn bare(id: u64, metadata: Bytes) -> Self {
-        let descriptor = Descriptor {
-            metadata,
-            payloads: Vec::new(),
-            tensors: Vec::new(),
-        };
-        Self::new(id, descriptor, Eager::new())
-    }
-
-    fn is_bare(&self) -> bool {
-        self.descriptor.payloads.is_empty() && self.descriptor.tensors.is_empty()
+        shared.lane_stats.borrowed += here.parts.iter().find_map(borrowed).unwrap_or(0);
     }
 
     /// Whether all its bytes are here.
@@ -139,30 +136,34 @@ impl Arrival {
     /// Bytes of what is here, roughly.
     pub(super) fn weight(&self) -> usize {
         let parts = self.descriptor.payloads.len() + self.descriptor.tensors.len();
-        self.descriptor.metadata.len() + self.came.streamed as usize + 64 * parts
+        self.descriptor.metadata.len() + self.came().streamed as usize + 64 * parts
     }
 
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
     /// flush.
     pub(super) fn finish(&self, core: &Arc<Core>, shared: &mut Shared) -> bool {
         self.count_borrowed(&[], shared);
-        match core.hot.is_on() {
-            true => self.answer_late(core, shared),
-            false => self.answer(shared),
+        match self.here.as_ref().and_then(|here| here.answer) {
+            // Whoever reads it most likely writes soon.
+            Some(answer) if core.hot.is_on() && !answer.urgent => {
+                let op = OpId::incoming(self.id, answer.part);
+                shared.answer_late(core, op, answer.body);
+            }
+            _ => self.answer(shared),
         }
         shared.state.take_whole(self.id);
         shared.state.has_control()
     }
 
-    /// It is whole.
-    pub(super) fn into_message(self) -> Message {
-        if self.is_bare() {
-            return Message::new(self.descriptor.metadata);
-        }
-        build_whole(self.descriptor, self.eager)
+    /// What it was made of.
+    pub(super) fn into_parts(self) -> (Descriptor, Eager, MessageStats) {
+        let here = self.here.map_or_else(Here::default, |here| *here);
+        (self.descriptor, here.parts, here.came)
     }
-}
 
-fn bytes_of(parts: &Eager) -> u64 {
-    parts.iter().map(|(_, buffer)| buffer.len() as u64).sum()
+    /// It is whole.
+    pub(super) fn into_message(self) -> Result<Message, Error> {
+        let parts = self.here.map_or_else(Eager::new, |here| here.parts);
+        build(self.descriptor, parts, Vec::new(), &[])
+    }
 }

@@ -22,7 +22,6 @@ use super::peer_limits::PeerLimits;
 use super::poller::Poller;
 use super::reach;
 use super::shared::{Shared, Taken, Waiting};
-use super::small::Finished;
 use super::stats::Counters;
 use super::turn::Turn;
 use super::waiter::wake_all;
@@ -201,6 +200,11 @@ impl Core {
         self.deliveries.count() > 0 && self.is_handling()
     }
 
+    /// The handler has accepted a message, of which nothing else is to be said: see [`Turn::accept`].
+    pub(super) fn accept_later(&self, id: u64) -> bool {
+        self.turn.accept(id)
+    }
+
     /// Whether the handler is at work here.
     pub(super) fn is_handling(&self) -> bool {
         self.turn.is_here()
@@ -242,14 +246,13 @@ impl Core {
         }
         let enters = self.hot.listens() && reach::is_in_reach();
         let given_so_far = Cell::new(0);
-        let finished = Finished::default();
         let mut next = Taken::new();
         let give = || {
             // Not held during the calls, which use the pipe.
             let (handler, goes_on, answers) = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                let answers = shared.take_whole(&mut finished.borrow_mut());
+                let answers = shared.take_whole(self.turn.take_accepted().ids());
                 let handler = shared.next_deliveries(&mut next);
                 let goes_on = were_too_many && !self.deliveries.is_too_much();
                 (handler, goes_on, answers)
@@ -270,7 +273,7 @@ impl Core {
             for delivery in next.drain(..) {
                 left -= 1;
                 self.deliveries.set_taken(left);
-                let give = || delivery.give(self, &*handler, &finished);
+                let give = || delivery.give(self, &*handler);
                 // Whoever drives is not whoever wrote the handler.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
                     self.handler_panicked(&*panic);

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::arrival::Arrival;
 use super::budget::Held;
 use super::core::Core;
 use super::incoming::Incoming;
-use super::small::{Finished, Small};
 use super::stats::MessageStats;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -29,11 +26,6 @@ pub trait Handler: Send + Sync + 'static {
 
     /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
     fn incoming(&self, incoming: Incoming);
-
-    /// The same for a message of metadata alone. Calls [`Handler::incoming`].
-    fn small(&self, small: Small<'_>) {
-        self.incoming(small.into_incoming());
-    }
 
     /// A message taken with [`Incoming::accept`] is complete, or never will be.
     fn message(&self, id: u64, message: Result<Message, Error>);
@@ -66,9 +58,7 @@ pub trait Handler: Send + Sync + 'static {
 
 /// One call of the handler.
 pub(super) enum Delivery {
-    Incoming(Box<Arrival>),
-    /// A message of metadata alone.
-    Bare(u64, Bytes),
+    Incoming(Arrival),
     /// Boxed: the others are small, and most messages are whole when they come.
     Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
     Reset(u64, ResetCode, String),
@@ -82,7 +72,6 @@ impl Delivery {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Incoming(arrival) => arrival.weight(),
-            Self::Bare(_, metadata) => metadata.len(),
             Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
                 text.len()
             }
@@ -90,12 +79,9 @@ impl Delivery {
         }
     }
 
-    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler, finished: &Finished) {
+    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
         match self {
-            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), *arrival)),
-            Self::Bare(id, metadata) => {
-                handler.small(Small::new(core, finished, id, metadata));
-            }
+            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
             Self::Message(come) => {
                 let (id, message, stats, held) = *come;
                 handler.message_with_stats(id, message, stats, held);

@@ -330,10 +330,12 @@ mod tests {
         let before = core.counters.snapshot().bytes_out;
         {
             let mut io = core.io.hold().unwrap();
-            let frames = io.frames_with_room().unwrap();
-            let id = lock(&core.shared).state.write_bare(b"told", frames);
-            assert!(id.is_some());
-            io.push_frames(8 + 12 + 4);
+            let room = io.room();
+            let told = lock(&core.shared)
+                .state
+                .write(b"told", &mut Default::default(), room);
+            assert!(told.unwrap().sent);
+            io.push_message();
             io.owe_send();
         }
         core.drive_in_background(&mut spins, Waker::noop());

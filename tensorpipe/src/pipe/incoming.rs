@@ -57,7 +57,7 @@ impl Incoming {
     pub fn stats(&self) -> MessageStats {
         self.arrival
             .as_ref()
-            .map_or_else(MessageStats::default, |arrival| arrival.came)
+            .map_or_else(MessageStats::default, Arrival::came)
     }
 
     /// Lengths, types, devices and metadata.
@@ -191,7 +191,6 @@ impl Incoming {
                     (None | Some((_, true)), Place::Into(dest)) => {
                         match arrival.take_offered(part) {
                             Some(source) => {
-                                arrival.came.copied += source.len() as u64;
                                 shared.lane_stats.copied += source.len() as u64;
                                 copy = Some(Copy::new(op, source, dest));
                             }
@@ -224,8 +223,7 @@ impl Incoming {
             let over = shared.ended.is_some();
             let reading = shared.reading(id);
             reading.start(
-                arrival.descriptor,
-                (arrival.eager, arrival.came),
+                arrival.into_parts(),
                 places,
                 plan.skipped,
                 plan.elsewhere,
@@ -245,11 +243,14 @@ impl Incoming {
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
-        let answers = arrival.finish(&self.core, &mut lock(&self.core.shared));
-        if answers {
-            self.core.send_out();
+        // Whoever calls the handler gives the credit of several back at once.
+        if arrival.wants_answer() || !self.core.accept_later(arrival.id) {
+            let answers = arrival.finish(&self.core, &mut lock(&self.core.shared));
+            if answers {
+                self.core.send_out();
+            }
         }
-        Some(Ok(arrival.into_message()))
+        Some(arrival.into_message())
     }
 }
 

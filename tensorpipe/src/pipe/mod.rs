@@ -3,7 +3,6 @@
 mod arrival;
 mod awaiting;
 mod background;
-mod bare;
 mod borrowed;
 mod budget;
 mod core;
@@ -16,26 +15,21 @@ mod incoming;
 mod io;
 mod lane;
 mod late;
-mod leaving;
 mod loan;
+mod outbound;
 mod peer_limits;
 mod plan;
 mod poller;
 mod reach;
 mod read;
 mod reading;
-mod sender;
 mod shared;
-mod small;
 mod spin;
-mod stamp;
 mod stats;
-mod straight;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod waiter;
-mod write;
 
 pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
@@ -45,17 +39,17 @@ pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::Incoming;
 pub use self::lane::{LaneHandle, LaneIo};
+pub use self::outbound::Outbound;
+pub use self::outbound::write::{Flush, Write};
 pub use self::peer_limits::PeerLimits;
 pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
-pub use self::small::Small;
 pub use self::stats::{MessageStats, PipeStats};
-pub use self::write::{Flush, Write};
 
 use std::sync::Arc;
 
 use self::arrival::Arrival;
-use self::leaving::When;
+use self::outbound::{When, submit, submit_message, write};
 use self::shared::take_arrival;
 use self::waiter::{Interest, Waiter};
 use crate::address::PeerAddr;
@@ -182,58 +176,31 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
     pub fn send(&self, message: Message) -> Result<u64, Error> {
-        self.send_noting(message, |_| ())
-    }
-
-    /// The same; `note` is told the number before anybody can answer the message. It runs under a lock: it must not block,
-    /// nor call the pipe.
-    ///
-    /// # Errors
-    /// As [`Pipe::send`].
-    pub fn send_noting(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
-        let when = When::Now { watched: false };
-        let queued = write::enqueue(self.core(), message, when, note)?;
-        if queued.drive {
+        let submitted = submit_message(self.core(), message, When::Now)?;
+        if submitted.drive {
             self.core().drive();
         }
-        Ok(queued.id)
+        Ok(submitted.id)
     }
 
-    /// As [`Pipe::send_noting`], but the message leaves with the next turn of whoever drives the pipe, together with what
-    /// else is written until then: for bursts of small messages.
+    /// The same for whoever builds calls on a pipe, and has the message in parts, which are taken. `soon`: it leaves with the next
+    /// turn of whoever drives the pipe, together with what else is written until then, as bursts of small messages should.
+    /// `note` is told the message's number before anybody can answer it. It runs under a lock: it must not block, nor call the pipe.
     ///
     /// # Errors
-    /// As [`Pipe::send`].
-    pub fn send_soon(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
-        if !self.core().hot.is_costly() {
-            // What a write costs is the same for many small ones.
-            return self.send_noting(message, note);
-        }
-        let queued = write::enqueue(self.core(), message, When::Soon, note)?;
-        self.core().poller.wake_background();
-        Ok(queued.id)
-    }
-
-    /// As [`Pipe::send_noting`] or, if it should leave `soon`, [`Pipe::send_soon`]: a message of metadata alone, which is copied
-    /// to where it leaves from. Nothing is allocated for it.
-    ///
-    /// # Errors
-    /// As [`Pipe::send`].
-    pub fn send_metadata(
+    /// As [`Pipe::send`]. The parts are still there then.
+    pub fn submit(
         &self,
-        metadata: &[u8],
+        message: &mut Outbound<'_>,
         soon: bool,
         note: impl FnOnce(u64),
     ) -> Result<u64, Error> {
-        let when = match soon {
-            true => When::Soon,
-            false => When::Now { watched: false },
-        };
-        let queued = write::enqueue(self.core(), metadata, when, note)?;
-        if queued.drive {
+        let when = if soon { When::Soon } else { When::Now };
+        let submitted = submit(self.core(), message, when, note)?;
+        if submitted.drive {
             self.core().drive();
         }
-        Ok(queued.id)
+        Ok(submitted.id)
     }
 
     /// How many messages its handler was last given in one go, 0 if somebody has asked since: whoever answers each is likely to
@@ -296,14 +263,14 @@ impl Pipe {
     pub async fn read_descriptor(&self) -> Result<Incoming, Error> {
         let core = self.core();
         let (arrival, ()) = self.next_arrival(|_, _| ()).await?;
-        Ok(Incoming::new(core.clone(), *arrival))
+        Ok(Incoming::new(core.clone(), arrival))
     }
 
     /// `take` is told of it under the lock.
     async fn next_arrival<T>(
         &self,
         take: impl Fn(&Arrival, &mut Shared) -> T,
-    ) -> Result<(Box<Arrival>, T), Error> {
+    ) -> Result<(Arrival, T), Error> {
         let core = self.core();
         let mut waiter = Waiter::new(core.clone());
         std::future::poll_fn(|cx| {
@@ -328,14 +295,14 @@ impl Pipe {
         let (arrival, finished) = self.next_arrival(whole).await?;
         match finished {
             None => {
-                let incoming = Incoming::new(self.core().clone(), *arrival);
+                let incoming = Incoming::new(self.core().clone(), arrival);
                 incoming.read().await
             }
             Some(answers) => {
                 if answers {
                     self.core().send_out();
                 }
-                Ok(arrival.into_message())
+                arrival.into_message()
             }
         }
     }

@@ -65,8 +65,7 @@ impl Reading {
     /// The application reads.
     pub(super) fn start(
         &mut self,
-        descriptor: Descriptor,
-        (eager, came): (Eager, MessageStats),
+        (descriptor, here, came): (Descriptor, Eager, MessageStats),
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
@@ -81,7 +80,7 @@ impl Reading {
         self.descriptor = Some(descriptor);
         self.waited_for = true;
         self.stats += came;
-        self.parts.extend(eager);
+        self.parts.extend(here);
         self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;
         self.skipped = skipped;
@@ -144,8 +143,10 @@ impl Reading {
             return None;
         }
         let descriptor = self.descriptor.take()?;
-        let parts = std::mem::take(&mut self.parts);
-        let places = std::mem::take(&mut self.places);
+        let mut parts = std::mem::take(&mut self.parts);
+        let mut places = std::mem::take(&mut self.places);
+        parts.sort_unstable_by_key(|(part, _)| *part);
+        places.sort_unstable_by_key(|(part, _)| *part);
         Some(build(descriptor, parts, places, &self.elsewhere))
     }
 
@@ -180,44 +181,16 @@ impl Reading {
 /// Parts that are there, by number and in order.
 pub(super) type Eager = SmallVec<[(u16, Buffer); 2]>;
 
-/// Puts a message together that came whole.
-pub(super) fn build_whole(descriptor: Descriptor, eager: Eager) -> Message {
-    let mut eager = eager.into_iter().map(|(_, buffer)| buffer);
-    let mut next = |len: u64, device: Option<Device>| match len {
-        0 => Buffer::empty(device.unwrap_or(Device::CPU)),
-        _ => eager.next().unwrap_or_else(|| Buffer::empty(Device::CPU)),
-    };
-    let mut message = Message::new(descriptor.metadata);
-    message.payloads.reserve_exact(descriptor.payloads.len());
-    message.tensors.reserve_exact(descriptor.tensors.len());
-    for payload in descriptor.payloads {
-        message.payloads.push(Payload {
-            metadata: payload.metadata,
-            data: next(payload.len, None),
-        });
-    }
-    for tensor in descriptor.tensors {
-        let buffer = next(tensor.byte_len(), tensor.target);
-        message.tensors.push(MessageTensor {
-            tensor: Tensor::of_parts(buffer, tensor.dtype, tensor.shape),
-            metadata: tensor.metadata,
-            target: tensor.target,
-        });
-    }
-    message
-}
-
-/// Puts a message together. Parts that are missing were empty or skipped, and become empty, on the device where they
-/// should be.
-fn build(
+/// Puts a message together, of parts and places in their order. Parts that are missing were empty or skipped, and become empty,
+/// on the device where they should be.
+pub(super) fn build(
     descriptor: Descriptor,
-    mut parts: Vec<(u16, Buffer)>,
-    mut places: Vec<(u16, BufferMut)>,
+    parts: impl IntoIterator<Item = (u16, Buffer)>,
+    places: Vec<(u16, BufferMut)>,
     elsewhere: &[(u16, Device, Device)],
 ) -> Result<Message, Error> {
-    parts.sort_unstable_by_key(|(part, _)| *part);
-    places.sort_unstable_by_key(|(part, _)| *part);
-    let (mut parts, mut places) = (parts.into_iter().peekable(), places.into_iter().peekable());
+    let mut parts = parts.into_iter().peekable();
+    let mut places = places.into_iter().peekable();
     let mut part = 0u16;
     let mut next = |target: Option<Device>| {
         let found = parts.next_if(|(i, _)| *i == part).map(|(_, buffer)| buffer);
@@ -239,12 +212,15 @@ fn build(
             (None, None) => Buffer::empty(device),
         }
     };
-    let payloads = descriptor.payloads.into_iter().map(|payload| Payload {
-        metadata: payload.metadata,
-        data: next(None),
-    });
-    let payloads = payloads.collect();
-    let mut tensors = Vec::with_capacity(descriptor.tensors.len());
+    let mut message = Message::new(descriptor.metadata);
+    message.payloads.reserve_exact(descriptor.payloads.len());
+    message.tensors.reserve_exact(descriptor.tensors.len());
+    for payload in descriptor.payloads {
+        message.payloads.push(Payload {
+            metadata: payload.metadata,
+            data: next(None),
+        });
+    }
     for tensor in descriptor.tensors {
         let buffer = next(tensor.target);
         let shape = if buffer.is_empty() && tensor.byte_len() > 0 {
@@ -252,16 +228,11 @@ fn build(
         } else {
             tensor.shape
         };
-        let value = Tensor::from_buffer(buffer, tensor.dtype, shape)?;
-        tensors.push(MessageTensor {
-            tensor: value,
+        message.tensors.push(MessageTensor {
+            tensor: Tensor::from_buffer(buffer, tensor.dtype, shape)?,
             metadata: tensor.metadata,
             target: tensor.target,
         });
     }
-    Ok(Message {
-        metadata: descriptor.metadata,
-        payloads,
-        tensors,
-    })
+    Ok(message)
 }

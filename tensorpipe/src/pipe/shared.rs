@@ -10,7 +10,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 pub(super) use self::arriving::take_arrival;
 pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
@@ -19,8 +18,8 @@ use super::budget::{Announced, Announcements, Reservation};
 use super::handler::{Delivery, Handler};
 use super::lane::LaneResult;
 use super::late::Late;
+use super::outbound::stamp::Stamps;
 use super::reading::Reading;
-use super::stamp::Stamps;
 use super::stats::LaneStats;
 use super::waiter::Interest;
 use crate::channels::{Channel, Lane};
@@ -59,7 +58,9 @@ pub(crate) struct Shared {
     taken: Option<Reservation>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
-    pub(super) arrived: VecDeque<Box<Arrival>>,
+    pub(super) arrived: VecDeque<Arrival>,
+    /// The message whose own frame is coming in.
+    arriving: Option<Arrival>,
     /// Operations being awaited, by their registration.
     pub(super) waiting: Vec<(u64, Interest, Waker)>,
     pub(super) reads: FxHashMap<u64, Reading>,
@@ -112,6 +113,7 @@ impl Shared {
             taken: None,
             runtime,
             arrived: VecDeque::new(),
+            arriving: None,
             waiting: Vec::new(),
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
@@ -146,13 +148,10 @@ impl Shared {
         (!into.is_empty()).then(|| self.handler.clone())?
     }
 
-    /// The handler has taken these, which are here whole. Returns whether the peer is to hear of it.
-    pub(super) fn take_whole(&mut self, finished: &mut SmallVec<[u64; 8]>) -> bool {
-        if finished.is_empty() {
-            return false;
-        }
-        finished.drain(..).for_each(|id| self.state.take_whole(id));
-        self.state.has_control()
+    /// The handler has accepted these, which are here whole. Returns whether the peer is to hear of it.
+    pub(super) fn take_whole(&mut self, accepted: &[u64]) -> bool {
+        accepted.iter().for_each(|id| self.state.take_whole(*id));
+        !accepted.is_empty() && self.state.has_control()
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {
@@ -283,6 +282,7 @@ impl Shared {
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
         self.arrived.retain(|arrival| arrival.is_whole());
+        self.arriving = None;
         self.state.abandon();
         self.retired_lanes.append(&mut self.lanes);
         self.lane_results.clear();

@@ -12,6 +12,29 @@ thread_local! {
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
+thread_local! {
+    /// What its handler has accepted, and whose credit has not gone back.
+    static ACCEPTED: Cell<Accepted> = const { Cell::new(Accepted::NONE) };
+}
+
+/// Numbers of messages, of as many as a handler is given in one go. Nothing to be dropped: it is there in a thread's last moments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accepted {
+    ids: [u64; 8],
+    len: usize,
+}
+
+impl Accepted {
+    const NONE: Self = Self {
+        ids: [0; 8],
+        len: 0,
+    };
+
+    pub(super) fn ids(&self) -> &[u64] {
+        &self.ids[..self.len]
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     taken: AtomicBool,
@@ -21,6 +44,30 @@ impl Turn {
     /// Whether this thread has it: the caller is called by the handler.
     pub(super) fn is_here(&self) -> bool {
         HERE.with(Cell::get) == self.address()
+    }
+
+    /// The handler has accepted a message, whose credit goes back when it has returned. `false`, with nothing done, where it is
+    /// called by another thread, or has accepted many.
+    pub(super) fn accept(&self, id: u64) -> bool {
+        if !self.is_here() {
+            return false;
+        }
+        ACCEPTED.with(|accepted| {
+            let mut all = accepted.get();
+            let room = all.ids.get_mut(all.len);
+            let has_room = room.is_some();
+            if let Some(room) = room {
+                *room = id;
+                all.len += 1;
+                accepted.set(all);
+            }
+            has_room
+        })
+    }
+
+    /// The messages that it has accepted, whose credit goes back now.
+    pub(super) fn take_accepted(&self) -> Accepted {
+        ACCEPTED.with(|accepted| accepted.replace(Accepted::NONE))
     }
 
     /// Whether any thread has it.
@@ -46,8 +93,11 @@ impl Turn {
         if self.taken.swap(true, Ordering::SeqCst) {
             return None;
         }
-        let outer = HERE.with(|here| here.replace(self.address()));
-        Some(Taken { turn: self, outer })
+        Some(Taken {
+            turn: self,
+            outer: HERE.with(|here| here.replace(self.address())),
+            outer_accepted: self.take_accepted(),
+        })
     }
 
     fn address(&self) -> usize {
@@ -58,11 +108,13 @@ impl Turn {
 struct Taken<'a> {
     turn: &'a Turn,
     outer: usize,
+    outer_accepted: Accepted,
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         HERE.with(|here| here.set(self.outer));
+        ACCEPTED.with(|accepted| accepted.set(self.outer_accepted));
         // An exchange: whoever has found it taken left a message before, which the next look sees.
         self.turn.taken.swap(false, Ordering::SeqCst);
     }

@@ -191,7 +191,7 @@ impl<S: Clone, D> PipeState<S, D> {
             return Ok(());
         }
         let Some(incoming) = self.incoming.get_mut(message) else {
-            // Here whole, or read long ago: whoever acts on it may want to stop.
+            // Read long ago: whoever acts on it may want to stop.
             self.events.push_back(Event::Reset {
                 message,
                 code,
@@ -243,7 +243,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 .get(usize::from(op.part))
                 .map(|part| part.carriage)
         } else {
-            if op.message >= self.incoming.next || self.incoming.is_whole(op.message) {
+            if op.message >= self.incoming.next {
                 return Err(unknown);
             }
             let Some(message) = self.incoming.get_mut(op.message) else {

@@ -1,19 +1,12 @@
 //! Commands of the application and of channels about messages that the peer writes.
 
 use super::pipe::{Event, OpId, PipeState};
-use super::read::{Disposition, Held, InMessage};
+use super::read::Disposition;
 use super::wire::descriptor::Carriage;
-use super::wire::frame::Control;
-use crate::descriptor::Descriptor;
-use crate::device::Device;
+use super::wire::frame::{Body, Control};
 use crate::error::ResetCode;
 
 impl<S: Clone, D> PipeState<S, D> {
-    /// The descriptor of a message that is ready; `None` the second time.
-    pub(crate) fn take_descriptor(&mut self, message: u64) -> Option<Descriptor> {
-        self.incoming.get_mut(message)?.descriptor.take()
-    }
-
     /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether its bytes come
     /// without a go-ahead.
     pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
@@ -35,17 +28,6 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
         let message = self.incoming.get(op.message)?;
         message.parts.get(usize::from(op.part)).map(|part| part.len)
-    }
-
-    /// Where the writer wants a part of an incoming message, until its descriptor is taken.
-    pub(crate) fn target(&self, op: OpId) -> Device {
-        let message = self.incoming.get(op.message);
-        let descriptor = message.and_then(|message| message.descriptor.as_ref());
-        let tensor = descriptor.and_then(|descriptor| {
-            let tensor = usize::from(op.part).checked_sub(descriptor.payloads.len())?;
-            descriptor.tensors.get(tensor)?.target
-        });
-        tensor.unwrap_or(Device::CPU)
     }
 
     /// Whether anybody still waits for bytes of a part.
@@ -71,10 +53,6 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
     /// A skipped part that comes without a go-ahead still comes, and is thrown away.
     pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
-        if self.incoming.is_whole(message) {
-            self.count_read(message);
-            return true;
-        }
         let Some(incoming) = self.incoming.get_mut(message) else {
             return false;
         };
@@ -110,23 +88,15 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The application takes a message that is here whole: as by [`grant`](Self::grant) and [`finish`](Self::finish).
     pub(crate) fn take_whole(&mut self, message: u64) {
-        if self.incoming.is_whole(message) {
-            return self.release(message);
+        // One that the application has refused goes when its writer has heard of it.
+        let taken = self.incoming.get(message);
+        if taken.is_some_and(|message| message.disposition != Disposition::Refused) {
+            self.release(message);
         }
-        self.grant(message, &[]);
-        self.finish(message);
     }
 
     /// The application does not want a message, or no more of it.
     pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
-        if let Some(held @ Held::Whole(_)) = self.incoming.messages.get_mut(message) {
-            if code == ResetCode::Skipped {
-                return self.release(message);
-            }
-            let bytes = held.credit().bytes;
-            *held = Held::Parts(Box::new(InMessage::refused(bytes)));
-            return self.tell_refusal(message, code, text);
-        }
         let Some(incoming) = self.incoming.get_mut(message) else {
             return;
         };
@@ -141,14 +111,9 @@ impl<S: Clone, D> PipeState<S, D> {
             self.events.push_back(Event::Cancel { op, channel });
         }
         incoming.disposition = Disposition::Refused;
-        if tell {
-            self.tell_refusal(message, code, text);
-        } else {
-            self.release(message);
+        if !tell {
+            return self.release(message);
         }
-    }
-
-    fn tell_refusal(&mut self, message: u64, code: ResetCode, text: &str) {
         self.outbox.control(Control::Refuse {
             message,
             code,
@@ -198,7 +163,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(released) = self.incoming.messages.remove(message) else {
             return;
         };
-        if let Some(window) = self.receive_window.finish(released.credit()) {
+        if let Some(window) = self.receive_window.finish(released.credit) {
             self.outbox.control(window);
         }
         self.count_read(message);
@@ -207,6 +172,29 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(super) fn count_read(&mut self, message: u64) {
         if let Some(message) = self.incoming.read(message) {
             self.outbox.control(Control::Flushed { message });
+        }
+    }
+
+    /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_late`](Self::send_late) says so.
+    pub(crate) fn channel_late(&mut self, op: OpId, body: impl Into<Body>) {
+        let body = body.into();
+        self.outbox.late.push_back(Control::Channel {
+            message: op.message,
+            part: op.part,
+            yours: !op.outgoing,
+            body,
+        });
+    }
+
+    /// Whether there is something for which nobody waits.
+    pub(crate) fn has_late(&self) -> bool {
+        !self.outbox.late.is_empty()
+    }
+
+    /// There is time for what nobody waits for.
+    pub(crate) fn send_late(&mut self) {
+        while let Some(late) = self.outbox.late.pop_front() {
+            self.outbox.control(late);
         }
     }
 }

@@ -2,43 +2,48 @@
 //!
 //! Only heads and control frames pass through here; of eager parts and DATA frames it is said where the bytes go.
 
+use std::ops::Range;
 use std::time::Instant;
 
-use bytes::Bytes;
-
-use super::flow::Amount;
 use super::output::DATA_FIELDS;
 use super::pipe::{OpId, PipeState};
-use super::read::{Disposition, Held, InMessage};
-use super::straight::Offered;
+use super::read::{Disposition, InMessage};
 use super::wire::codec::Reader;
 use super::wire::descriptor::{Carriage, Head};
-use super::wire::frame::{CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
-use super::write::body_len_bound;
-use crate::descriptor::Descriptor;
+use super::wire::frame::{CHANNEL_MAX, CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
 use crate::error::{PeerFault, ResetCode};
 
 /// What the bytes that follow are for.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// At least this many bytes are needed at the front of the next call's input. Where they are there already, call
-    /// again once the events are acted on: one of them asks for memory that comes next.
+    /// At least this many bytes are needed at the front of the next call's input.
     NeedMore(usize),
-    /// A message is there whole: the bytes of its parts are the next ones of the input, and used up with it.
-    Whole {
-        message: u64,
-        descriptor: Descriptor,
-    },
-    /// A message of metadata alone is there.
-    Bare { message: u64, metadata: Bytes },
-    /// A message is there but for one part, about which its channel's word is there, too. If the channel has the part for that
-    /// word, the message is whole, and all that follows of it is used up; if not, [`decline`](PipeState::decline) it, and go on
-    /// as after [`Input::Head`], with nothing more used.
-    Offered(Offered),
-    /// The head of this message is there and has eager parts: give them memory with `set_dest`, then go on.
-    Head { message: u64 },
+    /// The head of a message is here.
+    Message(Arriving),
     /// The next `len` bytes belong to a part, or to nobody.
     Bulk { target: Option<OpId>, len: u64 },
+}
+
+/// A message whose head is here. If that is all there is of it, or the driver has the rest, nothing more need be said; if not, the
+/// driver says [`expect_parts`](PipeState::expect_parts).
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    pub(crate) message: u64,
+    pub(crate) head: Head,
+    /// How many bytes ride, if they are the next ones of the input, for the driver to take. `None`: they come as
+    /// [`Input::Bulk`] once the driver says [`start_eager`](PipeState::start_eager).
+    pub(crate) here: Option<usize>,
+    /// What the channel of the only part that does not ride says about it, if that is here.
+    pub(crate) offer: Option<Offer>,
+}
+
+/// A channel's word about a part of a message that has just come.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) part: u16,
+    pub(crate) channel: u8,
+    /// Where it stands in the input behind the head.
+    pub(crate) word: Range<usize>,
 }
 
 /// A message's parts up to this size together can be taken at once, in bytes. More would hold up others for too long.
@@ -47,8 +52,6 @@ const WHOLE_UP_TO: u64 = 32 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     pub(super) state: State,
-    /// A message has come whose bulk parts follow without a go-ahead: they need memory first.
-    pub(super) pause: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +84,6 @@ impl<S: Clone, D> PipeState<S, D> {
         now: Instant,
     ) -> Result<(usize, Input), PeerFault> {
         let mut used = 0;
-        self.parser.pause = false;
         if !input.is_empty() {
             self.heard(now);
         }
@@ -119,25 +121,11 @@ impl<S: Clone, D> PipeState<S, D> {
                         },
                     ));
                 }
-                State::Header if self.parser.pause => {
-                    return Ok((used, Input::NeedMore(HEADER_LEN)));
-                }
                 State::Header => match self.frame(&input[used..])? {
                     Frame::Done(len) => used += len,
                     Frame::NeedMore(len) => return Ok((used, Input::NeedMore(len))),
-                    Frame::Head(len, message) => return Ok((used + len, Input::Head { message })),
-                    Frame::Bare(len, message, metadata) => {
-                        return Ok((used + len, Input::Bare { message, metadata }));
-                    }
-                    Frame::Offered(len, offered) => {
-                        return Ok((used + len, Input::Offered(offered)));
-                    }
-                    Frame::Whole(len, message, descriptor) => {
-                        let input = Input::Whole {
-                            message,
-                            descriptor,
-                        };
-                        return Ok((used + len, input));
+                    Frame::Message(len, arriving) => {
+                        return Ok((used + len, Input::Message(arriving)));
                     }
                 },
             }
@@ -178,43 +166,67 @@ impl<S: Clone, D> PipeState<S, D> {
                 when: "after its FIN",
             });
         }
-        if let Some(metadata) = self.bare(len, rest) {
-            let (number, metadata) = self.bare_message(metadata)?;
-            return Ok(Frame::Bare(HEADER_LEN + len as usize, number, metadata));
-        }
         let (head, head_len) = match Head::decode(rest, len, self.channels, &self.ours)? {
             Ok(decoded) => decoded,
             Err(need) => return Ok(Frame::NeedMore(HEADER_LEN + need)),
         };
         self.at_once.check(&head)?;
+        let incoming = InMessage::new(&head, self.at_once);
+        self.receive_window.receive(incoming.credit)?;
+        let offer = self.offer_behind(&head, head_len, len, rest);
+        let message = self.incoming.push(incoming);
+        let used = HEADER_LEN + head_len;
         let eager_len = u64::from(len) - head_len as u64;
-        let is_here = eager_len <= WHOLE_UP_TO
-            && rest.len() >= len as usize
-            && self.closing.ignore_from.is_none();
-        if is_here && (head.carriages.iter()).all(|carriage| *carriage == Carriage::Eager) {
-            let bytes = body_len_bound(&head);
-            self.receive_window.receive(Amount::of_whole(bytes))?;
-            let number = self.incoming.push(Held::Whole(bytes));
-            let used = HEADER_LEN + head_len;
-            return Ok(Frame::Whole(used, number, head.descriptor));
-        }
-        if is_here && let Some(offer) = self.offer_behind(&head, len, rest) {
-            let offered = self.offered(head, head_len, offer)?;
-            return Ok(Frame::Offered(HEADER_LEN + head_len, offered));
-        }
-        let message = InMessage::new(head, self.at_once);
-        self.receive_window.receive(message.credit)?;
-        let number = self.incoming.push(Held::Parts(Box::new(message)));
-        if self.closing.ignore_from.is_some_and(|from| number >= from) {
-            self.refuse(number, ResetCode::Closing, "");
+        if self.closing.ignore_from.is_some_and(|from| message >= from) {
+            self.expect_parts(message, &head);
+            self.refuse(message, ResetCode::Closing, "");
             self.parser.state = State::skip(eager_len);
-            return Ok(Frame::Done(HEADER_LEN + head_len));
+            return Ok(Frame::Done(used));
         }
-        if eager_len > 0 {
-            return Ok(Frame::Head(HEADER_LEN + head_len, number));
+        let is_here = eager_len <= WHOLE_UP_TO && rest.len() >= len as usize;
+        let here = is_here.then_some(eager_len as usize);
+        let offer = offer.filter(|_| is_here);
+        let arriving = Arriving {
+            message,
+            head,
+            here,
+            offer,
+        };
+        Ok(Frame::Message(used, arriving))
+    }
+
+    /// What the frame behind this message says of its only part that does not ride. `rest` begins with the message's body, of
+    /// `len` bytes, and that with its head.
+    fn offer_behind(&self, head: &Head, head_len: usize, len: u32, rest: &[u8]) -> Option<Offer> {
+        let mut bulk = None;
+        for (part, carriage) in head.carriages.iter().enumerate() {
+            if let Carriage::Bulk { channel, .. } = *carriage {
+                let first = bulk.replace((part as u16, channel)).is_none();
+                if !first || !self.at_once.contains(channel) {
+                    return None;
+                }
+            }
         }
-        self.next_eager(number, 0);
-        Ok(Frame::Done(HEADER_LEN + head_len))
+        let (part, channel) = bulk?;
+        let behind = rest.get(len as usize..)?;
+        let (header, body) = behind.split_first_chunk::<HEADER_LEN>()?;
+        let header = Header::decode(header).ok()?;
+        // No flags: it comes from the writer's lane.
+        if header.kind != Some(Kind::Channel) || header.flags != 0 {
+            return None;
+        }
+        let body = body.get(..header.len as usize)?;
+        let (op, word) = body.split_first_chunk::<OP_LEN>()?;
+        let [message @ .., a, b] = *op;
+        let usual = u64::from_le_bytes(message) == self.incoming.next
+            && u16::from_le_bytes([a, b]) == part
+            && word.len() <= CHANNEL_MAX;
+        let start = len as usize - head_len + HEADER_LEN + OP_LEN;
+        usual.then_some(Offer {
+            part,
+            channel,
+            word: start..start + word.len(),
+        })
     }
 
     fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
@@ -269,15 +281,12 @@ enum Frame {
     /// A frame (or the front of one with bulk data) of this many bytes was handled.
     Done(usize),
     NeedMore(usize),
-    /// The front of a MESSAGE frame was handled: its eager parts need memory.
-    Head(usize, u64),
-    /// A MESSAGE frame of metadata alone was handled.
-    Bare(usize, u64, Bytes),
-    /// The front of a MESSAGE frame was handled: what follows is all here.
-    Offered(usize, Offered),
-    /// The front of a MESSAGE frame was handled, and all the bytes of its eager parts are there.
-    Whole(usize, u64, Descriptor),
+    /// The front of a MESSAGE frame, of this many bytes, was handled.
+    Message(usize, Arriving),
 }
+
+/// Message number and part number at the front of a CHANNEL body, in bytes.
+const OP_LEN: usize = 10;
 
 fn check_len(frame: &'static str, len: u32, limit: u32) -> Result<(), PeerFault> {
     if len <= limit {

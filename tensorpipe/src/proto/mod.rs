@@ -6,7 +6,6 @@
 pub(crate) mod handshake;
 pub(crate) mod wire;
 
-mod bare;
 mod control;
 mod flow;
 mod incoming;
@@ -20,7 +19,6 @@ mod pipe;
 mod read;
 #[cfg(any(test, feature = "fuzzing"))]
 mod sound;
-mod straight;
 mod write;
 
 #[cfg(test)]
@@ -28,15 +26,14 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bare::metadata_at;
 pub(crate) use flow::AtOnce;
-pub(crate) use input::Input;
+pub(crate) use input::{Arriving, Input, Offer};
 pub(crate) use keep_alive::KeepAlive;
 
-pub(crate) use outgoing::{Through, Written};
+#[cfg(test)]
+pub(crate) use outgoing::Written;
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};
-pub(crate) use straight::{Leaving, Offered};
-pub(crate) use wire::descriptor::TensorFields;
-pub(crate) use write::OutgoingPart;
+pub(crate) use wire::descriptor::{Carriage, Head, metadata_at};
+pub(crate) use write::{OutgoingPart, OutgoingParts, OutgoingTensor, Room};

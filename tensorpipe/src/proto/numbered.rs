@@ -1,4 +1,4 @@
-//! Things by number, where numbers are given in ascending order and most things do not stay long.
+//! Things by number, where numbers come in ascending order but for a few and most things do not stay long.
 //!
 //! The recent ones lie side by side, found by subtraction; those that outstay [`SPAN`] later numbers move to a tree. So one
 //! that stays for ever costs as much as any other, and coming and going allocates nothing.
@@ -13,7 +13,7 @@ pub(super) struct Numbered<T> {
     /// Those of `base` and the numbers that follow. Neither its front nor its back is empty.
     recent: VecDeque<Option<T>>,
     base: u64,
-    /// Of numbers below `base`.
+    /// The others.
     old: BTreeMap<u64, T>,
     len: usize,
 }
@@ -30,20 +30,24 @@ impl<T> Default for Numbered<T> {
 }
 
 impl<T> Numbered<T> {
-    /// `number` is higher than any that is here.
-    pub(super) fn push(&mut self, number: u64, thing: T) {
-        let ahead = number.saturating_sub(self.base);
+    /// `number` is not here. Most often it is higher than any that is.
+    pub(super) fn insert(&mut self, number: u64, thing: T) {
+        self.len += 1;
         if self.recent.is_empty() {
             self.base = number;
-        } else if ahead >= SPAN as u64 {
+        } else if let Some(at) = self.at(number) {
+            self.recent[at] = Some(thing);
+            return;
+        } else if number < self.base {
+            self.old.insert(number, thing);
+            return;
+        } else if number - self.base >= SPAN as u64 {
             self.retire(number);
         }
-        debug_assert!(number >= self.base + self.recent.len() as u64);
         while self.base + (self.recent.len() as u64) < number {
             self.recent.push_back(None);
         }
         self.recent.push_back(Some(thing));
-        self.len += 1;
     }
 
     /// Makes room for `number`, which is too far ahead.
@@ -66,24 +70,20 @@ impl<T> Numbered<T> {
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&T> {
-        match self.at(number) {
-            Some(at) => self.recent[at].as_ref(),
-            None => self.old.get(&number),
-        }
+        let recent = self.at(number).and_then(|at| self.recent[at].as_ref());
+        recent.or_else(|| self.old.get(&number))
     }
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         match self.at(number) {
-            Some(at) => self.recent[at].as_mut(),
-            None => self.old.get_mut(&number),
+            Some(at) if self.recent[at].is_some() => self.recent[at].as_mut(),
+            _ => self.old.get_mut(&number),
         }
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<T> {
-        let removed = match self.at(number) {
-            Some(at) => self.recent[at].take(),
-            None => self.old.remove(&number),
-        }?;
+        let recent = self.at(number).and_then(|at| self.recent[at].take());
+        let removed = recent.or_else(|| self.old.remove(&number))?;
         self.len -= 1;
         while let Some(None) = self.recent.front() {
             self.recent.pop_front();
@@ -107,7 +107,7 @@ impl<T> Numbered<T> {
         self.len == 0
     }
 
-    /// In order.
+    /// All of them.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let recent = (self.base..).zip(&self.recent);
@@ -127,9 +127,19 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Push { skip: u64 },
-        Remove { back: u64 },
-        Change { back: u64 },
+        Push {
+            skip: u64,
+        },
+        /// One that may have been passed over.
+        Insert {
+            back: u64,
+        },
+        Remove {
+            back: u64,
+        },
+        Change {
+            back: u64,
+        },
         Clear,
     }
 
@@ -138,6 +148,7 @@ mod tests {
         let back = prop_oneof![4 => 0..3u64, 2 => 0..80u64, 1 => 0..400u64];
         let step = prop_oneof![
             10 => skip.prop_map(|skip| Step::Push { skip }),
+            2 => back.clone().prop_map(|back| Step::Insert { back }),
             8 => back.clone().prop_map(|back| Step::Remove { back }),
             3 => back.prop_map(|back| Step::Change { back }),
             1 => Just(Step::Clear),
@@ -154,8 +165,15 @@ mod tests {
                     Step::Push { skip } => {
                         let number = next + skip;
                         next = number + 1;
-                        numbered.push(number, number);
+                        numbered.insert(number, number);
                         map.insert(number, number);
+                    }
+                    Step::Insert { back } => {
+                        let number = next.saturating_sub(back + 1);
+                        if !map.contains_key(&number) && number < next {
+                            numbered.insert(number, number);
+                            map.insert(number, number);
+                        }
                     }
                     Step::Remove { back } => {
                         let number = next.saturating_sub(back);
@@ -178,7 +196,8 @@ mod tests {
                 }
                 prop_assert_eq!((numbered.len(), numbered.is_empty()), (map.len(), map.is_empty()));
                 prop_assert!(numbered.recent.len() <= SPAN);
-                let all: Vec<_> = numbered.iter().map(|(number, thing)| (number, *thing)).collect();
+                let mut all: Vec<_> = numbered.iter().map(|(number, thing)| (number, *thing)).collect();
+                all.sort_unstable();
                 prop_assert_eq!(all, map.iter().map(|(k, v)| (*k, *v)).collect::<Vec<_>>());
             }
         }
@@ -187,9 +206,9 @@ mod tests {
     #[test]
     fn one_that_stays_for_ever_keeps_the_others_close() {
         let mut numbered = Numbered::default();
-        numbered.push(0, "stays");
+        numbered.insert(0, "stays");
         for number in 1..100_000 {
-            numbered.push(number, "goes");
+            numbered.insert(number, "goes");
             assert_eq!(numbered.remove(number), Some("goes"));
         }
         assert_eq!(numbered.get(0), Some(&"stays"));

@@ -1,115 +1,80 @@
 //! Commands of the application and of channels about messages that this side writes.
 
-use smallvec::SmallVec;
-
-use super::output::Stream;
+use super::output::{Segment, Stream};
 use super::pipe::{Event, OpId, PipeState};
-use super::wire::descriptor::{Carriage, Head};
+use super::wire::descriptor::Carriage;
 use super::wire::frame::Control;
-use super::write::{self, OutPart, OutParts, OutgoingPart, Stage};
-use crate::descriptor::Descriptor;
+use super::write::{self, OutPart, OutParts, OutgoingParts, Room, Stage};
 use crate::error::{Misuse, ResetCode};
 
 /// What became of a message.
-#[derive(Debug)]
-pub(crate) enum Written<S> {
-    /// It waits for its turn.
-    Queued(u64),
-    /// It is out.
-    Through(Through<S>),
-}
-
-/// A message whose head is out.
-#[derive(Debug)]
-pub(crate) struct Through<S> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
     pub(crate) number: u64,
-    /// The parts whose bytes follow, in this order, each of so many.
-    pub(crate) eager: SmallVec<[(S, u64); 2]>,
-    /// The parts that are to be given to their channels, as by [`Event::Start`]. The message is handed over when those are;
-    /// where there is none, with its last byte.
-    pub(crate) starts: SmallVec<[(OpId, u8, S); 1]>,
+    /// It is among the bytes to be sent; else it waits for its turn.
+    pub(crate) sent: bool,
+    /// It is [unwritten](PipeState::unwritten): a channel has to carry some of it, or it waits.
+    pub(crate) kept: bool,
 }
 
 impl<S: Clone, D> PipeState<S, D> {
-    /// Queues a message. Returns its number. Fails if the peer would not take it, or after `close`.
+    /// Takes a message. If nothing is to be sent before it, its credit is there, and there is `room`, it leaves: its frame is
+    /// put there. Else it is queued, for [`poll_transmit`](Self::poll_transmit). Takes the parts, unless it fails: if the
+    /// peer would not take it, or after `close`.
     pub(crate) fn write(
         &mut self,
-        descriptor: Descriptor,
-        parts: impl IntoIterator<Item = OutgoingPart<S>>,
-    ) -> Result<u64, Misuse> {
-        let (head, parts) = self.load(descriptor, parts)?;
-        Ok(self.outgoing.push(head, parts))
-    }
-
-    /// The same for a message that may leave at once: if nothing is to be sent before it and no part of its waits for a
-    /// go-ahead, its frame is appended to `out`, up to the bytes of the parts that ride, which follow.
-    pub(crate) fn write_through(
-        &mut self,
-        descriptor: Descriptor,
-        parts: impl IntoIterator<Item = OutgoingPart<S>>,
-        out: &mut Vec<u8>,
-    ) -> Result<Written<S>, Misuse> {
-        let (head, parts) = self.load(descriptor, parts)?;
-        let waits = |part: &OutPart<S>| match part.carriage {
-            Carriage::Eager => false,
-            Carriage::Bulk { channel, .. } => !self.at_once.contains(channel),
+        metadata: &[u8],
+        parts: &mut OutgoingParts<S>,
+        room: Option<Room<'_, S>>,
+    ) -> Result<Written, Misuse> {
+        if self.closing.asked {
+            return Err(Misuse::Other(
+                "this pipe is closing; write before `close`".to_owned(),
+            ));
+        }
+        let credit = write::check(metadata, parts, &self.peer)?;
+        let leaves = room.is_some() && self.is_next() && self.send_window.take(credit);
+        let Some(Room { out, segments }) = room.filter(|_| leaves) else {
+            let mut frame = Vec::new();
+            let parts = write::put(metadata, parts, self.at_once, &mut frame);
+            let number = self.outgoing.push(Stage::Queued(frame, credit), parts);
+            return Ok(Written {
+                number,
+                sent: false,
+                kept: true,
+            });
         };
-        if parts.iter().any(waits)
-            || !self.is_next()
-            || !self.send_window.take(write::body_len_bound(&head))
-        {
-            return Ok(Written::Queued(self.outgoing.push(head, parts)));
+        let start = out.len();
+        let mut parts = write::put(metadata, parts, self.at_once, out);
+        if self.send_window.take_ahead(write::waiting(&parts)) {
+            write::send_ahead(&mut parts, &mut out[start..]);
         }
+        segments.push(Segment::Control(out.len() - start));
+        push_eager(&mut parts, segments);
         let number = self.outgoing.pass();
-        head.put(out);
-        let (mut eager, mut starts) = (SmallVec::new(), SmallVec::new());
-        let mut left = OutParts::new();
-        for (i, mut part) in parts.into_iter().enumerate() {
-            match (part.source.take(), part.carriage) {
-                (Some(source), Carriage::Eager) if part.len > 0 => eager.push((source, part.len)),
-                (Some(source), Carriage::Bulk { channel, .. }) => {
-                    let op = OpId::outgoing(number, i as u16);
-                    starts.push((op, channel, source));
-                }
-                _ => {}
-            }
-            left.push(part);
+        let kept = parts.iter().any(|part| !part.done);
+        if kept {
+            self.outgoing.keep(number, Stage::Sent, parts, true);
+            self.start_ahead(number);
         }
-        if !starts.is_empty() {
-            self.outgoing.keep(number, left);
-        }
-        Ok(Written::Through(Through {
+        Ok(Written {
             number,
-            eager,
-            starts,
-        }))
+            sent: true,
+            kept,
+        })
     }
 
-    /// Not all of a message that went through is with the transport: [`Mark::Message`](super::Mark) will tell when it is.
+    /// Not all of a message that was sent is with the transport: [`Mark::Message`](super::Mark) will tell when it is.
     pub(crate) fn left_in_part(&mut self, number: u64) {
         match self.outgoing.message(number) {
             Some(kept) => kept.written = false,
-            None => self.outgoing.in_part = Some(number),
+            None => (self.outgoing).keep(number, Stage::Granted, OutParts::new(), false),
         }
     }
 
     /// Whether nothing is to be sent before the next message.
     pub(crate) fn is_next(&self) -> bool {
         self.outgoing.is_sent() && self.outbox.is_empty()
-    }
-
-    fn load(
-        &self,
-        descriptor: Descriptor,
-        parts: impl IntoIterator<Item = OutgoingPart<S>>,
-    ) -> Result<(Head, OutParts<S>), Misuse> {
-        if self.closing.asked {
-            return Err(Misuse::Other(
-                "this pipe is closing; write before `close`".to_owned(),
-            ));
-        }
-        write::check(&descriptor, &self.peer)?;
-        Ok(write::load(descriptor, parts, &self.peer, self.at_once))
     }
 
     /// Messages written and not yet handed over.
@@ -200,9 +165,8 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Forgets an outgoing message; the channels at work on it hear of it.
     pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
-        let in_part = (self.outgoing.in_part).take_if(|number| *number == message);
         let Some(dropped) = self.outgoing.remove(message) else {
-            return in_part.is_some();
+            return false;
         };
         let mut started = false;
         for (i, part) in dropped.parts.iter().enumerate() {
@@ -288,5 +252,17 @@ impl<S: Clone, D> PipeState<S, D> {
             }
         }
         self.check_written(message);
+    }
+}
+
+/// The bytes of parts that ride follow their frame.
+pub(super) fn push_eager<S>(parts: &mut [OutPart<S>], segments: &mut Vec<Segment<S>>) {
+    for part in parts {
+        if part.carriage == Carriage::Eager
+            && let Some(source) = part.source.take().filter(|_| part.len > 0)
+        {
+            let range = 0..part.len;
+            segments.push(Segment::Data { source, range });
+        }
     }
 }

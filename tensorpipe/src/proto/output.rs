@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::outgoing::push_eager;
 use super::pipe::{OpId, PipeState};
 use super::wire::codec::Put;
 use super::wire::descriptor::Carriage;
-use super::wire::frame::{Control, HEADER_LEN, Header, Kind};
+use super::wire::frame::{Control, Header, Kind};
 use super::write::ToSend;
 use crate::error::PeerFault;
 
@@ -158,12 +159,9 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn written(&mut self, mark: Mark) {
         match mark {
             Mark::Message(number) => {
-                let in_part = (self.outgoing.in_part).take_if(|in_part| *in_part == number);
                 if let Some(message) = self.outgoing.message(number) {
                     message.written = true;
                     self.check_written(number);
-                } else if in_part.is_some() {
-                    (self.events).push_back(super::Event::Written { message: number });
                 }
             }
             Mark::Stream(op) if self.outgoing.contains(op.message) => {
@@ -190,23 +188,19 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             Some(ToSend::Message {
                 number,
-                head,
+                frame,
                 message,
             }) => {
-                let body = head.put(out);
-                segments.push(Segment::Control(out.len() - start));
-                for part in &mut message.parts {
-                    if part.carriage == Carriage::Eager
-                        && let Some(source) = part.source.take().filter(|_| part.len > 0)
-                    {
-                        segments.push(Segment::Data {
-                            source,
-                            range: 0..part.len,
-                        });
-                    }
-                }
+                out.extend_from_slice(&frame);
+                segments.push(Segment::Control(frame.len()));
+                push_eager(&mut message.parts, segments);
                 segments.push(Segment::Mark(Mark::Message(number)));
-                self.outbox.burst += u64::from(body) + HEADER_LEN as u64;
+                let eager = message
+                    .parts
+                    .iter()
+                    .filter(|part| part.carriage == Carriage::Eager);
+                let eager = eager.map(|part| part.len).sum::<u64>();
+                self.outbox.burst += frame.len() as u64 + eager;
                 self.start_ahead(number);
                 true
             }

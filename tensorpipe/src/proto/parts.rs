@@ -3,7 +3,7 @@
 use super::input::State;
 use super::pipe::{Event, OpId, PipeState};
 use super::read::Disposition;
-use super::wire::descriptor::Carriage;
+use super::wire::descriptor::{Carriage, Head};
 
 impl<S: Clone, D> PipeState<S, D> {
     /// Memory for an eager part.
@@ -23,8 +23,9 @@ impl<S: Clone, D> PipeState<S, D> {
         Some((part.dest.take()?, part.got))
     }
 
-    /// `len` bytes of what [`Input::Bulk`] announced are there; the memory comes back with them.
-    pub(crate) fn bulk_received(&mut self, len: u64, dest: Option<D>) {
+    /// `len` bytes of what [`Input::Bulk`](super::Input) announced are there; the memory comes back with them. Returns the
+    /// message of which that was the last byte in its frame.
+    pub(crate) fn bulk_received(&mut self, len: u64, dest: Option<D>) -> Option<u64> {
         match &mut self.parser.state {
             State::Header => debug_assert_eq!(len, 0),
             State::Skip { left } => {
@@ -51,10 +52,24 @@ impl<S: Clone, D> PipeState<S, D> {
                 let complete = *left == 0;
                 self.part_bytes(op, len, dest);
                 if complete {
-                    self.next_eager(op.message, op.part + 1);
+                    return self.next_eager(op.message, op.part + 1);
                 }
             }
         }
+        None
+    }
+
+    /// Not all of this message, whose head has just come, is here.
+    pub(crate) fn expect_parts(&mut self, message: u64, head: &Head) {
+        if let Some(message) = self.incoming.get_mut(message) {
+            message.expect_parts(head, self.at_once);
+        }
+    }
+
+    /// Whether parts of this message come without a go-ahead: they need memory before anything else is looked at.
+    pub(crate) fn comes_ahead(&self, message: u64) -> bool {
+        let message = self.incoming.get(message);
+        message.is_some_and(|message| message.credit.ahead > 0)
     }
 
     /// The eager parts of a message that arrived, with their memory.
@@ -74,6 +89,9 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The driver has given an arriving head's parts their memory: their bytes may come.
     pub(crate) fn start_eager(&mut self, message: u64) {
+        if let Some(incoming) = self.incoming.get_mut(message) {
+            incoming.disposition = Disposition::Arriving;
+        }
         self.next_eager(message, 0);
     }
 
@@ -109,13 +127,12 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Goes on with the first non-empty eager part from `part`, or with the next frame.
-    pub(super) fn next_eager(&mut self, number: u64, part: u16) {
-        let Some(message) = self.incoming.get_mut(number) else {
-            self.parser.state = State::Header;
-            return;
-        };
-        let mut rest = message.parts.iter_mut().enumerate().skip(usize::from(part));
+    /// Goes on with the first non-empty eager part from `part`, or with the next frame: then returns the message, whose own
+    /// is over.
+    fn next_eager(&mut self, number: u64, part: u16) -> Option<u64> {
+        self.parser.state = State::Header;
+        let message = self.incoming.get_mut(number)?;
+        let mut rest = message.parts.iter().enumerate().skip(usize::from(part));
         if let Some((i, part)) =
             rest.find(|(_, part)| part.carriage == Carriage::Eager && part.len > 0)
         {
@@ -124,17 +141,16 @@ impl<S: Clone, D> PipeState<S, D> {
                 part: i as u16,
                 left: part.len,
             };
-            return;
+            return None;
         }
-        for part in &mut message.parts {
-            part.done |= part.carriage == Carriage::Eager;
+        message.has_eager();
+        Some(number)
+    }
+
+    /// The bytes of its parts that ride were here with its head.
+    pub(crate) fn has_eager(&mut self, message: u64) {
+        if let Some(message) = self.incoming.get_mut(message) {
+            message.has_eager();
         }
-        self.parser.state = State::Header;
-        message.disposition = Disposition::Undecided;
-        if message.credit.ahead > 0 {
-            self.events.push_back(Event::Ahead { message: number });
-            self.parser.pause = true;
-        }
-        self.events.push_back(Event::Ready { message: number });
     }
 }

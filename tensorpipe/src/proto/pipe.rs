@@ -53,10 +53,6 @@ impl OpId {
 /// What happened, for the driver to act on.
 #[derive(Debug)]
 pub(crate) enum Event<S, D> {
-    /// A message can be offered to the application: its descriptor and eager parts are there.
-    Ready { message: u64 },
-    /// Bulk parts of this message come without a go-ahead: give them memory.
-    Ahead { message: u64 },
     /// The go-ahead for a part is there: give it to its channel.
     Start { op: OpId, channel: u8, source: S },
     /// All bytes of a stream are with the transport.

@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use smallvec::SmallVec;
-
 use super::flow::{Amount, AtOnce};
 use super::numbered::Numbered;
 use super::wire::descriptor::{Carriage, Head};
-use super::write::body_len_bound;
-use crate::descriptor::Descriptor;
+use super::write::credit_of;
 
 /// What the application decided about a message that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,77 +36,54 @@ pub(super) struct InPart<D> {
     pub(super) done: bool,
 }
 
+/// A message that the application is not done with.
 #[derive(Debug)]
 pub(super) struct InMessage<D> {
-    /// Until the application takes it.
-    pub(super) descriptor: Option<Descriptor>,
-    pub(super) parts: SmallVec<[InPart<D>; 2]>,
+    /// None of one that was here whole when it came: the driver has all of it.
+    pub(super) parts: Vec<InPart<D>>,
     pub(super) disposition: Disposition,
     pub(super) credit: Amount,
 }
 
-impl Amount {
-    /// The credit that a message takes which comes whole.
-    pub(super) fn of_whole(bytes: u64) -> Self {
-        Self {
-            messages: 1,
-            bytes,
-            ahead: 0,
-        }
-    }
-}
-
-impl<D> Held<D> {
-    pub(super) fn credit(&self) -> Amount {
-        match self {
-            Self::Whole(bytes) => Amount::of_whole(*bytes),
-            Self::Parts(message) => message.credit,
-        }
-    }
-}
-
 impl<D> InMessage<D> {
-    /// One that came whole and is refused since.
-    pub(super) fn refused(bytes: u64) -> Self {
+    /// Its head is here, of which its writer computes the same credit.
+    pub(super) fn new(head: &Head, at_once: AtOnce) -> Self {
+        let metadata = head.metadata_len();
         Self {
-            descriptor: None,
-            parts: SmallVec::new(),
-            disposition: Disposition::Refused,
-            credit: Amount::of_whole(bytes),
+            parts: Vec::new(),
+            disposition: Disposition::Undecided,
+            credit: Amount {
+                messages: 1,
+                bytes: head.eager_len() + credit_of(metadata, head.carriages.len()),
+                ahead: head.sum(|carriage| comes_ahead(carriage, at_once)),
+            },
         }
     }
 
-    pub(super) fn new(head: Head, at_once: AtOnce) -> Self {
-        // What a channel sends at once is no stream of bytes, unless its lane here asks for one.
-        let ahead = |carriage: &Carriage| match carriage {
-            Carriage::Bulk { channel, ahead } => *ahead && !at_once.contains(*channel),
-            Carriage::Eager => false,
-        };
-        let credit = Amount {
-            messages: 1,
-            bytes: body_len_bound(&head),
-            ahead: head.sum(ahead),
-        };
-        let parts = head
-            .carriages
-            .iter()
-            .enumerate()
-            .map(|(i, carriage)| InPart {
-                len: head.part_len(i),
-                carriage: *carriage,
+    /// Some of it is not here.
+    pub(super) fn expect_parts(&mut self, head: &Head, at_once: AtOnce) {
+        let part = |(i, carriage)| {
+            let len = head.part_len(i);
+            InPart {
+                len,
+                carriage,
                 got: 0,
-                expected: ahead(carriage),
+                expected: comes_ahead(&carriage, at_once),
                 dest: None,
                 told: false,
-                done: head.part_len(i) == 0,
-            });
-        let parts = parts.collect();
-        Self {
-            parts,
-            descriptor: Some(head.descriptor),
-            disposition: Disposition::Arriving,
-            credit,
+                done: len == 0,
+            }
+        };
+        let carriages = head.carriages.iter().copied();
+        self.parts = carriages.enumerate().map(part).collect();
+    }
+
+    /// The parts that ride are here.
+    pub(super) fn has_eager(&mut self) {
+        for part in &mut self.parts {
+            part.done |= part.carriage == Carriage::Eager;
         }
+        self.disposition = Disposition::Undecided;
     }
 
     /// Whether the writer still waits for an answer about a bulk part, or sends it.
@@ -120,7 +94,6 @@ impl<D> InMessage<D> {
 
     /// Gives up all memory. Returns the parts that a channel may be at work on, with its number.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = (u16, u8)> + '_ {
-        self.descriptor = None;
         let disposition = self.disposition;
         let parts = self.parts.iter_mut().enumerate();
         parts.filter_map(move |(i, part)| {
@@ -140,18 +113,18 @@ impl<D> InMessage<D> {
     }
 }
 
-/// What is known of a message that the application is not done with.
-#[derive(Debug)]
-pub(super) enum Held<D> {
-    /// It was here whole when it came, and the driver has all of it: what remains is its credit, in bytes.
-    Whole(u64),
-    Parts(Box<InMessage<D>>),
+/// Whether bytes come without a go-ahead. What a channel sends at once is no stream of bytes, unless its lane here asks for one.
+fn comes_ahead(carriage: &Carriage, at_once: AtOnce) -> bool {
+    match carriage {
+        Carriage::Bulk { channel, ahead } => *ahead && !at_once.contains(*channel),
+        Carriage::Eager => false,
+    }
 }
 
 /// Incoming messages by number. Bounded by the credit given.
 #[derive(Debug)]
 pub(super) struct Incoming<D> {
-    pub(super) messages: Numbered<Held<D>>,
+    pub(super) messages: Numbered<InMessage<D>>,
     /// Number of the next head.
     pub(super) next: u64,
     /// Those of `messages` that the application has not called read for, in order.
@@ -173,32 +146,20 @@ impl<D> Default for Incoming<D> {
 
 impl<D> Incoming<D> {
     /// A head has come. Returns the message's number.
-    pub(super) fn push(&mut self, message: Held<D>) -> u64 {
+    pub(super) fn push(&mut self, message: InMessage<D>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.messages.push(number, message);
+        self.messages.insert(number, message);
         self.unread.push_back(number);
         number
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&InMessage<D>> {
-        match self.messages.get(number)? {
-            Held::Parts(message) => Some(message),
-            Held::Whole(_) => None,
-        }
+        self.messages.get(number)
     }
 
-    /// A message of which there is more to know than that it is here.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut InMessage<D>> {
-        match self.messages.get_mut(number)? {
-            Held::Parts(message) => Some(message),
-            Held::Whole(_) => None,
-        }
-    }
-
-    /// Whether a message came whole, and the application is not done with it.
-    pub(super) fn is_whole(&self, number: u64) -> bool {
-        matches!(self.messages.get(number), Some(Held::Whole(_)))
+        self.messages.get_mut(number)
     }
 
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.

@@ -3,31 +3,85 @@
 //! A message is numbered when it is queued. One that is abandoned before it left becomes a hole: a RESET sent in its
 //! turn, so that numbers on both sides stay in step.
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::flow::{AtOnce, SendWindow};
 use super::numbered::Numbered;
-use super::wire::descriptor::{Carriage, Carriages, Head};
+use super::output::Segment;
+use super::wire::descriptor::{Carriage, PartFields, TensorFields, put_head, set_ahead};
 use super::wire::hello::WireLimits;
-use crate::descriptor::Descriptor;
+use crate::device::Device;
 use crate::error::{Misuse, ResetCode};
+use crate::tensor::{DType, Shape};
 
-pub(super) type OutParts<S> = SmallVec<[OutPart<S>; 2]>;
+/// The parts of one message, payloads first.
+pub(crate) type OutgoingParts<S> = SmallVec<[OutgoingPart<S>; 4]>;
 
 /// A payload or tensor to be sent. `S` is the driver's handle on its memory.
 #[derive(Debug)]
 pub(crate) struct OutgoingPart<S> {
+    /// In bytes.
+    pub(crate) len: u64,
+    pub(crate) metadata: Bytes,
+    /// `None` for a payload.
+    pub(crate) tensor: Option<OutgoingTensor>,
+    /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
+    pub(crate) channel: Option<u8>,
     pub(crate) source: S,
-    /// The channel to use if it does not ride in the frame.
-    pub(crate) channel: u8,
-    /// Parts up to this size ride in the frame, as far as the reader's limits allow; 0 lets only empty ones.
-    pub(crate) ride_up_to: u64,
 }
+
+/// What the reader is told of a tensor.
+#[derive(Debug)]
+pub(crate) struct OutgoingTensor {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    pub(crate) source: Device,
+    pub(crate) target: Option<Device>,
+}
+
+impl<S> OutgoingPart<S> {
+    fn fields(&self, carriage: Carriage) -> PartFields<'_> {
+        PartFields {
+            len: self.len,
+            metadata: &self.metadata,
+            carriage,
+            tensor: self.tensor.as_ref().map(|tensor| TensorFields {
+                dtype: tensor.dtype,
+                shape: &tensor.shape,
+                source: tensor.source,
+                target: tensor.target,
+            }),
+        }
+    }
+
+    /// `ahead`: what a channel carries leaves without a go-ahead.
+    fn carriage(&self, ahead: impl FnOnce(u8) -> bool) -> Carriage {
+        match self.channel {
+            Some(channel) if self.len > 0 => Carriage::Bulk {
+                channel,
+                ahead: ahead(channel),
+            },
+            _ => Carriage::Eager,
+        }
+    }
+}
+
+/// Where frames are put together that leave next.
+#[derive(Debug)]
+pub(crate) struct Room<'a, S> {
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) segments: &'a mut Vec<Segment<S>>,
+}
+
+pub(super) type OutParts<S> = SmallVec<[OutPart<S>; 2]>;
 
 #[derive(Debug)]
 pub(super) struct OutPart<S> {
     pub(super) len: u64,
     pub(super) carriage: Carriage,
+    /// Where its flags stand in the frame.
+    flags_at: u32,
     /// `None` once it is handed over, skipped, or given to its channel.
     pub(super) source: Option<S>,
     pub(super) done: bool,
@@ -35,11 +89,11 @@ pub(super) struct OutPart<S> {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Not sent yet.
-    Queued(Head),
+    /// Not sent yet: its frame, up to the bytes that ride, and the credit that it takes.
+    Queued(Vec<u8>, u64),
     /// Sent; bulk parts wait for the go-ahead.
     Sent,
-    /// The go-ahead is there.
+    /// The go-ahead is there, or none is needed.
     Granted,
     /// Abandoned before it was sent.
     Hole(ResetCode, String),
@@ -68,8 +122,6 @@ pub(super) struct Outgoing<S> {
     next: u64,
     /// Number of the next to be sent.
     pub(super) next_sent: u64,
-    /// One that [passed](Self::pass) and is not kept, of which a part is not with the transport yet.
-    pub(super) in_part: Option<u64>,
 }
 
 impl<S> Default for Outgoing<S> {
@@ -78,24 +130,16 @@ impl<S> Default for Outgoing<S> {
             messages: Numbered::default(),
             next: 0,
             next_sent: 0,
-            in_part: None,
         }
     }
 }
 
 impl<S> Outgoing<S> {
     /// Queues a message.
-    pub(super) fn push(&mut self, head: Head, parts: OutParts<S>) -> u64 {
+    pub(super) fn push(&mut self, stage: Stage, parts: OutParts<S>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.messages.push(
-            number,
-            OutMessage {
-                stage: Stage::Queued(head),
-                parts,
-                written: false,
-            },
-        );
+        self.keep(number, stage, parts, false);
         number
     }
 
@@ -112,16 +156,14 @@ impl<S> Outgoing<S> {
         number
     }
 
-    /// Keeps a message that [passed](Self::pass), the last one, until its channels have handed over what they carry.
-    pub(super) fn keep(&mut self, number: u64, parts: OutParts<S>) {
-        self.messages.push(
-            number,
-            OutMessage {
-                stage: Stage::Granted,
-                parts,
-                written: true,
-            },
-        );
+    /// Keeps a message until all of it is handed over.
+    pub(super) fn keep(&mut self, number: u64, stage: Stage, parts: OutParts<S>, written: bool) {
+        let message = OutMessage {
+            stage,
+            parts,
+            written,
+        };
+        self.messages.insert(number, message);
     }
 
     /// The number that the next message will get.
@@ -137,7 +179,6 @@ impl<S> Outgoing<S> {
     pub(super) fn contains(&self, number: u64) -> bool {
         let message = self.messages.get(number);
         message.is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
-            || self.in_part == Some(number)
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
@@ -147,121 +188,100 @@ impl<S> Outgoing<S> {
     /// The next message, if the window has room for it; marks it as sent.
     pub(super) fn next_to_send(&mut self, window: &mut SendWindow) -> Option<ToSend<'_, S>> {
         let number = self.next_sent;
-        match &mut self.messages.get_mut(number)?.stage {
-            Stage::Hole(code, text) => {
-                let (code, text) = (*code, std::mem::take(text));
-                self.next_sent += 1;
-                self.remove(number);
-                Some(ToSend::Hole(number, code, text))
-            }
-            Stage::Queued(head) => {
-                if !window.take(body_len_bound(head)) {
+        if let Stage::Hole(..) = self.messages.get(number)?.stage {
+            self.next_sent += 1;
+            let Stage::Hole(code, text) = self.remove(number)?.stage else {
+                return None;
+            };
+            return Some(ToSend::Hole(number, code, text));
+        }
+        let message = self.messages.get_mut(number)?;
+        match &mut message.stage {
+            Stage::Queued(frame, credit) => {
+                if !window.take(*credit) {
                     return None;
                 }
-                let bulk =
-                    head.sum(|carriage| matches!(carriage, Carriage::Bulk { ahead: false, .. }));
-                if bulk > 0 && window.take_ahead(bulk) {
-                    head.carriages.iter_mut().for_each(|carriage| {
-                        if let Carriage::Bulk { ahead, .. } = carriage {
-                            *ahead = true;
-                        }
-                    });
+                let mut frame = std::mem::take(frame);
+                if window.take_ahead(waiting(&message.parts)) {
+                    send_ahead(&mut message.parts, &mut frame);
                 }
+                message.stage = Stage::Sent;
                 self.next_sent += 1;
-                let message = self.messages.get_mut(number)?;
-                let Stage::Queued(head) = std::mem::replace(&mut message.stage, Stage::Sent) else {
-                    return None;
-                };
-                for (part, carriage) in message.parts.iter_mut().zip(&head.carriages) {
-                    part.carriage = *carriage;
-                }
                 Some(ToSend::Message {
                     number,
-                    head,
+                    frame,
                     message,
                 })
             }
-            Stage::Sent | Stage::Granted => None,
+            Stage::Sent | Stage::Granted | Stage::Hole(..) => None,
         }
     }
 
     /// Drops everything, sent or not.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
-        self.in_part = None;
         self.next_sent = self.next;
     }
 
-    /// Whether everything is handed over but what is [in part](Self::in_part) with the transport.
+    /// Whether everything is handed over.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
     /// Messages not yet handed over.
     pub(super) fn len(&self) -> usize {
-        self.messages.len() + usize::from(self.in_part.is_some())
+        self.messages.len()
     }
 }
 
-/// Says how each part of a message travels, whose descriptor has been checked against the peer's limits.
-pub(super) fn load<S>(
-    descriptor: Descriptor,
-    parts: impl IntoIterator<Item = OutgoingPart<S>>,
-    peer: &WireLimits,
+/// Bytes of the parts that wait for a go-ahead.
+pub(super) fn waiting<S>(parts: &[OutPart<S>]) -> u64 {
+    let waits = |part: &&OutPart<S>| matches!(part.carriage, Carriage::Bulk { ahead: false, .. });
+    parts.iter().filter(waits).map(|part| part.len).sum()
+}
+
+/// None of them waits for one. `frame`: the message's.
+pub(super) fn send_ahead<S>(parts: &mut [OutPart<S>], frame: &mut [u8]) {
+    for part in parts {
+        if let Carriage::Bulk { ahead, .. } = &mut part.carriage {
+            *ahead = true;
+            set_ahead(frame, part.flags_at);
+        }
+    }
+}
+
+/// Appends the frame of a message, up to the bytes that ride, to `out`, and says of each part how it travels.
+pub(super) fn put<S>(
+    metadata: &[u8],
+    parts: &mut OutgoingParts<S>,
     at_once: AtOnce,
-) -> (Head, OutParts<S>) {
-    let mut head = Head {
-        descriptor,
-        carriages: Carriages::new(),
-    };
-    let mut riding = 0u64;
-    let mut loaded = OutParts::new();
-    for (i, part) in parts.into_iter().enumerate() {
-        let len = head.part_len(i);
-        let rides = len <= part.ride_up_to.min(u64::from(peer.eager_part))
-            && riding + len <= u64::from(peer.eager_message);
-        let carriage = if rides || len == 0 {
-            riding += len;
-            Carriage::Eager
-        } else {
-            Carriage::Bulk {
-                channel: part.channel,
-                ahead: at_once.contains(part.channel),
-            }
-        };
-        head.carriages.push(carriage);
-        loaded.push(OutPart {
-            len,
+    out: &mut Vec<u8>,
+) -> OutParts<S> {
+    let fields = |part| OutgoingPart::fields(part, part.carriage(|by| at_once.contains(by)));
+    let mut at = SmallVec::<[u32; 4]>::new();
+    put_head(out, metadata, parts.iter().map(fields), |flags| {
+        at.push(flags)
+    });
+    let parts = parts.drain(..).zip(at).map(|(part, flags_at)| {
+        let carriage = part.carriage(|by| at_once.contains(by));
+        OutPart {
+            len: part.len,
             carriage,
+            flags_at,
             source: Some(part.source),
             done: carriage == Carriage::Eager,
-        });
-    }
-    (head, loaded)
+        }
+    });
+    parts.collect()
 }
 
 pub(super) enum ToSend<'a, S> {
     Hole(u64, ResetCode, String),
     Message {
         number: u64,
-        head: Head,
+        frame: Vec<u8>,
         message: &'a mut OutMessage<S>,
     },
-}
-
-/// The credit that a head takes: the reader computes the same from what it decodes.
-pub(super) fn body_len_bound(head: &Head) -> u64 {
-    let d = &head.descriptor;
-    let metadata = d.metadata.len()
-        + d.payloads
-            .iter()
-            .map(|payload| payload.metadata.len())
-            .sum::<usize>()
-        + d.tensors
-            .iter()
-            .map(|tensor| tensor.metadata.len())
-            .sum::<usize>();
-    head.eager_len() + credit_of(metadata, head.carriages.len())
 }
 
 /// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
@@ -269,8 +289,12 @@ pub(super) fn credit_of(metadata: usize, parts: usize) -> u64 {
     metadata as u64 + 64 * (1 + parts as u64)
 }
 
-/// Refuses what the peer has said it will not take.
-pub(super) fn check(descriptor: &Descriptor, peer: &WireLimits) -> Result<(), Misuse> {
+/// The credit that a message takes, of which the reader computes the same; or why the peer does not take it.
+pub(super) fn check<S>(
+    metadata: &[u8],
+    parts: &[OutgoingPart<S>],
+    peer: &WireLimits,
+) -> Result<u64, Misuse> {
     let fits = |what, found: u64, limit: u64, field| {
         if found > limit {
             Err(Misuse::TooLarge {
@@ -284,30 +308,32 @@ pub(super) fn check(descriptor: &Descriptor, peer: &WireLimits) -> Result<(), Mi
             Ok(())
         }
     };
-    let metadata = descriptor.metadata.len() as u64
-        + descriptor
-            .payloads
-            .iter()
-            .map(|payload| payload.metadata.len() as u64)
-            .sum::<u64>()
-        + descriptor
-            .tensors
-            .iter()
-            .map(|tensor| tensor.metadata.len() as u64)
-            .sum::<u64>();
-    let parts = (descriptor.payloads.len() + descriptor.tensors.len()) as u64;
-    fits("metadata", metadata, u64::from(peer.metadata), "metadata")?;
+    let mut metas = metadata.len();
+    let (mut eager, mut total) = (0u64, 0u64);
+    for part in parts {
+        let (what, limit, field) = match part.tensor {
+            None => ("a payload", peer.payload, "payload"),
+            Some(_) => ("a tensor", peer.tensor, "tensor"),
+        };
+        fits(what, part.len, limit, field)?;
+        metas += part.metadata.len();
+        total = total.saturating_add(part.len);
+        if part.channel.is_none() {
+            let limit = u64::from(peer.eager_part);
+            fits("a part that rides", part.len, limit, "eager_part")?;
+            eager += part.len;
+        }
+    }
     fits(
-        "number of payloads and tensors",
-        parts,
-        u64::from(peer.parts),
-        "parts",
+        "metadata",
+        metas as u64,
+        u64::from(peer.metadata),
+        "metadata",
     )?;
-    for payload in &descriptor.payloads {
-        fits("a payload", payload.len, peer.payload, "payload")?;
-    }
-    for tensor in &descriptor.tensors {
-        fits("a tensor", tensor.byte_len(), peer.tensor, "tensor")?;
-    }
-    fits("a message", descriptor.byte_len(), peer.message, "message")
+    let what = "number of payloads and tensors";
+    fits(what, parts.len() as u64, u64::from(peer.parts), "parts")?;
+    fits("a message", total, peer.message, "message")?;
+    let limit = u64::from(peer.eager_message);
+    fits("what rides", eager, limit, "eager_message")?;
+    Ok(eager + credit_of(metas, parts.len()))
 }

@@ -84,16 +84,6 @@ impl Tensor {
         })
     }
 
-    /// The same where length and shape are known to agree.
-    pub(crate) fn of_parts(buffer: Buffer, dtype: DType, shape: Shape) -> Self {
-        debug_assert_eq!(byte_len(dtype, &shape), Some(buffer.len() as u64));
-        Self {
-            buffer,
-            dtype,
-            shape,
-        }
-    }
-
     /// A one-dimensional `u8` tensor over any bytes.
     pub fn from_bytes(bytes: impl Into<Buffer>) -> Self {
         let buffer = bytes.into();

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::{CHANNELS, Room, SILENCE, Scene};
-use crate::descriptor::{Descriptor, PayloadDescriptor};
+use super::{CHANNELS, Room, SILENCE, Scene, THEIRS};
 use crate::error::ResetCode;
 use crate::proto::{OpId, OutgoingPart, Segment};
 
@@ -61,11 +60,10 @@ impl Scene<'_> {
         let Some(message) = self.ready.pop_front() else {
             return;
         };
-        let whole = self.whole.remove(&message);
-        let Some(descriptor) = whole.or_else(|| self.pipe.take_descriptor(message)) else {
-            panic!("message {message} was offered and has no descriptor");
+        let Some(descriptor) = self.arrived.remove(&message) else {
+            // Taken back meanwhile.
+            return;
         };
-        drop(self.pipe.take_parts(message));
         assert!(self.pipe.grant(message, skip), "{message} was ready");
         let parts = descriptor.payloads.len() + descriptor.tensors.len();
         let mut missing = BTreeSet::new();
@@ -91,24 +89,21 @@ impl Scene<'_> {
 
     /// Writes a message of payloads of these lengths; even parts stream, odd ones go by the other channel.
     pub(super) fn write(&mut self, lengths: &[u64]) {
-        let descriptor = Descriptor {
-            metadata: Bytes::from_static(b"meta"),
-            payloads: lengths
-                .iter()
-                .map(|len| PayloadDescriptor {
-                    len: *len,
-                    metadata: Bytes::new(),
-                })
-                .collect(),
-            tensors: Vec::new(),
+        let mut riding = 0;
+        let part = |(i, len): (usize, &u64)| {
+            let rides = *len <= 64 && riding + len <= u64::from(THEIRS.eager_message);
+            riding += if rides { *len } else { 0 };
+            OutgoingPart {
+                len: *len,
+                metadata: Bytes::new(),
+                tensor: None,
+                channel: (!rides).then_some((i % CHANNELS) as u8),
+                source: *len,
+            }
         };
-        let parts = lengths.iter().enumerate().map(|(i, len)| OutgoingPart {
-            source: *len,
-            channel: (i % CHANNELS) as u8,
-            ride_up_to: 64,
-        });
+        let mut parts = lengths.iter().enumerate().map(part).collect();
         // Refused once it closes.
-        let _ = self.pipe.write(descriptor, parts);
+        let _ = self.pipe.write(b"meta", &mut parts, None);
     }
 
     /// One frame leaves, whole. Returns whether there was one.

@@ -126,34 +126,15 @@ impl Io {
                     self.need = len;
                     break;
                 }
-                Input::Whole {
-                    message,
-                    descriptor,
-                } => {
+                Input::Message(arriving) => {
                     // What came before it first.
                     shared.process(core, wakes);
                     if let Some(ended) = &shared.ended {
                         return Err(ended.clone());
                     }
-                    let bytes = &self.received[self.start..self.end];
-                    self.start += shared.arrive_whole(core, message, descriptor, bytes, wakes)?;
-                }
-                Input::Offered(offered) => {
-                    shared.process(core, wakes);
-                    if let Some(ended) = &shared.ended {
-                        return Err(ended.clone());
-                    }
                     let rest = &self.received[self.start..self.end];
-                    self.start += shared.arrive_offered(core, offered, rest, wakes)?;
+                    self.start += shared.arrive(core, arriving, rest, wakes)?;
                 }
-                Input::Bare { message, metadata } => {
-                    shared.process(core, wakes);
-                    if let Some(ended) = &shared.ended {
-                        return Err(ended.clone());
-                    }
-                    shared.arrive_bare(message, metadata, wakes);
-                }
-                Input::Head { message } => shared.allocate_eager(message),
                 Input::Bulk { target, len } => {
                     let dest = match target {
                         Some(op) => shared.place(op, len, wakes)?,
@@ -164,7 +145,9 @@ impl Io {
                         let bytes = &self.received[self.start..self.start + len as usize];
                         copy(bytes, dest.as_mut(), at, core);
                         self.start += len as usize;
-                        shared.state.bulk_received(len, dest);
+                        if let Some(message) = shared.state.bulk_received(len, dest) {
+                            shared.arrive_rest(message, wakes);
+                        }
                         continue;
                     }
                     self.bulk = Some(Bulk {
@@ -222,7 +205,9 @@ impl Io {
         }
         if let Some(bulk) = self.bulk.take_if(|bulk| bulk.left == 0) {
             let mut shared = lock(&core.shared);
-            shared.state.bulk_received(bulk.got, bulk.dest);
+            if let Some(message) = shared.state.bulk_received(bulk.got, bulk.dest) {
+                shared.arrive_rest(message, wakes);
+            }
             // What a channel streams counts as a sign of life, too.
             shared.state.heard(self.read_at);
             shared.process(core, wakes);

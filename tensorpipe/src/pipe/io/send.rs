@@ -12,9 +12,9 @@ use super::receive::RECEIVE_BUFFER;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::pipe::core::Core;
+use crate::pipe::outbound::stamp::stamp;
 use crate::pipe::shared::Shared;
-use crate::pipe::stamp::stamp;
-use crate::proto::{Mark, Segment};
+use crate::proto::{Mark, Room, Segment};
 use crate::stop;
 use crate::sync::{Arc, lock};
 
@@ -96,26 +96,12 @@ impl Io {
                 .state
                 .poll_transmit(&mut self.frames, &mut self.segments)
         {
-            let mut segments = std::mem::take(&mut self.segments);
-            for segment in segments.drain(..) {
-                match segment {
-                    Segment::Control(len) => {
-                        self.queued += len as u64;
-                        match self.pieces.back_mut() {
-                            Some(Piece::Bytes(bytes)) => *bytes += len,
-                            _ => self.pieces.push_back(Piece::Bytes(len)),
-                        }
-                    }
-                    Segment::Data { source, range } => self.push_data(source, range),
-                    Segment::Mark(mark) => {
-                        if let (Mark::Message(message), false) = (mark, shared.stamps.is_empty()) {
-                            stamp(&mut shared.stamps, message, &mut self.frames[frame..]);
-                        }
-                        self.pieces.push_back(Piece::Mark(mark));
-                    }
-                }
+            if let Some(&Segment::Mark(Mark::Message(message))) = self.segments.last()
+                && !shared.stamps.is_empty()
+            {
+                stamp(&mut shared.stamps, message, &mut self.frames[frame..]);
             }
-            self.segments = segments;
+            self.take_segments();
             frame = self.frames.len();
         }
         if !shared.leaving.is_empty() {
@@ -123,7 +109,26 @@ impl Io {
         }
     }
 
-    pub(in crate::pipe) fn push_data(&mut self, source: Buffer, range: Range<u64>) {
+    /// Queues what the protocol has put together.
+    fn take_segments(&mut self) {
+        let mut segments = std::mem::take(&mut self.segments);
+        for segment in segments.drain(..) {
+            match segment {
+                Segment::Control(len) => {
+                    self.queued += len as u64;
+                    match self.pieces.back_mut() {
+                        Some(Piece::Bytes(bytes)) => *bytes += len,
+                        _ => self.pieces.push_back(Piece::Bytes(len)),
+                    }
+                }
+                Segment::Data { source, range } => self.push_data(source, range),
+                Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
+            }
+        }
+        self.segments = segments;
+    }
+
+    fn push_data(&mut self, source: Buffer, range: Range<u64>) {
         let len = range.end - range.start;
         self.queued += len;
         let (at, end) = (range.start as usize, range.end as usize);
@@ -161,36 +166,31 @@ impl Io {
         self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none()
     }
 
-    fn is_clear(&self) -> bool {
+    /// Whether nothing waits here, and all that was sent is known of.
+    pub(in crate::pipe) fn is_clear(&self) -> bool {
         let clear = self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none();
         clear && self.connection.is_some() && !stop::is_any_armed()
     }
 
-    /// For the head of a message that finds nothing before it, and leaves with [`Io::push_through`] and
-    /// [`Io::send_through`]; `None` where it has to wait its turn.
-    pub(in crate::pipe) fn frames_if_clear(&mut self) -> Option<&mut Vec<u8>> {
-        self.is_clear().then_some(&mut self.frames)
-    }
-
-    /// For the frame of a message that leaves behind what waits here; `None` where that is much already.
-    pub(in crate::pipe) fn frames_with_room(&mut self) -> Option<&mut Vec<u8>> {
+    /// For a message that leaves behind what waits here, and is then [pushed](Self::push_message); `None` where that is much
+    /// already.
+    pub(in crate::pipe) fn room(&mut self) -> Option<Room<'_, Buffer>> {
         let open = self.failed.is_none() && self.connection.is_some() && !stop::is_any_armed();
-        (open && self.queued < ROOM).then_some(&mut self.frames)
+        (open && self.queued < ROOM).then_some(Room {
+            out: &mut self.frames,
+            segments: &mut self.segments,
+        })
     }
 
-    /// Where frames are put together. What is appended is to be [pushed](Self::push_frames).
-    pub(in crate::pipe) fn frames(&mut self) -> &mut Vec<u8> {
-        &mut self.frames
-    }
-
-    /// Queues a message: the last `len` bytes of the frames.
-    pub(in crate::pipe) fn push_frames(&mut self, len: usize) {
-        self.queued += len as u64;
+    /// Queues the message that was put into the [room](Self::room).
+    pub(in crate::pipe) fn push_message(&mut self) {
+        self.take_segments();
         self.gathered += 1;
-        match self.pieces.back_mut() {
-            Some(Piece::Bytes(bytes)) => *bytes += len,
-            _ => self.pieces.push_back(Piece::Bytes(len)),
-        }
+    }
+
+    /// Not all of message `number`, which was pushed last, is with the connection: `Written` tells when it is.
+    pub(in crate::pipe) fn push_mark(&mut self, number: u64) {
+        self.pieces.push_back(Piece::Mark(Mark::Message(number)));
     }
 
     /// Whether what waits leaves now: it is worth a write of its own, which is a system call or not, and the peer works on it while
@@ -208,25 +208,6 @@ impl Io {
     pub(in crate::pipe) fn owe_send(&mut self) -> bool {
         self.turn_ends = true;
         !std::mem::replace(&mut self.owes_send, true)
-    }
-
-    /// Queues a message, whose head is among the frames, with its parts: nothing else is.
-    pub(in crate::pipe) fn push_through(&mut self, parts: SmallVec<[(Buffer, u64); 2]>) {
-        self.queued = self.frames.len() as u64;
-        self.pieces.push_back(Piece::Bytes(self.frames.len()));
-        for (source, len) in parts {
-            self.push_data(source, 0..len);
-        }
-    }
-
-    /// Sends message `number`, which was pushed. Returns whether all of it is with the connection; the rest leaves like what
-    /// was queued, and `Written` tells when.
-    pub(in crate::pipe) fn send_through(&mut self, core: &Arc<Core>, number: u64) -> bool {
-        let sent = self.send_gathered(core);
-        if !sent {
-            self.pieces.push_back(Piece::Mark(Mark::Message(number)));
-        }
-        sent
     }
 
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.

@@ -18,10 +18,11 @@ fn beside_a_backlog_without_end_what_has_left_leaves_memory() {
     let mut io = io();
     let (mut written, mut sent, mut most) = (0, 0, 0);
     for _ in 0..5000 {
-        let frames = io.frames_with_room().unwrap();
-        frames.extend((written..written + LEN).map(byte));
+        let room = io.room().unwrap();
+        room.out.extend((written..written + LEN).map(byte));
+        room.segments.push(Segment::Control(LEN));
         written += LEN;
-        io.push_frames(LEN);
+        io.push_message();
         // Never all of it.
         while written - sent > 3 * LEN {
             let taken = (written - sent - 7).min(1300);

@@ -2,12 +2,10 @@
 
 use std::task::Waker;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::Shared;
-use crate::channels::Want;
-use crate::descriptor::Descriptor;
+use crate::channels::{Adopted, Want};
 use crate::device::{Destination, Device};
 use crate::error::{Error, ResetCode, SystemError};
 use crate::pipe::arrival::Arrival;
@@ -16,20 +14,10 @@ use crate::pipe::handler::Delivery;
 use crate::pipe::lane::{allocate, out_of_memory};
 use crate::pipe::reading::{Eager, Reading};
 use crate::pipe::waiter::Interest;
-use crate::proto::{Offered, OpId};
+use crate::proto::{Arriving, Carriage, Head, Offer, OpId};
 use crate::sys::copy;
 
 impl Shared {
-    /// Memory for the eager parts of an arriving message.
-    pub(in crate::pipe) fn allocate_eager(&mut self, message: u64) {
-        let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
-        for (part, len) in parts {
-            let dest = Destination::pooled(len as usize);
-            self.state.set_dest(OpId::incoming(message, part), dest);
-        }
-        self.state.start_eager(message);
-    }
-
     /// The next `len` bytes are of `op`: where they go, and how many it has; `None` where nobody wants them. Where the budget does
     /// not allow what they make resident, or there is no such memory, their message is given up.
     pub(in crate::pipe) fn place(
@@ -122,84 +110,91 @@ impl Shared {
         }
     }
 
-    pub(in crate::pipe) fn arrive(&mut self, message: u64, wakes: &mut Vec<Waker>) {
-        let Some(descriptor) = self.state.take_descriptor(message) else {
-            return;
-        };
-        let eager = self
-            .state
-            .take_parts(message)
-            .into_iter()
-            .filter_map(|(part, dest)| Some((part, dest.freeze()?)));
-        let arrival = Arrival::new(message, descriptor, eager.collect());
-        self.offer(Box::new(arrival), wakes);
-    }
-
-    /// A message is here whole; the bytes of its parts are the first ones of `bytes`. Returns how many they are.
-    pub(in crate::pipe) fn arrive_whole(
+    /// A message whose head is here; `rest` is what follows. Returns how much of that is used up.
+    pub(in crate::pipe) fn arrive(
         &mut self,
         core: &Core,
-        message: u64,
-        descriptor: Descriptor,
-        bytes: &[u8],
-        wakes: &mut Vec<Waker>,
-    ) -> Result<usize, Error> {
-        let (eager, used) = take_eager(core, &descriptor, None, bytes)?;
-        self.offer(Box::new(Arrival::new(message, descriptor, eager)), wakes);
-        Ok(used)
-    }
-
-    /// A message is here but for one part, which its channel may have; what follows of it are the first bytes of `rest`.
-    /// Returns how many of them are used up.
-    pub(in crate::pipe) fn arrive_offered(
-        &mut self,
-        core: &Core,
-        offered: Offered,
+        arriving: Arriving,
         rest: &[u8],
         wakes: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
-        let Offered {
+        let Arriving {
             message,
             head,
-            part,
-            channel,
-            body,
-            len,
-        } = offered;
-        let (op, word) = (OpId::incoming(message, part), &rest[body]);
-        let part_len = head.part_len(usize::from(part));
-        let mut adopted = None;
-        self.with_lane(op, channel, |lane, io| {
-            adopted = lane.adopt(op, word, part_len, io)
-        });
-        let Some(adopted) = adopted else {
-            self.state.decline(message, head);
+            here,
+            offer,
+        } = arriving;
+        let adopted = offer.and_then(|offer| self.adopt(message, &head, rest, offer));
+        let rides = |carriage: &Carriage| *carriage == Carriage::Eager;
+        let whole = adopted.is_some() || head.carriages.iter().all(rides);
+        if here.is_none() || !whole {
+            self.state.expect_parts(message, &head);
+        }
+        let Some(here) = here else {
             self.allocate_eager(message);
+            self.arriving = Some(Arrival::new(message, head.descriptor, Eager::new(), whole));
             return Ok(0);
         };
-        let descriptor = head.descriptor;
-        let (eager, _) = take_eager(core, &descriptor, Some(part), rest)?;
-        let place = (part, channel);
-        let arrival = Arrival::with_adopted(message, descriptor, eager, place, adopted);
-        self.offer(Box::new(arrival), wakes);
-        Ok(len)
+        let parts = match here {
+            0 => Eager::new(),
+            _ => take_eager(core, &head, rest)?,
+        };
+        let mut arrival = Arrival::new(message, head.descriptor, parts, whole);
+        let mut used = here;
+        if let Some((offer, adopted)) = adopted {
+            arrival.take_adopted(offer.part, offer.channel, adopted);
+            used = offer.word.end;
+        } else if !whole {
+            self.state.has_eager(message);
+            self.start_ahead(&arrival);
+        }
+        self.offer(arrival, wakes);
+        Ok(used)
     }
 
-    /// A message of metadata alone is here.
-    pub(in crate::pipe) fn arrive_bare(
+    /// Asks the channel of the only part that is not here whether it has it.
+    fn adopt(
         &mut self,
         message: u64,
-        metadata: Bytes,
-        wakes: &mut Vec<Waker>,
-    ) {
-        if self.handler.is_some() {
-            self.deliver(Delivery::Bare(message, metadata));
-        } else {
-            self.offer(Box::new(Arrival::bare(message, metadata)), wakes);
-        }
+        head: &Head,
+        rest: &[u8],
+        offer: Offer,
+    ) -> Option<(Offer, Adopted)> {
+        let (op, word) = (
+            OpId::incoming(message, offer.part),
+            &rest[offer.word.clone()],
+        );
+        let len = head.part_len(usize::from(offer.part));
+        let mut adopted = None;
+        self.with_lane(op, offer.channel, |lane, io| {
+            adopted = lane.adopt(op, word, len, io)
+        });
+        Some((offer, adopted?))
     }
 
-    pub(in crate::pipe) fn offer(&mut self, arrival: Box<Arrival>, wakes: &mut Vec<Waker>) {
+    /// Memory for the parts of an arriving message that ride, and are not here yet.
+    fn allocate_eager(&mut self, message: u64) {
+        let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
+        for (part, len) in parts {
+            let dest = Destination::pooled(len as usize);
+            self.state.set_dest(OpId::incoming(message, part), dest);
+        }
+        self.state.start_eager(message);
+    }
+
+    /// The rest of what rides in its frame has come, too.
+    pub(in crate::pipe) fn arrive_rest(&mut self, message: u64, wakes: &mut Vec<Waker>) {
+        let Some(mut arrival) = self.arriving.take() else {
+            return;
+        };
+        let parts = self.state.take_parts(message).into_iter();
+        let parts = parts.filter_map(|(part, dest)| Some((part, dest.freeze()?)));
+        arrival.take_eager(parts.collect());
+        self.start_ahead(&arrival);
+        self.offer(arrival, wakes);
+    }
+
+    fn offer(&mut self, arrival: Arrival, wakes: &mut Vec<Waker>) {
         if self.handler.is_some() {
             self.deliver(Delivery::Incoming(arrival));
         } else {
@@ -208,8 +203,12 @@ impl Shared {
         }
     }
 
-    /// Bulk parts come without a go-ahead: pooled memory takes them until the application says where it wants them.
-    pub(in crate::pipe) fn start_ahead(&mut self, message: u64) {
+    /// Bulk parts that come without a go-ahead go into pooled memory until the application says where it wants them.
+    fn start_ahead(&mut self, arrival: &Arrival) {
+        let message = arrival.id;
+        if !self.state.comes_ahead(message) {
+            return;
+        }
         self.reading(message);
         for part in 0..u16::MAX {
             let op = OpId::incoming(message, part);
@@ -217,7 +216,7 @@ impl Shared {
                 None => break,
                 Some(len) if len > 0 => {
                     if let Some((channel, true)) = self.state.bulk_channel(message, part) {
-                        let device = self.state.target(op);
+                        let device = arrival.descriptor.device(part);
                         let want = Want::Adopt { len, device };
                         self.carried_by(message, channel);
                         self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
@@ -230,29 +229,24 @@ impl Shared {
     }
 }
 
-/// Copies the parts that came with their frame, but for one that did not, out of `bytes`, which begin with them. Returns how many
-/// that were.
-fn take_eager(
-    core: &Core,
-    descriptor: &Descriptor,
-    but: Option<u16>,
-    bytes: &[u8],
-) -> Result<(Eager, usize), Error> {
-    let payloads = descriptor.payloads.iter().map(|payload| payload.len);
-    let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-    let lens = (0u16..).zip(lens);
-    let (mut used, mut eager) = (0, Eager::new());
-    for (part, len) in lens.filter(|(part, len)| *len > 0 && Some(*part) != but) {
+/// Copies the parts that ride out of `bytes`, which begin with them.
+fn take_eager(core: &Core, head: &Head, bytes: &[u8]) -> Result<Eager, Error> {
+    let (mut used, mut parts) = (0, Eager::new());
+    for (i, carriage) in head.carriages.iter().enumerate() {
+        let len = head.part_len(i);
+        if *carriage != Carriage::Eager || len == 0 {
+            continue;
+        }
         let end = used + len as usize;
         let mut memory = allocate(&core.pool, len)?;
         if let Some(dest) = memory.as_bytes_mut() {
             copy::copy(&bytes[used..end], dest);
             core.counters.copied(dest.len());
         }
-        eager.push((part, memory.freeze()));
+        parts.push((i as u16, memory.freeze()));
         used = end;
     }
-    Ok((eager, used))
+    Ok(parts)
 }
 
 /// Takes the next message, of which `take` is told; how the pipe ended, if none will come.
@@ -260,7 +254,7 @@ pub(in crate::pipe) fn take_arrival<T>(
     core: &Core,
     shared: &mut Shared,
     take: impl Fn(&Arrival, &mut Shared) -> T,
-) -> Option<Result<(Box<Arrival>, T), Error>> {
+) -> Option<Result<(Arrival, T), Error>> {
     if let Some(arrival) = shared.arrived.pop_front() {
         let taken = take(&arrival, shared);
         return Some(Ok((arrival, taken)));

@@ -81,8 +81,6 @@ impl Shared {
         wakes: &mut Vec<Waker>,
     ) -> Result<(), (&'static str, ChannelFault)> {
         match event {
-            Event::Ready { message } => self.arrive(message, wakes),
-            Event::Ahead { message } => self.start_ahead(message),
             // Abandoned right after the go-ahead.
             Event::Start { op, .. } if !self.state.is_writing(op.message) => {}
             Event::Start {

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use super::Link;
 use super::end::{Chunk, End, Out, Phase, Source};
-use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{Reply, ServerHandshake};
+use crate::proto::wire::descriptor::Carriage;
 use crate::proto::wire::frame::CHANNEL_MAX;
 use crate::proto::wire::hello::{Answer, Purpose};
-use crate::proto::{Event, Input, KeepAlive, OpId, PipeState, Segment};
+use crate::proto::{Arriving, Event, Input, KeepAlive, Offer, OpId, PipeState, Segment};
 
 impl End {
     pub(super) fn timeout(&mut self, now: Instant) {
@@ -63,8 +63,14 @@ impl End {
         if !self.pipe.poll_transmit(&mut bytes, &mut segments) {
             return false;
         }
+        self.leave(&bytes, segments);
+        true
+    }
+
+    /// One frame leaves.
+    pub(super) fn leave(&mut self, bytes: &[u8], segments: Vec<Segment<Source>>) {
         let mut frame = Vec::new();
-        let mut rest = &bytes[..];
+        let mut rest = bytes;
         let mut marks = Vec::new();
         for segment in segments {
             match segment {
@@ -82,7 +88,6 @@ impl End {
         self.push_frame(frame);
         self.backlog.extend(marks);
         self.events();
-        true
     }
 
     pub(super) fn push_frame(&mut self, frame: Vec<u8>) {
@@ -129,42 +134,11 @@ impl End {
                     waits += 1;
                     assert!(waits < 2, "it has what it asks for");
                 }
-                Input::Whole {
-                    message,
-                    descriptor,
-                } => {
-                    self.events();
-                    let payloads = descriptor.payloads.iter().map(|payload| payload.len);
-                    let lens =
-                        payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-                    let parts = lens.map(|len| self.input.drain(..len as usize).collect());
-                    let parts = parts.collect();
-                    waits = 0;
-                    self.whole.insert(message, (descriptor, parts));
-                    self.event(Event::Ready { message });
-                }
-                Input::Bare { message, metadata } => {
+                Input::Message(arriving) => {
                     self.events();
                     waits = 0;
-                    let descriptor = Descriptor {
-                        metadata,
-                        ..Descriptor::default()
-                    };
-                    self.whole.insert(message, (descriptor, Vec::new()));
-                    self.event(Event::Ready { message });
+                    self.arrive(arriving);
                 }
-                Input::Offered(offered) => {
-                    self.events();
-                    waits = 0;
-                    // Here the bytes of a part are the channel's word about it.
-                    if offered.body.len() as u64 == offered.head.part_len(offered.part.into()) {
-                        self.adopt(offered);
-                    } else {
-                        self.pipe.decline(offered.message, offered.head);
-                        self.give_eager(offered.message);
-                    }
-                }
-                Input::Head { message } => self.give_eager(message),
                 Input::Bulk { target, len } if self.direct => {
                     let dest = target.and_then(|op| self.pipe.take_dest(op));
                     let (got, left) = (0, len);
@@ -183,7 +157,8 @@ impl End {
                     });
                     self.input.drain(..len);
                     waits = 0;
-                    self.pipe.bulk_received(len as u64, dest);
+                    let arrived = self.pipe.bulk_received(len as u64, dest);
+                    self.ready(arrived);
                 }
             }
             self.events();
@@ -191,14 +166,78 @@ impl End {
         Ok(())
     }
 
-    /// Memory for the parts that come with their frame.
-    fn give_eager(&mut self, message: u64) {
-        let parts: Vec<_> = self.pipe.eager_parts(message).collect();
-        for (part, len) in parts {
-            let memory = vec![0; len as usize];
-            self.pipe.set_dest(OpId::incoming(message, part), memory);
+    /// A message whose head is here.
+    fn arrive(&mut self, arriving: Arriving) {
+        let Arriving {
+            message,
+            head,
+            here,
+            offer,
+        } = arriving;
+        // Here the bytes of a part are the channel's word about it.
+        let len_of = |offer: &Offer| head.part_len(offer.part.into());
+        let offer = offer.filter(|offer| offer.word.len() as u64 == len_of(offer));
+        let bulk = |carriage: &Carriage| *carriage != Carriage::Eager;
+        let is_whole = offer.is_some() || !head.carriages.iter().any(bulk);
+        if here.is_none() || !is_whole {
+            self.pipe.expect_parts(message, &head);
         }
-        self.pipe.start_eager(message);
+        let empty = |part| (head.part_len(part) == 0).then(Vec::new);
+        let mut parts: Vec<_> = (0..head.carriages.len()).map(empty).collect();
+        let Some(eager) = here else {
+            self.arriving = Some((head.descriptor, parts));
+            let eager: Vec<_> = self.pipe.eager_parts(message).collect();
+            for (part, len) in eager {
+                let memory = vec![0; len as usize];
+                self.pipe.set_dest(OpId::incoming(message, part), memory);
+            }
+            return self.pipe.start_eager(message);
+        };
+        let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
+        let bytes: Vec<u8> = self.input.drain(..used).collect();
+        let mut at = 0;
+        for (i, carriage) in head.carriages.iter().enumerate() {
+            if *carriage == Carriage::Eager {
+                let len = head.part_len(i) as usize;
+                parts[i] = Some(bytes[at..at + len].to_vec());
+                at += len;
+            }
+        }
+        assert_eq!(at, eager);
+        if let Some(offer) = offer {
+            parts[usize::from(offer.part)] = Some(bytes[offer.word].to_vec());
+            self.adopted.push(message);
+        } else if !is_whole {
+            self.pipe.has_eager(message);
+        }
+        self.arriving = Some((head.descriptor, parts));
+        self.ready(Some(message));
+    }
+
+    /// All of a message's own frame is here.
+    fn ready(&mut self, message: Option<u64>) {
+        let Some(message) = message else { return };
+        let (descriptor, mut parts) = self.arriving.take().expect("its head was here");
+        for (part, bytes) in self.pipe.take_parts(message) {
+            parts[usize::from(part)] = Some(bytes);
+        }
+        if self.pipe.comes_ahead(message) && !self.out_of_memory {
+            for part in 0..parts.len() as u16 {
+                let op = OpId::incoming(message, part);
+                let len = self.pipe.part_len(op).unwrap();
+                if self.pipe.bulk_channel(message, part) == Some((0, true)) {
+                    assert!(self.pipe.expect(op, vec![0; len as usize]));
+                }
+            }
+        }
+        self.arrived.insert(message, (descriptor, parts));
+        self.ready.push(message);
+        self.offered.push(message);
+        if self.skips {
+            self.refuse(message, ResetCode::Skipped);
+        } else if self.eager_reader {
+            self.read(message);
+        }
     }
 
     /// As the real driver: the protocol hears of a piece only that it came.
@@ -219,7 +258,8 @@ impl End {
             && let Some(chunk) = self.chunk.take()
         {
             let dest = chunk.dest.map(|(dest, _)| dest);
-            self.pipe.bulk_received(chunk.got, dest);
+            let arrived = self.pipe.bulk_received(chunk.got, dest);
+            self.ready(arrived);
             self.events();
         }
     }
@@ -283,27 +323,6 @@ impl End {
             );
         }
         match event {
-            Event::Ready { message } => {
-                self.ready.push(message);
-                self.offered.push(message);
-                if self.skips {
-                    self.refuse(message, ResetCode::Skipped);
-                } else if self.eager_reader {
-                    self.read(message);
-                }
-            }
-            Event::Ahead { .. } if self.out_of_memory => {}
-            Event::Ahead { message } => {
-                for part in 0.. {
-                    let op = OpId::incoming(message, part);
-                    let Some(len) = self.pipe.part_len(op) else {
-                        break;
-                    };
-                    if self.pipe.bulk_channel(message, part) == Some((0, true)) {
-                        assert!(self.pipe.expect(op, vec![0; len as usize]));
-                    }
-                }
-            }
             Event::Start {
                 op,
                 channel: 0,
@@ -337,6 +356,7 @@ impl End {
             Event::Refused { message, code, .. } => self.refused.push((message, code)),
             Event::Reset { message, code, .. } => {
                 self.ready.retain(|ready| *ready != message);
+                self.arrived.remove(&message);
                 self.reading.remove(&message);
                 self.early.retain(|op, _| op.message != message);
                 self.resets.push((message, code));
@@ -373,6 +393,7 @@ impl End {
         );
         assert!(self.pipe.outbox.streams.is_empty());
         assert!(self.reading.is_empty() && self.early.is_empty());
+        assert!(self.arriving.is_none() && self.arrived.is_empty());
         assert!(!self.pipe.has_control() && self.pipe.outbox.flush.is_empty());
         assert!(self.backlog.is_empty());
         assert_eq!(self.pipe.receive_window.outstanding(), Default::default());

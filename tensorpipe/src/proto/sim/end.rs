@@ -9,7 +9,7 @@ use crate::descriptor::Descriptor;
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
 use crate::proto::wire::hello::{Brochure, Purpose, WireLimits};
-use crate::proto::{Event, KeepAlive, Mark, Offered, OpId, PipeState, Written};
+use crate::proto::{KeepAlive, Mark, OpId, PipeState, Room, Segment, Written};
 
 pub(in crate::proto) type Source = Arc<[u8]>;
 pub(in crate::proto) type Pipe = PipeState<Source, Vec<u8>>;
@@ -105,8 +105,10 @@ pub(in crate::proto) struct End {
     pub(super) reading: BTreeMap<u64, Reading>,
     /// Parts that came before the application read their message.
     pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
-    /// Messages that came whole, until the application reads them.
-    pub(super) whole: BTreeMap<u64, (Descriptor, Vec<Vec<u8>>)>,
+    /// The message whose own frame is coming in, with the parts of it that are here.
+    pub(super) arriving: Option<(Descriptor, Vec<Option<Vec<u8>>>)>,
+    /// Messages until the application reads them.
+    pub(super) arrived: BTreeMap<u64, (Descriptor, Vec<Option<Vec<u8>>>)>,
 }
 
 impl End {
@@ -150,7 +152,8 @@ impl End {
             frames: Vec::new(),
             reading: BTreeMap::new(),
             early: BTreeMap::new(),
-            whole: BTreeMap::new(),
+            arriving: None,
+            arrived: BTreeMap::new(),
             adopted: Vec::new(),
         }
     }
@@ -171,39 +174,27 @@ impl End {
     }
 
     pub(in crate::proto) fn write(&mut self, message: &Msg) -> u64 {
-        let (descriptor, parts) = (message.descriptor(), message.outgoing());
         let waits = |out: &Out| matches!(out, Out::Mark(_));
-        if !self.through || self.backlog.iter().any(waits) {
-            return self.pipe.write(descriptor, parts).unwrap();
-        }
-        let mut frame = Vec::new();
-        match self.pipe.write_through(descriptor, parts, &mut frame) {
-            Ok(Written::Queued(number)) => number,
-            Ok(Written::Through(through)) => {
-                for (source, len) in through.eager {
-                    frame.extend_from_slice(&source[..len as usize]);
-                }
-                self.push_frame(frame);
-                let number = through.number;
-                // The link may take all of it at once, or not.
-                if number % 2 == 0 {
-                    self.pipe.left_in_part(number);
-                    self.backlog.push_back(Out::Mark(Mark::Message(number)));
-                } else if through.starts.is_empty() {
-                    self.written.push(number);
-                }
-                for (op, channel, source) in through.starts {
-                    self.event(Event::Start {
-                        op,
-                        channel,
-                        source,
-                    });
-                }
-                self.events();
-                number
+        let leaves = self.through && !self.backlog.iter().any(waits);
+        let (mut out, mut segments) = (Vec::new(), Vec::new());
+        let room = leaves.then_some(Room {
+            out: &mut out,
+            segments: &mut segments,
+        });
+        let mut parts = message.outgoing(self.pipe.peer_limits());
+        let written = self.pipe.write(&message.metadata, &mut parts, room);
+        let Written { number, sent, kept } = written.unwrap_or_else(|misuse| panic!("{misuse}"));
+        if sent {
+            // The link may take all of it at once, or not.
+            if number % 2 == 0 {
+                self.pipe.left_in_part(number);
+                segments.push(Segment::Mark(Mark::Message(number)));
+            } else if !kept {
+                self.written.push(number);
             }
-            Err(misuse) => panic!("{misuse}"),
+            self.leave(&out, segments);
         }
+        number
     }
 
     pub(in crate::proto) fn read(&mut self, message: u64) {
@@ -213,25 +204,12 @@ impl End {
     /// Reads a message but for some parts.
     pub(in crate::proto) fn read_but(&mut self, message: u64, skip: &[u16]) {
         self.ready.retain(|ready| *ready != message);
-        let (descriptor, whole) = match self.whole.remove(&message) {
-            Some((descriptor, parts)) => (descriptor, parts),
-            None => match self.pipe.take_descriptor(message) {
-                Some(descriptor) => (descriptor, Vec::new()),
-                None => return,
-            },
+        let Some((descriptor, mut parts)) = self.arrived.remove(&message) else {
+            return;
         };
-        let lengths = (descriptor.payloads.iter().map(|payload| payload.len))
-            .chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let mut parts: Vec<_> = lengths.map(|len| (len == 0).then(Vec::new)).collect();
         let lengths: Vec<_> = (descriptor.payloads.iter().map(|payload| payload.len))
             .chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()))
             .collect();
-        for (part, bytes) in self.pipe.take_parts(message) {
-            parts[usize::from(part)] = Some(bytes);
-        }
-        for (part, bytes) in whole.into_iter().enumerate() {
-            parts[part] = Some(bytes);
-        }
         let mut missing = BTreeSet::new();
         assert!(
             self.pipe.grant(message, skip),
@@ -271,6 +249,7 @@ impl End {
     /// Does not want a message, or no more of it.
     pub(in crate::proto) fn refuse(&mut self, message: u64, code: ResetCode) {
         self.ready.retain(|ready| *ready != message);
+        self.arrived.remove(&message);
         self.reading.remove(&message);
         self.early.retain(|op, _| op.message != message);
         self.pipe.refuse(message, code, "no");
@@ -299,28 +278,6 @@ impl End {
         self.reading.remove(&message);
         self.pipe.finish(message);
         self.events();
-    }
-
-    /// Takes a message whose only missing part the channel has.
-    pub(super) fn adopt(&mut self, offered: Offered) {
-        let descriptor = offered.head.descriptor;
-        let word = self.input[offered.body.clone()].to_vec();
-        let rest: Vec<u8> = self.input.drain(..offered.len).collect();
-        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
-        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let mut at = 0;
-        let parts = lens.enumerate().map(|(part, len)| {
-            if part == usize::from(offered.part) {
-                return word.clone();
-            }
-            at += len as usize;
-            rest[at - len as usize..at].to_vec()
-        });
-        let message = offered.message;
-        self.whole
-            .insert(message, (descriptor.clone(), parts.collect()));
-        self.adopted.push(message);
-        self.event(Event::Ready { message });
     }
 
     pub(super) fn check_read(&mut self, message: u64) {

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::Device;
-use crate::proto::OutgoingPart;
 use crate::proto::wire::hello::WireLimits;
+use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
 use crate::tensor::DType;
 
 use super::end::Source;
@@ -75,47 +74,32 @@ impl Msg {
             .collect()
     }
 
-    /// What `PipeState::write` takes.
-    pub(in crate::proto) fn halves(&self) -> (Descriptor, Vec<OutgoingPart<Source>>) {
-        (self.descriptor(), self.outgoing())
-    }
-
-    pub(super) fn descriptor(&self) -> Descriptor {
-        Descriptor {
-            metadata: Bytes::copy_from_slice(&self.metadata),
-            payloads: self
-                .payloads
-                .iter()
-                .map(|payload| PayloadDescriptor {
-                    len: payload.len() as u64,
-                    metadata: Bytes::from_static(b"p"),
-                })
-                .collect(),
-            tensors: self
-                .tensors
-                .iter()
-                .map(|(tensor, _)| TensorDescriptor {
+    /// The parts, of which small ones ride as far as the peer lets them.
+    pub(in crate::proto) fn outgoing(&self, peer: &WireLimits) -> OutgoingParts<Source> {
+        let payloads = self.payloads.iter().map(|payload| (payload, None));
+        let tensors = self.tensors.iter().map(|(tensor, by)| (tensor, Some(*by)));
+        let mut riding = 0;
+        let part = |(bytes, tensor): (&Vec<u8>, Option<u8>)| {
+            let len = bytes.len() as u64;
+            let rides = len <= u64::from(peer.eager_part.min(64))
+                && riding + len <= u64::from(peer.eager_message);
+            riding += if rides { len } else { 0 };
+            OutgoingPart {
+                len,
+                metadata: match tensor {
+                    None => Bytes::from_static(b"p"),
+                    Some(_) => Bytes::new(),
+                },
+                tensor: tensor.map(|_| OutgoingTensor {
                     dtype: DType::U8,
-                    shape: [tensor.len() as u64].into(),
+                    shape: [len].into(),
                     source: Device::CPU,
                     target: None,
-                    metadata: Bytes::new(),
-                })
-                .collect(),
-        }
-    }
-
-    pub(super) fn outgoing(&self) -> Vec<OutgoingPart<Source>> {
-        let part = |bytes: &[u8], channel| OutgoingPart {
-            source: bytes.into(),
-            channel,
-            ride_up_to: 64,
+                }),
+                channel: (!rides).then_some(tensor.unwrap_or(0)),
+                source: bytes.as_slice().into(),
+            }
         };
-        let payloads = self.payloads.iter().map(|payload| part(payload, 0));
-        let tensors = self
-            .tensors
-            .iter()
-            .map(|(bytes, channel)| part(bytes, *channel));
-        payloads.chain(tensors).collect()
+        payloads.chain(tensors).map(part).collect()
     }
 }

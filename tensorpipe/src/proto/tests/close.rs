@@ -65,8 +65,8 @@ fn holes_leave_before_fin() {
 fn nothing_is_written_after_close() {
     let mut pair = Pair::new();
     pair.a.pipe.close();
-    let (descriptor, parts) = message("late").halves();
-    pair.a.pipe.write(descriptor, parts).unwrap_err();
+    let late = pair.a.pipe.write(b"late", &mut Default::default(), None);
+    late.unwrap_err();
     pair.run();
     assert_eq!(pair.b.fault, None);
     pair.assert_clean();

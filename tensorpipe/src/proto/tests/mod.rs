@@ -16,6 +16,7 @@ mod go_away;
 mod handshake;
 mod hostile;
 mod keep_alive;
+mod offered;
 mod parts;
 mod ping_pong;
 mod random;

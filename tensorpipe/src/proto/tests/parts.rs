@@ -47,8 +47,9 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
         too_many,
         message("").payload((1 << 20) + 1),
     ] {
-        let (descriptor, parts) = message.halves();
-        pair.a.pipe.write(descriptor, parts).unwrap_err();
+        let mut parts = message.outgoing(pair.a.pipe.peer_limits());
+        let refused = pair.a.pipe.write(&message.metadata, &mut parts, None);
+        refused.unwrap_err();
     }
     pair.run();
     assert!(pair.a.frames.is_empty());

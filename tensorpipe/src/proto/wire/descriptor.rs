@@ -7,7 +7,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::codec::{Put, Reader};
-use super::frame::Kind;
+use super::frame::{HEADER_LEN, Kind};
 use super::hello::WireLimits;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::Device;
@@ -22,7 +22,7 @@ const AHEAD: u8 = 2;
 const TARGET: u8 = 4;
 
 /// Bytes in front of what is said of each part: the frame's header, and four numbers.
-pub(in crate::proto) const FRONT: usize = super::frame::HEADER_LEN + 4 + 4 + 2 + 2;
+const FRONT: usize = HEADER_LEN + 4 + 4 + 2 + 2;
 
 /// How one payload (first) or tensor (then) travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,40 +35,94 @@ pub(crate) enum Carriage {
 
 pub(crate) type Carriages = SmallVec<[Carriage; 4]>;
 
-/// What is said of a tensor, wherever it lies.
+/// What a head says of one part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartFields<'a> {
+    /// In bytes.
+    pub(crate) len: u64,
+    pub(crate) metadata: &'a [u8],
+    pub(crate) carriage: Carriage,
+    /// `None` for a payload.
+    pub(crate) tensor: Option<TensorFields<'a>>,
+}
+
+/// What it says of a tensor beside that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TensorFields<'a> {
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [u64],
     pub(crate) source: Device,
     pub(crate) target: Option<Device>,
-    pub(crate) metadata: &'a [u8],
 }
 
-impl<'a> TensorFields<'a> {
-    fn of(tensor: &'a TensorDescriptor) -> Self {
-        Self {
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            source: tensor.source,
-            target: tensor.target,
-            metadata: &tensor.metadata,
-        }
-    }
-
-    /// Appends the fixed fields.
-    pub(in crate::proto) fn put(&self, out: &mut Vec<u8>, carriage: Carriage) {
-        let target = if self.target.is_some() { TARGET } else { 0 };
-        put_carriage(out, carriage, target);
-        out.put_u8(self.dtype.code());
-        out.put_u8(self.shape.len() as u8);
-        self.shape.iter().for_each(|dim| out.put_u64(*dim));
-        out.put_device(self.source);
-        if let Some(target) = self.target {
-            out.put_device(target);
+impl PartFields<'_> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self.tensor {
+            None => {
+                put_carriage(out, self.carriage, 0);
+                out.put_u64(self.len);
+            }
+            Some(tensor) => {
+                let target = if tensor.target.is_some() { TARGET } else { 0 };
+                put_carriage(out, self.carriage, target);
+                out.put_u8(tensor.dtype.code());
+                out.put_u8(tensor.shape.len() as u8);
+                tensor.shape.iter().for_each(|dim| out.put_u64(*dim));
+                out.put_device(tensor.source);
+                if let Some(target) = tensor.target {
+                    out.put_device(target);
+                }
+            }
         }
         out.put_u32(self.metadata.len() as u32);
     }
+}
+
+/// Appends a MESSAGE frame up to its eager bytes, which the caller sends right behind. `parts`: payloads first. `flags_at`
+/// is told where the flags of each part stand, counted from the frame's first byte. Returns the body's length.
+pub(crate) fn put_head<'a>(
+    out: &mut Vec<u8>,
+    metadata: &[u8],
+    parts: impl Iterator<Item = PartFields<'a>> + Clone,
+    mut flags_at: impl FnMut(u32),
+) -> u32 {
+    let start = out.len();
+    out.reserve(FRONT + metadata.len());
+    // The rest is known in the end.
+    let mut front = [0; FRONT];
+    front[4] = Kind::Message as u8;
+    front[12..16].copy_from_slice(&(metadata.len() as u32).to_le_bytes());
+    out.extend_from_slice(&front);
+    let (mut counts, mut eager) = ([0u16; 2], 0);
+    for part in parts.clone() {
+        counts[usize::from(part.tensor.is_some())] += 1;
+        if part.carriage == Carriage::Eager {
+            eager += part.len;
+        }
+        flags_at((out.len() - start) as u32);
+        part.put(out);
+    }
+    let fields = (out.len() - start - HEADER_LEN - 4) as u32;
+    out.extend_from_slice(metadata);
+    parts.for_each(|part| out.extend_from_slice(part.metadata));
+    let body = ((out.len() - start - HEADER_LEN) as u64 + eager) as u32;
+    let front = &mut out[start..start + FRONT];
+    front[..4].copy_from_slice(&body.to_le_bytes());
+    front[8..12].copy_from_slice(&fields.to_le_bytes());
+    front[16..18].copy_from_slice(&counts[0].to_le_bytes());
+    front[18..20].copy_from_slice(&counts[1].to_le_bytes());
+    body
+}
+
+/// Sets the flag of a part that its bytes come without a go-ahead: at the place that [`put_head`] told.
+pub(crate) fn set_ahead(frame: &mut [u8], flags_at: u32) {
+    frame[flags_at as usize] |= AHEAD;
+}
+
+/// Where the metadata begins in the frame of a message.
+pub(crate) fn metadata_at(frame: &[u8]) -> Option<usize> {
+    let (fields, _) = frame.get(HEADER_LEN..)?.split_first_chunk()?;
+    (HEADER_LEN + fields.len()).checked_add(u32::from_le_bytes(*fields) as usize)
 }
 
 /// Everything of a message but the bytes.
@@ -102,7 +156,7 @@ impl Head {
         chosen.map(|(part, _)| self.part_len(part)).sum()
     }
 
-    fn metadata_len(&self) -> usize {
+    pub(in crate::proto) fn metadata_len(&self) -> usize {
         let d = &self.descriptor;
         d.metadata.len()
             + d.payloads
@@ -115,38 +169,27 @@ impl Head {
                 .sum::<usize>()
     }
 
-    /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
-        let start = out.len();
         let d = &self.descriptor;
-        // The frame's header and the length of the fixed fields are known in the end.
-        let mut front = [0; FRONT];
-        front[4] = Kind::Message as u8;
-        front[12..16].copy_from_slice(&(d.metadata.len() as u32).to_le_bytes());
-        front[16..18].copy_from_slice(&(d.payloads.len() as u16).to_le_bytes());
-        front[18..20].copy_from_slice(&(d.tensors.len() as u16).to_le_bytes());
-        out.extend_from_slice(&front);
-        let fields = start + 12;
-        for (payload, carriage) in d.payloads.iter().zip(&self.carriages) {
-            put_carriage(out, *carriage, 0);
-            out.put_u64(payload.len);
-            out.put_u32(payload.metadata.len() as u32);
-        }
-        for (tensor, carriage) in d.tensors.iter().zip(&self.carriages[d.payloads.len()..]) {
-            TensorFields::of(tensor).put(out, *carriage);
-        }
-        let fields_len = (out.len() - fields) as u32;
-        out[fields - 4..fields].copy_from_slice(&fields_len.to_le_bytes());
-        out.put_bytes(&d.metadata);
-        d.payloads
-            .iter()
-            .for_each(|payload| out.put_bytes(&payload.metadata));
-        d.tensors
-            .iter()
-            .for_each(|tensor| out.put_bytes(&tensor.metadata));
-        let body = (out.len() - start - super::frame::HEADER_LEN) as u64 + self.eager_len();
-        out[start..start + 4].copy_from_slice(&(body as u32).to_le_bytes());
-        body as u32
+        let payloads = d.payloads.iter().map(|payload| (&payload.metadata, None));
+        let tensors = d.tensors.iter().map(|tensor| {
+            let fields = TensorFields {
+                dtype: tensor.dtype,
+                shape: &tensor.shape,
+                source: tensor.source,
+                target: tensor.target,
+            };
+            (&tensor.metadata, Some(fields))
+        });
+        let parts = payloads.chain(tensors).enumerate();
+        let parts = parts.map(|(i, (metadata, tensor))| PartFields {
+            len: self.part_len(i),
+            metadata,
+            carriage: self.carriages[i],
+            tensor,
+        });
+        put_head(out, &d.metadata, parts, |_| ())
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how

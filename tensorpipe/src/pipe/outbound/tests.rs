@@ -1,4 +1,5 @@
-//! Over a channel that hands memory over: it sends at once, has sent it then, and has it at once at the other end.
+//! What leaves, and when; also over a channel that hands memory over: it sends at once, has sent it then, and has it at once at
+//! the other end.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,8 +11,10 @@ use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
-use crate::transports::MemoryTransport;
-use crate::{Allocation, Context, Error, Message, Pays, Pipe, Place, Tensor, Threshold, Timeouts};
+use crate::transports::{MemoryTransport, ShmTransport};
+use crate::{
+    Allocation, Context, Error, Message, Outbound, Pays, Pipe, Place, Tensor, Threshold, Timeouts,
+};
 
 /// What lies between the two ends, which use it in one direction.
 type Table = Arc<Mutex<HashMap<u64, Buffer>>>;
@@ -180,5 +183,55 @@ fn what_was_handed_over_is_read_without_the_pipes_runtime() {
         };
         let read = elsewhere.block_on(async { soon(incoming.read_into(allocation)).await });
         assert!(is_whole(&read.unwrap(), len));
+    }
+}
+
+/// Over a transport of which a write is no system call.
+async fn shm_pair(name: &str) -> (Pipe, Pipe) {
+    let context = Context::builder()
+        .transports([Arc::new(ShmTransport::new()) as _])
+        .build()
+        .unwrap();
+    let url = format!("shm://{name}-{}", std::process::id());
+    let listener = context.listen([url]).await.unwrap();
+    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    (client.unwrap(), server.unwrap())
+}
+
+/// Writes messages that are to leave soon, with no await in between. Returns how many have left after each.
+fn burst(client: &Pipe, messages: u64) -> Vec<u64> {
+    const MESSAGE: &[u8] = b"call";
+    let frame = MESSAGE.len() as u64 + 8 + 12;
+    let before = client.stats().bytes_out;
+    let left = || (client.stats().bytes_out - before) / frame;
+    let send = |_| {
+        client
+            .submit(&mut Outbound::new(MESSAGE), true, |_| ())
+            .unwrap();
+        left()
+    };
+    (0..messages).map(send).collect()
+}
+
+/// All of them come, and whoever is to come for those that are held back has been there.
+async fn read(server: &Pipe, messages: u64) {
+    for _ in 0..messages {
+        let read = tokio::time::timeout(Duration::from_secs(20), server.read());
+        read.await.expect("one is held back for ever").unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test]
+async fn fewer_are_held_back_than_have_left_and_of_a_lone_one_nothing() {
+    let (client, server) = shm_pair("held-back").await;
+    for messages in [3, 24, 30, 1] {
+        let left = burst(&client, messages);
+        assert_eq!(left[0], 1, "one that comes alone after a burst");
+        for (left, written) in left.into_iter().zip(1..) {
+            let held = written - left;
+            assert!(held < left && held < 8, "{held} of {written}");
+        }
+        read(&server, messages).await;
     }
 }

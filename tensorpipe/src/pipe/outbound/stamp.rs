@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{Pipe, Shared};
+use crate::pipe::Pipe;
+use crate::pipe::shared::Shared;
 use crate::proto::metadata_at;
 use crate::sync::lock;
 
 /// A message that is to tell how long it waited.
-pub(super) struct Stamp {
+pub(in crate::pipe) struct Stamp {
     /// Where in its metadata.
     at: usize,
     since: Instant,
 }
 
 /// Those of messages that have not left, by number: there may be as many as wait.
-pub(super) type Stamps = BTreeMap<u64, Stamp>;
+pub(in crate::pipe) type Stamps = BTreeMap<u64, Stamp>;
 
 /// How many bytes it takes.
 const LEN: usize = 8;
@@ -45,7 +46,7 @@ impl Pipe {
 }
 
 /// Message number `message` begins to leave with `frame`, and what follows.
-pub(super) fn stamp(stamps: &mut Stamps, message: u64, frame: &mut [u8]) {
+pub(in crate::pipe) fn stamp(stamps: &mut Stamps, message: u64, frame: &mut [u8]) {
     if let Some(Stamp { at, since }) = stamps.remove(&message) {
         put(frame, at, since.elapsed());
     }

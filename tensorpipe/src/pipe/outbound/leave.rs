@@ -1,0 +1,91 @@
+//! What follows when a message is among the bytes to be sent: it leaves at once, with the next turn of whoever drives, or, where
+//! the handler writes and more calls of it follow, together with what it writes then.
+//!
+//! Invariant: whoever leaves bytes behind has somebody come for them: the background task, or whoever calls the handler.
+//! `tensorpipe-loom` checks it in every order of the threads' steps.
+
+use crate::pipe::core::Core;
+use crate::pipe::io::Io;
+use crate::pipe::shared::Shared;
+use crate::sync::{Arc, MutexGuard, lock};
+
+/// When a message should leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipe) enum When {
+    /// At once, if nothing is before it.
+    Now,
+    /// The same; somebody is going to ask how it ends.
+    Watched,
+    /// With the next turn of whoever drives.
+    Soon,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub(in crate::pipe) struct Submitted {
+    pub(in crate::pipe) id: u64,
+    /// Every byte is handed over.
+    pub(in crate::pipe) over: bool,
+    /// It waits for the caller, or somebody else, to drive.
+    pub(in crate::pipe) drive: bool,
+}
+
+/// A message that was put among the bytes to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pipe) struct Pushed {
+    pub(in crate::pipe) id: u64,
+    /// Nothing was there before it.
+    pub(in crate::pipe) alone: bool,
+    /// It is not over before a channel says so.
+    pub(in crate::pipe) kept: bool,
+}
+
+/// Sees to it that it leaves.
+pub(in crate::pipe) fn leave(
+    core: &Arc<Core>,
+    shared: MutexGuard<'_, Shared>,
+    mut io: MutexGuard<'_, Io>,
+    Pushed { id, alone, kept }: Pushed,
+    when: When,
+) -> Submitted {
+    let watched = when == When::Watched;
+    let left = |over, drive| Submitted { id, over, drive };
+    if core.answers_more() && !watched {
+        // Whoever calls the handler has a round after this.
+        core.io.kick_holding(&io);
+        return left(false, false);
+    }
+    // Channels may have said more than there was room for.
+    let idle = shared.is_idle() && shared.state.is_next();
+    drop(shared);
+    if when == When::Soon && !io.is_due(core.hot.is_costly()) {
+        // As long as it is owed, nobody has sent since somebody was told.
+        let tell = io.owe_send();
+        drop(io);
+        if tell {
+            core.poller.wake_background();
+        }
+        return left(false, !idle);
+    }
+    let sent = io.send_gathered(core);
+    // One that is behind others and that nobody asks about counts as written, like what a socket has taken.
+    if !sent && (alone || watched || kept) {
+        io.push_mark(id);
+        left_in_part(core, &io, id, watched && !kept);
+    }
+    left(sent && !kept, !sent || !idle)
+}
+
+/// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Said by whoever
+/// still has the connection: once others can send the rest, nobody would hear that it is over.
+fn left_in_part(core: &Core, _: &MutexGuard<'_, Io>, id: u64, watched: bool) {
+    let mut shared = lock(&core.shared);
+    let ended = shared.ended.clone();
+    if ended.is_none() {
+        shared.state.left_in_part(id);
+        core.has_unwritten();
+    }
+    if watched {
+        shared.writes.insert(id, ended.map(Err));
+    }
+}

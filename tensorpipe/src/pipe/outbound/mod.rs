@@ -1,0 +1,195 @@
+//! Sending: one way out for every message.
+//!
+//! [`submit`] chooses a channel for each part, gives the message to the protocol, and sends it where nothing is before it. The
+//! protocol either puts the message's frame among the bytes to be sent, or queues it; what it queues leaves with a round of the
+//! driver. Invariant: whoever leaves bytes behind has somebody come for them: the background task, or whoever calls the handler.
+
+mod choose;
+mod leave;
+pub(super) mod stamp;
+#[cfg(test)]
+mod tests;
+pub(super) mod write;
+
+use self::choose::choose;
+use self::leave::{Pushed, leave};
+pub(super) use self::leave::{Submitted, When};
+use super::core::Core;
+use super::io::Io;
+use super::shared::Shared;
+use super::waiter::wake_all;
+use crate::device::Buffer;
+use crate::error::{Error, Misuse};
+use crate::message::{Message, MessageTensor, Payload};
+use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
+use crate::sync::{Arc, lock};
+use crate::tensor::Shape;
+
+/// A message to be sent, for [`Pipe::submit`](super::Pipe::submit): its metadata is borrowed, since it is copied to where it
+/// leaves from. Up to four parts take no allocation.
+#[derive(Debug)]
+pub struct Outbound<'a> {
+    metadata: &'a [u8],
+    parts: OutgoingParts<Buffer>,
+}
+
+impl<'a> Outbound<'a> {
+    /// A message of metadata alone.
+    pub fn new(metadata: &'a [u8]) -> Self {
+        Self {
+            metadata,
+            parts: OutgoingParts::new(),
+        }
+    }
+
+    /// Adds a payload: before the tensors.
+    pub fn payload(&mut self, payload: Payload) {
+        let part = OutgoingPart {
+            len: payload.data.len() as u64,
+            metadata: payload.metadata,
+            tensor: None,
+            channel: None,
+            source: payload.data,
+        };
+        let payloads = self.parts.iter().take_while(|part| part.tensor.is_none());
+        self.parts.insert(payloads.count(), part);
+    }
+
+    /// Adds a tensor.
+    pub fn tensor(&mut self, tensor: impl Into<MessageTensor>) {
+        let MessageTensor {
+            tensor,
+            metadata,
+            target,
+        } = tensor.into();
+        let fields = OutgoingTensor {
+            dtype: tensor.dtype(),
+            shape: Shape::from(tensor.shape()),
+            source: tensor.device(),
+            target,
+        };
+        let source = tensor.into_buffer();
+        self.parts.push(OutgoingPart {
+            len: source.len() as u64,
+            metadata,
+            tensor: Some(fields),
+            channel: None,
+            source,
+        });
+    }
+
+    /// Bytes of its metadata, payloads and tensors together.
+    pub fn byte_len(&self) -> u64 {
+        self.metadata.len() as u64 + self.parts.iter().map(|part| part.len).sum::<u64>()
+    }
+}
+
+/// Sends a whole message.
+pub(super) fn submit_message(
+    core: &Arc<Core>,
+    message: Message,
+    when: When,
+) -> Result<Submitted, Error> {
+    let mut outbound = Outbound::new(&message.metadata);
+    message
+        .payloads
+        .into_iter()
+        .for_each(|payload| outbound.payload(payload));
+    message
+        .tensors
+        .into_iter()
+        .for_each(|tensor| outbound.tensor(tensor));
+    submit(core, &mut outbound, when, |_| ())
+}
+
+/// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
+pub(super) fn submit(
+    core: &Arc<Core>,
+    message: &mut Outbound<'_>,
+    when: When,
+    note: impl FnOnce(u64),
+) -> Result<Submitted, Error> {
+    let submitted = send_or_queue(core, message, when, note);
+    // Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler
+    // looks by itself.
+    if !core.is_handling() && core.io.is_kicked() {
+        core.drive();
+    }
+    submitted
+}
+
+fn send_or_queue(
+    core: &Arc<Core>,
+    message: &mut Outbound<'_>,
+    when: When,
+    note: impl FnOnce(u64),
+) -> Result<Submitted, Error> {
+    let mut guard = lock(&core.shared);
+    let shared = &mut *guard;
+    check_open(core, shared)?;
+    choose(shared, &mut message.parts)?;
+    let mut io = match shared.state.is_next() {
+        true => core.io.hold(),
+        false => None,
+    };
+    let alone = io.as_deref().is_some_and(Io::is_clear);
+    let room = io.as_deref_mut().and_then(Io::room);
+    let written = (shared.state).write(message.metadata, &mut message.parts, room)?;
+    let (id, watched) = (written.number, when == When::Watched);
+    note(id);
+    if written.kept {
+        core.has_unwritten();
+        if watched {
+            shared.writes.insert(id, None);
+        }
+    }
+    let Some(mut io) = io.filter(|_| written.sent) else {
+        return Ok(Submitted {
+            id,
+            over: false,
+            drive: true,
+        });
+    };
+    io.push_message();
+    let mut wakes = Vec::new();
+    if written.kept || shared.state.has_late() {
+        // What the channels say leaves with it, also that for which nobody waits.
+        shared.process(core, &mut wakes);
+        shared.state.send_late();
+        io.take_frames(shared);
+    } else if !shared.leaving.is_empty() {
+        shared.note_left();
+    }
+    let pushed = Pushed {
+        id,
+        alone,
+        kept: written.kept,
+    };
+    let submitted = leave(core, guard, io, pushed, when);
+    wake_all(wakes);
+    Ok(submitted)
+}
+
+/// Why nothing more can be written.
+fn check_open(core: &Core, shared: &Shared) -> Result<(), Error> {
+    if let Some(error) = &shared.ended {
+        return Err(error.clone());
+    }
+    if shared.state.is_closing() {
+        return Err(Error::Closed {
+            pipe: core.name.clone(),
+            by_peer: false,
+        });
+    }
+    if shared.state.peer_ignores_from().is_some() {
+        let reason = shared.peer_goes_because.clone();
+        return Err(Error::GoingAway {
+            pipe: core.name.clone(),
+            reason,
+        });
+    }
+    if shared.state.unwritten() >= core.queued_writes {
+        return Err(Misuse::TooManyWrites(core.queued_writes).into());
+    }
+    Ok(())
+}
