@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Message, MessageStats, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 
-use super::arrived::Arrived;
 use super::failures::failure;
 use super::slot::CallSlot;
 use super::{Body, Engine, to_body};
@@ -266,7 +265,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn reply_arrives(&self, header: Header, incoming: Arrived<'_>) {
+    pub(super) fn reply_arrives(&self, header: Header, incoming: Incoming) {
         let (id, is_whole) = (incoming.id(), incoming.is_whole());
         let slot = {
             let mut table = self.calls.table();
@@ -298,11 +297,11 @@ impl Engine {
         if let Some(noted) = &slot.noted {
             noted.reply_arrives(
                 &header,
-                incoming.metadata(),
-                incoming.parts_len(),
+                &incoming.descriptor().metadata,
+                incoming.descriptor().byte_len(),
                 &self.pipe,
             );
-            whole = incoming.came();
+            whole = incoming.stats();
         }
         match incoming.accept() {
             Some(message) => {

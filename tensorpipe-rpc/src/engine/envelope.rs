@@ -4,49 +4,60 @@
 //! without copies, and small ones to a peer whose metadata is too short for them.
 
 use bytes::{Buf, Bytes};
-use tensorpipe::{Buffer, Message, MessageTensor, Payload, PeerLimits, Tensor};
+use tensorpipe::{Buffer, Message, MessageTensor, Outbound, Payload, PeerLimits, Tensor};
 
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::own_bytes;
 use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
+use crate::spare;
 
-/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
-pub(crate) fn to_message(encoded: Encoded, header_len: usize, peer: &PeerLimits) -> Message {
-    let Encoded {
-        mut metadata,
-        payloads,
-        tensors,
-        references: _,
-    } = encoded;
-    let mut message = Message::default();
-    let beside = is_beside(metadata.len(), header_len, &payloads, tensors.len(), peer);
-    message.payloads = payloads;
-    if beside {
-        // Behind the others, so that their indices stay.
-        metadata[2] |= BODY_IN_PAYLOAD;
-        let mut header = Vec::with_capacity(header_len);
-        header.extend_from_slice(&metadata[..header_len]);
-        let body = Buffer::from_vec(metadata);
-        let body = body.slice(header_len..body.len());
-        message.payloads.push(Payload::from(body));
-        metadata = header;
-    }
-    message.metadata = metadata.into();
-    message.tensors = tensors.into_iter().map(MessageTensor::from).collect();
-    message
-}
-
-/// Whether that message has metadata alone.
-pub(super) fn is_bare(encoded: &Encoded, header_len: usize, peer: &PeerLimits) -> bool {
+/// Makes the body the last payload, where it is too long for the metadata. `encoded` begins with a header of `header_len` bytes.
+fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
     let Encoded {
         metadata,
         payloads,
         tensors,
         references: _,
     } = encoded;
-    payloads.is_empty()
-        && tensors.is_empty()
-        && !is_beside(metadata.len(), header_len, payloads, 0, peer)
+    if !is_beside(metadata.len(), header_len, payloads, tensors.len(), peer) {
+        return;
+    }
+    metadata[2] |= BODY_IN_PAYLOAD;
+    let header = metadata[..header_len].to_vec();
+    let body = Buffer::from_vec(std::mem::replace(metadata, header));
+    // Behind the others, so that their indices stay.
+    payloads.push(Payload::from(body.slice(header_len..body.len())));
+}
+
+/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
+pub(crate) fn to_message(mut encoded: Encoded, header_len: usize, peer: &PeerLimits) -> Message {
+    settle_body(&mut encoded, header_len, peer);
+    Message {
+        metadata: encoded.metadata.into(),
+        payloads: encoded.payloads,
+        tensors: encoded
+            .tensors
+            .into_iter()
+            .map(MessageTensor::from)
+            .collect(),
+    }
+}
+
+/// The same to be sent at once: gives it to `send`, and keeps the vector that it was encoded in for the next.
+pub(super) fn outbound<T>(
+    mut encoded: Encoded,
+    header_len: usize,
+    peer: &PeerLimits,
+    send: impl FnOnce(&mut Outbound<'_>) -> T,
+) -> T {
+    settle_body(&mut encoded, header_len, peer);
+    let mut outbound = Outbound::new(&encoded.metadata);
+    (encoded.payloads.into_iter()).for_each(|payload| outbound.payload(payload));
+    (encoded.tensors.into_iter()).for_each(|tensor| outbound.tensor(tensor));
+    let sent = send(&mut outbound);
+    drop(outbound);
+    spare::keep(encoded.metadata);
+    sent
 }
 
 /// Whether the body is a payload. Where the peer takes it neither way, the pipe says which limit is in the way.

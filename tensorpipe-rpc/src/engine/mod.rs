@@ -4,7 +4,6 @@
 //! completes calls, so that on the hot path nothing hops from task to task.
 
 mod admission;
-mod arrived;
 mod calling;
 mod calls;
 mod deadlines;
@@ -21,17 +20,16 @@ mod serving;
 mod slot;
 mod streams;
 
-use arrived::Arrived;
 pub(crate) use calling::Outgoing;
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
-use envelope::is_bare;
+use envelope::outbound;
 pub(crate) use envelope::{Body, Kept, to_body, to_message};
 pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread, size_of};
+pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -39,7 +37,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Handler, Held, Incoming, Message, MessageStats, Pipe, ResetCode, Small};
+use tensorpipe::{Error, Handler, Held, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
@@ -49,7 +47,6 @@ use crate::observe::is_first;
 use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
-use crate::spare;
 use calls::Calls;
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -122,15 +119,13 @@ impl Engine {
         lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
-    /// Sends `encoded`: see [`to_message`].
-    pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
-        if is_bare(&encoded, header_len, &self.pipe.peer_limits()) {
-            let sent = self.pipe.send_metadata(&encoded.metadata, false, |_| ());
-            spare::keep(encoded.metadata);
-            return sent;
-        }
-        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
-        self.pipe.send(message)
+    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes. Returns the message's number, and how long it
+    /// is.
+    pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<(u64, u64), Error> {
+        outbound(encoded, header_len, &self.pipe.peer_limits(), |outbound| {
+            let len = outbound.byte_len();
+            Ok((self.pipe.submit(outbound, false, |_| ())?, len))
+        })
     }
 
     /// Begins to close the pipe. What was written, a reply of many seconds perhaps, has so much time to get across, and
@@ -178,11 +173,7 @@ impl Handler for Receiver {
     }
 
     fn incoming(&self, incoming: Incoming) {
-        self.arrives(Arrived::Any(incoming));
-    }
-
-    fn small(&self, small: Small<'_>) {
-        self.arrives(Arrived::Small(small));
+        self.arrives(incoming);
     }
 
     fn message(&self, id: u64, message: Result<Message, Error>) {
@@ -250,12 +241,12 @@ impl Receiver {
     }
 
     /// Decides on the header alone.
-    fn arrives(&self, incoming: Arrived<'_>) {
+    fn arrives(&self, incoming: Incoming) {
         // Without an engine the pipe is closing: the message is skipped.
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
-        let header = match Header::decode(incoming.metadata()) {
+        let header = match Header::decode(&incoming.descriptor().metadata) {
             Ok(header) => header,
             Err(what) => {
                 if is_first(("refused", what, "")) {

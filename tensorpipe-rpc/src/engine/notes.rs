@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use tensorpipe::{Error, Misuse};
+use tensorpipe::{Error, Misuse, Outbound};
 
 use super::Engine;
 use crate::codec::{Encoded, REPLY_HEADER};
@@ -75,13 +75,13 @@ impl Engine {
     fn send_note_now(&self, note: Note) -> bool {
         let bytes = &note.bytes[..note.len];
         let sent = match self.pipe.peer_limits().metadata as usize >= bytes.len() {
-            true => self.pipe.send_metadata(bytes, note.soon, |_| ()),
+            true => (self.pipe).submit(&mut Outbound::new(bytes), note.soon, |_| ()),
             false => {
                 let encoded = Encoded {
                     metadata: bytes.to_vec(),
                     ..Encoded::default()
                 };
-                self.send(encoded, REPLY_HEADER)
+                self.send(encoded, REPLY_HEADER).map(|(message, _)| message)
             }
         };
         match sent {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tensorpipe::Incoming;
+
 use super::admission::Admitted;
-use super::arrived::Arrived;
 use super::calls::DEFAULT_DEADLINE;
 use super::{Body, CallSlot, Engine, Outgoing};
 use crate::caught::caught;
@@ -63,8 +64,8 @@ impl Engine {
     }
 
     /// The peer does not refer to something any more.
-    pub(super) fn release_arrives(&self, header: Header, incoming: Arrived<'_>) {
-        let body = incoming.metadata().get(header.len..);
+    pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
+        let body = incoming.descriptor().metadata.get(header.len..);
         let index = match body {
             Some([]) => None,
             Some(body) => match body.first_chunk() {

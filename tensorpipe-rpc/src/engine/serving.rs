@@ -5,10 +5,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Held, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Pipe, ResetCode};
 
 use super::admission::Admitted;
-use super::arrived::Arrived;
 use super::running::{Running, drop_quietly};
 use super::streams::{StreamTable, Unread};
 use super::{Body, Engine, to_body, unread_of};
@@ -94,7 +93,7 @@ impl Engine {
         unwritten > most && unwritten > most + 2 * self.calls.under_way()
     }
 
-    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Arrived<'_>) {
+    pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
         let Some(serving) = &self.serving else {
             let text = "serves nothing: this is a client".to_owned();
             return self.reply_failure(header.call, FailureCode::NoService, text);
@@ -104,7 +103,7 @@ impl Engine {
                 "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
             );
         }
-        let size = incoming.metadata().len() as u64 + incoming.parts_len();
+        let size = incoming.descriptor().metadata.len() as u64 + incoming.descriptor().byte_len();
         if header.kind == Kind::Bind && size > BIND_MAX {
             drop(incoming);
             let text = format!("a description of {size} bytes is longer than {BIND_MAX}");
@@ -126,7 +125,7 @@ impl Engine {
                 }
                 if incoming.is_whole() {
                     let came = match &admitted.context.inner.seen {
-                        Some(_) => incoming.came(),
+                        Some(_) => incoming.stats(),
                         None => MessageStats::default(),
                     };
                     if let Some(message) = incoming.accept() {

@@ -12,7 +12,7 @@ use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
-use crate::engine::{CallStreams, Engine, Room, size_of, to_message};
+use crate::engine::{CallStreams, Engine, Room};
 use crate::header::{Header, Kind, Way};
 use crate::observe::metrics;
 
@@ -242,10 +242,8 @@ impl Sender<'_> {
         let mut encoded = encoder.finish();
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
-        let message = to_message(encoded, REPLY_HEADER, &self.engine.pipe.peer_limits());
-        let size = size_of(&message);
-        match self.engine.pipe.send(message) {
-            Ok(sent) => {
+        match self.engine.send(encoded, REPLY_HEADER) {
+            Ok((sent, size)) => {
                 self.last = Some(sent);
                 metrics::items_sent(items.into());
                 if let Some(credits) = &self.streams.credits {

@@ -49,7 +49,11 @@ pub(super) async fn act(number: usize, visit: &Visit, dice: &mut Dice) -> Result
         8 => references(visit, dice).await,
         9 => promises(visit, dice).await,
         10 => back(visit, dice).await,
-        11 => rendezvous(visit, dice).await,
+        11 => {
+            // Or nobody comes for it.
+            let is_met = !dice.one_in(4);
+            rendezvous(visit, dice, is_met).await
+        }
         _ => replicas(visit, dice).await,
     }
 }
@@ -246,13 +250,13 @@ async fn back(visit: &Visit, dice: &mut Dice) -> Result<()> {
     Ok(())
 }
 
-async fn rendezvous(visit: &Visit, dice: &mut Dice) -> Result<()> {
+/// Sends a value to the other process, which sends it back if it `is_met`.
+pub(super) async fn rendezvous(visit: &Visit, dice: &mut Dice, is_met: bool) -> Result<()> {
     let (meet, step) = (&visit.site.hand.rendezvous, visit.site.step());
     let parcel = draw(visit, dice)?;
     let forgotten = meet.key_to(SERVER, "forgotten", step)?;
     meet.send(&forgotten, Value::dead())?;
-    if dice.one_in(4) {
-        // Nobody comes for it.
+    if !is_met {
         meet.send(&meet.key_to(SERVER, PING, step)?, &parcel.tensor)?;
     } else {
         let pong = meet.key_from(SERVER, PONG, step).await?;

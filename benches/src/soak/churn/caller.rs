@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 
-use super::acts::{ACTS, act};
+use super::acts::{ACTS, act, rendezvous};
 use super::road::{self, Road};
 use super::service::ControlClient;
 use super::site::{Site, Visit};
@@ -34,6 +34,7 @@ pub(crate) fn run(orders: &Orders, progress: &Progress) -> Result<Report> {
         tokio::spawn(async move {
             let caller = Caller::start(&orders).await?;
             // What is made once in a process and stays is there before anything is counted.
+            caller.rehearse(!orders.seed).await?;
             caller
                 .churn(!orders.seed, 0.0, OVERTURE, &Progress::new(0))
                 .await?;
@@ -83,6 +84,22 @@ impl Caller {
             control,
             peer,
         })
+    }
+
+    /// Does each act once over each road: a slow machine does not come to all of them in a second.
+    async fn rehearse(&self, seed: u64) -> Result<()> {
+        let mut dice = Dice::new(seed);
+        for (site, there) in self.sites.iter().zip(&self.addresses.roads) {
+            let visit = site.visit(there).await?;
+            for (number, name) in ACTS.iter().enumerate() {
+                let acted = act(number, &visit, &mut dice).await;
+                acted.with_context(|| format!("{name} over {}", site.road.name()))?;
+            }
+            // The connections that values go over stay.
+            rendezvous(&visit, &mut dice, true).await?;
+            visit.close().await?;
+        }
+        Ok(())
     }
 
     /// Connects, does everything for so many seconds, and as many more, and closes.

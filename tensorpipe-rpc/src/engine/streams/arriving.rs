@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use tensorpipe::{Error, Message, MessageStats, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
 use super::inbox::{Announced, HeldItems};
 use super::{CallStreams, Tally, size_of};
 use crate::codec::Arguments;
 use crate::context::CallContext;
-use crate::engine::arrived::Arrived;
 use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
 use crate::error::CallError;
@@ -24,7 +23,7 @@ impl Engine {
         self.serving.as_ref()?.streams.find(call)
     }
 
-    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Arrived<'_>) {
+    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Incoming) {
         // Of a call that has ended: dropping the message says that it is not wanted.
         let Some(streams) = self.streams_of(header.call, way == Way::Reply) else {
             return;
@@ -32,10 +31,10 @@ impl Engine {
         let Some(inbox) = &streams.inbox else { return };
         let id = incoming.id();
         // What was lent lies at its sender: as large as it likes, and it can wait there.
-        let is_here = incoming.is_whole() && incoming.came().channels == 0;
+        let is_here = incoming.is_whole() && incoming.stats().channels == 0;
         let size = Tally {
             items: count.into(),
-            bytes: incoming.metadata().len() as u64 + incoming.parts_len(),
+            bytes: incoming.descriptor().metadata.len() as u64 + incoming.descriptor().byte_len(),
         };
         match inbox.announced(id, size, is_here) {
             Ok(Announced::Unwanted) => {}
@@ -45,13 +44,7 @@ impl Engine {
             }
             Ok(Announced::NoRoom(excess)) => {
                 metrics::items_received(count.into());
-                match incoming {
-                    Arrived::Any(incoming) => {
-                        self.hold_items(&streams, HeldItems { header, incoming }, excess);
-                    }
-                    // There is always room for what is here.
-                    small => self.read_items(&streams, header, small),
-                }
+                self.hold_items(&streams, HeldItems { header, incoming }, excess);
             }
             Err(_) => {
                 drop(incoming);
@@ -81,15 +74,15 @@ impl Engine {
 
     /// Reads a message that was kept with its sender.
     pub(super) fn read_held_items(&self, streams: &Arc<CallStreams>, message: HeldItems) {
-        self.read_items(streams, message.header, Arrived::Any(message.incoming));
+        self.read_items(streams, message.header, message.incoming);
     }
 
     /// Reads a message of items.
-    fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Arrived<'_>) {
+    fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Incoming) {
         let id = incoming.id();
         if incoming.is_whole() {
             let came = match &streams.carried {
-                Some(_) => incoming.came(),
+                Some(_) => incoming.stats(),
                 None => MessageStats::default(),
             };
             if let Some(message) = incoming.accept() {
@@ -184,8 +177,8 @@ impl Engine {
         }
     }
 
-    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Arrived<'_>) {
-        let metadata = incoming.metadata();
+    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Incoming) {
+        let metadata = &incoming.descriptor().metadata;
         let body = metadata.get(header.len..header.len + 16);
         let number = |at| {
             let bytes = body?.get(at..)?.first_chunk()?;
@@ -205,7 +198,7 @@ impl Engine {
     }
 
     /// The stream that is an argument has ended, or is not read any more.
-    pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Arrived<'_>) {
+    pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Incoming) {
         let _ = incoming.accept();
         let streams = self.streams_of(header.call, kind == Kind::Stop);
         let Some(streams) = streams else { return };

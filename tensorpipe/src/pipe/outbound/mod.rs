@@ -78,6 +78,11 @@ impl<'a> Outbound<'a> {
         });
     }
 
+    /// Whether it has payloads or tensors.
+    pub fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// Bytes of its metadata, payloads and tensors together.
     pub fn byte_len(&self) -> u64 {
         self.metadata.len() as u64 + self.parts.iter().map(|part| part.len).sum::<u64>()
