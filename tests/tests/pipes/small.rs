@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use tensorpipe::{Error, Handler, Incoming, ResetCode, Small};
+use tensorpipe::{Error, Handler, Incoming, Outbound, ResetCode};
 
 use super::*;
 
@@ -17,19 +17,18 @@ struct Picky {
 
 impl Handler for Picky {
     fn incoming(&self, incoming: Incoming) {
-        self.others.lock().unwrap().push(incoming.id());
-        let _ = incoming.accept();
-    }
-
-    fn small(&self, small: Small<'_>) {
-        match small.metadata() {
-            b"refuse" => small.refuse("not this one"),
-            b"drop" => drop(small),
-            b"keep" => self.kept.lock().unwrap().push(small.into_incoming()),
-            _ => {
-                let shown = small.metadata().to_vec();
-                let taken = small.accept();
-                assert_eq!(taken, shown);
+        if !incoming.descriptor().tensors.is_empty() {
+            self.others.lock().unwrap().push(incoming.id());
+            return drop(incoming.accept());
+        }
+        match &incoming.descriptor().metadata[..] {
+            b"refuse" => incoming.refuse("not this one"),
+            b"drop" => drop(incoming),
+            b"keep" => self.kept.lock().unwrap().push(incoming),
+            shown => {
+                let shown = shown.to_vec();
+                let taken = incoming.accept().expect("it is here").unwrap();
+                assert_eq!(taken.metadata, shown);
                 self.taken.lock().unwrap().push(shown);
             }
         }
@@ -56,8 +55,12 @@ async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
         client.send(Message::new("drop")).unwrap();
         client.send(Message::new("keep")).unwrap();
         client.send(message(4, 100)).unwrap();
-        client.send_metadata(b"", false, |_| ()).unwrap();
-        client.send_metadata(b"two", true, |_| ()).unwrap();
+        client
+            .submit(&mut Outbound::new(b""), false, |_| ())
+            .unwrap();
+        client
+            .submit(&mut Outbound::new(b"two"), true, |_| ())
+            .unwrap();
         eventually("all of them", || handler.taken.lock().unwrap().len() == 3).await;
         assert_eq!(*handler.taken.lock().unwrap(), [&b"one"[..], b"", b"two"]);
         assert_eq!(*handler.others.lock().unwrap(), [4]);
@@ -86,7 +89,9 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
             let note = |id| noted.push(id);
             let bytes = number.to_le_bytes();
             let soon = number % 7 < 5;
-            let id = client.send_metadata(&bytes, soon, note).unwrap();
+            let id = client
+                .submit(&mut Outbound::new(&bytes), soon, note)
+                .unwrap();
             assert_eq!(id, number);
             if number % 50 == 0 {
                 tokio::task::yield_now().await;
@@ -112,14 +117,18 @@ async fn what_leaves_soon_leaves_though_nobody_waits() {
         let (client, server) = pair(&context, &context).await;
         for round in 0..3u8 {
             for one in 0..=round {
-                client.send_metadata(&[one], true, |_| ()).unwrap();
+                client
+                    .submit(&mut Outbound::new(&[one]), true, |_| ())
+                    .unwrap();
             }
             for one in 0..=round {
                 let read = within("a message", server.read()).await.unwrap();
                 assert_eq!(read.metadata, [one][..]);
             }
         }
-        client.send_metadata(b"last", true, |_| ()).unwrap();
+        client
+            .submit(&mut Outbound::new(b"last"), true, |_| ())
+            .unwrap();
         within("close", client.close()).await.unwrap();
         let last = within("the last one", server.read()).await.unwrap();
         assert_eq!(last.metadata, "last");
