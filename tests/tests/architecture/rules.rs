@@ -2,25 +2,6 @@
 
 use crate::source::{Source, read, root, sources};
 
-/// Lines of a file, blank ones and comments included.
-const LONGEST: usize = 400;
-
-/// Files above it, and why.
-const LONGER: &[(&str, &str)] = &[
-    (
-        "tensorpipe/src/negotiate/joining.rs",
-        "one connection in four stages, each of which answers every method of a connection",
-    ),
-    (
-        "tensorpipe/src/device/pool.rs",
-        "the pool, its classes and its blocks, which nobody else uses",
-    ),
-    (
-        "tensorpipe/src/sys/ledger/loans.rs",
-        "the lender's side of a ledger: each step relies on the order of the others",
-    ),
-];
-
 /// Where `unsafe` may stand in what is shipped.
 const UNSAFE: [&str; 4] = [
     "tensorpipe/src/sys/",
@@ -107,30 +88,6 @@ fn is_argued(source: &Source, number: usize) -> bool {
         }
     }
     false
-}
-
-#[test]
-fn no_file_is_long_without_a_reason() {
-    let sources = sources();
-    let mut wrong = Vec::new();
-    for source in &sources {
-        let lines = source.text.lines().count();
-        let listed = LONGER.iter().any(|(path, _)| *path == source.path);
-        if lines > LONGEST && !listed {
-            wrong.push(format!(
-                "{} has {lines} lines: one idea a file, or a line with a reason in LONGER",
-                source.path
-            ));
-        }
-        // Not at once: a file that hovers around the limit stays listed.
-        if lines <= LONGEST * 3 / 4 && listed {
-            wrong.push(format!(
-                "{} has {lines} lines: take it out of LONGER",
-                source.path
-            ));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -111,10 +111,12 @@ pub(crate) fn play_another_user() {
         let transport = ShmTransport::new().any_user();
         let mut let_in = 0;
         for _ in 0..1000 {
-            let connected = transport.connect(url.address()).await;
-            let mut connection = connected.expect("the system lets anybody call");
-            let mut byte = [0];
-            let_in += usize::from(connection.read(&mut byte).await.is_ok_and(|read| read > 0));
+            // It may have hung up before this side has said a word.
+            if let Ok(mut connection) = transport.connect(url.address()).await {
+                let mut byte = [0];
+                let read = connection.read(&mut byte).await;
+                let_in += usize::from(read.is_ok_and(|read| read > 0));
+            }
         }
         let_in
     });
