@@ -10,10 +10,10 @@ mod awaiting;
 mod bare;
 mod core;
 pub mod deliveries;
-#[path = "../../../tensorpipe/src/pipe/hand_over.rs"]
+#[path = "../../../tensorpipe/src/pipe/driver/drive.rs"]
 mod hand_over;
 #[expect(dead_code, reason = "looks that are system calls are a matter of cost")]
-#[path = "../../../tensorpipe/src/pipe/hot.rs"]
+#[path = "../../../tensorpipe/src/pipe/driver/busy_poll.rs"]
 mod hot;
 mod io;
 pub mod kicks;
@@ -21,14 +21,14 @@ pub mod kicks;
 mod leaving;
 pub mod looks;
 #[expect(dead_code, reason = "the end of the background task is not modelled")]
-#[path = "../../../tensorpipe/src/pipe/poller.rs"]
+#[path = "../../../tensorpipe/src/pipe/driver/wakers.rs"]
 mod poller;
 mod shared;
 mod spin;
 mod tasks;
-#[path = "../../../tensorpipe/src/pipe/turn.rs"]
+#[path = "../../../tensorpipe/src/pipe/driver/delivery_lock.rs"]
 mod turn;
 #[expect(dead_code, reason = "all operations wait for the same here")]
-#[path = "../../../tensorpipe/src/pipe/waiter.rs"]
+#[path = "../../../tensorpipe/src/pipe/driver/waiter.rs"]
 mod waiter;
 pub mod wakes;

@@ -7,11 +7,10 @@ mod bare;
 mod borrowed;
 mod budget;
 mod core;
+mod driver;
 mod ending;
-mod hand_over;
 mod handler;
 mod heartbeat;
-mod hot;
 mod incoming;
 mod io;
 mod lane;
@@ -20,21 +19,16 @@ mod leaving;
 mod loan;
 mod peer_limits;
 mod plan;
-mod poller;
-mod reach;
 mod read;
 mod reading;
 mod sender;
 mod shared;
 mod small;
-mod spin;
 mod stamp;
 mod stats;
 mod straight;
 #[cfg(test)]
 mod tests;
-mod turn;
-mod waiter;
 mod write;
 
 pub use self::awaiting::Awaiting;
@@ -55,6 +49,10 @@ pub use self::write::{Flush, Write};
 use std::sync::Arc;
 
 use self::arrival::Arrival;
+use self::driver::{
+    busy_poll as hot, delivery_lock as turn, drive as hand_over, runtime as reach, waiter,
+    wakers as poller,
+};
 use self::leaving::When;
 use self::shared::take_arrival;
 use self::waiter::{Interest, Waiter};

@@ -13,24 +13,28 @@ thread_local! {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(in crate::pipe) struct Turn {
     taken: AtomicBool,
 }
 
 impl Turn {
     /// Whether this thread has it: the caller is called by the handler.
-    pub(super) fn is_here(&self) -> bool {
+    pub(in crate::pipe) fn is_here(&self) -> bool {
         HERE.with(Cell::get) == self.address()
     }
 
     /// Whether any thread has it.
-    pub(super) fn is_taken(&self) -> bool {
+    pub(in crate::pipe) fn is_taken(&self) -> bool {
         self.taken.load(Ordering::SeqCst)
     }
 
     /// While there `is_left` a message: calls `next`, which gives one to the handler, until it finds none; if another thread
     /// has the turn, leaves it to that one. Whoever adds a message calls this afterwards.
-    pub(super) fn deliver(&self, mut next: impl FnMut() -> bool, is_left: impl Fn() -> bool) {
+    pub(in crate::pipe) fn deliver(
+        &self,
+        mut next: impl FnMut() -> bool,
+        is_left: impl Fn() -> bool,
+    ) {
         while is_left() {
             let Some(taken) = self.take() else {
                 return;

@@ -18,12 +18,12 @@ use super::spin::{LOOKS_IN_A_POLL, Spin};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// The background task as a spinner; operations are numbered from 1.
-pub(super) const BACKGROUND: u64 = u64::MAX;
+pub(in crate::pipe) const BACKGROUND: u64 = u64::MAX;
 
 const NOBODY: u64 = 0;
 
 #[derive(Debug)]
-pub(super) struct Hot {
+pub(in crate::pipe) struct Hot {
     /// The connection knows how.
     able: bool,
     // These two are changed by exchanges only: the model checker knows their order then, and they cost no more.
@@ -49,7 +49,7 @@ pub(super) struct Hot {
 
 /// What a look has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(in crate::pipe) enum Seen {
     Nothing,
     /// Something that waits for more, for a short while.
     Some,
@@ -65,7 +65,7 @@ const CROWD: u32 = 4;
 const MANY: usize = 16;
 
 impl Hot {
-    pub(super) fn new(able: bool) -> Self {
+    pub(in crate::pipe) fn new(able: bool) -> Self {
         Self {
             able,
             on: AtomicBool::new(false),
@@ -82,28 +82,28 @@ impl Hot {
         }
     }
 
-    pub(super) fn is_on(&self) -> bool {
+    pub(in crate::pipe) fn is_on(&self) -> bool {
         self.on.load(Ordering::SeqCst)
     }
 
     /// Whether a handler takes messages at any time.
-    pub(super) fn listens(&self) -> bool {
+    pub(in crate::pipe) fn listens(&self) -> bool {
         self.listens.load(Ordering::Relaxed)
     }
 
     /// Each look is a system call, or not.
-    pub(super) fn costly(mut self, costly: bool) -> Self {
+    pub(in crate::pipe) fn costly(mut self, costly: bool) -> Self {
         self.costly = costly;
         self
     }
 
     /// Whether moving bytes is a system call.
-    pub(super) fn is_costly(&self) -> bool {
+    pub(in crate::pipe) fn is_costly(&self) -> bool {
         self.costly
     }
 
     /// How many messages came in one go last, if nobody has asked since.
-    pub(super) fn came_together(&self) -> u32 {
+    pub(in crate::pipe) fn came_together(&self) -> u32 {
         // A look is cheaper than an exchange.
         match self.some_together.load(Ordering::Relaxed) {
             0 => 0,
@@ -112,14 +112,14 @@ impl Hot {
     }
 
     /// So many messages came in one go.
-    pub(super) fn came(&self, messages: u32) {
+    pub(in crate::pipe) fn came(&self, messages: u32) {
         self.together.store(messages, Ordering::Relaxed);
         if messages > 0 {
             self.some_together.store(messages, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn has_spinner(&self) -> bool {
+    pub(in crate::pipe) fn has_spinner(&self) -> bool {
         self.spinner.load(Ordering::SeqCst) != NOBODY
     }
 
@@ -129,7 +129,7 @@ impl Hot {
     }
 
     /// Bytes have come.
-    pub(super) fn found(&self) {
+    pub(in crate::pipe) fn found(&self) {
         if self.waiting.load(Ordering::Relaxed) {
             self.waiting.store(false, Ordering::Relaxed);
             lock(&self.spin).found(Instant::now);
@@ -137,7 +137,7 @@ impl Hot {
     }
 
     /// The background task looks whether the spinner does. Returns `true` if it was forgotten.
-    pub(super) fn is_forgotten(&self) -> bool {
+    pub(in crate::pipe) fn is_forgotten(&self) -> bool {
         let looks = self.looks.load(Ordering::Relaxed);
         let seen = self.looks_seen.swap(looks, Ordering::Relaxed);
         self.is_on() && (looks == seen || !self.has_spinner())
@@ -146,7 +146,7 @@ impl Hot {
 
 impl Core {
     /// A wait is about to begin: from the next look on the connection does not ask to be woken, if looking pays.
-    pub(super) fn heat(&self) {
+    pub(in crate::pipe) fn heat(&self) {
         let hot = &self.hot;
         if hot.able && !hot.is_on() && !self.is_crowded() && lock(&hot.spin).pays() {
             hot.on.swap(true, Ordering::SeqCst);
@@ -161,14 +161,14 @@ impl Core {
     }
 
     /// From now on messages are taken at any time.
-    pub(super) fn listen(&self) {
+    pub(in crate::pipe) fn listen(&self) {
         self.hot.listens.store(true, Ordering::SeqCst);
         // The pipe may have been left hot.
         self.poller.wake_background();
     }
 
     /// Whether something can be done now: looks a few times. For an operation that is the spinner, between two polls.
-    pub(super) fn look(&self) -> bool {
+    pub(in crate::pipe) fn look(&self) -> bool {
         let many = self.poller.waiting() > MANY;
         // What is to be sent then leaves without it: the background task was told.
         self.look_for(many, !many)
@@ -190,7 +190,12 @@ impl Core {
 
     /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says
     /// whether it was already. If not, the connection wakes whom it should, or somebody else spins.
-    pub(super) fn look_again(self: &Arc<Self>, who: u64, spins: &mut bool, waker: &Waker) -> bool {
+    pub(in crate::pipe) fn look_again(
+        self: &Arc<Self>,
+        who: u64,
+        spins: &mut bool,
+        waker: &Waker,
+    ) -> bool {
         let hot = &self.hot;
         if !hot.able {
             return false;
@@ -237,7 +242,7 @@ impl Core {
     /// Where nobody waits for anything, the pipe stays hot: most likely the next operation is about to begin, and cooling
     /// and heating would cost more than it does. If none comes, the background task's tick cools it; until then what
     /// the peer says of its own accord (a ping, a goodbye) lies there.
-    pub(super) fn stop_looking(self: &Arc<Self>, who: u64, spins: &mut bool) {
+    pub(in crate::pipe) fn stop_looking(self: &Arc<Self>, who: u64, spins: &mut bool) {
         let hot = &self.hot;
         if !hot.able {
             return;
@@ -257,7 +262,7 @@ impl Core {
     }
 
     /// From now on the connection asks to be woken.
-    pub(super) fn cool(self: &Arc<Self>) {
+    pub(in crate::pipe) fn cool(self: &Arc<Self>) {
         self.hot.spinner.swap(NOBODY, Ordering::SeqCst);
         if self.hot.on.swap(false, Ordering::SeqCst) {
             self.drive();
@@ -265,7 +270,11 @@ impl Core {
     }
 
     /// The background task drives. Returns whether it is the spinner, and scheduled to look again.
-    pub(super) fn drive_in_background(self: &Arc<Self>, spins: &mut bool, waker: &Waker) -> bool {
+    pub(in crate::pipe) fn drive_in_background(
+        self: &Arc<Self>,
+        spins: &mut bool,
+        waker: &Waker,
+    ) -> bool {
         let many = self.poller.waiting() > MANY;
         if *spins && !self.look_for(many, true) && self.look_again(BACKGROUND, spins, waker) {
             return true;
@@ -282,7 +291,7 @@ impl Core {
     }
 
     /// The background task looks after forgotten futures.
-    pub(super) fn tick(self: &Arc<Self>) {
+    pub(in crate::pipe) fn tick(self: &Arc<Self>) {
         if self.hot.is_forgotten() {
             self.cool();
         }

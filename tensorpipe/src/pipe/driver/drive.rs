@@ -11,7 +11,7 @@ const ROUNDS: usize = 16;
 
 /// How a round of work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Round {
+pub(in crate::pipe) enum Round {
     /// Nothing to do until the connection wakes the poller.
     Idle,
     /// Stopped early to let messages be delivered.
@@ -21,7 +21,7 @@ pub(super) enum Round {
 }
 
 /// Work that is taken only by trying.
-pub(super) struct HandOver<W> {
+pub(in crate::pipe) struct HandOver<W> {
     /// Changed, and looked at for the last time, by exchanges only: they have one order. If the holder's last look comes
     /// before a kick, whoever kicks sees what the holder did before, and gets the lock. With a store here and a load there
     /// both could see the past: the steps of a lock are acquire and release, and no more.
@@ -30,7 +30,7 @@ pub(super) struct HandOver<W> {
 }
 
 impl<W> HandOver<W> {
-    pub(super) fn new(work: W) -> Self {
+    pub(in crate::pipe) fn new(work: W) -> Self {
         Self {
             kicked: AtomicBool::new(false),
             work: Mutex::new(work),
@@ -38,13 +38,13 @@ impl<W> HandOver<W> {
     }
 
     /// There is work, for whoever has it already or drives next.
-    pub(super) fn kick(&self) {
+    pub(in crate::pipe) fn kick(&self) {
         self.kicked.swap(true, Ordering::SeqCst);
     }
 
     /// The same by whoever has the work: cheap where somebody has kicked already. Who takes a kick has the work, too: so this one
     /// sees whether it was taken, and whoever takes it later sees what this one did.
-    pub(super) fn kick_holding(&self, _: &MutexGuard<'_, W>) {
+    pub(in crate::pipe) fn kick_holding(&self, _: &MutexGuard<'_, W>) {
         if !self.kicked.load(Ordering::Relaxed) {
             self.kick();
         }
@@ -54,7 +54,7 @@ impl<W> HandOver<W> {
     /// runs after each round, without the lock. Returns whether there is more, but it is others' turn: who drives sees to it
     /// that somebody comes back.
     #[must_use]
-    pub(super) fn drive(
+    pub(in crate::pipe) fn drive(
         &self,
         poller: &Poller,
         mut round: impl FnMut(&mut W) -> Round,
@@ -89,7 +89,7 @@ impl<W> HandOver<W> {
 
     /// Whether there is something to do, as far as a few looks show: `look` and kicks. Does none of it. `false` while
     /// somebody else has the work, and finds what there is.
-    pub(super) fn look(&self, times: u32, mut look: impl FnMut(&mut W) -> bool) -> bool {
+    pub(in crate::pipe) fn look(&self, times: u32, mut look: impl FnMut(&mut W) -> bool) -> bool {
         for _ in 0..times {
             if self.kicked.load(Ordering::Relaxed) {
                 return true;
@@ -109,7 +109,7 @@ impl<W> HandOver<W> {
 
     /// The work, for something that is no round of it; `None` while somebody else has it. Whoever lets go of it looks
     /// whether somebody [has kicked](Self::is_kicked) meanwhile, and then drives.
-    pub(super) fn hold(&self) -> Option<MutexGuard<'_, W>> {
+    pub(in crate::pipe) fn hold(&self) -> Option<MutexGuard<'_, W>> {
         try_lock(&self.work)
     }
 
@@ -119,7 +119,7 @@ impl<W> HandOver<W> {
     }
 
     /// The last look, without the lock.
-    pub(super) fn is_kicked(&self) -> bool {
+    pub(in crate::pipe) fn is_kicked(&self) -> bool {
         self.kicked.fetch_or(false, Ordering::SeqCst)
     }
 }

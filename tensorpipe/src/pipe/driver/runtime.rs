@@ -26,7 +26,7 @@ impl Drop for Reach {
 }
 
 /// Whether a runtime can be entered.
-pub(super) fn is_in_reach() -> bool {
+pub(in crate::pipe) fn is_in_reach() -> bool {
     REACH.try_with(|reach| reach.0).unwrap_or(false)
 }
 

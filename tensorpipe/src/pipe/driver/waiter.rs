@@ -9,7 +9,7 @@ use crate::sync::{Arc, lock};
 
 /// What an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interest {
+pub(in crate::pipe) enum Interest {
     Descriptor,
     Read(u64),
     Write(u64),
@@ -18,7 +18,7 @@ pub(super) enum Interest {
 }
 
 /// An operation's registration with its pipe. While it is polled it drives the pipe; dropping it leaves.
-pub(super) struct Waiter {
+pub(in crate::pipe) struct Waiter {
     core: Arc<Core>,
     slot: Option<u64>,
     /// It looks again soon instead of being woken.
@@ -28,7 +28,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(core: Arc<Core>) -> Self {
+    pub(in crate::pipe) fn new(core: Arc<Core>) -> Self {
         Self {
             core,
             slot: None,
@@ -37,11 +37,11 @@ impl Waiter {
         }
     }
 
-    pub(super) fn core(&self) -> &Arc<Core> {
+    pub(in crate::pipe) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    pub(super) fn poll<T>(
+    pub(in crate::pipe) fn poll<T>(
         &mut self,
         cx: &Context<'_>,
         interest: Interest,
@@ -131,11 +131,11 @@ impl Drop for Waiter {
 }
 
 /// Wakes all of them, without a lock. One that panics does not keep the others asleep.
-pub(super) fn wake_all(wakes: Vec<Waker>) {
+pub(in crate::pipe) fn wake_all(wakes: Vec<Waker>) {
     wakes.into_iter().for_each(wake);
 }
 
-pub(super) fn wake(waker: Waker) {
+pub(in crate::pipe) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
         tracing::warn!("a waker panicked; its task was not woken");
     }

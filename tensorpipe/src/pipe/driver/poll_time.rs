@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_micros(3);
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// Looks in one poll. A runtime takes longer to come back to a task than they take.
-pub(super) const LOOKS_IN_A_POLL: u32 = 16;
+pub(in crate::pipe) const LOOKS_IN_A_POLL: u32 = 16;
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;
