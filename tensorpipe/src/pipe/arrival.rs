@@ -146,7 +146,7 @@ impl Arrival {
     /// flush.
     pub(super) fn finish(&self, core: &Arc<Core>, shared: &mut Shared) -> bool {
         self.count_borrowed(&[], shared);
-        match core.hot.is_on() {
+        match core.driver.is_polling() {
             true => self.answer_late(core, shared),
             false => self.answer(shared),
         }

@@ -41,7 +41,7 @@ pub(super) fn append<'a>(
 impl<'a> Appended<'a> {
     /// For a message that is put there next. `None` where it has to take the long way.
     pub(super) fn begin(core: &'a Core, when: When) -> Option<Self> {
-        let mut io = core.io.hold()?;
+        let mut io = core.driver.hold()?;
         let alone = io.frames_if_clear().is_some();
         match when {
             // When it is over is known of one that is alone.
@@ -90,20 +90,20 @@ pub(super) fn leave(
     }
     if core.answers_more() && !watched {
         // Whoever calls the handler has a round after this.
-        core.io.kick_holding(&io);
+        core.driver.kick_holding(&io);
         return left(false, false);
     }
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
     if let When::Soon = when
-        && !io.is_due(core.hot.is_costly())
+        && !io.is_due(core.driver.is_costly())
     {
         // As long as it is owed, nobody has sent since somebody was told.
         let tell = io.owe_send();
         drop(io);
         if tell {
-            core.poller.wake_background();
+            core.driver.wake_background();
         }
         return left(false, !idle);
     }

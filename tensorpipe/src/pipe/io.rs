@@ -16,10 +16,8 @@ use self::patience::Patience;
 use self::receive::{Bulk, RECEIVE_BUFFER};
 use self::send::Piece;
 use super::core::Core;
-use super::hand_over::Round;
-use super::hot::Seen;
+use super::driver::{Round, Seen, wake_all};
 use super::shared::Shared;
-use super::waiter::wake_all;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::proto::{Mark, Segment};
@@ -120,7 +118,7 @@ impl Io {
                 lock(&core.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
                 self.let_go(core);
-                core.poller.wake_background();
+                core.driver.wake_background();
                 Round::Idle
             }
         };
@@ -136,7 +134,7 @@ impl Io {
 
     /// Tells the connection whether somebody looks.
     fn adopt_heat(&mut self, core: &Core) {
-        let hot = core.hot.is_on();
+        let hot = core.driver.is_polling();
         if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
             self.hot = hot;
             connection.set_hot(hot);

@@ -49,13 +49,10 @@ pub use self::write::{Flush, Write};
 use std::sync::Arc;
 
 use self::arrival::Arrival;
-use self::driver::{
-    busy_poll as hot, delivery_lock as turn, drive as hand_over, runtime as reach, waiter,
-    wakers as poller,
-};
+use self::core::Waiter;
+use self::driver::Interest;
 use self::leaving::When;
 use self::shared::take_arrival;
-use self::waiter::{Interest, Waiter};
 use crate::address::PeerAddr;
 use crate::device::Pool;
 use crate::error::{Error, ResetCode};
@@ -203,12 +200,12 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::send`].
     pub fn send_soon(&self, message: Message, note: impl FnOnce(u64)) -> Result<u64, Error> {
-        if !self.core().hot.is_costly() {
+        if !self.core().driver.is_costly() {
             // What a write costs is the same for many small ones.
             return self.send_noting(message, note);
         }
         let queued = write::enqueue(self.core(), message, When::Soon, note)?;
-        self.core().poller.wake_background();
+        self.core().driver.wake_background();
         Ok(queued.id)
     }
 
@@ -237,7 +234,7 @@ impl Pipe {
     /// How many messages its handler was last given in one go, 0 if somebody has asked since: whoever answers each is likely to
     /// write as many.
     pub fn came_together(&self) -> u32 {
-        self.core().hot.came_together()
+        self.core().driver.came_together()
     }
 
     /// Messages written here and not yet handed over: it grows when the peer does not read.
@@ -341,7 +338,7 @@ impl Pipe {
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
     pub fn set_handler(&self, handler: Arc<dyn Handler>) {
         if handler.listens() {
-            self.core().listen();
+            self.core().driver.listen();
         }
         lock(&self.core().shared).set_handler(handler);
         self.core().drive();

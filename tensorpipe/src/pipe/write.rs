@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::bare;
-use super::core::Core;
+use super::core::{Core, Waiter};
+use super::driver::{Interest, wake_all};
 use super::io::Io;
 use super::leaving::{Queued, When, left_in_part};
 use super::sender::dissect;
 use super::shared::Shared;
 use super::straight;
-use super::waiter::{Interest, Waiter, wake_all};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::proto::{Through, Written};
@@ -125,7 +125,7 @@ pub(super) fn enqueue<'a>(
     let queued = send_or_queue(core, content.into(), when, note);
     // Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler
     // looks by itself.
-    if !core.is_handling() && core.io.is_kicked() {
+    if !core.is_handling() && core.driver.is_kicked() {
         core.drive();
     }
     queued

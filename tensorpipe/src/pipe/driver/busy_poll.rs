@@ -1,53 +1,58 @@
-//! Waiting by looking: who looks, and that nobody is waited for who does not.
+//! Busy-polling: who polls, and that nobody is waited for who does not.
 //!
-//! While a pipe is hot, its connection asks nobody to be woken. Invariant: while anybody waits, it is hot only if its
-//! spinner, one task, is scheduled to look again; a spinner that leaves, or has looked long enough, cools the pipe or sees
-//! to another. A spinner that was forgotten (its future is kept and not polled), or left and was followed by none, is
-//! noticed by the background task's tick. `tensorpipe-loom` checks it in every order of the threads' steps.
+//! While polling is on, the connection asks nobody to be woken. Invariant: while anybody waits, polling is on only if one
+//! task, the poller, is scheduled to poll again. A poller that leaves, or has polled long enough, switches polling off or
+//! sees to another. A poller that was forgotten, or left and was followed by none, is noticed by the background task's tick.
 //!
-//! A look costs a few nanoseconds and no system call. Between some looks the task goes to the end of its runtime's queue
-//! (`Core::wake_to_look`), so that whatever else is ready runs first: of several busy pipes on one thread each gets its turn,
-//! and so do timers and sockets.
+//! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end
+//! of its runtime's queue, so that whatever else is ready runs first: of several busy pipes on one thread each gets its
+//! turn, and so do timers and sockets.
 
 use std::task::Waker;
 use std::time::Instant;
 
-use super::core::Core;
-use super::io::Io;
-use super::spin::{LOOKS_IN_A_POLL, Spin};
+use super::drive::{Driven, Driver};
+use super::poll_time::PollTime;
+use super::runtime;
+use super::tuning::{
+    COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOLE_POLLER_WAITERS,
+};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
-/// The background task as a spinner; operations are numbered from 1.
-pub(in crate::pipe) const BACKGROUND: u64 = u64::MAX;
+/// Polling is off: the connection wakes. The numbers of operations begin with 1.
+const OFF: u64 = 0;
 
-const NOBODY: u64 = 0;
+/// Polling is on, and nobody polls.
+const VACANT: u64 = u64::MAX;
+
+/// The background task polls.
+const BACKGROUND: u64 = u64::MAX - 1;
 
 #[derive(Debug)]
-pub(in crate::pipe) struct Hot {
+pub(in crate::pipe) struct BusyPoll {
     /// The connection knows how.
     able: bool,
-    // These two are changed by exchanges only: the model checker knows their order then, and they cost no more.
-    on: AtomicBool,
-    spinner: AtomicU64,
-    /// Looks so far, and how many there were when the background task last looked after the spinner.
-    looks: AtomicU64,
-    looks_seen: AtomicU64,
-    /// Something is waited for: `spin` wants to hear when it comes.
+    /// A poll is a system call: messages that come and go together cost less.
+    costly: bool,
+    /// Who polls: an operation's number, or one of the constants above. Changed by exchanges only.
+    poller: AtomicU64,
+    /// Polls so far, and how many there were at the background task's last tick.
+    polls: AtomicU64,
+    polls_seen: AtomicU64,
+    /// Something is waited for: `time` wants to hear when it comes.
     waiting: AtomicBool,
     /// A handler takes messages at any time: somebody always waits.
     listens: AtomicBool,
-    /// A look is a system call: messages that come and go together cost less.
-    costly: bool,
-    /// Messages that came together last: none, where a look has found none since.
+    /// Messages that came together last: none, where a poll has found none since.
     together: AtomicU32,
     /// The same where some came, until somebody asks.
     some_together: AtomicU32,
-    /// The spinner's last looks have seen bytes, and let more come together with them.
+    /// The poller's last polls have seen bytes, and let more come together with them.
     some_seen: AtomicBool,
-    spin: Mutex<Spin>,
+    time: Mutex<PollTime>,
 }
 
-/// What a look has seen.
+/// What a poll has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipe) enum Seen {
     Nothing,
@@ -57,249 +62,253 @@ pub(in crate::pipe) enum Seen {
     Enough,
 }
 
-/// Operations or messages at once from which on costly looks do not pay: each would find one message, where a sleeper is
-/// woken for many. (64 calls in flight over tcp took 7.7 µs each by looking, 1.7 by sleeping.)
-const CROWD: u32 = 4;
-
-/// Operations from which on several messages are waited for, to be read together: who looks finds less for each.
-const MANY: usize = 16;
-
-impl Hot {
-    pub(in crate::pipe) fn new(able: bool) -> Self {
+impl BusyPoll {
+    /// Whether the connection can be polled, and whether each poll is a system call.
+    pub(in crate::pipe) fn new(able: bool, costly: bool) -> Self {
         Self {
             able,
-            on: AtomicBool::new(false),
-            spinner: AtomicU64::new(NOBODY),
-            looks: AtomicU64::new(0),
-            looks_seen: AtomicU64::new(0),
+            costly,
+            poller: AtomicU64::new(OFF),
+            polls: AtomicU64::new(0),
+            polls_seen: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
             listens: AtomicBool::new(false),
-            costly: false,
             together: AtomicU32::new(0),
             some_together: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
-            spin: Mutex::default(),
+            time: Mutex::default(),
         }
     }
 
-    pub(in crate::pipe) fn is_on(&self) -> bool {
-        self.on.load(Ordering::SeqCst)
+    fn poller(&self) -> u64 {
+        self.poller.load(Ordering::SeqCst)
     }
 
-    /// Whether a handler takes messages at any time.
-    pub(in crate::pipe) fn listens(&self) -> bool {
-        self.listens.load(Ordering::Relaxed)
+    /// `who` polls from now on, unless polling is off.
+    fn take_over(&self, who: u64) -> bool {
+        let on = |poller| (poller != OFF).then_some(who);
+        let taken = (self.poller).fetch_update(Ordering::SeqCst, Ordering::SeqCst, on);
+        taken.is_ok()
     }
 
-    /// Each look is a system call, or not.
-    pub(in crate::pipe) fn costly(mut self, costly: bool) -> Self {
-        self.costly = costly;
-        self
+    fn change(&self, from: u64, to: u64) {
+        let _ = (self.poller).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+impl<W> Driver<W> {
+    /// Whether the connection is polled, and asks nobody to be woken.
+    pub(in crate::pipe) fn is_polling(&self) -> bool {
+        self.polling.poller() != OFF
     }
 
     /// Whether moving bytes is a system call.
     pub(in crate::pipe) fn is_costly(&self) -> bool {
-        self.costly
+        self.polling.costly
+    }
+
+    /// Whether a handler takes messages at any time.
+    pub(in crate::pipe) fn listens(&self) -> bool {
+        self.polling.listens.load(Ordering::Relaxed)
+    }
+
+    /// From now on messages are taken at any time.
+    pub(in crate::pipe) fn listen(&self) {
+        self.polling.listens.store(true, Ordering::SeqCst);
+        // Polling may have been left on.
+        self.wakers.wake_background();
     }
 
     /// How many messages came in one go last, if nobody has asked since.
     pub(in crate::pipe) fn came_together(&self) -> u32 {
-        // A look is cheaper than an exchange.
-        match self.some_together.load(Ordering::Relaxed) {
+        let together = &self.polling.some_together;
+        // A load is cheaper than an exchange.
+        match together.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.some_together.swap(0, Ordering::Relaxed),
+            _ => together.swap(0, Ordering::Relaxed),
         }
     }
 
     /// So many messages came in one go.
     pub(in crate::pipe) fn came(&self, messages: u32) {
-        self.together.store(messages, Ordering::Relaxed);
+        let polling = &self.polling;
+        polling.together.store(messages, Ordering::Relaxed);
         if messages > 0 {
-            self.some_together.store(messages, Ordering::Relaxed);
+            polling.some_together.store(messages, Ordering::Relaxed);
         }
-    }
-
-    pub(in crate::pipe) fn has_spinner(&self) -> bool {
-        self.spinner.load(Ordering::SeqCst) != NOBODY
-    }
-
-    /// `who` is the spinner no more, if it was.
-    fn resign(&self, who: u64) {
-        let _ = (self.spinner).compare_exchange(who, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Bytes have come.
     pub(in crate::pipe) fn found(&self) {
-        if self.waiting.load(Ordering::Relaxed) {
-            self.waiting.store(false, Ordering::Relaxed);
-            lock(&self.spin).found(Instant::now);
+        let polling = &self.polling;
+        if polling.waiting.load(Ordering::Relaxed) {
+            polling.waiting.store(false, Ordering::Relaxed);
+            lock(&polling.time).found(Instant::now);
         }
     }
 
-    /// The background task looks whether the spinner does. Returns `true` if it was forgotten.
-    pub(in crate::pipe) fn is_forgotten(&self) -> bool {
-        let looks = self.looks.load(Ordering::Relaxed);
-        let seen = self.looks_seen.swap(looks, Ordering::Relaxed);
-        self.is_on() && (looks == seen || !self.has_spinner())
-    }
-}
-
-impl Core {
-    /// A wait is about to begin: from the next look on the connection does not ask to be woken, if looking pays.
-    pub(in crate::pipe) fn heat(&self) {
-        let hot = &self.hot;
-        if hot.able && !hot.is_on() && !self.is_crowded() && lock(&hot.spin).pays() {
-            hot.on.swap(true, Ordering::SeqCst);
-            self.poller.keep_ticking();
-        }
-    }
-
+    /// Whether so many wait that polls, each a system call, do not pay.
     fn is_crowded(&self) -> bool {
-        self.hot.costly
-            && (self.hot.together.load(Ordering::Relaxed) > CROWD
-                || self.poller.waiting() > CROWD as usize)
+        self.is_costly()
+            && (self.polling.together.load(Ordering::Relaxed) > COSTLY_POLL_MESSAGES
+                || self.wakers.waiting() > COSTLY_POLL_MESSAGES as usize)
     }
 
-    /// From now on messages are taken at any time.
-    pub(in crate::pipe) fn listen(&self) {
-        self.hot.listens.store(true, Ordering::SeqCst);
-        // The pipe may have been left hot.
-        self.poller.wake_background();
+    /// A wait is about to begin: from the next poll on the connection does not ask to be woken, if polling pays.
+    pub(super) fn start_polling(&self) {
+        let polling = &self.polling;
+        if polling.able && !self.is_polling() && !self.is_crowded() && lock(&polling.time).pays() {
+            polling.change(OFF, VACANT);
+            self.wakers.keep_ticking();
+        }
     }
 
-    /// Whether something can be done now: looks a few times. For an operation that is the spinner, between two polls.
-    pub(in crate::pipe) fn look(&self) -> bool {
-        let many = self.poller.waiting() > MANY;
+    /// Whether something can be done now: polls a few times. For the operation that is the poller.
+    pub(in crate::pipe) fn poll<C: Driven<Work = W>>(&self) -> bool {
+        let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
         // What is to be sent then leaves without it: the background task was told.
-        self.look_for(many, !many)
+        self.poll_for::<C>(many, !many)
     }
 
     /// The same; whoever `sends` comes for what was left behind, too.
-    fn look_for(&self, many: bool, sends: bool) -> bool {
+    fn poll_for<C: Driven<Work = W>>(&self, many: bool, sends: bool) -> bool {
         let mut some = false;
-        let found = self.io.look(LOOKS_IN_A_POLL, |io: &mut Io| {
-            let seen = io.look(many, sends);
+        let found = self.poll_work(POLLS_PER_WAKE, |work| {
+            let seen = C::poll(work, many, sends);
             some |= seen == Seen::Some;
             seen == Seen::Enough
         });
         if some && !found {
-            self.hot.some_seen.store(true, Ordering::Relaxed);
+            self.polling.some_seen.store(true, Ordering::Relaxed);
         }
         found
     }
 
-    /// `who` has found nothing and waits. Returns whether it is the spinner, and scheduled to look again; `spins` says
-    /// whether it was already. If not, the connection wakes whom it should, or somebody else spins.
-    pub(in crate::pipe) fn look_again(
-        self: &Arc<Self>,
+    /// `who` has found nothing and waits. Returns whether it is the poller, and scheduled to poll again; `polls` says
+    /// whether it was already. If not, the connection wakes whom it should, or somebody else polls.
+    pub(super) fn poll_again<C: Driven<Work = W>>(
+        &self,
+        core: &Arc<C>,
         who: u64,
-        spins: &mut bool,
+        polls: &mut bool,
         waker: &Waker,
     ) -> bool {
-        let hot = &self.hot;
-        if !hot.able {
+        let polling = &self.polling;
+        if !polling.able {
             return false;
         }
-        hot.waiting.store(true, Ordering::Relaxed);
-        if !hot.is_on() {
-            if std::mem::take(spins) {
-                // Cooled by another in between, which may not have seen it.
-                hot.resign(who);
-            }
-            lock(&hot.spin).sleeps(Instant::now);
+        polling.waiting.store(true, Ordering::Relaxed);
+        let poller = polling.poller();
+        if poller == OFF {
+            *polls = false;
+            lock(&polling.time).sleeps(Instant::now);
             return false;
         }
-        let spinner = hot.spinner.load(Ordering::SeqCst);
-        if !*spins && spinner != NOBODY && !hot.costly && self.poller.waiting() > CROWD as usize {
-            // One looks for all: that each of them did once would cost more than it finds. (64 calls in flight over shm: 1.17
-            // instead of 1.26 µs each.)
+        let is_new = !*polls;
+        if is_new
+            && poller != VACANT
+            && !polling.costly
+            && self.wakers.waiting() > SOLE_POLLER_WAITERS
+        {
             return false;
         }
-        // Nobody spins where the pipe was cooled in between, and made hot again.
-        if !std::mem::replace(spins, true) || spinner == NOBODY {
-            hot.spinner.swap(who, Ordering::SeqCst);
-        } else if spinner != who {
-            // Another, which has begun to wait since, has taken over.
-            *spins = false;
+        // A newer operation takes over. Nobody polls where polling was switched off in between, and on again.
+        *polls = match is_new || poller == VACANT {
+            true => polling.take_over(who),
+            false => poller == who,
+        };
+        if !*polls {
             return false;
         }
-        hot.looks.fetch_add(1, Ordering::Relaxed);
+        polling.polls.fetch_add(1, Ordering::Relaxed);
         // That bytes are there, and wait for more, is not in vain: they are read soon, and tell how long it took.
-        let some_seen =
-            hot.some_seen.load(Ordering::Relaxed) && hot.some_seen.swap(false, Ordering::Relaxed);
-        let looks_on = || some_seen || lock(&hot.spin).in_vain(LOOKS_IN_A_POLL, Instant::now);
-        if !self.is_crowded() && looks_on() {
-            self.wake_to_look(waker);
+        let some_seen = polling.some_seen.load(Ordering::Relaxed)
+            && polling.some_seen.swap(false, Ordering::Relaxed);
+        let polls_on = || some_seen || lock(&polling.time).in_vain(POLLS_PER_WAKE, Instant::now);
+        if !self.is_crowded() && polls_on() {
+            // Once whoever is ready has run; where much has moved since they had their turn, sockets and timers, too.
+            if core.much_has_moved() && runtime::is_single_threaded() {
+                runtime::wake_last(waker);
+            } else {
+                waker.wake_by_ref();
+            }
             return true;
         }
-        *spins = false;
-        self.cool();
+        *polls = false;
+        self.stop_polling(core);
         false
     }
 
-    /// `who` waits no more. For others that still wait the background task looks, until one of them does.
+    /// `who` waits no more. For others that still wait the background task polls, until one of them does.
     ///
-    /// Where nobody waits for anything, the pipe stays hot: most likely the next operation is about to begin, and cooling
-    /// and heating would cost more than it does. If none comes, the background task's tick cools it; until then what
+    /// Where nobody waits for anything, polling stays on: most likely the next operation is about to begin, and switching it
+    /// off and on would cost more than it does. If none comes, the background task's tick switches it off; until then what
     /// the peer says of its own accord (a ping, a goodbye) lies there.
-    pub(in crate::pipe) fn stop_looking(self: &Arc<Self>, who: u64, spins: &mut bool) {
-        let hot = &self.hot;
-        if !hot.able {
+    pub(super) fn leave<C: Driven<Work = W>>(&self, core: &Arc<C>, who: u64, polls: &mut bool) {
+        let polling = &self.polling;
+        if !polling.able {
             return;
         }
-        if std::mem::take(spins) {
-            hot.resign(who);
+        if std::mem::take(polls) {
+            polling.change(who, VACANT);
         }
-        // Also where it never looked: it may have made the pipe hot, and found what it waits for at once.
-        if !hot.is_on() || hot.has_spinner() {
+        // Also where it never polled: it may have switched polling on, and found what it waits for at once.
+        if polling.poller() != VACANT {
             return;
         }
-        if self.poller.has_waiting() {
-            self.poller.wake_background();
-        } else if hot.listens.load(Ordering::SeqCst) {
-            self.cool();
+        if self.wakers.waiting() > 0 {
+            self.wakers.wake_background();
+        } else if polling.listens.load(Ordering::SeqCst) {
+            self.stop_polling(core);
         }
     }
 
     /// From now on the connection asks to be woken.
-    pub(in crate::pipe) fn cool(self: &Arc<Self>) {
-        self.hot.spinner.swap(NOBODY, Ordering::SeqCst);
-        if self.hot.on.swap(false, Ordering::SeqCst) {
-            self.drive();
+    fn stop_polling<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        if self.polling.poller.swap(OFF, Ordering::SeqCst) != OFF {
+            self.drive(core);
         }
     }
 
-    /// The background task drives. Returns whether it is the spinner, and scheduled to look again.
-    pub(in crate::pipe) fn drive_in_background(
-        self: &Arc<Self>,
-        spins: &mut bool,
+    /// The background task drives. Returns whether it is the poller, and scheduled to poll again.
+    pub(in crate::pipe) fn drive_in_background<C: Driven<Work = W>>(
+        &self,
+        core: &Arc<C>,
+        polls: &mut bool,
         waker: &Waker,
     ) -> bool {
-        let many = self.poller.waiting() > MANY;
-        if *spins && !self.look_for(many, true) && self.look_again(BACKGROUND, spins, waker) {
+        let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
+        if *polls
+            && !self.poll_for::<C>(many, true)
+            && self.poll_again(core, BACKGROUND, polls, waker)
+        {
             return true;
         }
-        self.poller.set_background(waker);
-        // Operations that are awaited look for themselves, unless the one that did has just ended.
-        let looks = self.hot.is_on() || !self.poller.has_waiting();
-        if looks {
-            self.heat();
+        self.wakers.set_background(waker);
+        // Operations that are awaited poll for themselves, unless the one that did has just ended.
+        let may_poll = self.is_polling() || self.wakers.waiting() == 0;
+        if may_poll {
+            self.start_polling();
         }
-        self.drive();
-        let looks = looks && (*spins || !self.hot.has_spinner());
-        looks && self.look_again(BACKGROUND, spins, waker)
+        self.drive(core);
+        may_poll
+            && (*polls || [OFF, VACANT].contains(&self.polling.poller()))
+            && self.poll_again(core, BACKGROUND, polls, waker)
     }
 
-    /// The background task looks after forgotten futures.
-    pub(in crate::pipe) fn tick(self: &Arc<Self>) {
-        if self.hot.is_forgotten() {
-            self.cool();
+    /// The background task watches for forgotten futures.
+    pub(in crate::pipe) fn tick<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        let polls = self.polling.polls.load(Ordering::Relaxed);
+        let seen = self.polling.polls_seen.swap(polls, Ordering::Relaxed);
+        let poller = self.polling.poller();
+        if poller == VACANT || (poller != OFF && polls == seen) {
+            self.stop_polling(core);
         }
-        if self.hot.is_on() {
-            self.poller.keep_ticking();
+        if self.is_polling() {
+            self.wakers.keep_ticking();
         }
-        if self.poller.tick() {
-            self.drive();
+        if self.wakers.tick() {
+            self.drive(core);
         }
     }
 }
@@ -307,10 +316,11 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipe::Core;
     use crate::transports::ShmTransport;
     use crate::{Context, Message, Pipe};
 
-    /// A hot pipe on which many wait, and both its ends; nothing but the test drives it.
+    /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
     async fn many_wait(name: &str) -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
         let context = Context::builder()
             .transports([Arc::new(ShmTransport::new()) as _])
@@ -321,48 +331,49 @@ mod tests {
         let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
         let (client, server) = (client.unwrap(), server.unwrap());
         let core = client.core().clone();
-        let mut slots = vec![None; MANY + 1];
+        let mut slots = vec![None; RECEIVE_BATCH_WAITERS + 1];
         for slot in &mut slots {
-            core.poller.register(slot, Waker::noop());
+            core.driver.wakers.register(slot, Waker::noop());
         }
-        core.heat();
+        core.driver.start_polling();
         core.drive();
-        assert!(core.hot.is_on());
+        assert!(core.driver.is_polling());
         (core, slots, [client, server])
     }
 
     #[tokio::test]
-    async fn the_background_task_sends_what_it_was_told_of_while_it_looks_for_many() {
-        let (core, _slots, _ends) = many_wait("told while it looks").await;
-        let mut spins = false;
-        assert!(core.look_again(BACKGROUND, &mut spins, Waker::noop()) && spins);
+    async fn the_background_task_sends_what_it_was_told_of_while_it_polls_for_many() {
+        let (core, _slots, _ends) = many_wait("told while it polls").await;
+        let (driver, mut polls) = (&core.driver, false);
+        assert!(driver.poll_again(&core, BACKGROUND, &mut polls, Waker::noop()) && polls);
         let before = core.counters.snapshot().bytes_out;
         {
-            let mut io = core.io.hold().unwrap();
+            let mut io = driver.hold().unwrap();
             let frames = io.frames_with_room().unwrap();
             let id = lock(&core.shared).state.write_bare(b"told", frames);
             assert!(id.is_some());
             io.push_frames(8 + 12 + 4);
             io.owe_send();
         }
-        core.drive_in_background(&mut spins, Waker::noop());
+        driver.drive_in_background(&core, &mut polls, Waker::noop());
         assert_eq!(core.counters.snapshot().bytes_out, before + 24);
     }
 
     #[tokio::test]
-    async fn looks_that_see_a_message_and_let_others_come_with_it_are_not_in_vain() {
+    async fn polls_that_see_a_message_and_let_others_come_with_it_are_not_in_vain() {
         let (core, slots, [_client, server]) = many_wait("some in sight").await;
-        let who = slots[MANY].unwrap();
-        let mut spins = false;
-        assert!(core.look_again(who, &mut spins, Waker::noop()) && spins);
-        let spin = || format!("{:?}", lock(&core.hot.spin));
-        let before = spin();
+        let (driver, mut polls) = (&core.driver, false);
+        let who = slots[RECEIVE_BATCH_WAITERS].unwrap();
+        let mut again = || driver.poll_again(&core, who, &mut polls, Waker::noop()) && polls;
+        assert!(again());
+        let time = || format!("{:?}", lock(&driver.polling.time));
+        let before = time();
         server.send(Message::new("one of many")).unwrap();
-        assert!(!core.look(), "it does not wait for others");
-        assert!(core.look_again(who, &mut spins, Waker::noop()) && spins);
-        assert_eq!(spin(), before);
+        assert!(!driver.poll::<Core>(), "it does not wait for others");
+        assert!(again());
+        assert_eq!(time(), before);
         // One that sees nothing is.
-        assert!(core.look_again(who, &mut spins, Waker::noop()) && spins);
-        assert_ne!(spin(), before);
+        assert!(again());
+        assert_ne!(time(), before);
     }
 }

@@ -1,10 +1,8 @@
-//! The pattern of every operation that is awaited: look, drive the pipe, look again, wait.
+//! One operation's part: look, drive, look again; then busy-poll or sleep.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 
-use super::core::Core;
-use super::shared::Shared;
+use super::drive::Driven;
 use crate::sync::{Arc, lock};
 
 /// What an operation waits for.
@@ -17,65 +15,95 @@ pub(in crate::pipe) enum Interest {
     End,
 }
 
+/// A sleeping operation: its registration, and whom to wake once what it waits for is there.
+pub(in crate::pipe) type Waiting = (u64, Interest, Waker);
+
 /// An operation's registration with its pipe. While it is polled it drives the pipe; dropping it leaves.
-pub(in crate::pipe) struct Waiter {
-    core: Arc<Core>,
+///
+/// [`Waiter::poll`] serves operations whose state is in the shared part. One with a state of its own uses the steps:
+/// [`drive`](Waiter::drive), a look at its state, [`poll_again`](Waiter::poll_again).
+pub(in crate::pipe) struct Waiter<C: Driven> {
+    core: Arc<C>,
     slot: Option<u64>,
-    /// It looks again soon instead of being woken.
-    spins: bool,
+    /// It is the one that polls: it comes again soon instead of being woken.
+    polls: bool,
     /// It stands among those that are woken.
     listed: bool,
 }
 
-impl Waiter {
-    pub(in crate::pipe) fn new(core: Arc<Core>) -> Self {
+impl<C: Driven> Waiter<C> {
+    pub(in crate::pipe) fn new(core: Arc<C>) -> Self {
         Self {
             core,
             slot: None,
-            spins: false,
+            polls: false,
             listed: false,
         }
     }
 
-    pub(in crate::pipe) fn core(&self) -> &Arc<Core> {
+    pub(in crate::pipe) fn core(&self) -> &Arc<C> {
         &self.core
+    }
+
+    /// Makes `waker` the one that the connection wakes.
+    pub(in crate::pipe) fn register(&mut self, waker: &Waker) -> u64 {
+        let wakers = &self.core.driver().wakers;
+        wakers.register(&mut self.slot, waker)
+    }
+
+    /// The same, and moves what can be moved.
+    pub(in crate::pipe) fn drive(&mut self, waker: &Waker) {
+        self.register(waker);
+        let driver = self.core.driver();
+        if !self.polls {
+            driver.start_polling();
+        } else if driver.is_polling() && !driver.poll::<C>() {
+            // Where another has stopped the polling in between, the connection may have woken this one: then it drives.
+            return;
+        }
+        driver.drive(&self.core);
+    }
+
+    /// What it waits for is not there. Returns whether its task is scheduled to poll again; if so, nobody else has to wake it.
+    pub(in crate::pipe) fn poll_again(&mut self, waker: &Waker) -> bool {
+        let Some(who) = self.slot else { return false };
+        let driver = self.core.driver();
+        driver.poll_again(&self.core, who, &mut self.polls, waker)
     }
 
     pub(in crate::pipe) fn poll<T>(
         &mut self,
         cx: &Context<'_>,
         interest: Interest,
-        mut look: impl FnMut(&mut Shared) -> Option<T>,
+        mut look: impl FnMut(&mut C::Shared) -> Option<T>,
     ) -> Poll<T> {
-        // A spinner that sees bytes need not look for what they will bring.
-        let news = self.spins && self.core.look();
+        // A poller that sees bytes need not look for what they will bring.
+        let news = self.polls && self.core.driver().poll::<C>();
         let found = if news { None } else { self.look(&mut look) };
         let found = found.or_else(|| {
-            // It has looked for long enough, or another does: it sleeps, instead of beginning anew.
-            let mut rests = false;
-            if let (true, false, Some(slot)) = (self.spins, news, self.slot) {
-                if self.core.look_again(slot, &mut self.spins, cx.waker()) {
-                    return None;
-                }
-                rests = true;
+            // It has polled for long enough, or another does: it sleeps, instead of beginning anew.
+            let rests = self.polls && !news;
+            if rests && self.poll_again(cx.waker()) {
+                return None;
             }
-            // First the role, then the look: a wake from here on comes to this task.
-            let slot = self.core.poller.register(&mut self.slot, cx.waker());
-            if !self.spins && !rests {
-                self.core.heat();
+            // First the registration, then the look: a wake from here on comes to this task.
+            let slot = self.register(cx.waker());
+            let driver = self.core.driver();
+            if !self.polls && !rests {
+                driver.start_polling();
             }
-            self.core.drive();
+            driver.drive(&self.core);
             self.look(&mut look).or_else(|| {
-                if !rests && self.core.look_again(slot, &mut self.spins, cx.waker()) {
+                if !rests && self.poll_again(cx.waker()) {
                     return None;
                 }
                 // Asleep: whoever drives the pipe and finds what this waits for wakes it.
                 // A waker is somebody else's code, also when it is cloned or dropped: never under a lock.
                 let waker = cx.waker().clone();
-                let mut shared = lock(&self.core.shared);
+                let mut shared = lock(self.core.shared());
                 let found = look(&mut shared);
                 if found.is_none() {
-                    shared.waiting.push((slot, interest, waker));
+                    C::waiting(&mut shared).push((slot, interest, waker));
                     self.listed = true;
                 }
                 found
@@ -91,52 +119,50 @@ impl Waiter {
     }
 
     /// Looks; what it waits for may be what it is about to do itself, so it is not to be woken.
-    fn look<T>(&mut self, look: &mut impl FnMut(&mut Shared) -> Option<T>) -> Option<T> {
-        let listed = std::mem::take(&mut self.listed);
+    fn look<T>(&mut self, look: &mut impl FnMut(&mut C::Shared) -> Option<T>) -> Option<T> {
         let (found, old) = {
-            let mut shared = lock(&self.core.shared);
-            let old = listed.then(|| unlist(self.slot, &mut shared));
+            let mut shared = lock(self.core.shared());
+            let old = unlist::<C>(self.slot, &mut self.listed, &mut shared);
             (look(&mut shared), old)
         };
         drop(old);
         found
     }
 
-    fn leave(&mut self) {
-        let Some(slot) = self.slot else { return };
+    /// The operation is awaited no more.
+    pub(in crate::pipe) fn leave(&mut self) {
+        let Some(who) = self.slot else { return };
         if self.core.is_inherited() {
             return;
         }
-        if std::mem::take(&mut self.listed) {
-            let old = unlist(self.slot, &mut lock(&self.core.shared));
+        if self.listed {
+            let mut shared = lock(self.core.shared());
+            let old = unlist::<C>(self.slot, &mut self.listed, &mut shared);
+            drop(shared);
             drop(old);
         }
-        self.core.poller.leave(&mut self.slot);
-        self.core.stop_looking(slot, &mut self.spins);
+        let driver = self.core.driver();
+        driver.wakers.leave(&mut self.slot);
+        driver.leave(&self.core, who, &mut self.polls);
     }
 }
 
-fn unlist(slot: Option<u64>, shared: &mut Shared) -> Option<(u64, Interest, Waker)> {
-    let waiting = &mut shared.waiting;
-    let at = waiting
-        .iter()
-        .position(|(other, ..)| Some(*other) == slot)?;
+/// Takes an operation off those that are woken, if it is listed.
+fn unlist<C: Driven>(
+    slot: Option<u64>,
+    listed: &mut bool,
+    shared: &mut C::Shared,
+) -> Option<Waiting> {
+    if !std::mem::take(listed) {
+        return None;
+    }
+    let waiting = C::waiting(shared);
+    let at = waiting.iter().position(|(id, ..)| Some(*id) == slot)?;
     Some(waiting.swap_remove(at))
 }
 
-impl Drop for Waiter {
+impl<C: Driven> Drop for Waiter<C> {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// Wakes all of them, without a lock. One that panics does not keep the others asleep.
-pub(in crate::pipe) fn wake_all(wakes: Vec<Waker>) {
-    wakes.into_iter().for_each(wake);
-}
-
-pub(in crate::pipe) fn wake(waker: Waker) {
-    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-        tracing::warn!("a waker panicked; its task was not woken");
     }
 }

@@ -282,7 +282,7 @@ impl Io {
             Poll::Ready(Ok(len)) => len,
         };
         core.counters.read(len);
-        core.hot.found();
+        core.driver.found();
         self.left = 0;
         self.patience.read(len);
         self.look_at_the_clock(core);
@@ -294,7 +294,7 @@ impl Io {
     /// costs more than a frame, and is looked at now and then.
     fn look_at_the_clock(&mut self, core: &Core) {
         self.reads += 1;
-        if self.reads < READS && core.hot.is_on() {
+        if self.reads < READS && core.driver.is_polling() {
             return;
         }
         self.reads = 0;
