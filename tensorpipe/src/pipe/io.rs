@@ -13,9 +13,10 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 use self::patience::Patience;
-use self::receive::{Bulk, RECEIVE_BUFFER};
+use self::receive::Bulk;
 use self::send::Piece;
 use super::core::Core;
+use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
 use super::driver::{Round, Seen, wake_all};
 use super::shared::Shared;
 use crate::device::Buffer;
@@ -23,9 +24,6 @@ use crate::error::Error;
 use crate::proto::{Mark, Segment};
 use crate::sync::{Arc, MutexGuard, lock};
 use crate::transports::Connection;
-
-/// Turns of sending and receiving, a mebibyte or two each, before others get theirs.
-const TURNS: usize = 2;
 
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
