@@ -96,7 +96,7 @@ impl Core {
         self.deliveries.store(left, Ordering::Release);
         drop(shared);
         if left + 1 == self.too_many {
-            self.driver.notify();
+            self.driver.wakers.notify();
         }
         Some(next)
     }
@@ -144,7 +144,7 @@ impl Core {
     /// The peer sends a message.
     pub(super) fn arrive(&self) {
         if self.line.arrive() {
-            self.driver.notify();
+            self.driver.wakers.notify();
         }
     }
 

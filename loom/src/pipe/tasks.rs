@@ -118,7 +118,7 @@ impl Background {
 
     fn sleep(&self, core: &Core) {
         self.ticks
-            .store(core.driver.is_ticking(), Ordering::Relaxed);
+            .store(core.driver.wakers.is_ticking(), Ordering::Relaxed);
     }
 }
 

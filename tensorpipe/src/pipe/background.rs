@@ -59,7 +59,7 @@ impl Future for Background {
             }
             let now = Instant::now();
             // Its end is what this poll is for.
-            if this.wake_at.take_if(|set| *set <= now).is_some() && driver.is_ticking() {
+            if this.wake_at.take_if(|set| *set <= now).is_some() && driver.wakers.is_ticking() {
                 driver.tick(&core);
             }
             let next = core.next_timeout();
@@ -68,7 +68,7 @@ impl Future for Background {
                 core.drive();
                 continue;
             }
-            let tick = driver.is_ticking().then(|| now + TICK);
+            let tick = driver.wakers.is_ticking().then(|| now + TICK);
             let Some(wake_at) = [tick, next].into_iter().flatten().min() else {
                 return Poll::Pending;
             };
@@ -81,7 +81,7 @@ impl Future for Background {
                 return Poll::Pending;
             }
             this.wake_at = None;
-            if driver.is_ticking() {
+            if driver.wakers.is_ticking() {
                 driver.tick(&core);
             }
         }
@@ -109,7 +109,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         let core = &self.core;
-        core.driver.clear_background();
+        core.driver.wakers.clear_background();
         if !lock(&core.shared).is_over() {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
@@ -140,7 +140,8 @@ mod tests {
             let server = server.clone();
             async move { server.read().await }
         });
-        let ticks = || server.core().driver.is_ticking() || client.core().driver.is_ticking();
+        let ticks =
+            || server.core().driver.wakers.is_ticking() || client.core().driver.wakers.is_ticking();
         tokio::time::timeout(Duration::from_secs(20), async {
             while ticks() || waiting.is_finished() {
                 tokio::time::sleep(TICK).await;

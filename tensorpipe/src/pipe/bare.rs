@@ -103,7 +103,7 @@ pub(super) fn leave(
         let tell = io.owe_send();
         drop(io);
         if tell {
-            core.driver.wake_background();
+            core.driver.wakers.wake_background();
         }
         return left(false, !idle);
     }

@@ -175,7 +175,7 @@ impl Core {
     /// nobody else would.
     fn leaves_deliveries(&self) -> bool {
         let waits = self.deliveries.count() > 0 && self.driver.listens();
-        waits && !runtime::is_available() && self.driver.has_background()
+        waits && !runtime::is_available() && self.driver.wakers.has_background()
     }
 
     /// Calls the handler for what has arrived.
@@ -183,7 +183,7 @@ impl Core {
         if self.leaves_deliveries() {
             // Also if it drives just now.
             self.driver.kick();
-            return self.driver.wake_background();
+            return self.driver.wakers.wake_background();
         }
         let enters = self.driver.listens() && runtime::is_available();
         let given_so_far = Cell::new(0);
@@ -200,7 +200,7 @@ impl Core {
                 (handler, goes_on, answers)
             };
             if goes_on {
-                self.driver.notify();
+                self.driver.wakers.notify();
             }
             if answers {
                 self.send_out();
@@ -235,7 +235,7 @@ impl Core {
         lock(&self.shared).end(error, &mut wakes);
         wake_all(wakes);
         // Lets go of the connection.
-        self.driver.wake_background();
+        self.driver.wakers.wake_background();
         self.call_handler();
     }
 
@@ -316,7 +316,7 @@ impl Core {
         }
         // First, so that what is said now leaves before the background task sees that the peer has everything.
         self.drive();
-        self.driver.wake_background();
+        self.driver.wakers.wake_background();
     }
 }
 

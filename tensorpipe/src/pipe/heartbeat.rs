@@ -135,7 +135,7 @@ impl Watched {
         }
         if !woken.contains(&self.runtime) {
             woken.push(self.runtime);
-            core.driver.wake_background();
+            core.driver.wakers.wake_background();
         }
         !lock(&core.shared).is_over()
     }
@@ -163,6 +163,6 @@ impl Core {
             io.send_gathered(self);
         }
         // Also for whoever has left it a kick meanwhile.
-        self.driver.wake_background();
+        self.driver.wakers.wake_background();
     }
 }

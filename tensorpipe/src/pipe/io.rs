@@ -116,7 +116,7 @@ impl Io {
                 lock(&core.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
                 self.let_go(core);
-                core.driver.wake_background();
+                core.driver.wakers.wake_background();
                 Round::Idle
             }
         };

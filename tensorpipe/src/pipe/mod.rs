@@ -205,7 +205,7 @@ impl Pipe {
             return self.send_noting(message, note);
         }
         let queued = write::enqueue(self.core(), message, When::Soon, note)?;
-        self.core().driver.wake_background();
+        self.core().driver.wakers.wake_background();
         Ok(queued.id)
     }
 

@@ -6,7 +6,6 @@
 mod busy_poll;
 #[path = "../../../../tensorpipe/src/pipe/driver/delivery_lock.rs"]
 mod delivery_lock;
-#[expect(dead_code, reason = "the end of the background task is not modelled")]
 #[path = "../../../../tensorpipe/src/pipe/driver/drive.rs"]
 mod drive;
 pub(super) mod poll_time;

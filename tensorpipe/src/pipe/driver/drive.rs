@@ -67,7 +67,7 @@ pub(in crate::pipe) struct Driver<W> {
     kicked: AtomicBool,
     /// Taken only by trying.
     work: Mutex<W>,
-    pub(super) wakers: Arc<Wakers>,
+    pub(in crate::pipe) wakers: Arc<Wakers>,
     pub(super) polling: BusyPoll,
     pub(in crate::pipe) delivery: DeliveryLock,
 }
@@ -186,30 +186,6 @@ impl<W> Driver<W> {
     /// whether somebody [has kicked](Self::is_kicked) meanwhile, and then drives.
     pub(in crate::pipe) fn hold(&self) -> Option<MutexGuard<'_, W>> {
         try_lock(&self.work)
-    }
-
-    /// Wakes somebody to drive: the operation awaited last, else the background task.
-    pub(in crate::pipe) fn notify(&self) {
-        self.wakers.notify();
-    }
-
-    pub(in crate::pipe) fn wake_background(&self) {
-        self.wakers.wake_background();
-    }
-
-    /// Whether there is a background task.
-    pub(in crate::pipe) fn has_background(&self) -> bool {
-        self.wakers.has_background()
-    }
-
-    /// The background task has ended: its runtime is not held on to.
-    pub(in crate::pipe) fn clear_background(&self) {
-        self.wakers.clear_background();
-    }
-
-    /// Whether the background task has to look after forgotten futures, after a `TICK`.
-    pub(in crate::pipe) fn is_ticking(&self) -> bool {
-        self.wakers.is_ticking()
     }
 }
 

@@ -17,7 +17,7 @@ use std::task::{Wake, Waker};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 #[derive(Debug, Default)]
-pub(super) struct Wakers {
+pub(in crate::pipe) struct Wakers {
     /// Somebody was woken and has not driven the pipe since. Changed by exchanges only: whoever takes it back sees what
     /// there was to wake for.
     notified: AtomicBool,
@@ -124,7 +124,7 @@ impl Wakers {
     }
 
     /// The background task has ended: its runtime is not held on to.
-    pub(super) fn clear_background(&self) {
+    pub(in crate::pipe) fn clear_background(&self) {
         let background = lock(&self.roles).background.take();
         drop(background);
     }
@@ -134,7 +134,8 @@ impl Wakers {
         self.notified.swap(false, Ordering::SeqCst);
     }
 
-    pub(super) fn notify(&self) {
+    /// Wakes somebody to drive.
+    pub(in crate::pipe) fn notify(&self) {
         self.notified.swap(true, Ordering::SeqCst);
         let (waker, ticking) = {
             let mut roles = lock(&self.roles);
@@ -157,7 +158,7 @@ impl Wakers {
         self.keep_ticking();
     }
 
-    pub(super) fn wake_background(&self) {
+    pub(in crate::pipe) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
         if let Some(waker) = waker {
             wake(waker);
@@ -165,12 +166,12 @@ impl Wakers {
     }
 
     /// Whether there is a background task.
-    pub(super) fn has_background(&self) -> bool {
+    pub(in crate::pipe) fn has_background(&self) -> bool {
         lock(&self.roles).background.is_some()
     }
 
     /// Whether the background task has to come again after a `TICK`.
-    pub(super) fn is_ticking(&self) -> bool {
+    pub(in crate::pipe) fn is_ticking(&self) -> bool {
         lock(&self.roles).ticking
     }
 

@@ -148,7 +148,7 @@ impl Shared {
             }
             Event::GoAway { next, text } => self.peer_goes(next, text, core, wakes),
             Event::Fin => self.wake(Interest::Descriptor, wakes),
-            Event::FinAck => core.driver.wake_background(),
+            Event::FinAck => core.driver.wakers.wake_background(),
         }
         Ok(())
     }
