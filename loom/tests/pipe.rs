@@ -1,9 +1,9 @@
 //! Runs the models of a pipe: a test each.
 
-use tensorpipe_loom::pipe::{deliveries, kicks, looks, wakes};
+use tensorpipe_loom::pipe::{deliveries, kicks, polls, wakes};
 
 tensorpipe_loom::models! {
-    kicks: two_write_at_once, three_write_at_once, one_looks_while_another_writes, one_leaves_at_once_while_another_is_written, one_that_leaves_in_part_is_heard_of,
+    kicks: two_write_at_once, three_write_at_once, one_polls_while_another_writes, one_leaves_at_once_while_another_is_written, one_that_leaves_in_part_is_heard_of,
         some_are_left_to_the_background_task_while_another_is_written,
         two_leave_theirs_to_the_background_task;
     deliveries: two_deliver_at_once,
@@ -19,15 +19,15 @@ tensorpipe_loom::models! {
         an_operation_waits_behind_one_that_leaves,
         an_operation_waits_behind_a_forgotten_one,
         what_is_left_for_another_turn_is_done;
-    looks: an_operation_that_looks_gets_its_message,
-        a_spinner_leaves_while_another_waits,
+    polls: an_operation_that_polls_gets_its_message,
+        a_poller_leaves_while_another_waits,
         a_sleeper_outlasts_one_that_finds_its_message_at_once,
         a_newer_operation_takes_over,
-        the_tick_finds_a_pipe_that_was_left_hot,
-        the_tick_goes_on_while_the_pipe_is_hot,
-        the_tick_finds_a_forgotten_spinner,
-        an_operation_waits_behind_a_forgotten_spinner,
+        the_tick_finds_polling_that_was_left_on,
+        the_tick_goes_on_while_polling_is_on,
+        the_tick_finds_a_forgotten_poller,
+        an_operation_waits_behind_a_forgotten_poller,
         an_operation_leaves_a_pipe_that_listens,
-        a_spinner_that_was_cooled_leaves_no_trace,
+        a_poller_that_was_stopped_leaves_no_trace,
         a_pipe_begins_to_listen;
 }

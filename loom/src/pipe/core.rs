@@ -1,23 +1,15 @@
 //! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
 
-use super::hand_over::{HandOver, Round};
-use super::hot::Hot;
+use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
 use super::io::{Io, Line};
 use super::leave::{Pushed, Submitted, When, leave};
-use super::poller::Poller;
 use super::shared::Shared;
-use super::turn::Turn;
-use super::waiter::Interest;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
 pub(super) struct Core {
-    pub(super) name: &'static str,
-    pub(super) poller: Poller,
     pub(super) shared: Mutex<Shared>,
-    pub(super) hot: Hot,
-    pub(super) io: HandOver<Io>,
-    turn: Turn,
-    /// The connection can be hot.
+    pub(super) driver: Driver<Io>,
+    /// The connection can be polled.
     able: bool,
     line: Arc<Line>,
     /// How many deliveries wait for the handler.
@@ -44,19 +36,14 @@ impl Core {
         Self::with(false, usize::MAX, handler)
     }
 
-    /// One whose connection can be hot.
-    pub(super) fn that_can_be_hot() -> Self {
+    /// One whose connection can be polled.
+    pub(super) fn that_can_be_polled() -> Self {
         Self::with(true, usize::MAX, None)
     }
 
     /// One whose connection takes a byte at once.
     pub(super) fn that_sends_in_part() -> Self {
         Self::with(false, 1, None)
-    }
-
-    /// What has its turn in between is no matter here.
-    pub(super) fn wake_to_look(&self, waker: &std::task::Waker) {
-        waker.wake_by_ref();
     }
 
     /// One that does no more than one message in a turn.
@@ -78,12 +65,8 @@ impl Core {
     fn with(able: bool, takes: usize, handler: Option<fn(&Arc<Self>, u32)>) -> Self {
         let line = Arc::new(Line::new(able));
         Self {
-            name: "model",
-            poller: Poller::default(),
             shared: Mutex::default(),
-            hot: Hot::new(able),
-            io: HandOver::new(Io::new(line.clone(), takes)),
-            turn: Turn::default(),
+            driver: Driver::new(BusyPoll::new(able, false), |_| Io::new(line.clone(), takes)),
             able,
             line,
             deliveries: AtomicUsize::new(0),
@@ -97,23 +80,12 @@ impl Core {
     }
 
     pub(super) fn drive(self: &Arc<Self>) {
-        if self.turn.is_here() {
-            return self.io.kick();
-        }
-        let more = (self.io).drive(&self.poller, |io| self.round(io), || self.deliver());
-        if more {
-            self.poller.notify();
-        }
+        self.driver.drive(self);
     }
 
-    fn deliver(self: &Arc<Self>) {
-        let next = || {
-            let next = self.next_delivery();
-            next.map(|message| self.handler.map(|handler| handler(self, message)))
-                .is_some()
-        };
-        self.turn
-            .deliver(next, || self.deliveries.load(Ordering::Acquire) > 0);
+    /// Whether something can be done now.
+    pub(super) fn poll(&self) -> bool {
+        self.driver.poll::<Self>()
     }
 
     fn next_delivery(&self) -> Option<u32> {
@@ -123,15 +95,15 @@ impl Core {
         self.deliveries.store(left, Ordering::Release);
         drop(shared);
         if left + 1 == self.too_many {
-            self.poller.notify();
+            self.driver.wakers.notify();
         }
         Some(next)
     }
 
-    fn round(&self, io: &mut Io) -> Round {
-        // Here and below: what cannot be hot spares the models steps.
+    fn send_and_receive(&self, io: &mut Io) -> Round {
+        // Here and below: what cannot be polled spares the models steps.
         if self.able {
-            io.set_hot(self.hot.is_on());
+            io.set_polled(self.driver.is_polling());
         }
         io.send(self);
         let written = self.written.load(Ordering::Relaxed);
@@ -143,7 +115,7 @@ impl Core {
             && let Some(message) = io.next()
         {
             if self.able {
-                self.hot.found();
+                self.driver.found();
             }
             let mut shared = lock(&self.shared);
             shared.received += 1;
@@ -156,7 +128,7 @@ impl Core {
                 shared.deliveries.push_back(message);
                 self.deliveries
                     .store(shared.deliveries.len(), Ordering::Release);
-                if !self.turn.is_taken() {
+                if !self.driver.delivery.is_held() {
                     round = Round::More;
                 }
             }
@@ -171,7 +143,7 @@ impl Core {
     /// The peer sends a message.
     pub(super) fn arrive(&self) {
         if self.line.arrive() {
-            self.poller.notify();
+            self.driver.wakers.notify();
         }
     }
 
@@ -190,7 +162,7 @@ impl Core {
     pub(super) fn submit(self: &Arc<Self>, when: When) -> Submitted {
         let submitted = self.send_or_queue(when);
         // As `tensorpipe/src/pipe/outbound/mod.rs`, and whoever calls it.
-        if !self.turn.is_here() && self.io.is_kicked() {
+        if !self.driver.delivery.is_held_here() && self.driver.is_kicked() {
             self.drive();
         }
         if submitted.drive {
@@ -201,7 +173,7 @@ impl Core {
 
     fn send_or_queue(self: &Arc<Self>, when: When) -> Submitted {
         let mut shared = lock(&self.shared);
-        let Some(mut io) = self.io.hold() else {
+        let Some(mut io) = self.driver.hold() else {
             drop(shared);
             self.written.fetch_add(1, Ordering::Relaxed);
             return Submitted {
@@ -231,14 +203,10 @@ impl Core {
 
     /// Whether the handler is at work here, and called again when it is done.
     pub(super) fn answers_more(&self) -> bool {
-        self.turn.is_here() && self.deliveries.load(Ordering::Acquire) > 0
+        self.driver.delivery.is_held_here() && self.deliveries.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn has_unwritten(&self) {}
-
-    pub(super) fn is_inherited(&self) -> bool {
-        false
-    }
 
     pub(super) fn count_sent(&self, messages: u32) {
         self.short.fetch_add(messages, Ordering::Relaxed);
@@ -261,5 +229,52 @@ impl Core {
     /// How many messages have come in.
     pub(super) fn received(&self) -> u32 {
         lock(&self.shared).received
+    }
+}
+
+impl Driven for Core {
+    type Work = Io;
+    type Shared = Shared;
+
+    fn driver(&self) -> &Driver<Io> {
+        &self.driver
+    }
+
+    fn shared(&self) -> &Mutex<Shared> {
+        &self.shared
+    }
+
+    fn waiting(shared: &mut Shared) -> &mut Vec<Waiting> {
+        &mut shared.waiting
+    }
+
+    fn round(self: &Arc<Self>, io: &mut Io) -> Round {
+        self.send_and_receive(io)
+    }
+
+    fn deliver(self: &Arc<Self>) {
+        let next = || {
+            let next = self.next_delivery();
+            next.map(|message| self.handler.map(|handler| handler(self, message)))
+                .is_some()
+        };
+        let is_left = || self.deliveries.load(Ordering::Acquire) > 0;
+        self.driver.delivery.deliver(next, is_left);
+    }
+
+    fn poll(io: &mut Io, _: bool, sends: bool) -> Seen {
+        io.poll(sends)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+
+    fn much_has_moved(&self) -> bool {
+        false
+    }
+
+    fn is_inherited(&self) -> bool {
+        false
     }
 }

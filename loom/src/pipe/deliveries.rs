@@ -6,12 +6,12 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use super::core::Core;
+use super::driver::DeliveryLock;
 use super::tasks::Pipe;
-use super::turn::Turn;
 use crate::check;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
-/// Two threads bring messages: whoever has the turn delivers those of both.
+/// Two threads bring messages: whoever holds the lock delivers those of both.
 pub fn two_deliver_at_once() {
     check(2, || deliver_at_once(2, 2));
 }
@@ -40,7 +40,7 @@ fn deliver_at_once(threads: usize, each: u32) {
 
 #[derive(Default)]
 struct Inbox {
-    turn: Turn,
+    lock: DeliveryLock,
     /// Messages, and the number of the next one.
     queue: Mutex<(VecDeque<u32>, u32)>,
     /// How many there are, for those without the lock.
@@ -63,7 +63,7 @@ impl Inbox {
                 let message = self.next();
                 message.map(|message| self.handle(message)).is_some()
             };
-            self.turn
+            self.lock
                 .deliver(next, || self.queued.load(Ordering::Acquire) > 0);
         }
     }
@@ -77,7 +77,7 @@ impl Inbox {
 
     fn handle(&self, message: u32) {
         self.handler.with_mut(|_| {
-            assert!(self.turn.is_here() && self.turn.is_taken());
+            assert!(self.lock.is_held_here() && self.lock.is_held());
             lock(&self.delivered).push(message);
         });
     }

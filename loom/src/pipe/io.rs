@@ -1,12 +1,12 @@
 //! The model's connection: messages are numbers, and the peer wakes whoever asks for it.
 
 use super::core::Core;
-use super::hot::Seen;
+use super::driver::Seen;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence, lock};
 
 /// What the peer sees.
 pub(super) struct Line {
-    /// It can be hot; else it asks to be woken all the time.
+    /// It can be polled; else it asks to be woken all the time.
     able: bool,
     /// Messages so far.
     arrived: AtomicU32,
@@ -45,7 +45,7 @@ impl Line {
 pub(super) struct Io {
     line: Arc<Line>,
     read: u32,
-    hot: bool,
+    polled: bool,
     /// Something to be sent was left to the background task, which was told.
     owes_send: bool,
     /// Bytes to be sent, of so many messages.
@@ -62,7 +62,7 @@ impl Io {
         Self {
             line,
             read: 0,
-            hot: false,
+            polled: false,
             owes_send: false,
             frames: Vec::new(),
             messages: 0,
@@ -71,7 +71,7 @@ impl Io {
         }
     }
 
-    pub(super) fn look(&self, _: bool, sends: bool) -> Seen {
+    pub(super) fn poll(&self, sends: bool) -> Seen {
         if (sends && self.owes_send) || self.has_come() {
             Seen::Enough
         } else {
@@ -130,18 +130,18 @@ impl Io {
         self.read < self.line.arrived.load(Ordering::Relaxed)
     }
 
-    /// While hot it does not ask to be woken.
-    pub(super) fn set_hot(&mut self, hot: bool) {
-        if hot && !self.hot {
+    /// While it is polled it does not ask to be woken.
+    pub(super) fn set_polled(&mut self, polled: bool) {
+        if polled && !self.polled {
             self.line.ask(false);
         }
-        self.hot = hot;
+        self.polled = polled;
     }
 
     /// The next message. If there is none it asks to be woken.
     pub(super) fn next(&mut self) -> Option<u32> {
         if !self.has_come() {
-            if self.hot || !self.line.able {
+            if self.polled || !self.line.able {
                 return None;
             }
             self.line.ask(true);

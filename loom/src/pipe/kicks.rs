@@ -18,15 +18,15 @@ pub fn three_write_at_once() {
     check(2, || write_at_once(3));
 }
 
-/// One looks whether there is something to do while another one writes: what that one could not do for it, it sees.
-pub fn one_looks_while_another_writes() {
+/// One polls whether there is something to do while another one writes: what that one could not do for it, it sees.
+pub fn one_polls_while_another_writes() {
     check(3, || {
         let core = Arc::new(Core::new(None));
         let other = {
             let core = core.clone();
             thread::spawn(move || core.write())
         };
-        if core.look() {
+        if core.poll() {
             core.drive();
         }
         other.join().unwrap();

@@ -1,32 +1,16 @@
 //! A pipe as far as its threads hand over to each other.
 //!
-//! `awaiting`, `hand_over`, `hot`, `leave`, `turn`, `poller` and `waiter` are those of `tensorpipe/src/pipe/`. `core`, `io`, `shared` and
-//! `spin` are the smallest pipe around them, `tasks` those who use it.
+//! `driver` and `leave` are those of `tensorpipe/src/pipe/`. `core`, `io` and `shared` are the smallest pipe around them, `tasks`
+//! those who use it.
 
-#[expect(dead_code, unreachable_pub, reason = "applications use it, too")]
-#[path = "../../../tensorpipe/src/pipe/awaiting.rs"]
-mod awaiting;
 mod core;
 pub mod deliveries;
-#[path = "../../../tensorpipe/src/pipe/hand_over.rs"]
-mod hand_over;
-#[expect(dead_code, reason = "looks that are system calls are a matter of cost")]
-#[path = "../../../tensorpipe/src/pipe/hot.rs"]
-mod hot;
+mod driver;
 mod io;
 pub mod kicks;
 #[path = "../../../tensorpipe/src/pipe/outbound/leave.rs"]
 mod leave;
-pub mod looks;
-#[expect(dead_code, reason = "the end of the background task is not modelled")]
-#[path = "../../../tensorpipe/src/pipe/poller.rs"]
-mod poller;
+pub mod polls;
 mod shared;
-mod spin;
 mod tasks;
-#[path = "../../../tensorpipe/src/pipe/turn.rs"]
-mod turn;
-#[expect(dead_code, reason = "all operations wait for the same here")]
-#[path = "../../../tensorpipe/src/pipe/waiter.rs"]
-mod waiter;
 pub mod wakes;

@@ -1,14 +1,13 @@
 //! The state of the model's pipe that its short lock guards.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::task::Waker;
 
-use super::waiter::Interest;
+use super::driver::Waiting;
 
 #[derive(Default)]
 pub(super) struct Shared {
     /// Operations to be woken when something has changed.
-    pub(super) waiting: Vec<(u64, Interest, Waker)>,
+    pub(super) waiting: Vec<Waiting>,
     /// Messages that have come in.
     pub(super) received: u32,
     /// Those of them that are still to be given to the handler, if there is one.

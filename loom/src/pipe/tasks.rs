@@ -7,10 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use loom::thread;
 
-use super::awaiting::Awaiting;
 use super::core::Core;
-use super::spin;
-use super::waiter::{Interest, Waiter};
+use super::driver::{Interest, Waiter, poll_time};
 use crate::sync::{Arc, lock};
 
 /// A pipe with a background task, which acts only when it is told to.
@@ -25,11 +23,11 @@ impl Pipe {
         Self::with(Core::new(None))
     }
 
-    /// A pipe whose connection can be hot, and is cold. For how long it pays to look, `answers` says.
-    pub(super) fn that_can_be_hot(answers: &'static [bool]) -> Self {
-        spin::answer(&[]);
-        let pipe = Self::with(Core::that_can_be_hot());
-        spin::answer(answers);
+    /// A pipe whose connection can be polled, and is not. For how long it pays to poll, `answers` says.
+    pub(super) fn that_can_be_polled(answers: &'static [bool]) -> Self {
+        poll_time::answer(&[]);
+        let pipe = Self::with(Core::that_can_be_polled());
+        poll_time::answer(answers);
         pipe
     }
 
@@ -47,11 +45,13 @@ impl Pipe {
         let core = Arc::new(core);
         let background = Arc::new(Background {
             woken: Woken::new(),
-            spins: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
             ticks: AtomicBool::new(false),
         });
-        core.poller.set_background(&background.woken.waker());
-        // The first operation of all also starts the looks: that wake would hide the loss of another one.
+        // It begins by driving.
+        background.woken.clone().wake();
+        background.act(&core);
+        // The first operation of all also starts the ticks: that wake would hide the loss of another one.
         drop(Task::new(wait_for(core.clone(), 1)));
         background.act(&core);
         Self { core, background }
@@ -87,8 +87,8 @@ impl Pipe {
 /// The background task, as far as it drives.
 pub(super) struct Background {
     woken: Arc<Woken>,
-    spins: AtomicBool,
-    /// Its timer is set to the next look.
+    polls: AtomicBool,
+    /// Its timer is set to the next tick.
     ticks: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Background {
     /// It has been woken, or its timer ends.
     pub(super) fn act(&self, core: &Arc<Core>) {
         if !self.act_on_wakes(core) && self.ticks.load(Ordering::Relaxed) {
-            core.tick();
+            core.driver.tick(core);
             self.sleep(core);
         }
     }
@@ -105,9 +105,10 @@ impl Background {
     pub(super) fn act_on_wakes(&self, core: &Arc<Core>) -> bool {
         let woken = self.woken.take();
         if woken {
-            let mut spins = self.spins.load(Ordering::Relaxed);
-            let goes_on = core.drive_in_background(&mut spins, &self.woken.waker());
-            self.spins.store(spins, Ordering::Relaxed);
+            let mut polls = self.polls.load(Ordering::Relaxed);
+            let waker = self.woken.waker();
+            let goes_on = (core.driver).drive_in_background(core, &mut polls, &waker);
+            self.polls.store(polls, Ordering::Relaxed);
             if !goes_on {
                 self.sleep(core);
             }
@@ -117,7 +118,7 @@ impl Background {
 
     fn sleep(&self, core: &Core) {
         self.ticks
-            .store(core.poller.is_ticking(), Ordering::Relaxed);
+            .store(core.driver.wakers.is_ticking(), Ordering::Relaxed);
     }
 }
 
@@ -134,9 +135,9 @@ pub(super) async fn wait_for(core: Arc<Core>, messages: u32) {
 
 /// The same for an operation with a state of its own.
 pub(super) async fn call_for(core: Arc<Core>, messages: u32) {
-    let mut awaiting = Awaiting::new(core.clone());
+    let mut waiter = Waiter::new(core.clone());
     poll_fn(|cx| {
-        awaiting.drive(cx.waker());
+        waiter.drive(cx.waker());
         let mut shared = lock(&core.shared);
         if shared.received >= messages {
             return Poll::Ready(());
@@ -145,7 +146,7 @@ pub(super) async fn call_for(core: Arc<Core>, messages: u32) {
             .waiting
             .push((0, Interest::Read(messages.into()), cx.waker().clone()));
         drop(shared);
-        awaiting.look_again(cx.waker());
+        waiter.poll_again(cx.waker());
         Poll::Pending
     })
     .await;

@@ -81,7 +81,7 @@ pub fn an_operation_waits_behind_one_that_leaves() {
     });
 }
 
-/// An operation waits behind a forgotten one, which got the wake: the background task's look gets both going.
+/// An operation waits behind a forgotten one, which got the wake: the background task's tick gets both going.
 pub fn an_operation_waits_behind_a_forgotten_one() {
     check(3, || {
         let pipe = Pipe::new();

@@ -145,7 +145,7 @@ impl Arrival {
         self.count_borrowed(&[], shared);
         match self.here.as_ref().and_then(|here| here.answer) {
             // Whoever reads it most likely writes soon.
-            Some(answer) if core.hot.is_on() && !answer.urgent => {
+            Some(answer) if core.driver.is_polling() && !answer.urgent => {
                 let op = OpId::incoming(self.id, answer.part);
                 shared.answer_late(core, op, answer.body);
             }

@@ -1,4 +1,6 @@
 //! The task of a pipe: drives it when nobody awaits an operation, keeps its clock, and sees its end through.
+//!
+//! What it drives and when, `driver/` decides; the clock and the end are the pipe's own, so it stays outside.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::core::Core;
+use super::driver::tuning::TICK;
 use super::heartbeat;
-use super::poller::TICK;
 use crate::error::Error;
 use crate::sync::{Arc, lock};
 
@@ -18,7 +20,7 @@ pub(crate) fn spawn_background(core: &Arc<Core>) {
         core: core.clone(),
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
         wake_at: None,
-        spins: false,
+        polls: false,
     };
     core.runtime.spawn(task);
     if let Err(error) = heartbeat::watch(core) {
@@ -33,7 +35,8 @@ struct Background {
     core: Arc<Core>,
     sleep: Pin<Box<Sleep>>,
     wake_at: Option<Instant>,
-    spins: bool,
+    /// It is the one that polls the connection.
+    polls: bool,
 }
 
 impl Future for Background {
@@ -42,7 +45,8 @@ impl Future for Background {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let core = this.core.clone();
-        if core.drive_in_background(&mut this.spins, cx.waker()) {
+        let driver = &core.driver;
+        if driver.drive_in_background(&core, &mut this.polls, cx.waker()) {
             // Its clock can wait that long.
             return Poll::Pending;
         }
@@ -55,8 +59,8 @@ impl Future for Background {
             }
             let now = Instant::now();
             // Its end is what this poll is for.
-            if this.wake_at.take_if(|set| *set <= now).is_some() && core.poller.is_ticking() {
-                core.tick();
+            if this.wake_at.take_if(|set| *set <= now).is_some() && driver.wakers.is_ticking() {
+                driver.tick(&core);
             }
             let next = core.next_timeout();
             if next.is_some_and(|next| next <= now) {
@@ -64,7 +68,7 @@ impl Future for Background {
                 core.drive();
                 continue;
             }
-            let tick = core.poller.is_ticking().then(|| now + TICK);
+            let tick = driver.wakers.is_ticking().then(|| now + TICK);
             let Some(wake_at) = [tick, next].into_iter().flatten().min() else {
                 return Poll::Pending;
             };
@@ -77,8 +81,8 @@ impl Future for Background {
                 return Poll::Pending;
             }
             this.wake_at = None;
-            if core.poller.is_ticking() {
-                core.tick();
+            if driver.wakers.is_ticking() {
+                driver.tick(&core);
             }
         }
     }
@@ -105,7 +109,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         let core = &self.core;
-        core.poller.clear_background();
+        core.driver.wakers.clear_background();
         if !lock(&core.shared).is_over() {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
@@ -136,7 +140,8 @@ mod tests {
             let server = server.clone();
             async move { server.read().await }
         });
-        let ticks = || server.core().poller.is_ticking() || client.core().poller.is_ticking();
+        let ticks =
+            || server.core().driver.wakers.is_ticking() || client.core().driver.wakers.is_ticking();
         tokio::time::timeout(Duration::from_secs(20), async {
             while ticks() || waiting.is_finished() {
                 tokio::time::sleep(TICK).await;

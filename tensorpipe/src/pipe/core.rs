@@ -2,29 +2,21 @@
 //!
 //! Two locks. `shared` (the protocol's state, operations, lanes) is held for short sections without system calls. `io`
 //! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
-//! holder sees before or after it lets go (`hand_over.rs`). So nobody ever waits for somebody else's system call.
+//! holder sees before or after it lets go (`driver/`). So nobody ever waits for somebody else's system call.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::task::yield_now;
+use tokio::runtime::Handle;
 
 use super::budget::Budget;
-use super::hand_over::HandOver;
-use super::hot::Hot;
+use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
 use super::io::Io;
 use super::peer_limits::PeerLimits;
-use super::poller::Poller;
-use super::reach;
 use super::shared::{Shared, Taken, Waiting};
 use super::stats::Counters;
-use super::turn::Turn;
-use super::waiter::wake_all;
 use crate::config::Timeouts;
 use crate::device::Pool;
 use crate::error::Error;
@@ -32,17 +24,8 @@ use crate::route::Routes;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::sys::fork::Owner;
 
-/// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
-/// timers are looked at.
-fn is_alone_on_its_thread() -> bool {
-    let runtime = Handle::try_current();
-    runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
-}
-
-/// Wakes once sockets and timers have had their turn.
-fn wake_after_all(waker: &Waker) {
-    let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
-}
+/// An operation that is awaited.
+pub(super) type Waiter = driver::Waiter<Core>;
 
 /// For ever, for a clock that cannot count that far.
 const FAR: Duration = Duration::from_secs(1 << 32);
@@ -62,17 +45,14 @@ pub(crate) struct Core {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    pub(crate) poller: Arc<Poller>,
-    pub(super) hot: Hot,
     pub(crate) counters: Counters,
     pub(crate) shared: Mutex<Shared>,
-    pub(super) io: HandOver<Io>,
+    /// Who drives; the `io` lock is in it.
+    pub(super) driver: Driver<Io>,
     /// There may be messages that are not handed over: `false` only where there is none.
     may_be_unwritten: AtomicBool,
     /// What waits for the handler, as `shared` knows it.
     deliveries: Arc<Waiting>,
-    /// Who calls the handler.
-    turn: Turn,
 }
 
 /// What a [`Core`] is made of.
@@ -93,15 +73,11 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        let poller = Arc::new(Poller::default());
+        let polling = BusyPoll::new(parts.connection.can_be_hot(), parts.connection.looks_cost());
         Self {
-            hot: Hot::new(parts.connection.can_be_hot()).costly(parts.connection.looks_cost()),
-            io: HandOver::new(Io::new(
-                parts.connection,
-                parts.leftover,
-                poller.clone().into(),
-            )),
-            poller,
+            driver: Driver::new(polling, |waker| {
+                Io::new(parts.connection, parts.leftover, waker)
+            }),
             owner: Owner::here(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name: parts.name,
@@ -117,7 +93,6 @@ impl Core {
             deliveries: parts.shared.deliveries.waiting().clone(),
             shared: Mutex::new(parts.shared),
             may_be_unwritten: AtomicBool::new(false),
-            turn: Turn::default(),
         }
     }
 
@@ -128,43 +103,13 @@ impl Core {
 
     /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.
     pub(crate) fn drive(self: &Arc<Self>) {
-        if self.turn.is_here() {
-            // The handler wrote: whoever called it drives next, and all of its answers leave together.
-            return self.io.kick();
-        }
-        while (self.io).drive(&self.poller, |io| io.round(self), || self.deliver()) {
-            if !lock(&self.shared).is_over() || self.leaves_deliveries() {
-                return self.come_back();
-            }
-            // Its background task may have tried to let go of the connection meanwhile, and be no more: nobody is left to
-            // come back.
-        }
-    }
-
-    /// There is more to be moved, but it is others' turn.
-    fn come_back(&self) {
-        if is_alone_on_its_thread() {
-            self.poller.owe_wake();
-            wake_after_all(&self.poller.clone().into());
-        } else {
-            self.poller.notify();
-        }
-    }
-
-    /// The spinner looks again once whoever is ready has run; where much has moved since they had their turn, sockets and
-    /// timers too.
-    pub(super) fn wake_to_look(&self, waker: &Waker) {
-        if self.counters.much_has_moved() && is_alone_on_its_thread() {
-            wake_after_all(waker);
-        } else {
-            waker.wake_by_ref();
-        }
+        self.driver.drive(self);
     }
 
     /// Sends what there is to be said, and leaves what may have come in to whoever waits for it.
     pub(super) fn send_out(self: &Arc<Self>) {
         let sent = self.hold_io().is_some_and(|mut io| io.send_out(self));
-        if !sent || self.io.is_kicked() {
+        if !sent || self.driver.is_kicked() {
             self.drive();
         }
     }
@@ -175,7 +120,7 @@ impl Core {
         if self.answers_more() {
             return None;
         }
-        self.io.hold()
+        self.driver.hold()
     }
 
     /// Messages that are not handed over. Most often there is none, and no lock is needed to see it.
@@ -200,14 +145,14 @@ impl Core {
         self.deliveries.count() > 0 && self.is_handling()
     }
 
-    /// The handler has accepted a message, of which nothing else is to be said: see [`Turn::accept`].
+    /// The handler has accepted a message, of which nothing else is to be said: see [`driver::DeliveryLock::accept`].
     pub(super) fn accept_later(&self, id: u64) -> bool {
-        self.turn.accept(id)
+        self.driver.delivery.accept(id)
     }
 
     /// Whether the handler is at work here.
     pub(super) fn is_handling(&self) -> bool {
-        self.turn.is_here()
+        self.driver.delivery.is_held_here()
     }
 
     /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
@@ -215,7 +160,7 @@ impl Core {
     pub(super) fn pauses_for(&self) -> usize {
         match self.deliveries.count() {
             0 => 0,
-            _ if self.turn.is_taken() => 0,
+            _ if self.driver.delivery.is_held() => 0,
             deliveries => deliveries,
         }
     }
@@ -233,18 +178,18 @@ impl Core {
     /// Whether the background task calls the handler, since this thread cannot be within the runtime. Where the task is gone,
     /// nobody else would.
     fn leaves_deliveries(&self) -> bool {
-        let waits = self.deliveries.count() > 0 && self.hot.listens();
-        waits && !reach::is_in_reach() && self.poller.has_background()
+        let waits = self.deliveries.count() > 0 && self.driver.listens();
+        waits && !runtime::is_available() && self.driver.wakers.has_background()
     }
 
     /// Calls the handler for what has arrived.
-    fn deliver(self: &Arc<Self>) {
+    fn call_handler(self: &Arc<Self>) {
         if self.leaves_deliveries() {
-            // Also if it looks just now.
-            self.io.kick();
-            return self.poller.wake_background();
+            // Also if it drives just now.
+            self.driver.kick();
+            return self.driver.wakers.wake_background();
         }
-        let enters = self.hot.listens() && reach::is_in_reach();
+        let enters = self.driver.listens() && runtime::is_available();
         let given_so_far = Cell::new(0);
         let mut next = Taken::new();
         let give = || {
@@ -252,13 +197,13 @@ impl Core {
             let (handler, goes_on, answers) = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                let answers = shared.take_whole(self.turn.take_accepted().ids());
+                let answers = shared.take_whole(self.driver.delivery.take_accepted().ids());
                 let handler = shared.next_deliveries(&mut next);
                 let goes_on = were_too_many && !self.deliveries.is_too_much();
                 (handler, goes_on, answers)
             };
             if goes_on {
-                self.poller.notify();
+                self.driver.wakers.notify();
             }
             if answers {
                 self.send_out();
@@ -281,8 +226,9 @@ impl Core {
             }
             true
         };
-        self.turn.deliver(give, || self.deliveries.count() > 0);
-        self.hot.came(given_so_far.get());
+        let is_left = || self.deliveries.count() > 0;
+        self.driver.delivery.deliver(give, is_left);
+        self.driver.came(given_so_far.get());
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
@@ -292,8 +238,8 @@ impl Core {
         lock(&self.shared).end(error, &mut wakes);
         wake_all(wakes);
         // Lets go of the connection.
-        self.poller.wake_background();
-        self.deliver();
+        self.driver.wakers.wake_background();
+        self.call_handler();
     }
 
     /// A message may be lost: the pipe ends.
@@ -373,6 +319,47 @@ impl Core {
         }
         // First, so that what is said now leaves before the background task sees that the peer has everything.
         self.drive();
-        self.poller.wake_background();
+        self.driver.wakers.wake_background();
+    }
+}
+
+impl Driven for Core {
+    type Work = Io;
+    type Shared = Shared;
+
+    fn driver(&self) -> &Driver<Io> {
+        &self.driver
+    }
+
+    fn shared(&self) -> &Mutex<Shared> {
+        &self.shared
+    }
+
+    fn waiting(shared: &mut Shared) -> &mut Vec<driver::Waiting> {
+        &mut shared.waiting
+    }
+
+    fn round(self: &Arc<Self>, io: &mut Io) -> Round {
+        io.round(self)
+    }
+
+    fn deliver(self: &Arc<Self>) {
+        self.call_handler();
+    }
+
+    fn poll(io: &mut Io, many: bool, sends: bool) -> Seen {
+        io.look(many, sends)
+    }
+
+    fn can_wait(&self) -> bool {
+        !lock(&self.shared).is_over() || self.leaves_deliveries()
+    }
+
+    fn much_has_moved(&self) -> bool {
+        self.counters.much_has_moved()
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.is_inherited()
     }
 }

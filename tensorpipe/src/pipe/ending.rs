@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::Pipe;
-use super::waiter::{Interest, Waiter};
+use super::core::Waiter;
+use super::driver::Interest;
 use crate::error::Error;
 use crate::sync::lock;
 

@@ -11,6 +11,8 @@
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
 //! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
+//!
+//! One for all pipes of a process, so no part of any pipe's `driver/`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Thread;
@@ -133,7 +135,7 @@ impl Watched {
         }
         if !woken.contains(&self.runtime) {
             woken.push(self.runtime);
-            core.poller.wake_background();
+            core.driver.wakers.wake_background();
         }
         !lock(&core.shared).is_over()
     }
@@ -153,7 +155,7 @@ impl Core {
     /// Tells the peer that this process lives, unless somebody drives just now. The rest of a turn, with wakers and the handler,
     /// is left to the background task.
     fn say_alive(self: &Arc<Self>) {
-        if let Some(mut io) = self.io.hold() {
+        if let Some(mut io) = self.driver.hold() {
             let mut shared = lock(&self.shared);
             shared.state.say_alive();
             io.take_frames(&mut shared);
@@ -161,6 +163,6 @@ impl Core {
             io.send_gathered(self);
         }
         // Also for whoever has left it a kick meanwhile.
-        self.poller.wake_background();
+        self.driver.wakers.wake_background();
     }
 }

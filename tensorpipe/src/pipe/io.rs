@@ -13,21 +13,17 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 use self::patience::Patience;
-use self::receive::{Bulk, RECEIVE_BUFFER};
+use self::receive::Bulk;
 use self::send::Piece;
 use super::core::Core;
-use super::hand_over::Round;
-use super::hot::Seen;
+use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
+use super::driver::{Round, Seen, wake_all};
 use super::shared::Shared;
-use super::waiter::wake_all;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::proto::{Mark, Segment};
 use crate::sync::{Arc, MutexGuard, lock};
 use crate::transports::Connection;
-
-/// Turns of sending and receiving, a mebibyte or two each, before others get theirs.
-const TURNS: usize = 2;
 
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
@@ -120,7 +116,7 @@ impl Io {
                 lock(&core.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
                 self.let_go(core);
-                core.poller.wake_background();
+                core.driver.wakers.wake_background();
                 Round::Idle
             }
         };
@@ -136,7 +132,7 @@ impl Io {
 
     /// Tells the connection whether somebody looks.
     fn adopt_heat(&mut self, core: &Core) {
-        let hot = core.hot.is_on();
+        let hot = core.driver.is_polling();
         if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
             self.hot = hot;
             connection.set_hot(hot);

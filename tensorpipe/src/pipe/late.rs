@@ -3,17 +3,13 @@
 //!
 //! Invariant: while one waits, a task is there that comes for it.
 
-use std::time::Duration;
-
 use tokio::time::sleep;
 
 use super::core::Core;
+use super::driver::tuning::DELAYED_ANSWER;
 use super::shared::Shared;
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
-
-/// How long they wait, or little longer: a runtime's clock knows no shorter time.
-const SOON: Duration = Duration::from_millis(1);
 
 /// What is known of that task.
 #[derive(Debug, Default)]
@@ -43,7 +39,7 @@ impl Shared {
 
 async fn come_for_it(core: Weak<Core>) {
     loop {
-        sleep(SOON).await;
+        sleep(DELAYED_ANSWER).await;
         let Some(core) = core.upgrade() else { return };
         let waits = {
             let mut shared = lock(&core.shared);

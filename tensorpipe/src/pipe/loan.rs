@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::task::{Context, Poll, Waker};
 
-use super::waiter::wake;
+use super::driver::wake;
 use crate::device::{Buffer, BufferMut, Device, Memory, MemoryKind};
 use crate::message::{Allocation, Message, Place};
 use crate::sync::{Arc, Mutex, lock};

@@ -6,11 +6,10 @@ mod background;
 mod borrowed;
 mod budget;
 mod core;
+mod driver;
 mod ending;
-mod hand_over;
 mod handler;
 mod heartbeat;
-mod hot;
 mod incoming;
 mod io;
 mod lane;
@@ -19,17 +18,12 @@ mod loan;
 mod outbound;
 mod peer_limits;
 mod plan;
-mod poller;
-mod reach;
 mod read;
 mod reading;
 mod shared;
-mod spin;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod turn;
-mod waiter;
 
 pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
@@ -49,9 +43,10 @@ pub use self::stats::{MessageStats, PipeStats};
 use std::sync::Arc;
 
 use self::arrival::Arrival;
+use self::core::Waiter;
+use self::driver::Interest;
 use self::outbound::{When, submit, submit_message, write};
 use self::shared::take_arrival;
-use self::waiter::{Interest, Waiter};
 use crate::address::PeerAddr;
 use crate::device::Pool;
 use crate::error::{Error, ResetCode};
@@ -206,7 +201,7 @@ impl Pipe {
     /// How many messages its handler was last given in one go, 0 if somebody has asked since: whoever answers each is likely to
     /// write as many.
     pub fn came_together(&self) -> u32 {
-        self.core().hot.came_together()
+        self.core().driver.came_together()
     }
 
     /// Messages written here and not yet handed over: it grows when the peer does not read.
@@ -310,7 +305,7 @@ impl Pipe {
     /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
     pub fn set_handler(&self, handler: Arc<dyn Handler>) {
         if handler.listens() {
-            self.core().listen();
+            self.core().driver.listen();
         }
         lock(&self.core().shared).set_handler(handler);
         self.core().drive();

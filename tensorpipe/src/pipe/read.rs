@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::core::Core;
+use super::core::{Core, Waiter};
+use super::driver::{Interest, wake_all};
 use super::loan::Loans;
-use super::waiter::{Interest, Waiter, wake_all};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::sync::lock;

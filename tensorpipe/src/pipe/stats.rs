@@ -1,5 +1,6 @@
 //! Counters of what a pipe did: they tell a wasted system call or copy, where clocks only tell a busy machine.
 
+use super::driver::tuning::{MOVED_BYTES, MOVED_READS};
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a pipe has done so far.
@@ -136,11 +137,6 @@ pub(crate) struct Counters {
     read: AtomicU64,
 }
 
-/// So many bytes, or reads of frames, in both directions together, are much: sockets and timers have their turn then. Looking
-/// at them is a system call, some half a microsecond.
-const MUCH: u64 = 1 << 20;
-const MANY: u64 = 64;
-
 impl Counters {
     /// Whether so much has moved since this was `true` last that it is others' turn. Asked by one task at a time.
     pub(super) fn much_has_moved(&self) -> bool {
@@ -152,8 +148,8 @@ impl Counters {
         } = self.snapshot();
         let moved = bytes_in + bytes_out;
         let before = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let much = moved.saturating_sub(before(&self.moved)) >= MUCH
-            || reads.saturating_sub(before(&self.read)) >= MANY;
+        let much = moved.saturating_sub(before(&self.moved)) >= MOVED_BYTES
+            || reads.saturating_sub(before(&self.read)) >= MOVED_READS;
         if much {
             self.moved.store(moved, Ordering::Relaxed);
             self.read.store(reads, Ordering::Relaxed);

@@ -30,6 +30,27 @@ fn every_edge_of_calls_is_in_the_table() {
     check("tensorpipe-rpc/src/", RPC);
 }
 
+/// So that the models can put the smallest pipe around it.
+#[test]
+fn the_driver_names_nothing_else_of_the_pipe() {
+    for source in sources() {
+        let Some(file) = source.path.strip_prefix("tensorpipe/src/pipe/driver/") else {
+            continue;
+        };
+        let out = if file == "mod.rs" {
+            "super::"
+        } else {
+            "super::super::"
+        };
+        assert!(!source.shipped().contains(out), "{file} names its parent");
+        for target in targets(&source, 3) {
+            // Alone it is a visibility.
+            let fits = target[0] == "sync" || target == ["pipe"];
+            assert!(fits, "{file} names {}", target.join("::"));
+        }
+    }
+}
+
 #[test]
 fn only_the_lists_of_defaults_know_a_backend_by_name() {
     for source in sources() {

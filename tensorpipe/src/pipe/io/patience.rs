@@ -4,17 +4,9 @@
 //! Whether that is to be expected is learnt: where waiting for more was in vain, the next reads do without, and the more so the
 //! more often. So a few slow calls beside a fast one delay it hardly ever.
 
-/// What is worth a read, in bytes: some eight small messages.
-const ENOUGH: usize = 256;
-
-/// What was worth waiting for.
-const WORTH: usize = 96;
-
-/// Looks that find something, but not enough, before it is read all the same: a few microseconds.
-const LOOKS: u32 = 128;
-
-/// Reads without waiting, at most, after waits in vain.
-const MOST_WITHOUT: u32 = 256;
+use crate::pipe::driver::tuning::{
+    RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Patience {
@@ -40,8 +32,8 @@ impl Patience {
 
     /// How much there has to be for a read.
     pub(super) fn wanted(&self) -> usize {
-        match self.on && self.without == 0 && self.looks < LOOKS {
-            true => ENOUGH,
+        match self.on && self.without == 0 && self.looks < RECEIVE_BATCH_POLLS {
+            true => RECEIVE_BATCH,
             false => 1,
         }
     }
@@ -49,7 +41,7 @@ impl Patience {
     /// A look found something, but not what is wanted. Returns whether to read it now.
     pub(super) fn is_over(&mut self) -> bool {
         self.looks += 1;
-        self.looks >= LOOKS
+        self.looks >= RECEIVE_BATCH_POLLS
     }
 
     /// So much was read.
@@ -57,10 +49,10 @@ impl Patience {
         let waited = std::mem::take(&mut self.looks) > 0;
         if self.without > 0 {
             self.without -= 1;
-        } else if waited && bytes < WORTH {
-            self.next_without = (self.next_without * 2).clamp(1, MOST_WITHOUT);
+        } else if waited && bytes < RECEIVE_BATCH_WORTH {
+            self.next_without = (self.next_without * 2).clamp(1, RECEIVE_BATCH_PAUSE);
             self.without = self.next_without;
-        } else if bytes >= WORTH {
+        } else if bytes >= RECEIVE_BATCH_WORTH {
             self.next_without = 0;
         }
     }
@@ -85,7 +77,7 @@ mod tests {
         let mut patience = Patience::default();
         assert_eq!(looks(&mut patience, 40), 1);
         patience.set(true);
-        assert_eq!(looks(&mut patience, 40), LOOKS);
+        assert_eq!(looks(&mut patience, 40), RECEIVE_BATCH_POLLS);
         patience.set(false);
         assert_eq!(looks(&mut patience, 40), 1);
     }
@@ -95,7 +87,7 @@ mod tests {
         let mut patience = Patience::default();
         patience.set(true);
         let all: u32 = (0..10_000).map(|_| looks(&mut patience, 40)).sum();
-        assert!(all < 10_000 + 50 * LOOKS, "{all}");
+        assert!(all < 10_000 + 50 * RECEIVE_BATCH_POLLS, "{all}");
     }
 
     #[test]
@@ -110,9 +102,9 @@ mod tests {
             looks(&mut patience, 300);
         }
         for _ in 0..100 {
-            assert_eq!(patience.wanted(), ENOUGH);
+            assert_eq!(patience.wanted(), RECEIVE_BATCH);
             assert!(!patience.is_over());
-            patience.read(ENOUGH);
+            patience.read(RECEIVE_BATCH);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::io::ReadBuf;
 
@@ -11,40 +11,15 @@ use super::Io;
 use crate::device::Destination;
 use crate::error::Error;
 use crate::pipe::core::Core;
+use crate::pipe::driver::tuning::{
+    COPIED_AT_ONCE, DIRECT_FROM, MESSAGES_IN_A_ROW, READ_BULK, READS_IN_A_ROW, READS_PER_CLOCK,
+    RECEIVE_BUFFER, RECEIVE_BUFFER_BULK, SIGN_OF_LIFE,
+};
 use crate::proto::{Input, OpId};
 use crate::stop;
 use crate::sync::{Arc, lock};
 use crate::sys::copy;
 use crate::transports::Connection;
-
-/// Room for frames, in bytes. Grows for one large head up to the limit on metadata, with the bytes that have come in.
-pub(super) const RECEIVE_BUFFER: usize = 64 << 10;
-
-/// Room for frames while bulk data flows, and in front of what follows it: little, so that bulk bytes are not copied through it.
-const RECEIVE_BUFFER_BULK: usize = 2 << 10;
-
-/// Parts up to this size that are here whole are copied at once, under the lock of `shared`, in bytes.
-const COPIED_AT_ONCE: u64 = 16 << 10;
-
-/// What a part must have left to be read directly into its place, in bytes.
-const DIRECT_FROM: u64 = 4 << 10;
-
-/// Bulk bytes of one read, as for hand-written tokio, which was fastest so where nothing else runs (`benches/`). Where
-/// other work keeps the cores busy longer reads are as good.
-const READ_PIECE: usize = 64 << 10;
-
-/// Such reads in a row: a peer that writes as fast as this side reads never leaves the connection empty, and whatever else the
-/// runtime has to do would wait for the end of it all.
-const PIECES: usize = 16;
-
-/// Pieces that come in further apart than this are told to the protocol one by one.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
-
-/// Messages taken out of one read before they are delivered: what they provoke leaves together.
-const DELIVERIES: usize = 32;
-
-/// Reads for one look at the clock, while hot.
-const READS: u32 = 16;
 
 /// Bulk bytes being received.
 pub(super) struct Bulk {
@@ -71,7 +46,7 @@ impl Io {
                 return Ok(false);
             }
             if self.bulk.is_some() {
-                if pieces == PIECES {
+                if pieces == READS_IN_A_ROW {
                     return Ok(true);
                 }
                 pieces += 1;
@@ -79,14 +54,14 @@ impl Io {
                     return Ok(false);
                 }
                 let there = core.pauses_for();
-                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
+                if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
             }
             if self.end > self.start && self.end - self.start >= self.need {
                 let there = self.parse(core, wakes)?;
-                if there >= DELIVERIES || (there > 0 && self.start == self.end) {
+                if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
@@ -189,7 +164,7 @@ impl Io {
                 return Ok(false);
             };
             let at = bulk.at as usize;
-            let piece = (bulk.left as usize).min(READ_PIECE);
+            let piece = (bulk.left as usize).min(READ_BULK);
             let read = read(&mut **connection, &self.waker, &mut dest[at..at + piece]);
             let Some(len) = self.came_in(read, core)? else {
                 return Ok(false);
@@ -267,7 +242,7 @@ impl Io {
             Poll::Ready(Ok(len)) => len,
         };
         core.counters.read(len);
-        core.hot.found();
+        core.driver.found();
         self.left = 0;
         self.patience.read(len);
         self.look_at_the_clock(core);
@@ -279,7 +254,7 @@ impl Io {
     /// costs more than a frame, and is looked at now and then.
     fn look_at_the_clock(&mut self, core: &Core) {
         self.reads += 1;
-        if self.reads < READS && core.hot.is_on() {
+        if self.reads < READS_PER_CLOCK && core.driver.is_polling() {
             return;
         }
         self.reads = 0;

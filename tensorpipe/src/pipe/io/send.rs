@@ -8,37 +8,18 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 
 use super::Io;
-use super::receive::RECEIVE_BUFFER;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::pipe::core::Core;
+use crate::pipe::driver::tuning::{
+    COPIED_INTO_FRAME, RECEIVE_BUFFER, SEND_BACKLOG, SEND_BATCH, SEND_BATCH_COSTLY, WRITE_BYTES,
+    WRITE_PIECES, WRITES_IN_A_ROW,
+};
 use crate::pipe::outbound::stamp::stamp;
 use crate::pipe::shared::Shared;
 use crate::proto::{Mark, Room, Segment};
 use crate::stop;
 use crate::sync::{Arc, lock};
-
-/// Bytes gathered for one write. What is gathered cannot be overtaken by a control frame.
-const GATHER: u64 = 512 << 10;
-
-/// Pieces in one write.
-const SLICES: usize = 64;
-
-/// Writes in a row, before what has come in is looked at: a peer that reads as fast as this side writes never fills the
-/// connection, and its answers would wait for the end of it all.
-const WRITES: usize = 2;
-
-/// Parts up to this size are copied next to their frame's header: cheaper than one more piece.
-const COPY_UP_TO: u64 = 512;
-
-/// Bytes from which on what is written waits in the protocol's queue, where it is counted and can be taken back.
-const ROOM: u64 = 16 << 10;
-
-/// Small messages that leave together, at most, where a write is no system call...
-const TOGETHER: u32 = 8;
-
-/// ...and where it is one.
-const TOGETHER_COSTLY: u32 = 32;
 
 pub(super) enum Piece {
     Bytes(usize),
@@ -54,7 +35,7 @@ impl Io {
     /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
     /// of it at once.
     pub(super) fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
-        for _ in 0..WRITES {
+        for _ in 0..WRITES_IN_A_ROW {
             if self.pieces.is_empty() {
                 break;
             }
@@ -71,7 +52,7 @@ impl Io {
 
     pub(super) fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
         let mut before = self.queued;
-        if before >= GATHER / 2 {
+        if before >= WRITE_BYTES / 2 {
             return;
         }
         loop {
@@ -90,8 +71,8 @@ impl Io {
 
     pub(in crate::pipe) fn take_frames(&mut self, shared: &mut Shared) {
         let mut frame = self.frames.len();
-        while self.queued < GATHER
-            && self.pieces.len() < SLICES
+        while self.queued < WRITE_BYTES
+            && self.pieces.len() < WRITE_PIECES
             && shared
                 .state
                 .poll_transmit(&mut self.frames, &mut self.segments)
@@ -133,7 +114,7 @@ impl Io {
         self.queued += len;
         let (at, end) = (range.start as usize, range.end as usize);
         match (source.as_bytes(), self.pieces.back_mut()) {
-            (Some(bytes), Some(Piece::Bytes(piece))) if len <= COPY_UP_TO => {
+            (Some(bytes), Some(Piece::Bytes(piece))) if len <= COPIED_INTO_FRAME => {
                 self.frames.extend_from_slice(&bytes[at..end]);
                 *piece += len as usize;
             }
@@ -176,7 +157,7 @@ impl Io {
     /// already.
     pub(in crate::pipe) fn room(&mut self) -> Option<Room<'_, Buffer>> {
         let open = self.failed.is_none() && self.connection.is_some() && !stop::is_any_armed();
-        (open && self.queued < ROOM).then_some(Room {
+        (open && self.queued < SEND_BACKLOG).then_some(Room {
             out: &mut self.frames,
             segments: &mut self.segments,
         })
@@ -199,8 +180,8 @@ impl Io {
     pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
         self.gathered
             >= match costly {
-                true => TOGETHER_COSTLY,
-                false => self.left.clamp(1, TOGETHER),
+                true => SEND_BATCH_COSTLY,
+                false => self.left.clamp(1, SEND_BATCH),
             }
     }
 
@@ -259,7 +240,7 @@ impl Io {
                 half -= bytes.len();
             }
             slices.push(IoSlice::new(bytes));
-            if slices.len() == SLICES {
+            if slices.len() == WRITE_PIECES {
                 break;
             }
         }

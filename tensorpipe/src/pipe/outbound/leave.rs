@@ -52,18 +52,18 @@ pub(in crate::pipe) fn leave(
     let left = |over, drive| Submitted { id, over, drive };
     if core.answers_more() && !watched {
         // Whoever calls the handler has a round after this.
-        core.io.kick_holding(&io);
+        core.driver.kick_holding(&io);
         return left(false, false);
     }
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
-    if when == When::Soon && !io.is_due(core.hot.is_costly()) {
+    if when == When::Soon && !io.is_due(core.driver.is_costly()) {
         // As long as it is owed, nobody has sent since somebody was told.
         let tell = io.owe_send();
         drop(io);
         if tell {
-            core.poller.wake_background();
+            core.driver.wakers.wake_background();
         }
         return left(false, !idle);
     }

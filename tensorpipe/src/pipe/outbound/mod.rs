@@ -15,9 +15,9 @@ use self::choose::choose;
 use self::leave::{Pushed, leave};
 pub(super) use self::leave::{Submitted, When};
 use super::core::Core;
+use super::driver::wake_all;
 use super::io::Io;
 use super::shared::Shared;
-use super::waiter::wake_all;
 use crate::device::Buffer;
 use crate::error::{Error, Misuse};
 use crate::message::{Message, MessageTensor, Payload};
@@ -117,7 +117,7 @@ pub(super) fn submit(
     let submitted = send_or_queue(core, message, when, note);
     // Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler
     // looks by itself.
-    if !core.is_handling() && core.io.is_kicked() {
+    if !core.is_handling() && core.driver.is_kicked() {
         core.drive();
     }
     submitted
@@ -134,7 +134,7 @@ fn send_or_queue(
     check_open(core, shared)?;
     choose(shared, &mut message.parts)?;
     let mut io = match shared.state.is_next() {
-        true => core.io.hold(),
+        true => core.driver.hold(),
         false => None,
     };
     let alone = io.as_deref().is_some_and(Io::is_clear);

@@ -154,7 +154,7 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
     // The second one finds that nobody comes any more.
     for _ in 0..2 {
         // Nobody looks after forgotten futures, either.
-        soon(until(&|| !core.poller.is_ticking())).await;
+        soon(until(&|| !core.driver.wakers.is_ticking())).await;
         let before = server.stats().bytes_out;
         lock(&core.shared).answer_late(core, OpId::incoming(0, 0), &[]);
         soon(until(&|| server.stats().bytes_out > before)).await;

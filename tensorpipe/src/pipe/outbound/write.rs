@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use super::{Submitted, When, submit_message};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
-use crate::pipe::core::Core;
+use crate::pipe::core::{Core, Waiter};
+use crate::pipe::driver::{Interest, wake_all};
 use crate::pipe::shared::Shared;
-use crate::pipe::waiter::{Interest, Waiter, wake_all};
 use crate::sync::lock;
 
 /// A write under way. See [`Pipe::write`](super::Pipe::write).

@@ -10,10 +10,10 @@ use crate::device::{Destination, Device};
 use crate::error::{Error, ResetCode, SystemError};
 use crate::pipe::arrival::Arrival;
 use crate::pipe::core::Core;
+use crate::pipe::driver::Interest;
 use crate::pipe::handler::Delivery;
 use crate::pipe::lane::{allocate, out_of_memory};
 use crate::pipe::reading::{Eager, Reading};
-use crate::pipe::waiter::Interest;
 use crate::proto::{Arriving, Carriage, Head, Offer, OpId};
 use crate::sys::copy;
 

@@ -7,10 +7,10 @@ use crate::channels::{ChannelFault, Lane};
 use crate::device::{Buffer, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::core::Core;
+use crate::pipe::driver::Interest;
 use crate::pipe::handler::Delivery;
 use crate::pipe::lane::{LaneIo, LaneResult};
 use crate::pipe::reading::Reading;
-use crate::pipe::waiter::Interest;
 use crate::proto::{Event, OpId};
 use crate::sync::Arc;
 
@@ -146,7 +146,7 @@ impl Shared {
             }
             Event::GoAway { next, text } => self.peer_goes(next, text, core, wakes),
             Event::Fin => self.wake(Interest::Descriptor, wakes),
-            Event::FinAck => core.poller.wake_background(),
+            Event::FinAck => core.driver.wakers.wake_background(),
         }
         Ok(())
     }

@@ -1,27 +1,23 @@
-//! Who drives a pipe when its connection has something to say.
+//! Whom a wake reaches.
 //!
-//! The connection always wakes the [`Poller`]; the poller passes the wake on to one task: the operation that was awaited
-//! last, else the pipe's background task. So an answer reaches the task that waits for it without a hop through another
-//! one. An operation that is awaited no more leaves, and hands on a wake that it has not acted on.
+//! The connection always wakes [`Wakers`], which passes the wake on to one task: the operation that was awaited last, else
+//! the pipe's background task. So an answer reaches the task that waits for it without a hop through another one. An
+//! operation that is awaited no more hands on a wake that it has not acted on.
 //!
-//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). A wake
-//! given to it would be lost for everybody. So after a wake, and while operations register, the background task looks every
-//! [`TICK`] whether somebody was woken and has not driven the pipe since; then it drives, and passes the sleeper over. Where
-//! nothing has happened for a [`TICK`] it sleeps, however many wait: the next wake starts it again.
+//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). It would
+//! swallow a wake. So after a wake, and while operations register, the background task checks every `TICK` whether
+//! somebody was woken and has not driven the pipe since; if so, it drives, and passes that one over. After a `TICK` in
+//! which nothing happened it sleeps, however many wait: the next wake starts it again.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::time::Duration;
 
-use super::waiter::wake;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// How long a forgotten future can delay the others of its pipe.
-pub(crate) const TICK: Duration = Duration::from_millis(50);
-
 #[derive(Debug, Default)]
-pub(crate) struct Poller {
+pub(in crate::pipe) struct Wakers {
     /// Somebody was woken and has not driven the pipe since. Changed by exchanges only: whoever takes it back sees what
     /// there was to wake for.
     notified: AtomicBool,
@@ -34,14 +30,14 @@ struct Roles {
     waiting: VecDeque<(u64, Waker)>,
     background: Option<Waker>,
     next_id: u64,
-    /// The background task looks after forgotten futures.
+    /// The background task watches for forgotten futures.
     ticking: bool,
-    /// There may be something to look after since its last look.
+    /// Something has happened since its last tick.
     active: bool,
 }
 
 impl Roles {
-    /// There is something to look after. Returns who is to be woken for it.
+    /// Something happens. Returns whom to wake to watch it.
     fn start_ticking(&mut self) -> Option<Waker> {
         self.active = true;
         let ticks = std::mem::replace(&mut self.ticking, true);
@@ -57,9 +53,9 @@ impl Roles {
     }
 }
 
-impl Poller {
+impl Wakers {
     /// Makes `waker` the one to be woken; `slot` remembers the registration, whose number is returned.
-    pub(crate) fn register(&self, slot: &mut Option<u64>, waker: &Waker) -> u64 {
+    pub(super) fn register(&self, slot: &mut Option<u64>, waker: &Waker) -> u64 {
         if let Some(id) = *slot
             && lock(&self.roles).knows(id, waker)
         {
@@ -91,8 +87,8 @@ impl Poller {
         id
     }
 
-    /// Nobody is woken for what comes from now on, since somebody looks: the background task looks after that one, too.
-    pub(crate) fn keep_ticking(&self) {
+    /// Nobody is woken for what comes from now on, since somebody polls: the background task watches that one, too.
+    pub(super) fn keep_ticking(&self) {
         let ticking = lock(&self.roles).start_ticking();
         if let Some(background) = ticking {
             wake(background);
@@ -100,7 +96,7 @@ impl Poller {
     }
 
     /// The operation is awaited no more.
-    pub(crate) fn leave(&self, slot: &mut Option<u64>) {
+    pub(super) fn leave(&self, slot: &mut Option<u64>) {
         let Some(id) = slot.take() else { return };
         let (had_role, left) = {
             let mut roles = lock(&self.roles);
@@ -114,17 +110,12 @@ impl Poller {
         }
     }
 
-    /// Whether operations are being awaited.
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.waiting() > 0
-    }
-
-    /// How many are.
-    pub(crate) fn waiting(&self) -> usize {
+    /// How many operations are being awaited.
+    pub(super) fn waiting(&self) -> usize {
         lock(&self.roles).waiting.len()
     }
 
-    pub(crate) fn set_background(&self, waker: &Waker) {
+    pub(super) fn set_background(&self, waker: &Waker) {
         let mut roles = lock(&self.roles);
         match &mut roles.background {
             Some(known) => known.clone_from(waker),
@@ -133,17 +124,18 @@ impl Poller {
     }
 
     /// The background task has ended: its runtime is not held on to.
-    pub(crate) fn clear_background(&self) {
+    pub(in crate::pipe) fn clear_background(&self) {
         let background = lock(&self.roles).background.take();
         drop(background);
     }
 
     /// Whoever is about to drive says so first.
-    pub(crate) fn driving(&self) {
+    pub(super) fn driving(&self) {
         self.notified.swap(false, Ordering::SeqCst);
     }
 
-    pub(crate) fn notify(&self) {
+    /// Wakes somebody to drive.
+    pub(in crate::pipe) fn notify(&self) {
         self.notified.swap(true, Ordering::SeqCst);
         let (waker, ticking) = {
             let mut roles = lock(&self.roles);
@@ -161,12 +153,12 @@ impl Poller {
     }
 
     /// Somebody will be woken soon. Where that comes to nothing (the runtime is blocked), the background task finds out.
-    pub(crate) fn owe_wake(&self) {
+    pub(super) fn owe_wake(&self) {
         self.notified.swap(true, Ordering::SeqCst);
         self.keep_ticking();
     }
 
-    pub(crate) fn wake_background(&self) {
+    pub(in crate::pipe) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
         if let Some(waker) = waker {
             wake(waker);
@@ -174,17 +166,17 @@ impl Poller {
     }
 
     /// Whether there is a background task.
-    pub(crate) fn has_background(&self) -> bool {
+    pub(in crate::pipe) fn has_background(&self) -> bool {
         lock(&self.roles).background.is_some()
     }
 
-    /// Whether the background task has to look again after a [`TICK`].
-    pub(crate) fn is_ticking(&self) -> bool {
+    /// Whether the background task has to come again after a `TICK`.
+    pub(in crate::pipe) fn is_ticking(&self) -> bool {
         lock(&self.roles).ticking
     }
 
-    /// The background task looks. Returns whether somebody was woken and did not drive: it has lost the role.
-    pub(crate) fn tick(&self) -> bool {
+    /// The background task's tick. Returns whether somebody was woken and did not drive: it has lost the role.
+    pub(super) fn tick(&self) -> bool {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
         let passed_over = asleep.then(|| roles.waiting.pop_back());
@@ -195,7 +187,18 @@ impl Poller {
     }
 }
 
-impl Wake for Poller {
+/// Wakes all of them, without a lock. One that panics does not keep the others asleep.
+pub(in crate::pipe) fn wake_all(wakes: Vec<Waker>) {
+    wakes.into_iter().for_each(wake);
+}
+
+pub(in crate::pipe) fn wake(waker: Waker) {
+    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+        tracing::warn!("a waker panicked; its task was not woken");
+    }
+}
+
+impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
         self.notify();
     }
@@ -226,65 +229,65 @@ mod tests {
 
     #[test]
     fn the_last_awaited_operation_is_woken_and_hands_on_what_it_did_not_act_on() {
-        let poller = Poller::default();
+        let wakers = Wakers::default();
         let ((background, b), (first, f), (second, s)) = (waker(), waker(), waker());
         let count = |c: &Counter| c.0.load(Ordering::SeqCst);
-        poller.set_background(&b);
-        poller.notify();
+        wakers.set_background(&b);
+        wakers.notify();
         assert_eq!(count(&background), 1);
-        poller.driving();
+        wakers.driving();
         let (mut one, mut two) = (None, None);
-        poller.register(&mut one, &f);
+        wakers.register(&mut one, &f);
         assert_eq!(
             count(&background),
             2,
             "it starts looking after forgotten futures"
         );
-        poller.register(&mut two, &s);
-        poller.notify();
+        wakers.register(&mut two, &s);
+        wakers.notify();
         assert_eq!((count(&first), count(&second)), (0, 1));
-        poller.leave(&mut two);
+        wakers.leave(&mut two);
         assert_eq!(count(&first), 1, "the second left without driving");
-        poller.driving();
-        poller.leave(&mut one);
+        wakers.driving();
+        wakers.leave(&mut one);
         assert_eq!(count(&background), 2, "the first drove");
-        poller.notify();
+        wakers.notify();
         assert_eq!(count(&background), 3);
     }
 
     #[test]
     fn a_forgotten_future_loses_the_role() {
-        let poller = Poller::default();
+        let wakers = Wakers::default();
         let ((background, b), (_, f)) = (waker(), waker());
-        poller.set_background(&b);
+        wakers.set_background(&b);
         let mut slot = None;
-        poller.register(&mut slot, &f);
-        assert!(!poller.tick());
-        assert!(poller.is_ticking());
-        poller.notify();
-        assert!(poller.tick());
-        poller.driving();
-        poller.notify();
+        wakers.register(&mut slot, &f);
+        assert!(!wakers.tick());
+        assert!(wakers.is_ticking());
+        wakers.notify();
+        assert!(wakers.tick());
+        wakers.driving();
+        wakers.notify();
         assert_eq!(background.0.load(Ordering::SeqCst), 2);
-        poller.driving();
-        assert!(!poller.tick());
-        assert!(!poller.is_ticking(), "nobody is left to look after");
+        wakers.driving();
+        assert!(!wakers.tick());
+        assert!(!wakers.is_ticking(), "nobody is left to look after");
     }
 
     #[test]
     fn a_wait_without_end_costs_nothing_and_its_wake_is_looked_after() {
-        let poller = Poller::default();
+        let wakers = Wakers::default();
         let ((background, b), (operation, o)) = (waker(), waker());
         let count = |c: &Counter| c.0.load(Ordering::SeqCst);
-        poller.set_background(&b);
+        wakers.set_background(&b);
         let mut slot = None;
-        poller.register(&mut slot, &o);
-        assert!(!poller.tick() && !poller.tick());
-        assert!(!poller.is_ticking(), "it looks although nothing happens");
+        wakers.register(&mut slot, &o);
+        assert!(!wakers.tick() && !wakers.tick());
+        assert!(!wakers.is_ticking(), "it looks although nothing happens");
         let before = count(&background);
-        poller.notify();
+        wakers.notify();
         assert_eq!((count(&operation), count(&background)), (1, before + 1));
-        assert!(poller.is_ticking());
-        assert!(poller.tick(), "the operation was forgotten");
+        assert!(wakers.is_ticking());
+        assert!(wakers.tick(), "the operation was forgotten");
     }
 }

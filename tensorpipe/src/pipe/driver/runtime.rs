@@ -1,19 +1,24 @@
-//! Whether this thread can be within a runtime: one that ends may be without tokio's thread local already, and to enter a runtime
-//! then panics, in a destructor, which aborts the process.
+//! What the driver asks of tokio.
 //!
-//! Thread locals end in the reverse order of their first use. Ours is made behind tokio's: while it is there, so is that one.
+//! A thread that ends may be without tokio's thread local already. To enter a runtime then panics, in a destructor, which
+//! aborts the process. Thread locals end in the reverse order of their first use. Ours is made behind tokio's: while it is
+//! there, so is that one.
 
-use tokio::runtime::Handle;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::yield_now;
 
 use crate::sync::thread_local;
 
 thread_local! {
-    static REACH: Reach = Reach::new();
+    static AVAILABLE: Available = Available::new();
 }
 
-struct Reach(bool);
+struct Available(bool);
 
-impl Reach {
+impl Available {
     fn new() -> Self {
         let current = Handle::try_current();
         Self(!current.is_err_and(|error| error.is_thread_local_destroyed()))
@@ -21,13 +26,25 @@ impl Reach {
 }
 
 /// So that it ends with the thread.
-impl Drop for Reach {
+impl Drop for Available {
     fn drop(&mut self) {}
 }
 
-/// Whether a runtime can be entered.
-pub(super) fn is_in_reach() -> bool {
-    REACH.try_with(|reach| reach.0).unwrap_or(false)
+/// Whether this thread can enter a runtime.
+pub(in crate::pipe) fn is_available() -> bool {
+    AVAILABLE.try_with(|available| available.0).unwrap_or(false)
+}
+
+/// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
+/// timers are looked at.
+pub(super) fn is_single_threaded() -> bool {
+    let runtime = Handle::try_current();
+    runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
+}
+
+/// Wakes once sockets and timers have had their turn.
+pub(super) fn wake_last(waker: &Waker) {
+    let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
 }
 
 #[cfg(test)]
@@ -113,7 +130,7 @@ mod tests {
             // First, so that it ends last.
             DRIVES.set(Some(Drives(kept)));
             drop(runtime.enter());
-            assert!(is_in_reach());
+            assert!(is_available());
         });
         // Nobody else drives meanwhile.
         ends.join().unwrap();
@@ -129,7 +146,7 @@ mod tests {
         let ends = std::thread::spawn(move || {
             DRIVES.set(Some(Drives(kept)));
             drop(runtime.enter());
-            assert!(is_in_reach());
+            assert!(is_available());
             // As whoever drives finds it.
             let mut wakes = Vec::new();
             lock(&server.core().shared).end(lost, &mut wakes);

@@ -1,0 +1,24 @@
+//! The files of `tensorpipe/src/pipe/driver/`, except `poll_time`, `tuning` and `runtime`: a model has no clock, as few steps as
+//! show the same, and no tokio.
+
+#[expect(dead_code, reason = "how many come together is a matter of cost")]
+#[path = "../../../../tensorpipe/src/pipe/driver/busy_poll.rs"]
+mod busy_poll;
+#[path = "../../../../tensorpipe/src/pipe/driver/delivery_lock.rs"]
+mod delivery_lock;
+#[path = "../../../../tensorpipe/src/pipe/driver/drive.rs"]
+mod drive;
+pub(super) mod poll_time;
+mod runtime;
+mod tuning;
+#[expect(dead_code, reason = "all operations wait for the same here")]
+#[path = "../../../../tensorpipe/src/pipe/driver/waiter.rs"]
+mod waiter;
+#[expect(dead_code, reason = "the end of the background task is not modelled")]
+#[path = "../../../../tensorpipe/src/pipe/driver/wakers.rs"]
+mod wakers;
+
+pub(super) use self::busy_poll::{BusyPoll, Seen};
+pub(super) use self::delivery_lock::DeliveryLock;
+pub(super) use self::drive::{Driven, Driver, Round};
+pub(super) use self::waiter::{Interest, Waiter, Waiting};

@@ -1,0 +1,381 @@
+//! Busy-polling: who polls, and that nobody is waited for who does not.
+//!
+//! While polling is on, the connection asks nobody to be woken. Invariant: while anybody waits, polling is on only if one
+//! task, the poller, is scheduled to poll again. A poller that leaves, or has polled long enough, switches polling off or
+//! sees to another. A poller that was forgotten, or left and was followed by none, is noticed by the background task's tick.
+//!
+//! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end
+//! of its runtime's queue, so that whatever else is ready runs first: of several busy pipes on one thread each gets its
+//! turn, and so do timers and sockets.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use super::drive::{Driven, Driver};
+use super::poll_time::PollTime;
+use super::runtime;
+use super::tuning::{
+    COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOLE_POLLER_WAITERS,
+};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
+
+/// Polling is off: the connection wakes. The numbers of operations begin with 1.
+const OFF: u64 = 0;
+
+/// Polling is on, and nobody polls.
+const VACANT: u64 = u64::MAX;
+
+/// The background task polls.
+const BACKGROUND: u64 = u64::MAX - 1;
+
+#[derive(Debug)]
+pub(in crate::pipe) struct BusyPoll {
+    /// The connection knows how.
+    able: bool,
+    /// A poll is a system call: messages that come and go together cost less.
+    costly: bool,
+    /// Who polls: an operation's number, or one of the constants above. Changed by exchanges only.
+    poller: AtomicU64,
+    /// Polls so far, and how many there were at the background task's last tick.
+    polls: AtomicU64,
+    polls_seen: AtomicU64,
+    /// Something is waited for: `time` wants to hear when it comes.
+    waiting: AtomicBool,
+    /// A handler takes messages at any time: somebody always waits.
+    listens: AtomicBool,
+    /// Messages that came together last: none, where a poll has found none since.
+    together: AtomicU32,
+    /// The same where some came, until somebody asks.
+    some_together: AtomicU32,
+    /// The poller's last polls have seen bytes, and let more come together with them.
+    some_seen: AtomicBool,
+    time: Mutex<PollTime>,
+}
+
+/// What a poll has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipe) enum Seen {
+    Nothing,
+    /// Something that waits for more, for a short while.
+    Some,
+    /// Something to be done now.
+    Enough,
+}
+
+impl BusyPoll {
+    /// Whether the connection can be polled, and whether each poll is a system call.
+    pub(in crate::pipe) fn new(able: bool, costly: bool) -> Self {
+        Self {
+            able,
+            costly,
+            poller: AtomicU64::new(OFF),
+            polls: AtomicU64::new(0),
+            polls_seen: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
+            together: AtomicU32::new(0),
+            some_together: AtomicU32::new(0),
+            some_seen: AtomicBool::new(false),
+            time: Mutex::default(),
+        }
+    }
+
+    fn poller(&self) -> u64 {
+        self.poller.load(Ordering::SeqCst)
+    }
+
+    /// `who` polls from now on, unless polling is off.
+    fn take_over(&self, who: u64) -> bool {
+        let on = |poller| (poller != OFF).then_some(who);
+        let taken = (self.poller).fetch_update(Ordering::SeqCst, Ordering::SeqCst, on);
+        taken.is_ok()
+    }
+
+    fn change(&self, from: u64, to: u64) {
+        let _ = (self.poller).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+impl<W> Driver<W> {
+    /// Whether the connection is polled, and asks nobody to be woken.
+    pub(in crate::pipe) fn is_polling(&self) -> bool {
+        self.polling.poller() != OFF
+    }
+
+    /// Whether moving bytes is a system call.
+    pub(in crate::pipe) fn is_costly(&self) -> bool {
+        self.polling.costly
+    }
+
+    /// Whether a handler takes messages at any time.
+    pub(in crate::pipe) fn listens(&self) -> bool {
+        self.polling.listens.load(Ordering::Relaxed)
+    }
+
+    /// From now on messages are taken at any time.
+    pub(in crate::pipe) fn listen(&self) {
+        self.polling.listens.store(true, Ordering::SeqCst);
+        // Polling may have been left on.
+        self.wakers.wake_background();
+    }
+
+    /// How many messages came in one go last, if nobody has asked since.
+    pub(in crate::pipe) fn came_together(&self) -> u32 {
+        let together = &self.polling.some_together;
+        // A load is cheaper than an exchange.
+        match together.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => together.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// So many messages came in one go.
+    pub(in crate::pipe) fn came(&self, messages: u32) {
+        let polling = &self.polling;
+        polling.together.store(messages, Ordering::Relaxed);
+        if messages > 0 {
+            polling.some_together.store(messages, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes have come.
+    pub(in crate::pipe) fn found(&self) {
+        let polling = &self.polling;
+        if polling.waiting.load(Ordering::Relaxed) {
+            polling.waiting.store(false, Ordering::Relaxed);
+            lock(&polling.time).found(Instant::now);
+        }
+    }
+
+    /// Whether so many wait that polls, each a system call, do not pay.
+    fn is_crowded(&self) -> bool {
+        self.is_costly()
+            && (self.polling.together.load(Ordering::Relaxed) > COSTLY_POLL_MESSAGES
+                || self.wakers.waiting() > COSTLY_POLL_MESSAGES as usize)
+    }
+
+    /// A wait is about to begin: from the next poll on the connection does not ask to be woken, if polling pays.
+    pub(super) fn start_polling(&self) {
+        let polling = &self.polling;
+        if polling.able && !self.is_polling() && !self.is_crowded() && lock(&polling.time).pays() {
+            polling.change(OFF, VACANT);
+            self.wakers.keep_ticking();
+        }
+    }
+
+    /// Whether something can be done now: polls a few times. For the operation that is the poller.
+    pub(in crate::pipe) fn poll<C: Driven<Work = W>>(&self) -> bool {
+        let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
+        // What is to be sent then leaves without it: the background task was told.
+        self.poll_for::<C>(many, !many)
+    }
+
+    /// The same; whoever `sends` comes for what was left behind, too.
+    fn poll_for<C: Driven<Work = W>>(&self, many: bool, sends: bool) -> bool {
+        let mut some = false;
+        let found = self.poll_work(POLLS_PER_WAKE, |work| {
+            let seen = C::poll(work, many, sends);
+            some |= seen == Seen::Some;
+            seen == Seen::Enough
+        });
+        if some && !found {
+            self.polling.some_seen.store(true, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// `who` has found nothing and waits. Returns whether it is the poller, and scheduled to poll again; `polls` says
+    /// whether it was already. If not, the connection wakes whom it should, or somebody else polls.
+    pub(super) fn poll_again<C: Driven<Work = W>>(
+        &self,
+        core: &Arc<C>,
+        who: u64,
+        polls: &mut bool,
+        waker: &Waker,
+    ) -> bool {
+        let polling = &self.polling;
+        if !polling.able {
+            return false;
+        }
+        polling.waiting.store(true, Ordering::Relaxed);
+        let poller = polling.poller();
+        if poller == OFF {
+            *polls = false;
+            lock(&polling.time).sleeps(Instant::now);
+            return false;
+        }
+        let is_new = !*polls;
+        if is_new
+            && poller != VACANT
+            && !polling.costly
+            && self.wakers.waiting() > SOLE_POLLER_WAITERS
+        {
+            return false;
+        }
+        // A newer operation takes over. Nobody polls where polling was switched off in between, and on again.
+        *polls = match is_new || poller == VACANT {
+            true => polling.take_over(who),
+            false => poller == who,
+        };
+        if !*polls {
+            return false;
+        }
+        polling.polls.fetch_add(1, Ordering::Relaxed);
+        // That bytes are there, and wait for more, is not in vain: they are read soon, and tell how long it took.
+        let some_seen = polling.some_seen.load(Ordering::Relaxed)
+            && polling.some_seen.swap(false, Ordering::Relaxed);
+        let polls_on = || some_seen || lock(&polling.time).in_vain(POLLS_PER_WAKE, Instant::now);
+        if !self.is_crowded() && polls_on() {
+            // Once whoever is ready has run; where much has moved since they had their turn, sockets and timers, too.
+            if core.much_has_moved() && runtime::is_single_threaded() {
+                runtime::wake_last(waker);
+            } else {
+                waker.wake_by_ref();
+            }
+            return true;
+        }
+        *polls = false;
+        self.stop_polling(core);
+        false
+    }
+
+    /// `who` waits no more. For others that still wait the background task polls, until one of them does.
+    ///
+    /// Where nobody waits for anything, polling stays on: most likely the next operation is about to begin, and switching it
+    /// off and on would cost more than it does. If none comes, the background task's tick switches it off; until then what
+    /// the peer says of its own accord (a ping, a goodbye) lies there.
+    pub(super) fn leave<C: Driven<Work = W>>(&self, core: &Arc<C>, who: u64, polls: &mut bool) {
+        let polling = &self.polling;
+        if !polling.able {
+            return;
+        }
+        if std::mem::take(polls) {
+            polling.change(who, VACANT);
+        }
+        // Also where it never polled: it may have switched polling on, and found what it waits for at once.
+        if polling.poller() != VACANT {
+            return;
+        }
+        if self.wakers.waiting() > 0 {
+            self.wakers.wake_background();
+        } else if polling.listens.load(Ordering::SeqCst) {
+            self.stop_polling(core);
+        }
+    }
+
+    /// From now on the connection asks to be woken.
+    fn stop_polling<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        if self.polling.poller.swap(OFF, Ordering::SeqCst) != OFF {
+            self.drive(core);
+        }
+    }
+
+    /// The background task drives. Returns whether it is the poller, and scheduled to poll again.
+    pub(in crate::pipe) fn drive_in_background<C: Driven<Work = W>>(
+        &self,
+        core: &Arc<C>,
+        polls: &mut bool,
+        waker: &Waker,
+    ) -> bool {
+        let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
+        if *polls
+            && !self.poll_for::<C>(many, true)
+            && self.poll_again(core, BACKGROUND, polls, waker)
+        {
+            return true;
+        }
+        self.wakers.set_background(waker);
+        // Operations that are awaited poll for themselves, unless the one that did has just ended.
+        let may_poll = self.is_polling() || self.wakers.waiting() == 0;
+        if may_poll {
+            self.start_polling();
+        }
+        self.drive(core);
+        may_poll
+            && (*polls || [OFF, VACANT].contains(&self.polling.poller()))
+            && self.poll_again(core, BACKGROUND, polls, waker)
+    }
+
+    /// The background task watches for forgotten futures.
+    pub(in crate::pipe) fn tick<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        let polls = self.polling.polls.load(Ordering::Relaxed);
+        let seen = self.polling.polls_seen.swap(polls, Ordering::Relaxed);
+        let poller = self.polling.poller();
+        if poller == VACANT || (poller != OFF && polls == seen) {
+            self.stop_polling(core);
+        }
+        if self.is_polling() {
+            self.wakers.keep_ticking();
+        }
+        if self.wakers.tick() {
+            self.drive(core);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipe::Core;
+    use crate::transports::ShmTransport;
+    use crate::{Context, Message, Pipe};
+
+    /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
+    async fn many_wait(name: &str) -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
+        let context = Context::builder()
+            .transports([Arc::new(ShmTransport::new()) as _])
+            .build()
+            .unwrap();
+        let url = format!("shm://{name} {}", std::process::id());
+        let listener = context.listen([url]).await.unwrap();
+        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap());
+        let core = client.core().clone();
+        let mut slots = vec![None; RECEIVE_BATCH_WAITERS + 1];
+        for slot in &mut slots {
+            core.driver.wakers.register(slot, Waker::noop());
+        }
+        core.driver.start_polling();
+        core.drive();
+        assert!(core.driver.is_polling());
+        (core, slots, [client, server])
+    }
+
+    #[tokio::test]
+    async fn the_background_task_sends_what_it_was_told_of_while_it_polls_for_many() {
+        let (core, _slots, _ends) = many_wait("told while it polls").await;
+        let (driver, mut polls) = (&core.driver, false);
+        assert!(driver.poll_again(&core, BACKGROUND, &mut polls, Waker::noop()) && polls);
+        let before = core.counters.snapshot().bytes_out;
+        {
+            let mut io = driver.hold().unwrap();
+            let room = io.room();
+            let told = lock(&core.shared)
+                .state
+                .write(b"told", &mut Default::default(), room);
+            assert!(told.unwrap().sent);
+            io.push_message();
+            io.owe_send();
+        }
+        driver.drive_in_background(&core, &mut polls, Waker::noop());
+        assert_eq!(core.counters.snapshot().bytes_out, before + 24);
+    }
+
+    #[tokio::test]
+    async fn polls_that_see_a_message_and_let_others_come_with_it_are_not_in_vain() {
+        let (core, slots, [_client, server]) = many_wait("some in sight").await;
+        let (driver, mut polls) = (&core.driver, false);
+        let who = slots[RECEIVE_BATCH_WAITERS].unwrap();
+        let mut again = || driver.poll_again(&core, who, &mut polls, Waker::noop()) && polls;
+        assert!(again());
+        let time = || format!("{:?}", lock(&driver.polling.time));
+        let before = time();
+        server.send(Message::new("one of many")).unwrap();
+        assert!(!driver.poll::<Core>(), "it does not wait for others");
+        assert!(again());
+        assert_eq!(time(), before);
+        // One that sees nothing is.
+        assert!(again());
+        assert_ne!(time(), before);
+    }
+}

@@ -1,0 +1,243 @@
+//! Driving: work that everybody may do and nobody waits for. Whoever cannot have it leaves a kick.
+//!
+//! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile; or,
+//! if it went on for too long, that one is told to come back.
+
+use std::task::Waker;
+
+use super::busy_poll::{BusyPoll, Seen};
+use super::delivery_lock::DeliveryLock;
+use super::runtime;
+use super::tuning::ROUNDS;
+use super::waiter::Waiting;
+use super::wakers::Wakers;
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, try_lock};
+
+/// How a round of work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipe) enum Round {
+    /// Nothing to do until the connection wakes somebody.
+    Idle,
+    /// Stopped early to let messages be delivered.
+    More,
+    /// Much was done, and there is more: it is others' turn.
+    Enough,
+}
+
+/// What a [`Driver`] drives: a pipe's `Core`, or the smallest pipe of a model.
+pub(in crate::pipe) trait Driven: Sized {
+    /// What one thread at a time works on: the connection and its buffers.
+    type Work;
+    /// What operations look at.
+    type Shared;
+
+    fn driver(&self) -> &Driver<Self::Work>;
+
+    fn shared(&self) -> &Mutex<Self::Shared>;
+
+    /// Operations that are woken when what they wait for is there.
+    fn waiting(shared: &mut Self::Shared) -> &mut Vec<Waiting>;
+
+    /// Sends and receives until the connection wants to wait.
+    fn round(self: &Arc<Self>, work: &mut Self::Work) -> Round;
+
+    /// Hands over what has come in. Runs after each round, without the work.
+    fn deliver(self: &Arc<Self>);
+
+    /// Asks the connection whether there is something to do. Where `many` wait, a few bytes may be left to grow; what is to be
+    /// sent counts only if the poller `sends`.
+    fn poll(work: &mut Self::Work, many: bool, sends: bool) -> Seen;
+
+    /// Whether work that is left can wait for whoever is woken. Once the pipe has ended, its background task may be no more, and
+    /// nobody is left to come back.
+    fn can_wait(&self) -> bool;
+
+    /// Whether so much has moved since this was `true` last that it is others' turn.
+    fn much_has_moved(&self) -> bool;
+
+    /// Whether this is a forked child's copy, which lets go of everything without a word.
+    fn is_inherited(&self) -> bool;
+}
+
+/// The state of who drives, polls and sleeps. See the [module](super) for its table.
+pub(in crate::pipe) struct Driver<W> {
+    /// Changed, and looked at for the last time, by exchanges only: they have one order. If the holder's last look comes
+    /// before a kick, whoever kicks sees what the holder did before, and gets the lock. With a store here and a load there
+    /// both could see the past: the steps of a lock are acquire and release, and no more.
+    kicked: AtomicBool,
+    /// Taken only by trying.
+    work: Mutex<W>,
+    pub(in crate::pipe) wakers: Arc<Wakers>,
+    pub(super) polling: BusyPoll,
+    pub(in crate::pipe) delivery: DeliveryLock,
+}
+
+impl<W> Driver<W> {
+    /// `work` is given the waker for its connection.
+    pub(in crate::pipe) fn new(polling: BusyPoll, work: impl FnOnce(Waker) -> W) -> Self {
+        let wakers = Arc::new(Wakers::default());
+        Self {
+            kicked: AtomicBool::new(false),
+            work: Mutex::new(work(wakers.clone().into())),
+            wakers,
+            polling,
+            delivery: DeliveryLock::default(),
+        }
+    }
+
+    /// Moves whatever can be moved without waiting. Never waits: while somebody else works it leaves a kick.
+    pub(in crate::pipe) fn drive<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        if self.delivery.is_held_here() {
+            // The handler wrote: whoever called it drives next, and all of its answers leave together.
+            return self.kick();
+        }
+        while self.rounds(|work| core.round(work), || core.deliver()) {
+            if core.can_wait() {
+                return self.come_back();
+            }
+        }
+    }
+
+    /// There is more to be moved, but it is others' turn.
+    fn come_back(&self) {
+        if runtime::is_single_threaded() {
+            self.wakers.owe_wake();
+            runtime::wake_last(&self.wakers.clone().into());
+        } else {
+            self.wakers.notify();
+        }
+    }
+
+    /// Kicks, and works until nobody has kicked any more. `deliver` runs after each round, without the lock. Returns whether
+    /// there is more, but it is others' turn: the caller sees to it that somebody comes back.
+    #[must_use]
+    fn rounds(&self, mut round: impl FnMut(&mut W) -> Round, mut deliver: impl FnMut()) -> bool {
+        // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
+        // taken for acted on.
+        self.wakers.driving();
+        self.kick();
+        for _ in 0..ROUNDS {
+            let Some(mut work) = self.hold() else {
+                return false;
+            };
+            let mut ended = Round::Idle;
+            while ended == Round::Idle && self.take_kick() {
+                ended = round(&mut work);
+            }
+            drop(work);
+            deliver();
+            match ended {
+                Round::Idle if self.is_kicked() => {}
+                Round::Idle => return false,
+                Round::More => self.kick(),
+                Round::Enough => {
+                    self.kick();
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// There is work, for whoever has it already or drives next.
+    pub(in crate::pipe) fn kick(&self) {
+        self.kicked.swap(true, Ordering::SeqCst);
+    }
+
+    /// The same by whoever has the work: cheap where somebody has kicked already. Who takes a kick has the work, too: so this one
+    /// sees whether it was taken, and whoever takes it later sees what this one did.
+    pub(in crate::pipe) fn kick_holding(&self, _: &MutexGuard<'_, W>) {
+        if !self.kicked.load(Ordering::Relaxed) {
+            self.kick();
+        }
+    }
+
+    fn take_kick(&self) -> bool {
+        // A load is cheaper than an exchange. What it may miss, the last look does not.
+        self.kicked.load(Ordering::Relaxed) && self.kicked.swap(false, Ordering::SeqCst)
+    }
+
+    /// The last look, without the lock.
+    pub(in crate::pipe) fn is_kicked(&self) -> bool {
+        self.kicked.fetch_or(false, Ordering::SeqCst)
+    }
+
+    /// Whether there is something to do, as far as `times` polls show, and kicks. Does none of it. `false` while somebody else
+    /// has the work, and finds what there is.
+    pub(super) fn poll_work(&self, times: u32, mut poll: impl FnMut(&mut W) -> bool) -> bool {
+        for _ in 0..times {
+            if self.kicked.load(Ordering::Relaxed) {
+                return true;
+            }
+            let Some(mut work) = self.hold() else {
+                return false;
+            };
+            if poll(&mut work) {
+                return true;
+            }
+            drop(work);
+            std::hint::spin_loop();
+        }
+        // Whoever came while this one had the lock relies on it.
+        self.is_kicked()
+    }
+
+    /// The work, for something that is no round of it; `None` while somebody else has it. Whoever lets go of it looks
+    /// whether somebody [has kicked](Self::is_kicked) meanwhile, and then drives.
+    pub(in crate::pipe) fn hold(&self) -> Option<MutexGuard<'_, W>> {
+        try_lock(&self.work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::sync::lock;
+
+    fn driver() -> Driver<usize> {
+        Driver::new(BusyPoll::new(false, false), |_| 0)
+    }
+
+    #[test]
+    fn work_without_end_is_left_to_others_after_a_while() {
+        let driver = driver();
+        let mut delivered = 0;
+        let round = |rounds: &mut usize| {
+            *rounds += 1;
+            Round::More
+        };
+        assert!(driver.rounds(round, || delivered += 1));
+        assert_eq!((*lock(&driver.work), delivered), (ROUNDS, ROUNDS));
+    }
+
+    #[test]
+    fn a_round_that_has_enough_is_the_last_and_leaves_a_kick() {
+        let driver = driver();
+        let round = |rounds: &mut usize| {
+            *rounds += 1;
+            Round::Enough
+        };
+        assert!(driver.rounds(round, || ()));
+        assert_eq!(*lock(&driver.work), 1);
+        assert!(driver.is_kicked(), "what is left is forgotten");
+    }
+
+    #[test]
+    fn a_kick_while_it_works_is_one_more_round() {
+        let driver = driver();
+        let kicks = Cell::new(2);
+        let round = |rounds: &mut usize| {
+            *rounds += 1;
+            if kicks.get() > 0 {
+                kicks.set(kicks.get() - 1);
+                // Somebody else drives meanwhile.
+                assert!(!driver.rounds(|_| unreachable!(), || ()));
+            }
+            Round::Idle
+        };
+        assert!(!driver.rounds(round, || ()));
+        assert_eq!(*lock(&driver.work), 3);
+    }
+}

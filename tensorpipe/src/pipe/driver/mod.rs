@@ -1,0 +1,59 @@
+//! Who drives a pipe, who busy-polls it, and who sleeps.
+//!
+//! *Driving* is sending and receiving: one thread at a time does it, and nobody waits for that thread. *Busy-polling* is
+//! asking the connection again and again instead of sleeping. At any moment a pipe is in one of these states:
+//!
+//! | state | who acts next |
+//! |---|---|
+//! | `Asleep` | the connection, which asks to be woken |
+//! | `Woken` | one task: the operation awaited last, else the background task |
+//! | `Driving` | the thread that has the work; others leave a kick |
+//! | `Polling` | one task, which is scheduled to poll again; the connection wakes nobody |
+//! | `Vacant` | polling is on, nobody polls and nobody waits; the next operation, else the background task's tick |
+//!
+//! | from | event | to | code |
+//! |---|---|---|---|
+//! | `Asleep` | the connection wakes | `Woken` | `Wakers::notify` |
+//! | `Woken` | the task is polled | `Driving` | `Wakers::driving`, `Driver::rounds` |
+//! | `Woken` | its operation is dropped first | `Woken`, the next task | `Wakers::leave` |
+//! | `Woken` | it does nothing for a `TICK`: a forgotten future | `Driving`, by the background task | `Driver::tick` |
+//! | `Asleep` | an operation begins | `Driving`; if polling pays, with polling on | `Waiter::poll`, `Driver::start_polling` |
+//! | `Driving` | another thread has work | `Driving`, one more round | `Driver::kick` |
+//! | `Driving` | `ROUNDS` are over, and there is more | `Woken` | `Driver::come_back` |
+//! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
+//! | `Driving` | nothing to do, polling is on | `Polling`, by whoever waits | `Driver::poll_again` |
+//! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
+//! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
+//! | `Polling` | in vain for too long, or crowded | `Asleep` | `Driver::stop_polling` |
+//! | `Polling` | the poller leaves, others wait | `Woken`, the background task | `Driver::leave` |
+//! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::leave` |
+//! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
+//! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
+//! | `Vacant` | a `TICK` passes | `Asleep` | `Driver::tick` |
+//!
+//! The states are spread over a few words, so that no step waits for a lock that is held across a system call:
+//! - [`Driver`]: the work behind a lock that is only tried, and the kick (`Driving`).
+//! - [`Wakers`](wakers::Wakers): whom a wake reaches, and whether somebody was woken and has not driven (`Woken`).
+//! - [`BusyPoll`](busy_poll::BusyPoll): one word that says who polls (`Polling`, `Vacant`, or neither).
+//! - [`DeliveryLock`](delivery_lock::DeliveryLock): who calls the handler; whoever drives delivers.
+//! - [`Waiter`]: one operation's part in all of this.
+//!
+//! Every flag that hands something over is changed by exchanges. An exchange finds the latest value, and whoever finds it
+//! sees what was done before. `tensorpipe-loom` includes these files and checks each in every order of the threads' steps.
+//!
+//! Nothing here names the rest of the pipe: `Core` implements [`Driven`]. Its background task and its heartbeat stay outside,
+//! since most of what they do is the pipe's clock and its end, for which a trait would only repeat `Core`.
+
+mod busy_poll;
+mod delivery_lock;
+mod drive;
+mod poll_time;
+pub(super) mod runtime;
+pub(super) mod tuning;
+mod waiter;
+mod wakers;
+
+pub(super) use self::busy_poll::{BusyPoll, Seen};
+pub(super) use self::drive::{Driven, Driver, Round};
+pub(super) use self::waiter::{Interest, Waiter, Waiting};
+pub(super) use self::wakers::{wake, wake_all};

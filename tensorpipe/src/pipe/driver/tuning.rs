@@ -1,0 +1,135 @@
+//! What was tuned: each with its unit, the figure that it came from, and the command that measured it.
+//!
+//! *Measured* names a figure and, where the repository tells it, the command and its section in `benches/RESULTS.md`. *Chosen*
+//! means that no measurement was kept.
+
+use std::time::Duration;
+
+// Driving: when it is others' turn.
+
+/// Rounds of work in one poll of a task. Chosen.
+pub(super) const ROUNDS: usize = 16;
+
+/// How long a forgotten future can delay the others of its pipe. Chosen. While something happens, a tick costs one wake; an
+/// idle pipe has none, since it took 0.5 to 1.25 % of a core. Measured: `tp-bench idle --system pipe@shm,rpc@shm --seconds 2
+/// --pin`.
+pub(in crate::pipe) const TICK: Duration = Duration::from_millis(50);
+
+// Busy-polling: how long, and for how many.
+
+/// The longest time to poll. As long as a wake-up at both ends, so that polling in vain costs at most as much again. From
+/// measured wake-ups of some 20 µs at each end: `tp-bench limits` (round trips spinning and asleep).
+pub(super) const POLL_LONGEST: Duration = Duration::from_micros(50);
+
+/// Below this it is not worth beginning. Chosen.
+pub(super) const POLL_SHORTEST: Duration = Duration::from_micros(3);
+
+/// A sleep up to this long would have been better spent polling. Chosen: twice [`POLL_LONGEST`].
+pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
+
+/// Short sleeps before polling is tried again, at most: it doubles each time that polling was in vain. Chosen.
+pub(super) const SHORT_SLEEPS_MOST: u32 = 256;
+
+/// Polls in one poll of a task. A runtime takes longer to come back to a task than they take. Chosen.
+pub(super) const POLLS_PER_WAKE: u32 = 16;
+
+/// Polls between two looks at the clock. Chosen.
+pub(super) const POLLS_PER_CLOCK: u32 = 32;
+
+/// Operations, or messages at once, above which polls that are system calls stop: each would find one message, where a
+/// sleeper is woken for many. Measured: 64 calls in flight over tcp, 7.7 µs each by polling, 1.7 asleep; command not kept.
+pub(super) const COSTLY_POLL_MESSAGES: u32 = 4;
+
+/// Operations above which one polls for all, without a system call: that each of them did once would cost more than it
+/// finds. Measured: 64 calls in flight over shm, 1.17 instead of 1.26 µs each; command not kept.
+pub(super) const SOLE_POLLER_WAITERS: usize = 4;
+
+// Coalescing: the more are under way, the more of them share a read or a write.
+
+/// Operations above which several messages are waited for, to be read together: a poll finds less for each. Chosen.
+pub(super) const RECEIVE_BATCH_WAITERS: usize = 16;
+
+/// Bytes that are worth a read then: some eight small messages. Measured with the next three: 64 calls in flight over shm took
+/// 0.73 µs each where it works, else 0.89 to 0.93; larger bounds changed nothing. `tp-bench rpc --size 0 --pin --seconds 0.25`.
+pub(in crate::pipe) const RECEIVE_BATCH: usize = 256;
+
+/// Bytes of a read that was worth waiting for.
+pub(in crate::pipe) const RECEIVE_BATCH_WORTH: usize = 96;
+
+/// Polls that find something, but not enough, before it is read all the same: a few microseconds. More changed nothing.
+pub(in crate::pipe) const RECEIVE_BATCH_POLLS: u32 = 128;
+
+/// Reads without waiting, at most, after waits in vain.
+pub(in crate::pipe) const RECEIVE_BATCH_PAUSE: u32 = 256;
+
+/// Small messages that leave together, at most, where a write is no system call: the peer works while more are written.
+/// Measured with the next one: 64 calls in flight over shm, 0.21 instead of 0.85 writes each, where each call is made by its
+/// first poll; command not kept.
+pub(in crate::pipe) const SEND_BATCH: u32 = 8;
+
+/// The same where a write is a system call.
+pub(in crate::pipe) const SEND_BATCH_COSTLY: u32 = 32;
+
+/// Bytes to be sent from which on a message waits in the protocol's queue, where it is counted and can be taken back. Chosen.
+pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
+
+/// How long a lane's answer waits for the next message, or little longer. Chosen: a runtime's clock knows no shorter time.
+pub(in crate::pipe) const DELAYED_ANSWER: Duration = Duration::from_millis(1);
+
+// Turns of sending and receiving. Each side looks around after a mebibyte or two, so that nothing else waits for a tensor.
+
+/// Turns of sending and receiving in a round. Chosen: a mebibyte or two each.
+pub(in crate::pipe) const TURNS: usize = 2;
+
+/// Full writes in a row, before what has come in is looked at. Chosen: a mebibyte. A peer that reads as fast as this side
+/// writes never fills the connection, and its answers would wait for the end of it all.
+pub(in crate::pipe) const WRITES_IN_A_ROW: usize = 2;
+
+/// Reads of bulk bytes in a row. Chosen: a mebibyte. The same for a peer that writes as fast as this side reads.
+pub(in crate::pipe) const READS_IN_A_ROW: usize = 16;
+
+/// Messages taken out of one read before they are delivered: what they provoke leaves together. Measured, with answers that
+/// leave in one write: 64 calls in flight over tcp, 15 to 18 instead of 43 µs each; command not kept.
+pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
+
+/// Bytes moved, in both directions together, after which sockets and timers have their turn. Chosen: to look at them is a
+/// system call, some half a microsecond.
+pub(in crate::pipe) const MOVED_BYTES: u64 = 1 << 20;
+
+/// Reads of frames after which they have it, too. Chosen.
+pub(in crate::pipe) const MOVED_READS: u64 = 64;
+
+// Sizes of writes and reads.
+
+/// Bytes gathered for one write. Chosen. What is gathered cannot be overtaken by a control frame.
+pub(in crate::pipe) const WRITE_BYTES: u64 = 512 << 10;
+
+/// Pieces in one write. Chosen.
+pub(in crate::pipe) const WRITE_PIECES: usize = 64;
+
+/// Bytes of a part up to which it is copied next to its frame's header: cheaper than one more piece. Chosen.
+pub(in crate::pipe) const COPIED_INTO_FRAME: u64 = 512;
+
+/// Bytes of room for frames. Chosen. Grows for one large head up to the limit on metadata, with the bytes that have come in.
+pub(in crate::pipe) const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// Bytes of room for frames while bulk data flows, and in front of what follows it: little, so that bulk bytes are not copied
+/// through it. Chosen.
+pub(in crate::pipe) const RECEIVE_BUFFER_BULK: usize = 2 << 10;
+
+/// Bytes of a part that is here whole up to which it is copied at once, under the lock of `shared`. Chosen.
+pub(in crate::pipe) const COPIED_AT_ONCE: u64 = 16 << 10;
+
+/// Bytes that a part must have left to be read directly into its place. Chosen.
+pub(in crate::pipe) const DIRECT_FROM: u64 = 4 << 10;
+
+/// Bulk bytes of one read. Measured: hand-written tokio takes 38 ms for 256 MiB in reads of 64 KiB, over 80 in reads of 256
+/// KiB, which leave the caches before they are copied; command not kept. Where other work keeps both cores busy it makes no
+/// difference.
+pub(in crate::pipe) const READ_BULK: usize = 64 << 10;
+
+/// Reads for one look at the clock, while polling. Chosen: the clock costs more than a small frame.
+pub(in crate::pipe) const READS_PER_CLOCK: u32 = 16;
+
+/// Pieces of bulk data that come in further apart than this are told to the protocol one by one. Chosen.
+pub(in crate::pipe) const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
