@@ -163,6 +163,9 @@ impl Arrival {
 
     /// It is whole.
     pub(super) fn into_message(self) -> Result<Message, Error> {
+        if self.descriptor.payloads.is_empty() && self.descriptor.tensors.is_empty() {
+            return Ok(Message::new(self.descriptor.metadata));
+        }
         let parts = self.here.map_or_else(Eager::new, |here| here.parts);
         build(self.descriptor, parts, Vec::new(), &[])
     }

@@ -102,6 +102,9 @@ impl Incoming {
     /// Has all of it read into pooled memory and given to the pipe's [`Handler`](super::Handler). `Some` if it was here
     /// whole: then the handler is not called.
     pub fn accept(mut self) -> Option<Result<Message, Error>> {
+        if self.is_whole() {
+            return self.take_whole();
+        }
         match self.start(Allocation::default(), true) {
             Err(error) => Some(Err(error)),
             Ok(None) => self.take_whole(),
@@ -256,7 +259,7 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if !self.core.is_inherited() {
+        if self.arrival.is_some() && !self.core.is_inherited() {
             self.decline(ResetCode::Skipped, "");
         }
     }

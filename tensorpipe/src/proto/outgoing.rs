@@ -36,32 +36,45 @@ impl<S: Clone, D> PipeState<S, D> {
         let leaves = room.is_some() && self.is_next() && self.send_window.take(credit);
         let Some(Room { out, segments }) = room.filter(|_| leaves) else {
             let mut frame = Vec::new();
-            let parts = write::put(metadata, parts, self.at_once, &mut frame);
-            let number = self.outgoing.push(Stage::Queued(frame, credit), parts);
+            write::put(metadata, parts, self.at_once, &mut frame);
+            let parts = write::keep(parts, self.at_once);
             return Ok(Written {
-                number,
+                number: self.outgoing.push(Stage::Queued(frame, credit), parts),
                 sent: false,
                 kept: true,
             });
         };
         let start = out.len();
-        let mut parts = write::put(metadata, parts, self.at_once, out);
-        if self.send_window.take_ahead(write::waiting(&parts)) {
-            write::send_ahead(&mut parts, &mut out[start..]);
-        }
+        write::put(metadata, parts, self.at_once, out);
         segments.push(Segment::Control(out.len() - start));
-        push_eager(&mut parts, segments);
         let number = self.outgoing.pass();
-        let kept = parts.iter().any(|part| !part.done);
-        if kept {
-            self.outgoing.keep(number, Stage::Sent, parts, true);
-            self.start_ahead(number);
-        }
+        let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
         Ok(Written {
             number,
             sent: true,
             kept,
         })
+    }
+
+    /// Parts of a message that leaves with `frame`. Returns whether any of them does not ride.
+    fn send_parts(
+        &mut self,
+        number: u64,
+        parts: &mut OutgoingParts<S>,
+        frame: &mut [u8],
+        segments: &mut Vec<Segment<S>>,
+    ) -> bool {
+        let mut parts = write::keep(parts, self.at_once);
+        if self.send_window.take_ahead(write::waiting(&parts)) {
+            write::send_ahead(&mut parts, frame);
+        }
+        push_eager(&mut parts, segments);
+        let kept = parts.iter().any(|part| !part.done);
+        if kept {
+            self.outgoing.keep(number, Stage::Sent, parts, true);
+            self.start_ahead(number);
+        }
+        kept
     }
 
     /// Not all of a message that was sent is with the transport: [`Mark::Message`](super::Mark) will tell when it is.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::flow::{AtOnce, SendWindow};
 use super::numbered::Numbered;
 use super::output::Segment;
-use super::wire::descriptor::{Carriage, PartFields, TensorFields, put_head, set_ahead};
+use super::wire::descriptor::{Carriage, Frame, PartFields, TensorFields, set_ahead};
 use super::wire::hello::WireLimits;
 use crate::device::Device;
 use crate::error::{Misuse, ResetCode};
@@ -29,6 +29,8 @@ pub(crate) struct OutgoingPart<S> {
     /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
     pub(crate) channel: Option<u8>,
     pub(crate) source: S,
+    /// Where its flags stand in the frame, once it is put there.
+    pub(crate) flags_at: u32,
 }
 
 /// What the reader is told of a tensor.
@@ -74,7 +76,7 @@ pub(crate) struct Room<'a, S> {
     pub(crate) segments: &'a mut Vec<Segment<S>>,
 }
 
-pub(super) type OutParts<S> = SmallVec<[OutPart<S>; 2]>;
+pub(super) type OutParts<S> = Vec<OutPart<S>>;
 
 #[derive(Debug)]
 pub(super) struct OutPart<S> {
@@ -250,24 +252,30 @@ pub(super) fn send_ahead<S>(parts: &mut [OutPart<S>], frame: &mut [u8]) {
     }
 }
 
-/// Appends the frame of a message, up to the bytes that ride, to `out`, and says of each part how it travels.
+/// Appends the frame of a message, up to the bytes that ride, to `out`.
 pub(super) fn put<S>(
     metadata: &[u8],
     parts: &mut OutgoingParts<S>,
     at_once: AtOnce,
     out: &mut Vec<u8>,
-) -> OutParts<S> {
-    let fields = |part| OutgoingPart::fields(part, part.carriage(|by| at_once.contains(by)));
-    let mut at = SmallVec::<[u32; 4]>::new();
-    put_head(out, metadata, parts.iter().map(fields), |flags| {
-        at.push(flags)
-    });
-    let parts = parts.drain(..).zip(at).map(|(part, flags_at)| {
+) {
+    let start = out.len();
+    let mut frame = Frame::begin(out, metadata.len());
+    for part in parts.iter_mut() {
+        part.flags_at = (frame.len() - start) as u32;
+        frame.part(&part.fields(part.carriage(|by| at_once.contains(by))));
+    }
+    frame.end(metadata, parts.iter().map(|part| &*part.metadata));
+}
+
+/// What is kept of parts that have been put into a frame.
+pub(super) fn keep<S>(parts: &mut OutgoingParts<S>, at_once: AtOnce) -> OutParts<S> {
+    let parts = parts.drain(..).map(|part| {
         let carriage = part.carriage(|by| at_once.contains(by));
         OutPart {
             len: part.len,
             carriage,
-            flags_at,
+            flags_at: part.flags_at,
             source: Some(part.source),
             done: carriage == Carriage::Eager,
         }

@@ -99,6 +99,7 @@ impl Scene<'_> {
                 tensor: None,
                 channel: (!rides).then_some((i % CHANNELS) as u8),
                 source: *len,
+                flags_at: 0,
             }
         };
         let mut parts = lengths.iter().enumerate().map(part).collect();

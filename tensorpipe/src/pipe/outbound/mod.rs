@@ -50,6 +50,7 @@ impl<'a> Outbound<'a> {
             tensor: None,
             channel: None,
             source: payload.data,
+            flags_at: 0,
         };
         let payloads = self.parts.iter().take_while(|part| part.tensor.is_none());
         self.parts.insert(payloads.count(), part);
@@ -75,6 +76,7 @@ impl<'a> Outbound<'a> {
             tensor: Some(fields),
             channel: None,
             source,
+            flags_at: 0,
         });
     }
 

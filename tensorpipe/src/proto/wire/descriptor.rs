@@ -3,6 +3,8 @@
 //! Body: `u32` length of the fixed fields that follow (so that later fields can be skipped), then those fields, then all
 //! metadata back to back (the message's, each payload's, each tensor's), then the eager parts' bytes in order.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -78,43 +80,62 @@ impl PartFields<'_> {
     }
 }
 
-/// Appends a MESSAGE frame up to its eager bytes, which the caller sends right behind. `parts`: payloads first. `flags_at`
-/// is told where the flags of each part stand, counted from the frame's first byte. Returns the body's length.
-pub(crate) fn put_head<'a>(
-    out: &mut Vec<u8>,
-    metadata: &[u8],
-    parts: impl Iterator<Item = PartFields<'a>> + Clone,
-    mut flags_at: impl FnMut(u32),
-) -> u32 {
-    let start = out.len();
-    out.reserve(FRONT + metadata.len());
-    // The rest is known in the end.
-    let mut front = [0; FRONT];
-    front[4] = Kind::Message as u8;
-    front[12..16].copy_from_slice(&(metadata.len() as u32).to_le_bytes());
-    out.extend_from_slice(&front);
-    let (mut counts, mut eager) = ([0u16; 2], 0);
-    for part in parts.clone() {
-        counts[usize::from(part.tensor.is_some())] += 1;
-        if part.carriage == Carriage::Eager {
-            eager += part.len;
-        }
-        flags_at((out.len() - start) as u32);
-        part.put(out);
-    }
-    let fields = (out.len() - start - HEADER_LEN - 4) as u32;
-    out.extend_from_slice(metadata);
-    parts.for_each(|part| out.extend_from_slice(part.metadata));
-    let body = ((out.len() - start - HEADER_LEN) as u64 + eager) as u32;
-    let front = &mut out[start..start + FRONT];
-    front[..4].copy_from_slice(&body.to_le_bytes());
-    front[8..12].copy_from_slice(&fields.to_le_bytes());
-    front[16..18].copy_from_slice(&counts[0].to_le_bytes());
-    front[18..20].copy_from_slice(&counts[1].to_le_bytes());
-    body
+/// A MESSAGE frame that is put together, up to its eager bytes, which follow it.
+pub(crate) struct Frame<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+    counts: [u16; 2],
+    eager: u64,
 }
 
-/// Sets the flag of a part that its bytes come without a go-ahead: at the place that [`put_head`] told.
+impl<'a> Frame<'a> {
+    pub(crate) fn begin(out: &'a mut Vec<u8>, metadata: usize) -> Self {
+        let start = out.len();
+        out.reserve(FRONT + metadata);
+        // The rest is known in the end.
+        let mut front = [0; FRONT];
+        front[4] = Kind::Message as u8;
+        front[12..16].copy_from_slice(&(metadata as u32).to_le_bytes());
+        out.extend_from_slice(&front);
+        Self {
+            out,
+            start,
+            counts: [0; 2],
+            eager: 0,
+        }
+    }
+
+    /// Bytes in the buffer.
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// The next part: payloads first. Its flags are the first byte.
+    pub(crate) fn part(&mut self, part: &PartFields<'_>) {
+        self.counts[usize::from(part.tensor.is_some())] += 1;
+        if part.carriage == Carriage::Eager {
+            self.eager += part.len;
+        }
+        part.put(self.out);
+    }
+
+    /// The metadata of the message, and of each part. Returns the length of the frame's body.
+    pub(crate) fn end<'b>(self, metadata: &[u8], parts: impl Iterator<Item = &'b [u8]>) -> u32 {
+        let out = self.out;
+        let fields = (out.len() - self.start - HEADER_LEN - 4) as u32;
+        out.extend_from_slice(metadata);
+        parts.for_each(|metadata| out.extend_from_slice(metadata));
+        let body = ((out.len() - self.start - HEADER_LEN) as u64 + self.eager) as u32;
+        let front = &mut out[self.start..self.start + FRONT];
+        front[..4].copy_from_slice(&body.to_le_bytes());
+        front[8..12].copy_from_slice(&fields.to_le_bytes());
+        front[16..18].copy_from_slice(&self.counts[0].to_le_bytes());
+        front[18..20].copy_from_slice(&self.counts[1].to_le_bytes());
+        body
+    }
+}
+
+/// Sets the flag of a part that its bytes come without a go-ahead.
 pub(crate) fn set_ahead(frame: &mut [u8], flags_at: u32) {
     frame[flags_at as usize] |= AHEAD;
 }
@@ -183,13 +204,16 @@ impl Head {
             (&tensor.metadata, Some(fields))
         });
         let parts = payloads.chain(tensors).enumerate();
-        let parts = parts.map(|(i, (metadata, tensor))| PartFields {
-            len: self.part_len(i),
-            metadata,
-            carriage: self.carriages[i],
-            tensor,
-        });
-        put_head(out, &d.metadata, parts, |_| ())
+        let mut frame = Frame::begin(out, d.metadata.len());
+        for (i, (metadata, tensor)) in parts.clone() {
+            frame.part(&PartFields {
+                len: self.part_len(i),
+                metadata,
+                carriage: self.carriages[i],
+                tensor,
+            });
+        }
+        frame.end(&d.metadata, parts.map(|(_, (metadata, _))| &metadata[..]))
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
@@ -229,6 +253,9 @@ impl Head {
         check("payloads and tensors", parts, u64::from(limits.parts))?;
         if parts as usize * 8 > r.remaining() {
             return Err(truncated);
+        }
+        if parts == 0 {
+            return Self::of_metadata(body_so_far, body_len, 4 + fields_len, message_meta);
         }
         let mut carriages = Carriages::with_capacity(parts as usize);
         let mut payloads = Vec::with_capacity(usize::from(payload_count));
@@ -299,6 +326,39 @@ impl Head {
         };
         head.check(body_len - head_len, limits)?;
         Ok(Ok((head, head_len)))
+    }
+
+    /// There is nothing but `metadata` bytes behind the fields.
+    fn of_metadata(
+        body: &[u8],
+        body_len: usize,
+        fields: usize,
+        metadata: usize,
+    ) -> Result<Result<(Self, usize), usize>, PeerFault> {
+        let frame = Kind::Message.name();
+        let head_len = fields + metadata;
+        match body_len.cmp(&head_len) {
+            Ordering::Less => Err(PeerFault::Truncated { frame }),
+            Ordering::Greater => Err(PeerFault::Malformed {
+                frame,
+                what: "eager parts that do not fill the frame",
+            }),
+            Ordering::Equal => Ok(match body.get(fields..head_len) {
+                None => Err(head_len),
+                Some(metadata) => {
+                    let descriptor = Descriptor {
+                        metadata: Bytes::copy_from_slice(metadata),
+                        ..Descriptor::default()
+                    };
+                    let carriages = Carriages::new();
+                    let head = Self {
+                        descriptor,
+                        carriages,
+                    };
+                    Ok((head, head_len))
+                }
+            }),
+        }
     }
 
     /// The sums fit the limits, what is empty is eager, and the eager parts fill the frame exactly.
