@@ -132,10 +132,10 @@ pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 pub use device::{
-    Buffer, BufferMut, Device, DeviceKind, LendableStats, Memory, MemoryKind, Pool, PoolOptions,
-    PoolStats,
+    Allocator, Buffer, BufferMut, Device, DeviceKind, DevicePool, Fence, LendableStats, Memory,
+    MemoryKind, Pool, PoolOptions, PoolStats, QueuedWork,
 };
-pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
+pub use error::{DeviceError, Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{

@@ -1,5 +1,7 @@
 //! Stories of the pool, a plain oracle beside it, and threads that pass its memory around.
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::sys::fork::tests::a_child_drops;
 use proptest::prelude::*;
