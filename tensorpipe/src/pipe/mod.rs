@@ -44,7 +44,7 @@ pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::Incoming;
-pub use self::lane::{LaneHandle, LaneIo};
+pub use self::lane::{LaneHandle, LaneIo, Outcome};
 pub use self::peer_limits::PeerLimits;
 pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
