@@ -336,7 +336,7 @@ pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subjec
     eventually("the end of both", || there.load(Ordering::SeqCst) == 0).await;
 }
 
-/// What no device has is an error, after which all goes on; what is kept warm in another size is freed for what is wanted.
+/// What no device has is an error, after which all goes on.
 pub async fn a_device_has_an_end(subject: Subject) {
     let pool = subject.pool();
     let error = match pool.take(usize::MAX / 4) {

@@ -21,7 +21,7 @@ use crate::error::DeviceError;
 const GARBAGE: u8 = 0xdd;
 
 /// Bytes of one device.
-const CAPACITY: usize = 1 << 30;
+const CAPACITY: usize = 512 << 20;
 
 /// The devices of one machine, and their allocator. Cloning clones a handle.
 #[derive(Clone)]
