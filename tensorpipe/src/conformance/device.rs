@@ -328,6 +328,7 @@ pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subjec
     assert_eq!(pool.stats().fresh, 1);
     let buffer = subject.uploaded(&pool, len, 7);
     let in_use = register(&buffer, domains[0]);
+    subject.end_of_work(&buffer).await;
     drop(buffer);
     pool.trim(0);
     assert_eq!(there.load(Ordering::SeqCst), 2, "a user holds the memory");
