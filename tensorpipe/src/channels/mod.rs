@@ -133,7 +133,7 @@ impl Link {
     /// The outer lane calls the inner one's methods within [`LaneIo::inner`], hands it whatever comes for an operation that it
     /// has handed on (`control`, `streamed`, `resume`, `cancel`), and hears in [`Lane::inner`] how that ended. Whether the inner
     /// channel reaches the peer is for the outer one to ask, whose descriptors hold the inner one's; `peer_devices` are the
-    /// inner channel's.
+    /// inner channel's. There is no lane inside an inner one.
     pub fn inner(self, peer_devices: Vec<(Device, Vec<u8>)>) -> Self {
         Self {
             handle: self.handle.inner(),

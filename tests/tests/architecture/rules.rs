@@ -12,10 +12,6 @@ const LONGER: &[(&str, &str)] = &[
         "one connection in four stages, each of which answers every method of a connection",
     ),
     (
-        "tensorpipe/src/device/pool.rs",
-        "the pool, its classes and its blocks, which nobody else uses",
-    ),
-    (
         "tensorpipe/src/sys/ledger/loans.rs",
         "the lender's side of a ledger: each step relies on the order of the others",
     ),
