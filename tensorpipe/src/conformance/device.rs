@@ -299,7 +299,7 @@ pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subjec
     }
     let (pool, len) = (subject.pool(), 100_000);
     let (domains, there) = (
-        [Domain::new(), Domain::new()],
+        [Domain::unique(), Domain::unique()],
         Arc::new(AtomicUsize::new(0)),
     );
     let made = AtomicUsize::new(0);

@@ -116,7 +116,7 @@ macro_rules! channel_conformance {
 
 /// `mod $module` with a test for each scenario of the device suite.
 ///
-/// `$make` is a closure that makes a [`Fixture`](conformance::device::Fixture), in each test anew.
+/// `$make` is a closure that makes a [`Fixture`](crate::conformance::device::Fixture), in each test anew.
 #[macro_export]
 macro_rules! device_conformance {
     ($module:ident, $make:expr) => {

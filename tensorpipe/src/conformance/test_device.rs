@@ -59,7 +59,7 @@ impl TestDevices {
     pub fn new(devices: u32) -> Self {
         let machine = Machine {
             devices,
-            domain: Domain::new(),
+            domain: Domain::unique(),
             state: Mutex::default(),
         };
         Self {

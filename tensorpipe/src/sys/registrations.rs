@@ -15,8 +15,7 @@ pub struct Domain(u64);
 
 impl Domain {
     /// One that no other is equal to.
-    #[expect(clippy::new_without_default, reason = "each is another one")]
-    pub fn new() -> Self {
+    pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }

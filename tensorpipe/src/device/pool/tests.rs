@@ -91,7 +91,7 @@ fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
             assert!(is_mapped, "the memory is gone already");
         }
     }
-    let domain = Domain::new();
+    let domain = Domain::unique();
     let made = std::cell::Cell::new(0);
     let register = |buffer: &Buffer| {
         let at = buffer.as_bytes().unwrap().as_ptr() as usize - buffer.offset();
@@ -125,7 +125,7 @@ fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
 /// Whoever can change a vector can move its elements.
 #[test]
 fn a_vector_that_may_be_moved_is_registered_no_more() {
-    let (domain, ended) = (Domain::new(), Arc::new(()));
+    let (domain, ended) = (Domain::unique(), Arc::new(()));
     let mut buffer = BufferMut::from_vec(vec![1u8; 100]).freeze();
     let register = |buffer: &Buffer| {
         let registered = buffer.registered(domain, |_| Ok::<_, ()>(ended.clone()));

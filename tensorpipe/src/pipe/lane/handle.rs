@@ -40,17 +40,17 @@ impl LaneHandle {
         }
     }
 
-    /// As [`LaneIo::control`].
+    /// As [`LaneIo::control`](super::LaneIo::control).
     pub fn control(&self, op: OpId, body: Vec<u8>) {
         self.with(|core| lock(&core.shared).state.channel(op, body));
     }
 
-    /// As [`LaneIo::sent`].
+    /// As [`LaneIo::sent`](super::LaneIo::sent).
     pub fn sent(&self, op: OpId) {
         self.result(op, Outcome::Sent);
     }
 
-    /// As [`LaneIo::received`].
+    /// As [`LaneIo::received`](super::LaneIo::received).
     pub fn received(&self, op: OpId, memory: Buffer) {
         self.result(op, Outcome::Received(memory));
     }
@@ -81,7 +81,7 @@ impl LaneHandle {
         });
     }
 
-    /// As [`LaneIo::failed`].
+    /// As [`LaneIo::failed`](super::LaneIo::failed).
     pub fn failed(&self, op: OpId, error: Error) {
         self.result(op, Outcome::Failed(error));
     }
