@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::address::Url;
 use crate::channels::Channel;
 use crate::config::{ConnectPolicy, Limits, Timeouts};
-use crate::device::Pool;
+use crate::device::{Allocators, Device, DevicePool, Pool};
 use crate::error::{Error, Misuse, seconds};
 use crate::listener::Listener;
 use crate::negotiate;
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     connect: ConnectPolicy,
-    pub(crate) pool: Pool,
+    pub(crate) allocators: Allocators,
     pipes: Mutex<Vec<Weak<Core>>>,
     listeners: Mutex<Vec<Weak<crate::listener::Tasks>>>,
     closed: AtomicBool,
@@ -97,7 +97,16 @@ impl Context {
 
     /// Its pool: received tensors come from it, and tensors made in it are warm memory.
     pub fn pool(&self) -> &Pool {
-        &self.inner.pool
+        self.inner.pool()
+    }
+
+    /// Its memory of `device`: of main memory from its [pool](Context::pool), else from the allocator that it was
+    /// [given](ContextBuilder::allocator). Received tensors and what channels stage come from it, too.
+    ///
+    /// # Errors
+    /// [`Misuse::NoAllocator`] where it was given none for this device.
+    pub fn allocator(&self, device: Device) -> Result<DevicePool, Misuse> {
+        self.inner.allocators.on(device)
     }
 
     /// Listens at one or several URLs, e.g. `tcp://127.0.0.1:0`.
@@ -228,6 +237,10 @@ impl Context {
 }
 
 impl Inner {
+    pub(crate) fn pool(&self) -> &Pool {
+        self.allocators.main()
+    }
+
     pub(crate) fn transport(&self, name: &str) -> Result<&Arc<dyn Transport>, Misuse> {
         self.transports
             .iter()

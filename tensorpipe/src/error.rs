@@ -4,11 +4,13 @@
 //! refused, and the rest says how a pipe or an operation ended. Every error is cheap to clone, because the first one
 //! of a pipe is given to each operation that is pending or comes later.
 
+mod device;
 mod misuse;
 mod peer;
 mod reset;
 mod system;
 
+pub use device::DeviceError;
 pub use misuse::Misuse;
 pub use peer::PeerFault;
 pub use reset::ResetCode;

@@ -56,7 +56,7 @@
 //! | `candle` | conversions from and to `candle_core::Tensor`, on the CPU |
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
 //! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
-//! | `conformance` | module `conformance`, for tests: the suites that every transport and channel passes, for yours too |
+//! | `conformance` | module `conformance`, for tests: the suites that every transport, channel and device passes, for yours too, and devices without hardware |
 //! | `fuzzing` | what the fuzz targets of this repository run; hidden, and not covered by the version's promises |
 //!
 //! # What can be relied on
@@ -132,10 +132,10 @@ pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 pub use device::{
-    Buffer, BufferMut, Device, DeviceKind, LendableStats, Memory, MemoryKind, Pool, PoolOptions,
-    PoolStats,
+    Allocator, Buffer, BufferMut, Device, DeviceKind, DevicePool, Fence, LendableStats, Memory,
+    MemoryKind, Pool, PoolOptions, PoolStats, QueuedWork,
 };
-pub use error::{Error, Misuse, PeerFault, ResetCode, SystemError};
+pub use error::{DeviceError, Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{

@@ -41,6 +41,7 @@ fn exists(path: &str) -> Result<(), String> {
         for (suite, scenarios) in [
             ("transport", conformance::transport::SCENARIOS),
             ("channel", conformance::channel::SCENARIOS),
+            ("device", conformance::device::SCENARIOS),
             ("pipe", conformance::pipe::SCENARIOS),
         ] {
             let text: String = text.split_whitespace().collect();

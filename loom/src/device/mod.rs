@@ -1,7 +1,10 @@
 //! Memory and its handles.
 //!
-//! `region` and `memory_kind` are those of `tensorpipe/src/device/`, `pool::lendable` that of its pool.
+//! `region`, `memory` and `memory_kind` are those of `tensorpipe/src/device/`, `pool::lendable` that of its pool.
 
+#[expect(dead_code, unreachable_pub, reason = "applications use it, too")]
+#[path = "../../../tensorpipe/src/device/memory.rs"]
+mod memory;
 #[expect(dead_code, unreachable_pub, reason = "the choice of a channel uses it")]
 #[path = "../../../tensorpipe/src/device/memory_kind.rs"]
 mod memory_kind;
@@ -10,8 +13,12 @@ pub(crate) mod pool;
 #[path = "../../../tensorpipe/src/device/region.rs"]
 mod region;
 
+pub(crate) use memory::Memory;
 pub(crate) use memory_kind::MemoryKind;
-pub(crate) use region::{Buffer, BufferMut, Memory};
+pub(crate) use region::{Buffer, BufferMut};
+
+/// No device queues anything here.
+pub(crate) struct QueuedWork;
 
 /// Main memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! Ordinary memory, of which the models need none.
 
+use super::registrations::Registrations;
 use crate::error::SystemError;
 
 #[derive(Debug)]
-pub(crate) struct Block(Vec<u8>);
+pub(crate) struct Block(Vec<u8>, Registrations);
 
 impl Block {
     pub(crate) fn zeroed(len: usize) -> Self {
-        Self(vec![0; len])
+        Self(vec![0; len], Registrations::default())
     }
 
     pub(crate) fn try_zeroed(len: usize) -> Result<Self, SystemError> {
@@ -16,6 +17,10 @@ impl Block {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.1
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

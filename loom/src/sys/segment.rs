@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU32;
 
 use loom::cell::UnsafeCell;
 
+use super::registrations::Registrations;
 use crate::death;
 use crate::error::SystemError;
 use crate::sync::{Arc, Ordering};
@@ -35,6 +36,7 @@ pub(crate) struct Segment {
     len: usize,
     /// How often it was handed out for writing, and so what it holds. No step of a model.
     content: AtomicU32,
+    registrations: Registrations,
 }
 
 impl Segment {
@@ -47,6 +49,7 @@ impl Segment {
             id,
             len,
             content: AtomicU32::new(0),
+            registrations: Registrations::default(),
         });
         Ok(vec![Piece {
             segment,
@@ -61,6 +64,10 @@ impl Segment {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.registrations
     }
 
     pub(crate) fn is_here(&self) -> bool {

@@ -14,7 +14,11 @@
 //!   is chosen no more; what it was given before it still delivers, or fails;
 //! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
 //! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
-//!   that the destination is complete and not written any more;
+//!   that the destination is complete and not written any more. Work that a device has only queued may come behind that,
+//!   if the memory knows of it: [`Buffer::use_until`] of a source, [`BufferMut::freeze_at`] of a destination;
+//! - it reads device memory behind what that is [ready](Buffer::ready) at, and writes it behind what is
+//!   [unfinished](BufferMut::unfinished), by ordering its device's queue or by going on when the fence is reached
+//!   ([`LaneHandle::resume`]): it never waits for a device;
 //! - no method waits or computes for long: what takes time runs elsewhere and reports through [`LaneHandle`];
 //! - bytes from the peer's lane are checked: nonsense is a [`ChannelFault`], never a panic;
 //! - after `cancel`, and after `failed`, it lets go of the operation's memory as soon as the hardware is done with it: a
@@ -42,7 +46,7 @@ use std::sync::Arc;
 pub use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::Error;
-pub use crate::pipe::{LaneHandle, LaneIo};
+pub use crate::pipe::{LaneHandle, LaneIo, Outcome};
 pub use crate::proto::OpId;
 pub use crate::route::{Pays, Setback, Threshold};
 use crate::transports::Connection;
@@ -122,6 +126,23 @@ pub struct Link {
     pub setback: Setback,
 }
 
+impl Link {
+    /// For a lane inside the one that is opened with this link, which hands parts on through it (staging: from a device to main
+    /// memory, and by the inner lane to main memory there).
+    ///
+    /// The outer lane calls the inner one's methods within [`LaneIo::inner`], hands it whatever comes for an operation that it
+    /// has handed on (`control`, `streamed`, `resume`, `cancel`), and hears in [`Lane::inner`] how that ended. Whether the inner
+    /// channel reaches the peer is for the outer one to ask, whose descriptors hold the inner one's; `peer_devices` are the
+    /// inner channel's. There is no lane inside an inner one.
+    pub fn inner(self, peer_devices: Vec<(Device, Vec<u8>)>) -> Self {
+        Self {
+            handle: self.handle.inner(),
+            peer_devices,
+            ..self
+        }
+    }
+}
+
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link")
@@ -192,6 +213,20 @@ pub trait Lane: Send {
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         let _ = (op, io);
         Ok(())
+    }
+
+    /// A lane inside this one, to which it has handed `op`, has ended it: see [`Link::inner`]. By default a fault, since there is
+    /// none.
+    fn inner(
+        &mut self,
+        op: OpId,
+        outcome: Outcome,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let _ = (outcome, io);
+        Err(ChannelFault(format!(
+            "{op:?} ended in a lane that is not there"
+        )))
     }
 
     /// Nobody waits for `op` any more.

@@ -28,7 +28,7 @@ use super::{assert_same, eventually, pattern, within};
 use crate::channels::Channel;
 use crate::config::{Limits, Timeouts};
 use crate::context::Context;
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Allocator, Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::message::{Message, MessageTensor};
@@ -49,6 +49,7 @@ pub struct Subject {
     upload: Arc<Upload>,
     room: Arc<Room>,
     download: Arc<Download>,
+    allocator: Option<Arc<dyn Allocator>>,
     /// A channel may open connections later.
     listeners: Arc<Mutex<Vec<Listener>>>,
 }
@@ -86,7 +87,16 @@ impl Subject {
             upload: Arc::new(upload),
             room: Arc::new(room),
             download: Arc::new(download),
+            allocator: None,
             listeners: Arc::default(),
+        }
+    }
+
+    /// Whose contexts have this allocator.
+    pub fn with_allocator(self, allocator: Arc<dyn Allocator>) -> Self {
+        Self {
+            allocator: Some(allocator),
+            ..self
         }
     }
 
@@ -111,6 +121,9 @@ impl Subject {
             .channels([channel])
             .limits(limits)
             .timeouts(timeouts);
+        let context = self.allocator.iter().fold(context, |context, allocator| {
+            context.allocator(allocator.clone())
+        });
         context.build().unwrap_or_else(|error| panic!("{error}"))
     }
 

@@ -1,7 +1,8 @@
 //! The contracts of the seams as tests, for backends of this crate and of others (feature `conformance`).
 //!
 //! [`transport`] checks a [`Transport`](crate::transports::Transport), [`channel`] a
-//! [`Channel`](crate::channels::Channel) through real pipes, [`pipe`] a whole [`Context`](crate::Context). A scenario is
+//! [`Channel`](crate::channels::Channel) through real pipes, [`pipe`] a whole [`Context`](crate::Context), [`device`] an
+//! [`Allocator`](crate::Allocator) and its memory. [`TestDevices`] are devices without hardware, for channels of yours. A scenario is
 //! an async function that takes the suite's `Subject` and panics where the contract is broken; every byte that is
 //! received is compared, and every wait has a bound, so that a backend that hangs fails instead.
 //!
@@ -10,14 +11,19 @@
 //! ```ignore
 //! tensorpipe::transport_conformance!(mine, || Arc::new(MyTransport::new()), "address");
 //! tensorpipe::channel_conformance!(my_channel, || Arc::new(MyChannel::new()));
+//! tensorpipe::device_conformance!(my_device, || MyFixture::new());
 //! tensorpipe::pipe_conformance!(both, || my_context(), "mine://address");
 //! ```
 //!
 //! A program can run a suite, too: `conformance::transport::all(make).await` returns the names of what passed.
 
 pub mod channel;
+pub mod device;
 pub mod pipe;
+mod test_device;
 pub mod transport;
+
+pub use test_device::{Copied, Hold, Pinned, TestDevices, TestQueue};
 
 use std::future::Future;
 use std::time::Duration;
@@ -105,6 +111,21 @@ macro_rules! channel_conformance {
             $module,
             subject = $crate::conformance::channel::Subject::cpu($make)
         );
+    };
+}
+
+/// `mod $module` with a test for each scenario of the device suite.
+///
+/// `$make` is a closure that makes a [`Fixture`](crate::conformance::device::Fixture), in each test anew.
+#[macro_export]
+macro_rules! device_conformance {
+    ($module:ident, $make:expr) => {
+        mod $module {
+            #[allow(unused_imports, reason = "for what the arguments name")]
+            use super::*;
+            $crate::__device_scenarios! { __suite_tests (device,
+            $crate::conformance::device::Subject::new(($make)())) }
+        }
     };
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Context, Inner};
 use crate::channels::{self, Channel};
 use crate::config::{ConnectPolicy, Limits, Timeouts};
-use crate::device::{Pool, PoolOptions};
+use crate::device::{Allocator, Allocators, Pool};
 use crate::error::Misuse;
 use crate::pipe::Budget;
 use crate::route::Threshold;
@@ -23,6 +23,7 @@ pub struct ContextBuilder {
     timeouts: Timeouts,
     connect: ConnectPolicy,
     pool: Option<Pool>,
+    allocators: Vec<Arc<dyn Allocator>>,
 }
 
 impl std::fmt::Debug for ContextBuilder {
@@ -103,6 +104,13 @@ impl ContextBuilder {
         self
     }
 
+    /// Memory of a kind of device, for [`Context::allocator`] and for channels that receive there. Of several for one device the
+    /// last one counts.
+    pub fn allocator(mut self, allocator: Arc<dyn Allocator>) -> Self {
+        self.allocators.push(allocator);
+        self
+    }
+
     /// The context.
     ///
     /// # Errors
@@ -157,9 +165,7 @@ impl ContextBuilder {
             limits: self.limits,
             timeouts: self.timeouts,
             connect: self.connect,
-            pool: self
-                .pool
-                .unwrap_or_else(|| Pool::new(PoolOptions::default())),
+            allocators: Allocators::new(self.pool.unwrap_or_default(), self.allocators),
             pipes: Mutex::new(Vec::new()),
             listeners: Mutex::new(Vec::new()),
             closed: AtomicBool::new(false),

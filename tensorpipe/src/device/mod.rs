@@ -2,18 +2,26 @@
 //!
 //! A [`Device`] is a kind and an index. Kinds are names, not an enum: a backend outside this crate brings its own.
 
+mod allocator;
 mod destination;
+mod fence;
+mod memory;
 mod memory_kind;
 mod pool;
 mod region;
 
+pub(crate) use allocator::Allocators;
+pub use allocator::{Allocator, DevicePool};
 pub(crate) use destination::Destination;
+pub use fence::{Fence, QueuedWork, Registered};
+pub use memory::Memory;
 pub use memory_kind::MemoryKind;
 pub(crate) use pool::LendableBlock;
 pub use pool::{LendableStats, Pool, PoolOptions, PoolStats};
-pub use region::{Buffer, BufferMut, Memory};
+pub use region::{Buffer, BufferMut};
 
 pub use crate::sys::block::ALIGNMENT;
+pub use crate::sys::registrations::{Domain, Registrable, Registrations};
 
 use std::fmt;
 use std::str::FromStr;

@@ -2,19 +2,17 @@
 //! other processes ([`lendable`]).
 //!
 //! Fresh memory costs a page fault per page when it is first touched (104 ms for 256 MiB), warm memory costs nothing.
-//! Blocks come in size classes, four per power of two, so that at most a fifth of one is unused; of each class the block
-//! that came back last, whose lines are still in the caches, goes out first.
 //!
-//! Invariant: a block is in the hands of one `PooledBlock` or in one free list, never both, and
-//! `retained <= retain` whenever the lock is free.
+//! Invariant: a block is in the hands of one `PooledBlock` or in the [`FreeList`], never both.
 
+mod free_list;
 mod lendable;
 
+pub(super) use free_list::{Class, FreeList, Kept};
 pub(crate) use lendable::LendableBlock;
 pub use lendable::LendableStats;
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -24,9 +22,10 @@ use crate::error::SystemError;
 use crate::sys::block::Block;
 use crate::sys::fork::Owner;
 use crate::sys::memory;
+use crate::sys::registrations::Registrable;
 
 /// Shorter memory comes from the allocator, which keeps it warm itself and wastes less of it.
-const SMALLEST: usize = 4096;
+const SMALLEST: usize = free_list::SMALLEST;
 
 /// Warm main memory for tensors. Cloning clones a handle; the memory is shared by all of them.
 ///
@@ -180,7 +179,7 @@ impl Pool {
         let lendable = self.lendables.stats();
         PoolStats {
             lendable,
-            ..self.shared.lock().stats
+            ..self.shared.lock().stats()
         }
     }
 
@@ -207,7 +206,7 @@ impl Pool {
             return Ok((of_memory(Arc::new(Block::try_zeroed(len)?), len), false));
         }
         let class = Class::of(len);
-        let warm = self.shared.lock().reuse(class);
+        let warm = self.shared.lock().take(class);
         let recycled = warm.is_some();
         let block = match warm {
             Some(block) => block,
@@ -250,11 +249,11 @@ fn of_memory(memory: Arc<dyn Memory>, len: usize) -> BufferMut {
 struct Shared {
     owner: Owner,
     retain: u64,
-    state: Mutex<State>,
+    state: Mutex<FreeList<Block>>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FreeList<Block>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -264,103 +263,6 @@ impl Shared {
         }
         let evicted = self.lock().keep(block, self.retain);
         drop(evicted);
-    }
-}
-
-/// The free lists and the counters that belong to them.
-#[derive(Default)]
-struct State {
-    /// By class; the block that came back last is at the back.
-    free: Vec<VecDeque<Idle>>,
-    /// Orders returns over all classes.
-    returns: u64,
-    stats: PoolStats,
-}
-
-struct Idle {
-    returned: u64,
-    block: Block,
-}
-
-impl State {
-    fn reuse(&mut self, class: Class) -> Option<Block> {
-        let block = self.free.get_mut(class.index)?.pop_back()?.block;
-        self.stats.taken += 1;
-        self.stats.recycled += 1;
-        self.stats.retained_bytes -= class.size as u64;
-        self.stats.outstanding_bytes += class.size as u64;
-        Some(block)
-    }
-
-    fn count_fresh(&mut self, class: Class) {
-        self.stats.taken += 1;
-        self.stats.fresh += 1;
-        self.stats.outstanding_bytes += class.size as u64;
-    }
-
-    /// Takes a block back; returns what must be freed for it, which may be the block itself.
-    fn keep(&mut self, block: Block, retain: u64) -> Vec<Block> {
-        let size = block.len() as u64;
-        self.stats.outstanding_bytes -= size;
-        if size > retain {
-            return vec![block];
-        }
-        let class = Class::of(block.len()).index;
-        if self.free.len() <= class {
-            self.free.resize_with(class + 1, VecDeque::new);
-        }
-        self.returns += 1;
-        self.free[class].push_back(Idle {
-            returned: self.returns,
-            block,
-        });
-        self.stats.retained_bytes += size;
-        self.evict(retain)
-    }
-
-    fn evict(&mut self, keep_bytes: u64) -> Vec<Block> {
-        let mut evicted = Vec::new();
-        while self.stats.retained_bytes > keep_bytes {
-            // The front of each list is its oldest, so one of the fronts is the oldest of all. At most a hundred
-            // lists, and the system call that follows costs more.
-            let oldest = self
-                .free
-                .iter_mut()
-                .filter(|list| !list.is_empty())
-                .min_by_key(|list| list.front().map(|idle| idle.returned));
-            let Some(idle) = oldest.and_then(VecDeque::pop_front) else {
-                break;
-            };
-            self.stats.retained_bytes -= idle.block.len() as u64;
-            evicted.push(idle.block);
-        }
-        evicted
-    }
-}
-
-/// A size that blocks have: 4 KiB, then four steps per power of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Class {
-    index: usize,
-    size: usize,
-}
-
-impl Class {
-    /// The smallest class for `len` bytes.
-    fn of(len: usize) -> Self {
-        let last = len.max(SMALLEST) - 1;
-        let power = last.ilog2();
-        let step = power - 2;
-        // The upper three bits of `last`, 4 to 7: its power's quarter.
-        let quarter = last >> step;
-        Self {
-            index: (power - (SMALLEST - 1).ilog2()) as usize * 4 + quarter - 7,
-            // Saturates for lengths that no allocation can have, which the system then refuses.
-            size: (quarter + 1)
-                .checked_shl(step)
-                .filter(|size| *size >= len)
-                .unwrap_or(usize::MAX),
-        }
     }
 }
 
@@ -377,6 +279,9 @@ impl Memory for PooledBlock {
     }
     fn len(&self) -> usize {
         self.block.as_ref().map_or(0, Block::len)
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        self.block.as_ref()?.registrable()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         self.block.as_ref().map(Block::bytes)

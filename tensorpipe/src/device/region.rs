@@ -4,145 +4,15 @@
 //! `Buffer` costs nothing. All memory is initialised from birth (zero pages or earlier content of a pool), so that a
 //! half-filled buffer is never undefined.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Device, MemoryKind};
+use super::memory::{Foreign, Nothing, Numbers};
+use super::{Device, Memory};
 use crate::error::SystemError;
 use crate::sys::block::Block;
-
-/// Memory of a device, kept alive by whoever holds it.
-///
-/// Contract: `len` never changes; `as_bytes` always returns the same `len` bytes, or always `None`; `device` never
-/// changes.
-pub trait Memory: Send + Sync + 'static {
-    /// Where it lives.
-    fn device(&self) -> Device {
-        Device::CPU
-    }
-    /// What sort it is, for the choice of a channel.
-    fn kind(&self) -> MemoryKind {
-        let device = self.device();
-        match device.is_cpu() {
-            true => MemoryKind::Heap,
-            false => MemoryKind::Device(device.kind),
-        }
-    }
-    /// Whether nobody but a sole holder of it ever changes its bytes: no other process, no device. Who parses bytes of memory that
-    /// is not private decides on a copy ([`Payload::into_bytes`](crate::Payload::into_bytes)).
-    fn is_private(&self) -> bool {
-        false
-    }
-    /// Its size in bytes.
-    fn len(&self) -> usize;
-    /// Whether it holds no bytes.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// The bytes, where the CPU can read them. Of memory that is not private a holder may assume that they are there and
-    /// initialised, and no more: another process may change them between two looks.
-    fn as_bytes(&self) -> Option<&[u8]>;
-    /// The bytes, where the CPU may write them. Called only while there is one holder.
-    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
-    }
-    /// Memory of the same sort, to fill: where a copy should go. `None` for ordinary memory.
-    fn another(&self, len: usize) -> Option<BufferMut> {
-        let _ = len;
-        None
-    }
-    /// For a channel that knows its own kind of memory.
-    fn as_any(&self) -> &dyn Any;
-    /// The same, to write.
-    fn as_any_mut(&mut self) -> &mut dyn Any;
-}
-
-impl Memory for Block {
-    fn is_private(&self) -> bool {
-        true
-    }
-    fn len(&self) -> usize {
-        self.len()
-    }
-    fn as_bytes(&self) -> Option<&[u8]> {
-        Some(self.bytes())
-    }
-    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(self.bytes_mut())
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
-    }
-}
-
-/// No memory, on a device that is not the CPU.
-struct Nothing(Device);
-
-impl Memory for Nothing {
-    fn device(&self) -> Device {
-        self.0
-    }
-    fn len(&self) -> usize {
-        0
-    }
-    fn as_bytes(&self) -> Option<&[u8]> {
-        None
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
-    }
-}
-
-/// Memory that somebody else allocated, borrowed by owning its owner. Not private: it may be a mapped file.
-struct Foreign<O>(O);
-
-impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
-    fn len(&self) -> usize {
-        self.0.as_ref().len()
-    }
-    fn as_bytes(&self) -> Option<&[u8]> {
-        Some(self.0.as_ref())
-    }
-    fn as_any(&self) -> &dyn Any {
-        &self.0
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        &mut self.0
-    }
-}
-
-/// A vector of numbers, kept as what it is so that it can be handed back.
-struct Numbers<T>(Vec<T>);
-
-impl<T: bytemuck::Pod + Send + Sync> Memory for Numbers<T> {
-    fn is_private(&self) -> bool {
-        true
-    }
-    fn len(&self) -> usize {
-        size_of_val(self.0.as_slice())
-    }
-    fn as_bytes(&self) -> Option<&[u8]> {
-        Some(bytemuck::cast_slice(&self.0))
-    }
-    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(bytemuck::cast_slice_mut(&mut self.0))
-    }
-    fn as_any(&self) -> &dyn Any {
-        &self.0
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        &mut self.0
-    }
-}
 
 /// Reference-counted bytes on a device: a range of some [`Memory`]. Cloning clones the handle.
 #[derive(Clone)]
@@ -174,12 +44,12 @@ impl Buffer {
     /// Borrows what `owner` holds, without a copy; its alignment stays what it is. The owner is dropped with the last
     /// handle, on any thread, maybe inside a pipe: it must not wait then, nor call one.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
-        Self::new(Arc::new(Foreign(owner)))
+        Self::new(Arc::new(Foreign::new(owner)))
     }
 
     /// Takes over a vector, without a copy.
     pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
-        Self::new(Arc::new(Numbers(vec)))
+        Self::new(Arc::new(Numbers::new(vec)))
     }
 
     /// Copies `bytes` into fresh aligned memory.
@@ -221,7 +91,7 @@ impl Buffer {
         Arc::get_mut(&mut self.memory).is_some()
     }
 
-    /// The bytes, where the CPU can read them. A peer of this machine can change those of [borrowed](MemoryKind::Borrowed) memory
+    /// The bytes, where the CPU can read them. A peer of this machine can change those of [borrowed](super::MemoryKind::Borrowed) memory
     /// under their holder: numbers then come out wrong, and what parses bytes needs a copy, see [`Memory::is_private`].
     pub fn as_bytes(&self) -> Option<&[u8]> {
         self.memory
@@ -335,7 +205,7 @@ impl BufferMut {
 
     /// Takes over a vector whose content may be overwritten, without a copy.
     pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
-        let memory: Arc<dyn Memory> = Arc::new(Numbers(vec));
+        let memory: Arc<dyn Memory> = Arc::new(Numbers::new(vec));
         Self {
             len: memory.len(),
             memory,
@@ -355,6 +225,10 @@ impl BufferMut {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    pub(super) fn memory(&self) -> &dyn Memory {
+        &*self.memory
     }
 
     /// The memory, of which this is the only handle, and how much of it is meant.

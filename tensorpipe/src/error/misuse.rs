@@ -68,6 +68,16 @@ pub enum Misuse {
         /// What was given.
         found: i64,
     },
+    /// Memory was asked for on a device that the context knows nothing of.
+    #[error(
+        "this context has no memory of {device}; {reason}, or give its allocator to `ContextBuilder::allocator`"
+    )]
+    NoAllocator {
+        /// The device.
+        device: Device,
+        /// Which it has.
+        reason: String,
+    },
     /// No tokio runtime is running on this thread.
     #[error(
         "no tokio runtime on this thread; call it from inside one, or use `tensorpipe::blocking`"

@@ -150,13 +150,13 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         name,
         peer_name,
         route: Routes::new(route, stays),
-        pool: context.pool.clone(),
+        pool: context.pool().clone(),
         budget: context.budget.clone(),
         timeouts: context.timeouts.clone(),
         queued_writes: context.limits.queued_writes,
         shared: Shared::new(
             state,
-            context.pool.clone(),
+            context.allocators.clone(),
             Announcements::new(&context.budget),
             runtime.clone(),
             permit,
@@ -176,7 +176,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             connector: established.connector,
             peer_devices: open.peer_devices,
             peer: peer.clone(),
-            pool: context.pool.clone(),
+            pool: context.pool().clone(),
             setback: route.setback,
         };
         let lane = open.channel.open(link)?;

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::task::{Context, Poll, Waker};
 
 use super::driver::wake;
-use crate::device::{Buffer, BufferMut, Device, Memory, MemoryKind};
+use crate::device::{Buffer, BufferMut, Device, Memory, MemoryKind, QueuedWork, Registrable};
 use crate::message::{Allocation, Message, Place};
 use crate::sync::{Arc, Mutex, lock};
 use crate::tensor::Tensor;
@@ -217,6 +217,12 @@ impl Memory for Lent {
     }
     fn another(&self, len: usize) -> Option<BufferMut> {
         self.memory.as_ref()?.another(len)
+    }
+    fn work(&self) -> Option<&QueuedWork> {
+        self.memory.as_ref()?.work()
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        self.memory.as_ref()?.registrable()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         self.memory.as_ref()?.as_bytes()

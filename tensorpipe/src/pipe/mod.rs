@@ -32,7 +32,7 @@ pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::incoming::Incoming;
-pub use self::lane::{LaneHandle, LaneIo};
+pub use self::lane::{LaneHandle, LaneIo, Outcome};
 pub use self::outbound::Outbound;
 pub use self::outbound::write::{Flush, Write};
 pub use self::peer_limits::PeerLimits;

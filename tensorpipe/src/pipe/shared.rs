@@ -23,7 +23,7 @@ use super::outbound::stamp::Stamps;
 use super::reading::Reading;
 use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
-use crate::device::{Buffer, Destination, Device, Pool};
+use crate::device::{Allocators, Buffer, Destination, Device};
 use crate::error::{Error, ResetCode};
 use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice};
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
     pub(super) lane_stats: LaneStats,
-    pool: Pool,
+    allocators: Allocators,
     announcements: Announcements,
     /// For what a lane has just allocated.
     announced: Vec<Announced>,
@@ -93,7 +93,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         state: PipeState<Buffer, Destination>,
-        pool: Pool,
+        allocators: Allocators,
         announcements: Announcements,
         runtime: tokio::runtime::Handle,
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
@@ -107,7 +107,7 @@ impl Shared {
             retired_lanes: Vec::new(),
             lane_results: Vec::new(),
             lane_stats: LaneStats::default(),
-            pool,
+            allocators,
             announcements,
             announced: Vec::new(),
             taken: None,

@@ -22,18 +22,37 @@ use super::wire::hello::WireLimits;
 use super::write::Outgoing;
 use crate::error::ResetCode;
 
-/// One part of one message on its way: what a channel works on.
+/// One transfer on its way: what a channel works on. A lane needs to know nothing else of it than which end it is at; to name
+/// it to the peer's lane on a connection of the channel's own there is its [`key`](OpId::key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId {
     /// The message's number among those of its writer.
-    pub message: u64,
+    pub(crate) message: u64,
     /// The part's number: payloads first, then tensors.
-    pub part: u16,
+    pub(crate) part: u16,
     /// Whether this side is the writer.
     pub outgoing: bool,
 }
 
 impl OpId {
+    /// Its name among the transfers of this direction, the same at both ends.
+    pub fn key(self) -> [u8; 10] {
+        let mut key = [0; 10];
+        key[..8].copy_from_slice(&self.message.to_le_bytes());
+        key[8..].copy_from_slice(&self.part.to_le_bytes());
+        key
+    }
+
+    /// The transfer of this name: `outgoing` if this side is the writer. A peer may name what there is not.
+    pub fn from_key(key: [u8; 10], outgoing: bool) -> Self {
+        let [message @ .., low, high] = key;
+        Self {
+            message: u64::from_le_bytes(message),
+            part: u16::from_le_bytes([low, high]),
+            outgoing,
+        }
+    }
+
     pub(crate) const fn incoming(message: u64, part: u16) -> Self {
         Self {
             message,

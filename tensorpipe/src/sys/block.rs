@@ -16,6 +16,7 @@ use nix::errno::Errno;
 
 pub(crate) use super::huge_pages::HUGE_PAGE;
 use super::huge_pages::{self, PAGE};
+use super::registrations::Registrations;
 use crate::error::SystemError;
 
 /// The alignment of all memory that this crate allocates, in bytes: a cache line, and enough for AVX-512. Blocks of
@@ -46,6 +47,7 @@ pub(crate) fn resident(len: usize, touched: usize) -> usize {
 pub(crate) struct Block {
     start: NonNull<u8>,
     len: usize,
+    registrations: Registrations,
 }
 
 // SAFETY: a Block owns its allocation exclusively, like a Box<[u8]>; nothing in it is tied to a thread.
@@ -79,7 +81,12 @@ impl Block {
                 NonNull::new(start).ok_or_else(|| refused("malloc", Errno::ENOMEM))?
             }
         };
-        Ok(Self { start, len })
+        let registrations = Registrations::default();
+        Ok(Self {
+            start,
+            len,
+            registrations,
+        })
     }
 
     fn layout(len: usize) -> Layout {
@@ -89,6 +96,11 @@ impl Block {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Kept as long as the block: a pool hands it out again, and it is registered still.
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.registrations
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -104,6 +116,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        // A network card must not reach what is unmapped.
+        self.registrations.clear();
         match NonZeroUsize::new(self.len) {
             None => {}
             // SAFETY: mapped in `try_zeroed` with the same length, unmapped once, and `&mut self` is the last user.

@@ -14,6 +14,7 @@ mod probe;
 pub(crate) mod process_memory;
 pub(crate) mod processors;
 pub(crate) mod readable;
+pub(crate) mod registrations;
 pub(crate) mod segment;
 pub(crate) mod unix_fds;
 pub(crate) mod waiting;

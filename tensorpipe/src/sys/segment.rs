@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::huge_pages::HUGE_PAGE;
 use super::memfd::{self, Mapping, READ_ONLY};
+use super::registrations::Registrations;
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
 
@@ -45,6 +46,8 @@ pub(crate) trait Outlives: Send + Sync {
 /// Shared memory of this process.
 pub(crate) struct Segment {
     id: SegmentId,
+    /// In front of the mapping: they end first.
+    registrations: Registrations,
     mapping: Mapping,
     fd: OwnedFd,
     pages: Pages,
@@ -96,6 +99,7 @@ impl Segment {
         let told = Mutex::default();
         Ok(Self {
             id,
+            registrations: Registrations::default(),
             mapping,
             fd,
             pages,
@@ -120,6 +124,11 @@ impl Segment {
 
     pub(crate) fn len(&self) -> usize {
         self.mapping.len()
+    }
+
+    /// Of all of it: its pieces share them.
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.registrations
     }
 
     /// Whether this is the process that made it.

@@ -22,7 +22,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::device::{ALIGNMENT, Buffer, BufferMut, Device};
-use crate::error::{Misuse, SystemError};
+use crate::error::Misuse;
 
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 32;
@@ -283,10 +283,10 @@ impl Tensor {
         })
     }
 
-    fn allocate(
+    fn allocate<E: fmt::Display>(
         dtype: DType,
         shape: Shape,
-        memory: impl FnOnce(usize) -> Result<BufferMut, SystemError>,
+        memory: impl FnOnce(usize) -> Result<BufferMut, E>,
     ) -> Result<Self, Misuse> {
         let len = checked_len(dtype, &shape)?;
         let buffer = memory(len as usize).map_err(|error| {

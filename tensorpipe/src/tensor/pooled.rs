@@ -1,7 +1,7 @@
-//! Tensors in the memory of a [`Pool`].
+//! Tensors in the memory of a [`Pool`] or [`DevicePool`].
 
 use super::{DType, IntoShape, Tensor};
-use crate::device::Pool;
+use crate::device::{DevicePool, Pool};
 use crate::error::Misuse;
 
 /// What rides in a message's frame is copied anyway, and needs no memory that can be lent. In bytes.
@@ -38,6 +38,17 @@ impl Pool {
             ..=RIDES => self.try_zeroed(len),
             _ => self.try_zeroed_lendable(len),
         })
+    }
+}
+
+impl DevicePool {
+    /// A tensor in warm memory of the device; of main memory as by [`Pool::tensor`], but for what can be lent. Its content is
+    /// unspecified.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn tensor(&self, dtype: DType, shape: impl IntoShape) -> Result<Tensor, Misuse> {
+        Tensor::allocate(dtype, shape.into_shape()?, |len| self.take(len))
     }
 }
 

@@ -62,6 +62,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "error",
             "pipe::LaneHandle",
             "pipe::LaneIo",
+            "pipe::Outcome",
             "process",
             "proto::OpId",
             "route::Pays",

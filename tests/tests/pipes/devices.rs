@@ -1,115 +1,68 @@
 //! Where tensors arrive: on the device that their writer or their reader names, as far as a channel reaches it.
 
-use std::any::Any;
-use std::collections::HashMap;
+#[path = "../../../examples/src/bin/custom_channel/staged.rs"]
+mod staged;
 
-use tensorpipe::channels::{ChannelFault, Lane, LaneIo, Link, OpId, Want};
+use std::sync::LazyLock;
+
+use tensorpipe::channels::{Lane, Link};
+use tensorpipe::conformance::TestDevices;
+use tensorpipe::conformance::device::{Fixture, TestFixture};
 use tensorpipe::transports::MemoryTransport;
 use tensorpipe::{
-    Allocation, Buffer, BufferMut, DType, Device, DeviceKind, Error, Memory, MessageTensor, Misuse,
-    Place,
+    Allocation, Buffer, BufferMut, DType, Device, DeviceKind, DevicePool, Error, MessageTensor,
+    Misuse, Place,
 };
 
 use super::*;
+use staged::StagedChannel;
+
+static DEVICES: LazyLock<TestDevices> = LazyLock::new(|| TestDevices::new(3));
+static QUEUES: LazyLock<TestFixture> = LazyLock::new(|| TestFixture::new(&DEVICES));
 
 /// A device whose memory the CPU cannot read.
 const fn toy(index: u32) -> Device {
-    Device::new(DeviceKind::new("toy"), index)
+    TestDevices::device(index)
 }
 
-struct Toy(Device, Vec<u8>);
-
-impl Memory for Toy {
-    fn device(&self) -> Device {
-        self.0
-    }
-    fn len(&self) -> usize {
-        self.1.len()
-    }
-    fn as_bytes(&self) -> Option<&[u8]> {
-        None
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
-    }
+fn room(device: Device, len: usize) -> BufferMut {
+    let pool = DevicePool::new(device, Arc::new(DEVICES.clone()));
+    pool.take(len).unwrap()
 }
 
 fn on(device: Device, bytes: Vec<u8>) -> Buffer {
     if device.is_cpu() {
         return Buffer::from_vec(bytes);
     }
-    Buffer::new(Arc::new(Toy(device, bytes)))
+    QUEUES.write(&bytes, room(device, bytes.len()))
 }
 
 fn bytes(buffer: &Buffer) -> Vec<u8> {
-    let toy = buffer.memory().as_any().downcast_ref::<Toy>();
-    let read = || buffer.as_bytes().unwrap_or_default().to_vec();
-    toy.map_or_else(read, |toy| toy.1.clone())
+    match buffer.as_bytes() {
+        Some(bytes) => bytes.to_vec(),
+        None if buffer.is_empty() => Vec::new(),
+        None => QUEUES.read(buffer)(),
+    }
 }
 
-/// Between `toy:0`, `toy:1` and main memory; nothing reaches `toy:2`.
-struct Toys;
-
-#[derive(Default)]
-struct ToyLane(HashMap<OpId, (Device, Option<BufferMut>)>);
+/// Between `test:0`, `test:1` and main memory; nothing reaches `test:2`.
+struct Toys(StagedChannel);
 
 impl Channel for Toys {
     fn name(&self) -> &'static str {
         "toys"
     }
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        [toy(0), toy(1), toy(2), Device::CPU]
-            .map(|device| (device, vec![u8::from(device == toy(2))]))
-            .to_vec()
+        self.0.devices()
     }
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.1 == theirs.1 && ours.1 == [0] {
-            Ok(())
-        } else {
-            Err("nothing reaches it".to_owned())
+        if [ours.0, theirs.0].contains(&toy(2)) {
+            return Err("nothing reaches it".to_owned());
         }
+        self.0.reaches(ours, theirs)
     }
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::<ToyLane>::default())
-    }
-}
-
-impl Lane for ToyLane {
-    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        io.stream(op, Buffer::from_vec(bytes(&source)));
-    }
-    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        let (len, place) = match want {
-            Want::Adopt { len, device } => (len, (device, None)),
-            Want::Into(dest) => (dest.len() as u64, (dest.device(), Some(dest))),
-        };
-        self.0.insert(op, place);
-        let device = Device::CPU;
-        io.receive(op, Want::Adopt { len, device });
-    }
-    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        Err(ChannelFault("it has none".to_owned()))
-    }
-    fn streamed(&mut self, op: OpId, staging: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        let Some(staging) = staging else {
-            return io.sent(op);
-        };
-        let came = bytes(&staging.freeze());
-        match self.0.remove(&op) {
-            Some((_, Some(mut dest))) => {
-                let memory = dest.memory_mut().unwrap().as_any_mut();
-                memory.downcast_mut::<Toy>().unwrap().1 = came;
-                io.received(op, dest.freeze());
-            }
-            Some((device, None)) => io.received(op, on(device, came)),
-            None => {}
-        }
-    }
-    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
-        self.0.remove(&op);
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        self.0.open(link)
     }
 }
 
@@ -122,8 +75,13 @@ async fn toys_with(limits: Limits) -> (Pipe, Pipe) {
         Arc::new(MemoryTransport::new()),
         Arc::new(TcpTransport::new()),
     ];
-    let channels: [Arc<dyn Channel>; 2] = [Arc::new(Toys), Arc::new(BasicChannel::new())];
+    let toys = Toys(StagedChannel {
+        devices: DEVICES.clone(),
+        inner: Arc::new(BasicChannel::new()),
+    });
+    let channels: [Arc<dyn Channel>; 2] = [Arc::new(toys), Arc::new(BasicChannel::new())];
     let builder = Context::builder().transports(transports).channels(channels);
+    let builder = builder.allocator(Arc::new(DEVICES.clone()));
     let context = builder.limits(limits).build().unwrap();
     pair(&context, &context).await
 }
@@ -180,11 +138,10 @@ async fn a_reader_names_the_device() {
             assert_same(&bytes(tensor.buffer()), &pattern(len, 3), "the tensor");
         }
     }
-    let memory: Arc<dyn Memory> = Arc::new(Toy(toy(1), vec![0; 90_000]));
-    let room = BufferMut::from_memory(memory.clone(), 90_000);
-    assert!(room.is_err(), "it is shared");
-    let room = BufferMut::from_memory(Arc::new(Toy(toy(1), vec![0; 90_000])), 90_000);
-    let place = Place::Into(room.unwrap_or_else(|_| panic!("nobody else has it")));
+    let buffer = room(toy(1), 90_000).freeze();
+    let shared = BufferMut::from_memory(buffer.memory().clone(), 90_000);
+    assert!(shared.is_err(), "it is shared");
+    let place = Place::Into(room(toy(1), 90_000));
     let tensor = read(&client, &server, of(toy(0), 90_000), place)
         .await
         .unwrap();
@@ -240,8 +197,7 @@ async fn what_came_ahead_to_a_device_is_read_where_it_is_or_a_typed_error() {
     limits.window_ahead = 1 << 20;
     let (client, server) = toys_with(limits).await;
     let tensor = || of(toy(0), 90_000).to_device(toy(1));
-    let room = BufferMut::from_memory(Arc::new(Toy(toy(1), vec![0; 90_000])), 90_000);
-    let place = Place::Into(room.unwrap_or_else(|_| panic!("nobody else has it")));
+    let place = Place::Into(room(toy(1), 90_000));
     let found = read(&client, &server, tensor(), place).await;
     match found {
         Err(Error::Misuse(Misuse::OutOfReach { device, reason, .. })) => {

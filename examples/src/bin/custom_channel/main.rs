@@ -1,30 +1,75 @@
-//! Channels of one's own, for a device of one's own, written against the public seams alone: `staged` copies through main
-//! memory and sends that on the pipe's connection, `fakewire` has a connection of its own.
+//! Channels of one's own, for devices of one's own, written against the public seams alone: `staged` copies to main memory and
+//! has another channel move that, `testwire` has a connection of its own. The device is the one of the conformance suite, whose
+//! memory the CPU cannot read, and whose queues get to their copies later.
 //!
 //! Run this to see tensors go from device to device, to and from main memory, and both channels pass the public
 //! conformance suite: `cargo run -p tensorpipe-examples --bin custom_channel`.
 
-mod fake_device;
 mod own_connection;
 mod staged;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::conformance::TestDevices;
 use tensorpipe::conformance::channel::Subject;
-use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
+use tensorpipe::conformance::device::{Fixture, TestFixture};
+use tensorpipe::{
+    Buffer, BufferMut, Context, DType, Device, DevicePool, Message, MessageTensor, Pipe, Tensor,
+};
 
-use fake_device::{FAKE, download, room, upload};
-use own_connection::FakeWireChannel;
+use own_connection::TestWireChannel;
 use staged::StagedChannel;
+
+/// In descriptors and routes.
+const TEST: Device = TestDevices::device(0);
+
+static DEVICES: LazyLock<TestDevices> = LazyLock::new(|| TestDevices::new(1));
+
+/// What the application queues.
+static QUEUES: LazyLock<TestFixture> = LazyLock::new(|| TestFixture::new(&DEVICES));
+
+/// The application's memory of the device.
+static POOL: LazyLock<DevicePool> =
+    LazyLock::new(|| DevicePool::new(TEST, Arc::new(DEVICES.clone())));
+
+fn room(len: usize) -> BufferMut {
+    POOL.take(len).expect("the device has room for examples")
+}
+
+/// Queues a copy to the device.
+fn upload(bytes: &[u8]) -> Buffer {
+    QUEUES.write(bytes, room(bytes.len()))
+}
+
+/// Copies bytes from wherever they are, when they are there.
+fn download(buffer: &Buffer) -> Vec<u8> {
+    match buffer.as_bytes() {
+        Some(bytes) => bytes.to_vec(),
+        None if buffer.is_empty() => Vec::new(),
+        None => QUEUES.read(buffer)(),
+    }
+}
 
 /// Makes a channel.
 type Make = fn() -> Arc<dyn Channel>;
 
-const CHANNELS: [Make; 2] = [|| Arc::new(StagedChannel), || Arc::new(FakeWireChannel)];
+const CHANNELS: [Make; 2] = [
+    || {
+        Arc::new(StagedChannel {
+            devices: DEVICES.clone(),
+            inner: Arc::new(BasicChannel::new()),
+        })
+    },
+    || {
+        let devices = DEVICES.clone();
+        Arc::new(TestWireChannel { devices })
+    },
+];
 
 fn subject(make: Make) -> Subject {
-    Subject::on(FAKE, make, upload, room, download)
+    let subject = Subject::on(TEST, make, upload, room, download);
+    subject.with_allocator(Arc::new(DEVICES.clone()))
 }
 
 async fn pair(channel: Make) -> anyhow::Result<(Pipe, Pipe)> {
@@ -33,6 +78,7 @@ async fn pair(channel: Make) -> anyhow::Result<(Pipe, Pipe)> {
         Context::builder()
             .name(name)
             .channels([channel(), basic])
+            .allocator(Arc::new(DEVICES.clone()))
             .build()
     };
     pair_of(context("client")?, context("server")?).await
@@ -52,9 +98,9 @@ async fn transfer(client: &Pipe, server: &Pipe) -> anyhow::Result<()> {
     let here = Tensor::from_vec(bytes.clone(), shape)?;
     let there = Tensor::from_buffer(upload(&bytes), DType::U8, shape)?;
     let ways = [
-        (&there, FAKE),
+        (&there, TEST),
         (&there, Device::CPU),
-        (&here, FAKE),
+        (&here, TEST),
         (&here, Device::CPU),
     ];
     let message = ways
@@ -100,15 +146,18 @@ mod tests {
     #[tokio::test]
     async fn both_together_share_the_sizes() {
         let channels = || CHANNELS.map(|make| make()).into_iter().rev();
-        let context = || Context::builder().channels(channels()).build().unwrap();
+        let context = || {
+            let builder = Context::builder().allocator(Arc::new(DEVICES.clone()));
+            builder.channels(channels()).build().unwrap()
+        };
         let (client, server) = pair_of(context(), context()).await.unwrap();
         let route = client.route().to_string();
         let line =
-            "fake:0 -> fake:0, cpu:0 -> fake:0, fake:0 -> cpu:0: staged < 1 MiB, fakewire above";
+            "test:0 -> test:0, cpu:0 -> test:0, test:0 -> cpu:0: staged < 1 MiB, testwire above";
         assert!(route.contains(line), "{route}");
         for (len, carried) in [((1 << 20) - 1, [0, 1]), (1 << 20, [1, 1])] {
             let tensor = Tensor::from_buffer(upload(&vec![7; len]), DType::U8, [len as u64]);
-            let tensor = MessageTensor::from(tensor.unwrap()).to_device(FAKE);
+            let tensor = MessageTensor::from(tensor.unwrap()).to_device(TEST);
             let message = Message::new("m").tensor(tensor);
             let (written, read) = tokio::join!(client.write(message), server.read());
             written.unwrap();

@@ -1,22 +1,21 @@
-//! Channel `fakewire`: asks for a connection of its own in each pipe, and moves device memory over it.
+//! Channel `testwire`: asks for a connection of its own in each pipe, and moves device memory over it.
 //!
-//! Each part is a header (message, part, length; little-endian) and its bytes. The peer's lane has said `recv` before the
+//! Each part is a header (its key, its length in little-endian) and its bytes. The peer's lane has said `recv` before the
 //! writer is told to send, so a header whose part nobody wants any more is one that was cancelled: its bytes are
 //! thrown away.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use tensorpipe::conformance::{TestDevices, TestQueue};
 use tensorpipe::transports::Connection;
-use tensorpipe::{Buffer, BufferMut, Device, Error, Pays, Threshold};
+use tensorpipe::{Allocator, Buffer, BufferMut, Device, DeviceError, Error, Pays, Threshold};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::fake_device::{FAKE, fill, reaches, room_on, source};
-
-const NAME: &str = "fakewire";
+const NAME: &str = "testwire";
 
 const HEADER: usize = 18;
 
@@ -24,19 +23,25 @@ const HEADER: usize = 18;
 const PIECE: usize = 256 << 10;
 
 /// See the module's documentation.
-pub(crate) struct FakeWireChannel;
+pub(crate) struct TestWireChannel {
+    pub(crate) devices: TestDevices,
+}
 
-impl Channel for FakeWireChannel {
+impl Channel for TestWireChannel {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        vec![(FAKE, b"1".to_vec()), (Device::CPU, b"1".to_vec())]
+        let devices = self.devices.devices().into_iter().chain([Device::CPU]);
+        devices.map(|device| (device, b"1".to_vec())).collect()
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        reaches(ours.0, theirs.0)
+        if ours.0.is_cpu() && theirs.0.is_cpu() {
+            return Err("channel basic does that".to_owned());
+        }
+        Ok(())
     }
 
     fn connections(&self) -> u8 {
@@ -56,9 +61,10 @@ impl Channel for FakeWireChannel {
         let (read, write) = tokio::io::split(connection);
         let (queue, queued) = mpsc::unbounded_channel();
         let wanted = Arc::<Wanted>::default();
-        let writing = tokio::spawn(write_parts(write, queued, link.handle.clone()));
-        let reading = tokio::spawn(read_parts(read, wanted.clone(), link.handle));
-        Ok(Box::new(FakeWireLane {
+        let (out, back) = (self.devices.queue(), self.devices.queue());
+        let writing = tokio::spawn(write_parts(write, queued, out, link.handle.clone()));
+        let reading = tokio::spawn(read_parts(read, wanted.clone(), back, link.handle));
+        Ok(Box::new(TestWireLane {
             queue,
             wanted,
             tasks: [reading, writing],
@@ -66,9 +72,9 @@ impl Channel for FakeWireChannel {
     }
 }
 
-type Wanted = Mutex<HashMap<(u64, u16), BufferMut>>;
+type Wanted = Mutex<HashMap<OpId, BufferMut>>;
 
-struct FakeWireLane {
+struct TestWireLane {
     queue: mpsc::UnboundedSender<(OpId, Buffer)>,
     wanted: Arc<Wanted>,
     tasks: [JoinHandle<()>; 2],
@@ -81,20 +87,32 @@ fn failed(reason: &str) -> Error {
     }
 }
 
-impl Lane for FakeWireLane {
+impl TestWireLane {
+    fn wanted(&self) -> MutexGuard<'_, HashMap<OpId, BufferMut>> {
+        lock(&self.wanted)
+    }
+}
+
+fn lock(wanted: &Wanted) -> MutexGuard<'_, HashMap<OpId, BufferMut>> {
+    wanted.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lane for TestWireLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         if self.queue.send((op, source)).is_err() {
             io.failed(op, failed("its connection is lost"));
         }
     }
 
-    fn recv(&mut self, op: OpId, want: Want, _: &mut LaneIo<'_>) {
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
         let dest = match want {
-            Want::Into(dest) => dest,
-            Want::Adopt { len, device } => room_on(device, len as usize),
+            Want::Into(dest) => Ok(dest),
+            Want::Adopt { len, device } => io.allocate(device, len),
         };
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.insert((op.message, op.part), dest);
+        match dest {
+            Ok(dest) => drop(self.wanted().insert(op, dest)),
+            Err(error) => io.failed(op, error),
+        }
     }
 
     fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
@@ -104,32 +122,48 @@ impl Lane for FakeWireLane {
     fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
-        if !op.outgoing {
-            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            wanted.remove(&(op.message, op.part));
-        }
+        self.wanted().remove(&op);
     }
 }
 
-impl Drop for FakeWireLane {
+impl Drop for TestWireLane {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
+/// Main memory with the bytes of `source`, when its device has copied them.
+async fn in_main_memory(source: Buffer, out: &TestQueue) -> Result<Buffer, DeviceError> {
+    if source.device().is_cpu() {
+        return Ok(source);
+    }
+    let copied = out.read(&source, BufferMut::zeroed(source.len()))?;
+    let (reached, is_reached) = oneshot::channel();
+    copied.fence().when_reached(Box::new(move || {
+        let _ = reached.send(());
+    }));
+    let _ = is_reached.await;
+    let memory = copied.take().map(BufferMut::freeze);
+    memory.ok_or_else(|| DeviceError::new(source.device(), "copy", "its queue has ended"))
+}
+
 async fn write_parts(
     mut connection: WriteHalf<Box<dyn Connection>>,
     mut queued: mpsc::UnboundedReceiver<(OpId, Buffer)>,
+    out: TestQueue,
     pipe: LaneHandle,
 ) {
-    while let Some((op, buffer)) = queued.recv().await {
-        let Some(bytes) = source(&buffer) else {
-            pipe.failed(op, failed("memory of a device that it does not know"));
-            continue;
+    while let Some((op, source)) = queued.recv().await {
+        let staged = match in_main_memory(source, &out).await {
+            Ok(staged) => staged,
+            Err(error) => {
+                pipe.failed(op, failed(&error.to_string()));
+                continue;
+            }
         };
+        let bytes = staged.as_bytes().unwrap_or_default();
         let mut header = Vec::with_capacity(HEADER);
-        header.extend_from_slice(&op.message.to_le_bytes());
-        header.extend_from_slice(&op.part.to_le_bytes());
+        header.extend_from_slice(&op.key());
         header.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
         let write = async {
             connection.write_all(&header).await?;
@@ -147,21 +181,19 @@ async fn write_parts(
 async fn read_parts(
     mut connection: ReadHalf<Box<dyn Connection>>,
     wanted: Arc<Wanted>,
+    back: TestQueue,
     pipe: LaneHandle,
 ) {
     let mut header = [0; HEADER];
     let mut staging = Vec::new();
     while connection.read_exact(&mut header).await.is_ok() {
-        let message = u64::from_le_bytes(header[..8].try_into().unwrap_or_default());
-        let part = u16::from_le_bytes(header[8..10].try_into().unwrap_or_default());
+        let key = header[..10].try_into().unwrap_or_default();
+        let op = OpId::from_key(key, false);
         let len = u64::from_le_bytes(header[10..].try_into().unwrap_or_default());
         staging.clear();
         let mut left = len;
         while left > 0 {
-            let is_wanted = {
-                let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-                wanted.get(&(message, part)).map(|dest| dest.len() as u64)
-            };
+            let is_wanted = lock(&wanted).get(&op).map(|dest| dest.len() as u64);
             if is_wanted.is_some_and(|wanted| wanted != len) {
                 pipe.broken(failed("the peer sends another length than it announced"));
                 return;
@@ -178,20 +210,19 @@ async fn read_parts(
             }
             left -= (staging.len() - start) as u64;
         }
-        let dest = {
-            let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            wanted.remove(&(message, part))
+        let Some(mut dest) = lock(&wanted).remove(&op) else {
+            continue;
         };
-        let Some(mut dest) = dest else { continue };
-        let op = OpId {
-            message,
-            part,
-            outgoing: false,
-        };
-        if fill(&mut dest, &staging) {
+        if let Some(to) = dest.as_bytes_mut() {
+            to.copy_from_slice(&staging);
             pipe.received(op, dest.freeze());
-        } else {
-            pipe.failed(op, failed("memory of a device that it does not know"));
+            continue;
+        }
+        // Received when the copy is queued: the memory knows when it is ready.
+        let staged = Buffer::from_vec(std::mem::take(&mut staging));
+        match back.write(staged, dest) {
+            Ok(buffer) => pipe.received(op, buffer),
+            Err(error) => pipe.failed(op, failed(&error.to_string())),
         }
     }
 }

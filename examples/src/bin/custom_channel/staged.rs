@@ -1,91 +1,206 @@
-//! Channel `staged`: device memory is copied to main memory, which travels on the pipe's own connection.
+//! Channel `staged`: device memory is copied to main memory, which another channel moves, and is copied to a device there.
+//!
+//! ```text
+//!   device ──queue──▶ main memory ──inner lane──▶ main memory ──queue──▶ device
+//!     send     resume_at(fence)                inner(Received)   received, ready behind the fence
+//! ```
+//!
+//! Nobody waits for a queue: the writer's lane goes on when its copy is made, the reader's says that the part is received as
+//! soon as its copy is queued, since the memory knows when it is ready.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, Link, OpId, Want};
-use tensorpipe::{BufferMut, Device, Error};
+use tensorpipe::channels::{
+    Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, Want,
+};
+use tensorpipe::conformance::{Copied, TestDevices, TestQueue};
+use tensorpipe::{Allocator, Buffer, BufferMut, Device, DeviceError, Error};
 
-use crate::fake_device::{FAKE, fill, reaches, room_on, source};
+const NAME: &str = "staged";
 
-/// Has no state of its own: everything is in its lanes.
-pub(crate) struct StagedChannel;
+/// Stages for `devices` on what `inner` moves.
+pub(crate) struct StagedChannel {
+    pub(crate) devices: TestDevices,
+    pub(crate) inner: Arc<dyn Channel>,
+}
+
+impl StagedChannel {
+    /// What the inner channel says of main memory.
+    fn inner_descriptor(&self) -> Option<Vec<u8>> {
+        let mut devices = self.inner.devices().into_iter();
+        devices.find_map(|(device, descriptor)| (device == Device::CPU).then_some(descriptor))
+    }
+}
 
 impl Channel for StagedChannel {
     fn name(&self) -> &'static str {
-        "staged"
+        NAME
     }
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        vec![(FAKE, b"1".to_vec()), (Device::CPU, b"1".to_vec())]
+        let Some(inner) = self.inner_descriptor() else {
+            return Vec::new();
+        };
+        let devices = self.devices.devices().into_iter().chain([Device::CPU]);
+        devices.map(|device| (device, inner.clone())).collect()
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        reaches(ours.0, theirs.0)
+        if ours.0.is_cpu() && theirs.0.is_cpu() {
+            return Err("nothing is to be staged".to_owned());
+        }
+        (self.inner).reaches((Device::CPU, ours.1), (Device::CPU, theirs.1))
     }
 
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::<StagedLane>::default())
+    fn in_process(&self) -> bool {
+        self.inner.in_process()
+    }
+
+    fn connections(&self) -> u8 {
+        self.inner.connections()
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        let handle = link.handle.clone();
+        let theirs = link.peer_devices.iter();
+        let main = theirs.filter(|(device, _)| device.is_cpu()).cloned();
+        let main = main.collect();
+        Ok(Box::new(StagedLane {
+            handle,
+            queue: self.devices.queue(),
+            inner: self.inner.open(link.inner(main))?,
+            stages: HashMap::new(),
+        }))
     }
 }
 
-#[derive(Default)]
 struct StagedLane {
-    /// Where parts under way belong in the end.
-    dests: HashMap<OpId, BufferMut>,
+    handle: LaneHandle,
+    queue: TestQueue,
+    inner: Box<dyn Lane>,
+    stages: HashMap<OpId, Stage>,
 }
 
-fn failed(reason: &'static str) -> Error {
+/// Where a part is.
+enum Stage {
+    /// The writer's queue copies it to main memory; what the peer's inner lane has said meanwhile.
+    CopiedOut(Copied, Vec<Vec<u8>>),
+    /// The inner lane has it. The reader wants it here in the end, unless main memory is where it goes.
+    Inside(Option<Want>),
+}
+
+impl StagedLane {
+    fn copy_out(&self, source: &Buffer, io: &mut LaneIo<'_>) -> Result<Copied, Error> {
+        let staging = io.allocate(Device::CPU, source.len() as u64)?;
+        self.queue.read(source, staging).map_err(failed)
+    }
+
+    /// What is received when the copy is queued.
+    fn copy_in(&self, staged: Buffer, want: Want, io: &mut LaneIo<'_>) -> Result<Buffer, Error> {
+        let dest = match want {
+            Want::Into(dest) => dest,
+            Want::Adopt { len, device } => io.allocate(device, len)?,
+        };
+        self.queue.write(staged, dest).map_err(failed)
+    }
+}
+
+fn failed(error: DeviceError) -> Error {
     Error::Channel {
-        channel: "staged",
-        reason: reason.into(),
+        channel: NAME,
+        reason: error.to_string().into(),
     }
 }
 
 impl Lane for StagedLane {
-    fn send(&mut self, op: OpId, buffer: tensorpipe::Buffer, io: &mut LaneIo<'_>) {
-        let staging = io.allocate(buffer.len() as u64);
-        match (source(&buffer), staging) {
-            (Some(bytes), Ok(mut staging)) => {
-                fill(&mut staging, bytes);
-                io.stream(op, staging.freeze());
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        if source.device().is_cpu() {
+            self.stages.insert(op, Stage::Inside(None));
+            return io.inner(|io| self.inner.send(op, source, io));
+        }
+        match self.copy_out(&source, io) {
+            Ok(copied) => {
+                self.handle.resume_at(op, copied.fence());
+                self.stages.insert(op, Stage::CopiedOut(copied, Vec::new()));
             }
-            (None, _) => io.failed(op, failed("memory of a device that it does not know")),
-            (_, Err(error)) => io.failed(op, error),
+            Err(error) => io.failed(op, error),
         }
     }
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        let dest = match want {
-            Want::Into(dest) => dest,
-            Want::Adopt { len, device } => room_on(device, len as usize),
+        let (len, device) = match &want {
+            Want::Into(dest) => (dest.len() as u64, dest.device()),
+            Want::Adopt { len, device } => (*len, *device),
         };
-        let (len, device) = (dest.len() as u64, Device::CPU);
-        if io.receive(op, Want::Adopt { len, device }) {
-            self.dests.insert(op, dest);
-        }
-    }
-
-    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        Err(ChannelFault("it has no control frames".to_owned()))
-    }
-
-    fn streamed(&mut self, op: OpId, staging: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        let Some(mut staging) = staging else {
-            io.sent(op);
-            return;
-        };
-        let Some(mut dest) = self.dests.remove(&op) else {
-            return;
-        };
-        let bytes = staging.as_bytes_mut();
-        if bytes.is_some_and(|bytes| fill(&mut dest, bytes)) {
-            io.received(op, dest.freeze());
+        let (inner, then) = if device.is_cpu() {
+            (want, None)
         } else {
-            io.failed(op, failed("memory of a device that it does not know"));
+            let device = Device::CPU;
+            (Want::Adopt { len, device }, Some(want))
+        };
+        self.stages.insert(op, Stage::Inside(then));
+        io.inner(|io| self.inner.recv(op, inner, io));
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        match self.stages.get_mut(&op) {
+            Some(Stage::Inside(_)) => io.inner(|io| self.inner.control(op, body, io)),
+            Some(Stage::CopiedOut(_, early)) if early.len() < 16 => {
+                early.push(body.to_vec());
+                Ok(())
+            }
+            Some(Stage::CopiedOut(..)) => Err(ChannelFault("it says too much".to_owned())),
+            // It crossed the end of the operation.
+            None => Ok(()),
         }
     }
 
-    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
-        self.dests.remove(&op);
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        io.inner(|io| self.inner.streamed(op, dest, io));
+    }
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let (staged, early) = match self.stages.get_mut(&op) {
+            None => return Ok(()),
+            Some(Stage::Inside(_)) => return io.inner(|io| self.inner.resume(op, io)),
+            Some(Stage::CopiedOut(copied, early)) => (copied.take(), std::mem::take(early)),
+        };
+        let Some(staged) = staged else {
+            return Ok(());
+        };
+        self.stages.insert(op, Stage::Inside(None));
+        io.inner(|io| {
+            self.inner.send(op, staged.freeze(), io);
+            let mut early = early.iter();
+            early.try_for_each(|body| self.inner.control(op, body, io))
+        })
+    }
+
+    fn inner(
+        &mut self,
+        op: OpId,
+        outcome: Outcome,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let Some(Stage::Inside(want)) = self.stages.remove(&op) else {
+            return Ok(());
+        };
+        match (outcome, want) {
+            (Outcome::Sent, _) => io.sent(op),
+            (Outcome::Failed(error), _) => io.failed(op, error),
+            (Outcome::Received(buffer), None) => io.received(op, buffer),
+            (Outcome::Received(staged), Some(want)) => match self.copy_in(staged, want, io) {
+                Ok(buffer) => io.received(op, buffer),
+                Err(error) => io.failed(op, error),
+            },
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        if let Some(Stage::Inside(_)) = self.stages.remove(&op) {
+            io.inner(|io| self.inner.cancel(op, io));
+        }
     }
 }

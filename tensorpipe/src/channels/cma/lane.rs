@@ -10,7 +10,7 @@ use super::copy::{Job, Outcome};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::neighbour::Neighbour;
 use super::{Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
-use crate::device::{Buffer, BufferMut};
+use crate::device::{Buffer, BufferMut, Device};
 use crate::sync::Arc;
 
 pub(super) struct CmaLane {
@@ -210,7 +210,7 @@ impl Drop for CmaLane {
 fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
     match want {
         Want::Into(dest) => Some(dest),
-        Want::Adopt { len, .. } => match io.allocate(len) {
+        Want::Adopt { len, .. } => match io.allocate(Device::CPU, len) {
             Ok(dest) => Some(dest),
             Err(error) => {
                 io.failed(op, error);

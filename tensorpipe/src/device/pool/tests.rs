@@ -1,6 +1,9 @@
 //! Stories of the pool, a plain oracle beside it, and threads that pass its memory around.
 
+use std::collections::VecDeque;
+
 use super::*;
+use crate::device::{Buffer, Domain};
 use crate::sys::fork::tests::a_child_drops;
 use proptest::prelude::*;
 
@@ -71,6 +74,68 @@ fn the_same_memory_comes_back_last_returned_first() {
             ..PoolStats::default()
         }
     );
+}
+
+/// A network card would reach what is no more.
+#[test]
+fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
+    struct Registration(usize);
+    impl Drop for Registration {
+        fn drop(&mut self) {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let is_mapped = maps.lines().any(|line| {
+                let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+                let bound = |bound| usize::from_str_radix(bound, 16).unwrap();
+                (bound(from)..bound(to)).contains(&self.0)
+            });
+            assert!(is_mapped, "the memory is gone already");
+        }
+    }
+    let domain = Domain::unique();
+    let made = std::cell::Cell::new(0);
+    let register = |buffer: &Buffer| {
+        let at = buffer.as_bytes().unwrap().as_ptr() as usize - buffer.offset();
+        let registered = buffer.registered(domain, |place| {
+            made.set(made.get() + 1);
+            Ok::<_, ()>(Arc::new(Registration(at - place.offset)))
+        });
+        registered.unwrap().unwrap().clone()
+    };
+    let pool = pool(1 << 30);
+    let takes: [fn(&Pool, usize) -> BufferMut; 3] = [
+        |pool, len| pool.take(len),
+        |pool, len| pool.try_take_lendable(len).unwrap(),
+        |_, len| BufferMut::from_vec(vec![0u8; len]),
+    ];
+    for (again, take) in [1, 1, 2].into_iter().zip(takes) {
+        made.set(0);
+        for _ in 0..2 {
+            let buffer = take(&pool, 5 << 20).freeze();
+            let whole = register(&buffer);
+            assert!(Arc::ptr_eq(&whole, &register(&buffer.slice(10..20))));
+            let there = Arc::downgrade(&whole);
+            drop((whole, buffer));
+            assert_eq!(there.strong_count(), 2 - again, "kept with the memory");
+        }
+        assert_eq!(made.get(), again);
+        pool.trim(0);
+    }
+}
+
+/// Whoever can change a vector can move its elements.
+#[test]
+fn a_vector_that_may_be_moved_is_registered_no_more() {
+    let (domain, ended) = (Domain::unique(), Arc::new(()));
+    let mut buffer = BufferMut::from_vec(vec![1u8; 100]).freeze();
+    let register = |buffer: &Buffer| {
+        let registered = buffer.registered(domain, |_| Ok::<_, ()>(ended.clone()));
+        drop(registered.unwrap().unwrap());
+    };
+    register(&buffer);
+    assert!(buffer.as_bytes_mut().is_some());
+    assert_eq!(Arc::strong_count(&ended), 2);
+    assert_eq!(buffer.try_into_vec::<u8>().unwrap(), [1; 100]);
+    assert_eq!(Arc::strong_count(&ended), 1);
 }
 
 #[test]

@@ -32,14 +32,14 @@ impl Shared {
         let range = at as usize..(at + len) as usize;
         let mut reading = self.reads.get_mut(&op.message);
         let refused = |error: SystemError| out_of_memory(len, error.to_string());
-        let cost = dest.cost(range, &self.pool).map_err(refused);
+        let cost = dest.cost(range, self.allocators.main()).map_err(refused);
         let counted = cost.and_then(|cost| match &mut reading {
             Some(reading) => reading.grow(cost),
             // What comes in a message's frame is bounded by the window.
             None => Ok(()),
         });
         match (
-            counted.and_then(|()| dest.open(&self.pool).map_err(refused)),
+            counted.and_then(|()| dest.open(self.allocators.main()).map_err(refused)),
             reading,
         ) {
             (Ok(()), _) => Ok(Some((dest, at))),

@@ -9,7 +9,7 @@ use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::core::Core;
 use crate::pipe::driver::Interest;
 use crate::pipe::handler::Delivery;
-use crate::pipe::lane::{LaneIo, LaneResult};
+use crate::pipe::lane::{LaneIo, LaneResult, Outcome, PipeHost};
 use crate::pipe::reading::Reading;
 use crate::proto::{Event, OpId};
 use crate::sync::Arc;
@@ -63,11 +63,22 @@ impl Shared {
 
     /// A lane has what it waited for.
     pub(in crate::pipe) fn resume(&mut self, op: OpId, core: &Core, wakes: &mut Vec<Waker>) {
+        self.call_lane(op, core, wakes, |lane, io| lane.resume(op, io));
+    }
+
+    /// Calls the lane of an operation, if that is still under way.
+    fn call_lane(
+        &mut self,
+        op: OpId,
+        core: &Core,
+        wakes: &mut Vec<Waker>,
+        act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>) -> Result<(), ChannelFault>,
+    ) {
         let Some((channel, name)) = self.channel_of(op) else {
             return;
         };
         let mut result = Ok(());
-        self.with_lane(op, channel, |lane, io| result = lane.resume(op, io));
+        self.with_lane(op, channel, |lane, io| result = act(lane, io));
         self.announce(op.message);
         if let Err(fault) = result {
             self.channel_fault(name, fault, core, wakes);
@@ -169,17 +180,17 @@ impl Shared {
             return;
         };
         let before = self.lane_stats;
-        let mut io = LaneIo {
+        let mut io = LaneIo::new(PipeHost {
             state: &mut self.state,
             results: &mut self.lane_results,
             stats: &mut self.lane_stats,
-            pool: &self.pool,
+            allocators: &self.allocators,
             // What this side sends was announced by nobody.
             announcements: (!op.outgoing).then_some(&self.announcements),
             announced: &mut self.announced,
             taken: &mut self.taken,
             runtime: &self.runtime,
-        };
+        });
         act(&mut *slot.lane, &mut io);
         let after = self.lane_stats;
         if (before.streamed, before.copied) != (after.streamed, after.copied)
@@ -195,26 +206,33 @@ impl Shared {
         core: &Core,
         wakes: &mut Vec<Waker>,
     ) {
-        match result {
-            LaneResult::Sent(op) => self.state.part_sent(op),
-            LaneResult::Received(op, memory) => {
+        let (op, outcome) = match result {
+            LaneResult::Ended(op, outcome) => (op, outcome),
+            LaneResult::Inner(op, outcome) => {
+                return self.call_lane(op, core, wakes, |lane, io| lane.inner(op, outcome, io));
+            }
+            LaneResult::Fault(op, fault) => {
+                if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
+                    self.channel_fault(name, fault, core, wakes);
+                }
+                return;
+            }
+        };
+        match outcome {
+            Outcome::Sent => self.state.part_sent(op),
+            Outcome::Received(memory) => {
                 self.state.part_received(op);
                 if let Some(reading) = self.reads.get_mut(&op.message) {
                     reading.received(op.part, memory);
                     self.check_read(op.message, wakes);
                 }
             }
-            LaneResult::Fault(op, fault) => {
-                if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
-                    self.channel_fault(name, fault, core, wakes);
-                }
-            }
-            LaneResult::Failed(op, error) if op.outgoing => {
+            Outcome::Failed(error) if op.outgoing => {
                 self.state
                     .reset(op.message, ResetCode::Failed, &error.to_string());
                 self.end_write(op.message, Err(error), wakes);
             }
-            LaneResult::Failed(op, error) => self.give_up(op.message, error, wakes),
+            Outcome::Failed(error) => self.give_up(op.message, error, wakes),
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Lendables, Loans};
 use crate::device::{BufferMut, Memory, MemoryKind};
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::ledger::{Entry, Ledger, Open};
+use crate::sys::registrations::Registrable;
 use crate::sys::segment::{Piece, Segment};
 
 /// A piece in the hands of this process.
@@ -77,6 +78,15 @@ impl Memory for LendableBlock {
             .as_mut()
             .filter(|_| loans.is_empty())
             .map(Piece::bytes_mut)
+    }
+    /// The whole segment: it is registered once, whatever is cut from it.
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        let piece = self.piece.as_ref()?;
+        Some(Registrable {
+            registrations: piece.segment().registrations(),
+            offset: piece.offset(),
+            len: piece.segment().len(),
+        })
     }
     fn another(&self, len: usize) -> Option<BufferMut> {
         self.pool.upgrade()?.take(len).map(|(buffer, _)| buffer)

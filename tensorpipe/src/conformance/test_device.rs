@@ -1,0 +1,275 @@
+//! Devices for tests, `test:0`, `test:1`, …: memory that the CPU cannot read, and queues that get to their work later.
+//!
+//! The memory is private, behind a lock; only work on a [`TestQueue`] touches it, on a thread of the queue's, in order, each
+//! piece after a pause. So whoever does not wait for a fence finds garbage, and whoever frees memory too early a fault.
+
+mod queue;
+
+pub use queue::{Copied, Hold, TestQueue};
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::device::{
+    Allocator, Buffer, Device, DeviceKind, Domain, Memory, QueuedWork, Registered, Registrable,
+    Registrations,
+};
+use crate::error::DeviceError;
+
+/// What fresh and freed memory holds.
+const GARBAGE: u8 = 0xdd;
+
+/// Bytes of one device.
+const CAPACITY: usize = 512 << 20;
+
+/// The devices of one machine, and their allocator. Cloning clones a handle.
+#[derive(Clone)]
+pub struct TestDevices {
+    machine: Arc<Machine>,
+}
+
+struct Machine {
+    devices: u32,
+    domain: Domain,
+    state: Mutex<MachineState>,
+}
+
+#[derive(Default)]
+struct MachineState {
+    /// By address.
+    memory: HashMap<u64, Cells>,
+    next: u64,
+    faults: Vec<String>,
+}
+
+/// One allocation.
+struct Cells {
+    device: Device,
+    bytes: Vec<u8>,
+    /// How often it is registered.
+    pinned: usize,
+}
+
+impl TestDevices {
+    /// The kind of all of them.
+    pub const KIND: DeviceKind = DeviceKind::new("test");
+
+    /// As many devices.
+    pub fn new(devices: u32) -> Self {
+        let machine = Machine {
+            devices,
+            domain: Domain::unique(),
+            state: Mutex::default(),
+        };
+        Self {
+            machine: Arc::new(machine),
+        }
+    }
+
+    /// Device number `index`, there or not.
+    pub const fn device(index: u32) -> Device {
+        Device::new(Self::KIND, index)
+    }
+
+    /// A queue for copies between main memory and these devices.
+    pub fn queue(&self) -> TestQueue {
+        TestQueue::new(self.machine.clone())
+    }
+
+    /// Has the devices' bus reach `buffer`, once for its allocation. `None` for memory that cannot be registered.
+    pub fn register(&self, buffer: &Buffer) -> Option<Registered<Pinned>> {
+        let memory = buffer.memory().as_any().downcast_ref::<TestMemory>();
+        let address = memory.map(|memory| memory.address);
+        let pin = |_: Registrable<'_>| {
+            let pinned = Pinned {
+                address,
+                machine: self.machine.clone(),
+            };
+            pinned.count(|pins| pins + 1);
+            Ok::<_, std::convert::Infallible>(pinned)
+        };
+        let Ok(registered) = buffer.registered(self.machine.domain, pin)?;
+        Some(registered)
+    }
+
+    /// Bytes of all devices that are allocated.
+    pub fn allocated(&self) -> usize {
+        let state = self.machine.lock();
+        state.memory.values().map(|cells| cells.bytes.len()).sum()
+    }
+
+    /// What went wrong on the devices: each of it is a mistake of their user's.
+    pub fn faults(&self) -> Vec<String> {
+        self.machine.lock().faults.clone()
+    }
+}
+
+impl std::fmt::Debug for TestDevices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TestDevices({})", self.machine.devices)
+    }
+}
+
+impl Allocator for TestDevices {
+    fn devices(&self) -> Vec<Device> {
+        (0..self.machine.devices).map(Self::device).collect()
+    }
+
+    fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError> {
+        let mut state = self.machine.lock();
+        let here = state.memory.values().filter(|cells| cells.device == device);
+        let used: usize = here.map(|cells| cells.bytes.len()).sum();
+        let refused = |reason: String| Err(DeviceError::new(device, "allocate", reason));
+        if !self.devices().contains(&device) {
+            return refused("there is no such device".to_owned());
+        }
+        if len > CAPACITY - used {
+            return refused(format!("{used} of {CAPACITY} bytes are in use"));
+        }
+        let address = state.next;
+        state.next += 1;
+        let cells = Cells {
+            device,
+            bytes: vec![GARBAGE; len],
+            pinned: 0,
+        };
+        state.memory.insert(address, cells);
+        Ok(Box::new(TestMemory {
+            registrations: Registrations::default(),
+            device,
+            address,
+            len,
+            work: QueuedWork::default(),
+            machine: self.machine.clone(),
+        }))
+    }
+
+    /// So little that tests meet its bound.
+    fn retain(&self, _: Device) -> u64 {
+        64 << 20
+    }
+}
+
+impl Machine {
+    fn lock(&self) -> MutexGuard<'_, MachineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MachineState {
+    /// The bytes of a place, as work on a queue touches them.
+    fn bytes(&mut self, place: Place) -> Option<&mut [u8]> {
+        let end = place.offset + place.len;
+        let found = self.memory.get_mut(&place.address);
+        let found = found.and_then(|cells| cells.bytes.get_mut(place.offset..end));
+        if found.is_none() {
+            self.faults.push(format!("work on freed memory: {place:?}"));
+        }
+        found
+    }
+}
+
+/// Where bytes lie on the devices.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    address: u64,
+    offset: usize,
+    len: usize,
+}
+
+/// Memory of a test device.
+struct TestMemory {
+    /// In front of the memory, which is freed in `drop`: see there.
+    registrations: Registrations,
+    device: Device,
+    address: u64,
+    len: usize,
+    work: QueuedWork,
+    machine: Arc<Machine>,
+}
+
+impl TestMemory {
+    /// Where a range of some memory lies, if it is of this sort.
+    fn place(memory: &dyn Memory, offset: usize, len: usize) -> Result<Place, DeviceError> {
+        let known = memory.as_any().downcast_ref::<Self>();
+        let place = known.map(|known| Place {
+            address: known.address,
+            offset,
+            len,
+        });
+        let reason = "memory of somebody else's device";
+        place.ok_or_else(|| DeviceError::new(memory.device(), "copy", reason))
+    }
+}
+
+impl Memory for TestMemory {
+    fn device(&self) -> Device {
+        self.device
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn work(&self) -> Option<&QueuedWork> {
+        Some(&self.work)
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        Some(Registrable::whole(&self.registrations, self.len))
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for TestMemory {
+    fn drop(&mut self) {
+        let unfinished = self.work.unfinished().len();
+        self.registrations.clear();
+        let mut state = self.machine.lock();
+        let pinned = (state.memory.remove(&self.address)).map_or(0, |cells| cells.pinned);
+        if unfinished + pinned > 0 {
+            state.faults.push(format!(
+                "memory freed with {unfinished} pieces of work queued on it, and {pinned} registrations"
+            ));
+        }
+    }
+}
+
+/// A registration of device memory. Of main memory it counts nothing.
+pub struct Pinned {
+    address: Option<u64>,
+    machine: Arc<Machine>,
+}
+
+impl Pinned {
+    fn count(&self, change: impl FnOnce(usize) -> usize) {
+        let mut state = self.machine.lock();
+        let cells = self.address.and_then(|at| state.memory.get_mut(&at));
+        match cells {
+            Some(cells) => cells.pinned = change(cells.pinned),
+            None if self.address.is_none() => {}
+            None => {
+                let outlived = "a registration has outlived its memory".to_owned();
+                state.faults.push(outlived);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pinned({:?})", self.address)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.count(|pins| pins - 1);
+    }
+}

@@ -1,0 +1,339 @@
+//! Memory of any device: an [`Allocator`] makes it, a [`DevicePool`] keeps it warm and uses it again.
+//!
+//! Invariant: memory is used again, or freed, when no work on it is [unfinished](super::QueuedWork::unfinished): what came
+//! back sooner waits, in the free list or with the fence that it waits for.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::pool::{Class, FreeList, Kept};
+use super::{BufferMut, Device, Memory, MemoryKind, Pool, PoolStats, QueuedWork};
+use crate::error::{DeviceError, Misuse};
+use crate::sys::fork::Owner;
+use crate::sys::registrations::Registrable;
+
+/// Makes memory of devices, and is given to a context by
+/// [`ContextBuilder::allocator`](crate::ContextBuilder::allocator).
+///
+/// Contract: memory is on the device asked for, at least as long, and freed by its drop, which comes when no work on it is
+/// unfinished. No method waits for a device's queues.
+pub trait Allocator: Send + Sync + 'static {
+    /// The devices that it has memory of; always the same ones.
+    fn devices(&self) -> Vec<Device>;
+
+    /// Fresh memory of at least `len` bytes.
+    ///
+    /// # Errors
+    /// When the device has no such memory.
+    fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
+
+    /// How many bytes of a device are kept warm while nobody uses them; 0 for an allocator that does so itself. Default:
+    /// 512 MiB.
+    fn retain(&self, device: Device) -> u64 {
+        let _ = device;
+        512 << 20
+    }
+}
+
+/// Warm memory of one device. Cloning clones a handle; the memory is shared by all of them.
+///
+/// What was taken comes back when its last handle is dropped, and is used again when the work that was queued on it has
+/// finished. After the last `DevicePool` is gone it is freed instead.
+#[derive(Clone)]
+pub struct DevicePool {
+    device: Device,
+    source: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    Main(Pool),
+    Device(Arc<Shared>),
+}
+
+impl DevicePool {
+    /// Memory of `device`, made by `allocator`.
+    pub fn new(device: Device, allocator: Arc<dyn Allocator>) -> Self {
+        let retain = allocator.retain(device);
+        let shared = Shared {
+            owner: Owner::here(),
+            device,
+            allocator,
+            retain,
+            free: Mutex::default(),
+        };
+        Self {
+            device,
+            source: Source::Device(Arc::new(shared)),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// `len` bytes to fill: whatever was there before. No work on them is unfinished.
+    ///
+    /// # Errors
+    /// When the device has no such memory, also after everything that is kept warm was freed.
+    pub fn take(&self, len: usize) -> Result<BufferMut, DeviceError> {
+        match &self.source {
+            Source::Device(shared) => shared.take(len),
+            Source::Main(pool) => pool.try_take(len).map_err(|error| {
+                let reason = error.source.to_string();
+                DeviceError::new(self.device, error.call, reason)
+            }),
+        }
+    }
+
+    /// What it did and holds.
+    pub fn stats(&self) -> PoolStats {
+        match &self.source {
+            Source::Main(pool) => pool.stats(),
+            Source::Device(shared) => shared.lock().stats(),
+        }
+    }
+
+    /// Frees unused memory, what came back longest ago first, until at most `keep_bytes` are kept. What is still in use by
+    /// queued work is freed when that has finished.
+    pub fn trim(&self, keep_bytes: u64) {
+        match &self.source {
+            Source::Main(pool) => pool.trim(keep_bytes),
+            Source::Device(shared) => shared.trim(keep_bytes),
+        }
+    }
+}
+
+impl fmt::Debug for DevicePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = self.stats();
+        write!(
+            f,
+            "DevicePool({}: {} bytes out, {} kept)",
+            self.device, stats.outstanding_bytes, stats.retained_bytes
+        )
+    }
+}
+
+struct Shared {
+    owner: Owner,
+    device: Device,
+    allocator: Arc<dyn Allocator>,
+    retain: u64,
+    free: Mutex<FreeList<Block>>,
+}
+
+/// Memory of the allocator's, which may be longer than the class that it was made for.
+struct Block {
+    memory: Box<dyn Memory>,
+    size: usize,
+}
+
+impl Kept for Block {
+    fn len(&self) -> usize {
+        self.size
+    }
+
+    fn is_idle(&self) -> bool {
+        let work = self.memory.work();
+        work.is_none_or(|work| work.unfinished().is_empty())
+    }
+}
+
+impl Block {
+    /// Frees it behind all work that is queued on it.
+    fn free_when_idle(self) {
+        let unfinished = self.memory.work().map(QueuedWork::unfinished);
+        if let Some(fence) = unfinished.unwrap_or_default().pop() {
+            fence.when_reached(Box::new(move || self.free_when_idle()));
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, FreeList<Block>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(self: &Arc<Self>, len: usize) -> Result<BufferMut, DeviceError> {
+        let class = Class::of(len);
+        let warm = self.lock().take(class);
+        let block = match warm {
+            Some(block) => block,
+            None => {
+                let memory = self.allocate(class.size).or_else(|_| {
+                    // What is kept warm in other sizes may be what is missing.
+                    self.trim(0);
+                    self.allocate(class.size)
+                })?;
+                self.lock().count_fresh(class);
+                let size = class.size;
+                Block { memory, size }
+            }
+        };
+        let pooled = Pooled {
+            block: Some(block),
+            pool: Arc::downgrade(self),
+        };
+        // Just made: nobody else holds it.
+        BufferMut::from_memory(Arc::new(pooled), len)
+            .map_err(|_| DeviceError::new(self.device, "allocate", "it cannot be filled"))
+    }
+
+    fn allocate(&self, len: usize) -> Result<Box<dyn Memory>, DeviceError> {
+        let memory = self.allocator.allocate(self.device, len)?;
+        if memory.device() == self.device && memory.len() >= len {
+            return Ok(memory);
+        }
+        let (found, device) = (memory.len(), memory.device());
+        let reason = format!("its allocator gave {found} bytes of {device} instead of {len}");
+        Err(DeviceError::new(self.device, "allocate", reason))
+    }
+
+    fn trim(&self, keep_bytes: u64) {
+        let evicted = self.lock().evict(keep_bytes);
+        // Neither freeing nor a device's callbacks under the lock.
+        evicted.into_iter().for_each(Block::free_when_idle);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let free = self.free.get_mut();
+        let kept = free.unwrap_or_else(PoisonError::into_inner).evict(0);
+        if self.owner.is_elsewhere() {
+            return std::mem::forget(kept);
+        }
+        // Some of it may be in use by queued work still.
+        kept.into_iter().for_each(Block::free_when_idle);
+    }
+}
+
+/// Memory of the pool in somebody's hands.
+struct Pooled {
+    /// `None` only while dropping.
+    block: Option<Block>,
+    pool: Weak<Shared>,
+}
+
+impl Pooled {
+    fn memory(&self) -> Option<&dyn Memory> {
+        self.block.as_ref().map(|block| &*block.memory)
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else {
+            return;
+        };
+        let evicted = match self.pool.upgrade() {
+            // A forked child has no device, and touches no lock of its parent's.
+            Some(pool) if pool.owner.is_elsewhere() => return std::mem::forget(block),
+            Some(pool) => pool.lock().keep(block, pool.retain),
+            None => vec![block],
+        };
+        evicted.into_iter().for_each(Block::free_when_idle);
+    }
+}
+
+/// What it holds, in every respect.
+#[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
+impl Memory for Pooled {
+    fn device(&self) -> Device {
+        self.memory().map_or(Device::CPU, |memory| memory.device())
+    }
+    fn kind(&self) -> MemoryKind {
+        (self.memory()).map_or(MemoryKind::Heap, |memory| memory.kind())
+    }
+    fn is_private(&self) -> bool {
+        self.memory().is_some_and(|memory| memory.is_private())
+    }
+    fn len(&self) -> usize {
+        self.memory().map_or(0, |memory| memory.len())
+    }
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        self.memory()?.as_bytes()
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        self.block.as_mut()?.memory.as_bytes_mut()
+    }
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        self.pool.upgrade()?.take(len).ok()
+    }
+    fn work(&self) -> Option<&QueuedWork> {
+        self.memory()?.work()
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        self.memory()?.registrable()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self.memory().map_or(self, |memory| memory.as_any())
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        match &mut self.block {
+            Some(block) => block.memory.as_any_mut(),
+            None => &mut self.pool,
+        }
+    }
+}
+
+/// Where a context has memory from: its pool of main memory, and a pool for each other device, made when first asked for.
+#[derive(Clone)]
+pub(crate) struct Allocators {
+    main: Pool,
+    others: Arc<Others>,
+}
+
+#[derive(Default)]
+struct Others {
+    allocators: Vec<Arc<dyn Allocator>>,
+    pools: Mutex<Vec<DevicePool>>,
+}
+
+impl Allocators {
+    /// Of several allocators for one device the last one is asked.
+    pub(crate) fn new(main: Pool, allocators: Vec<Arc<dyn Allocator>>) -> Self {
+        let others = Others {
+            allocators,
+            pools: Mutex::default(),
+        };
+        Self {
+            main,
+            others: Arc::new(others),
+        }
+    }
+
+    /// Of received tensors.
+    pub(crate) fn main(&self) -> &Pool {
+        &self.main
+    }
+
+    pub(crate) fn on(&self, device: Device) -> Result<DevicePool, Misuse> {
+        if device.is_cpu() {
+            let source = Source::Main(self.main.clone());
+            return Ok(DevicePool { device, source });
+        }
+        let pools = self.others.pools.lock();
+        let mut pools = pools.unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.iter().find(|pool| pool.device == device) {
+            return Ok(pool.clone());
+        }
+        let mut known = self.others.allocators.iter().rev();
+        let Some(allocator) = known.find(|known| known.devices().contains(&device)) else {
+            let all = self.others.allocators.iter().flat_map(|all| all.devices());
+            let names: Vec<_> = all.map(|device| device.to_string()).collect();
+            let reason = format!("it has cpu:0 {}", names.join(" "));
+            let reason = reason.trim_end().to_owned();
+            return Err(Misuse::NoAllocator { device, reason });
+        };
+        let pool = DevicePool::new(device, allocator.clone());
+        pools.push(pool.clone());
+        Ok(pool)
+    }
+}

@@ -1,0 +1,190 @@
+//! The trait behind every buffer: memory of some device, who may read it when, and what it is registered with.
+
+use std::any::Any;
+
+use super::{BufferMut, Device, MemoryKind, QueuedWork};
+use crate::sys::block::Block;
+use crate::sys::registrations::{Registrable, Registrations};
+
+/// Memory of a device, kept alive by whoever holds it.
+///
+/// Contract:
+///
+/// - `len` and `device` never change; `as_bytes` always returns the same `len` bytes, or always `None`;
+/// - memory with [`work`](Memory::work) may be read when that is [ready](QueuedWork::ready), and is freed or used again when
+///   nothing of it is [unfinished](QueuedWork::unfinished). Memory without may be read and freed at once;
+/// - whatever [registrations](Memory::registrable) it keeps end before the memory does.
+pub trait Memory: Send + Sync + 'static {
+    /// Where it lives.
+    fn device(&self) -> Device {
+        Device::CPU
+    }
+    /// What sort it is, for the choice of a channel.
+    fn kind(&self) -> MemoryKind {
+        let device = self.device();
+        match device.is_cpu() {
+            true => MemoryKind::Heap,
+            false => MemoryKind::Device(device.kind),
+        }
+    }
+    /// Whether nobody but a sole holder of it ever changes its bytes: no other process, no device. Who parses bytes of memory that
+    /// is not private decides on a copy ([`Payload::into_bytes`](crate::Payload::into_bytes)).
+    fn is_private(&self) -> bool {
+        false
+    }
+    /// Its size in bytes.
+    fn len(&self) -> usize;
+    /// Whether it holds no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The bytes, where the CPU can read them. Of memory that is not private a holder may assume that they are there and
+    /// initialised, and no more: another process may change them between two looks.
+    fn as_bytes(&self) -> Option<&[u8]>;
+    /// The bytes, where the CPU may write them. Called only while there is one holder.
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+    /// Memory of the same sort, to fill: where a copy should go. `None` for ordinary memory.
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        let _ = len;
+        None
+    }
+    /// The work on it that a device has queued. `None`, the default, for memory that the CPU fills: it is ready when it is
+    /// handed over.
+    fn work(&self) -> Option<&QueuedWork> {
+        None
+    }
+    /// The allocation that it lies in, as far as a device or network card may register it. `None`, the default: it has to be
+    /// copied.
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        None
+    }
+    /// For a channel that knows its own kind of memory.
+    fn as_any(&self) -> &dyn Any;
+    /// The same, to write.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl Memory for Block {
+    fn is_private(&self) -> bool {
+        true
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        Some(Registrable::whole(self.registrations(), self.len()))
+    }
+    fn len(&self) -> usize {
+        self.len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.bytes())
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(self.bytes_mut())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// No memory, on a device that is not the CPU.
+pub(super) struct Nothing(pub(super) Device);
+
+impl Memory for Nothing {
+    fn device(&self) -> Device {
+        self.0
+    }
+    fn len(&self) -> usize {
+        0
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Memory that somebody else allocated, borrowed by owning its owner. Not private: it may be a mapped file.
+pub(super) struct Foreign<O> {
+    /// In front of the owner: they end first.
+    registrations: Registrations,
+    owner: O,
+}
+
+impl<O> Foreign<O> {
+    pub(super) fn new(owner: O) -> Self {
+        Self {
+            registrations: Registrations::default(),
+            owner,
+        }
+    }
+}
+
+impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
+    fn len(&self) -> usize {
+        self.owner.as_ref().len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.owner.as_ref())
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        Some(Registrable::whole(&self.registrations, self.len()))
+    }
+    fn as_any(&self) -> &dyn Any {
+        &self.owner
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        // Whoever may change the owner may move what it owns.
+        self.registrations.clear();
+        &mut self.owner
+    }
+}
+
+/// A vector of numbers, kept as what it is so that it can be handed back.
+pub(super) struct Numbers<T> {
+    /// In front of the vector: they end first.
+    registrations: Registrations,
+    vec: Vec<T>,
+}
+
+impl<T> Numbers<T> {
+    pub(super) fn new(vec: Vec<T>) -> Self {
+        Self {
+            registrations: Registrations::default(),
+            vec,
+        }
+    }
+}
+
+impl<T: bytemuck::Pod + Send + Sync> Memory for Numbers<T> {
+    fn is_private(&self) -> bool {
+        true
+    }
+    fn len(&self) -> usize {
+        size_of_val(self.vec.as_slice())
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(bytemuck::cast_slice(&self.vec))
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(bytemuck::cast_slice_mut(&mut self.vec))
+    }
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        Some(Registrable::whole(&self.registrations, self.len()))
+    }
+    fn as_any(&self) -> &dyn Any {
+        &self.vec
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        // Whoever may change the vector may move its elements.
+        self.registrations.clear();
+        &mut self.vec
+    }
+}

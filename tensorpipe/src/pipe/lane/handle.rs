@@ -1,0 +1,168 @@
+//! A lane's access to its pipe from other threads and tasks.
+
+use super::{LaneResult, Outcome};
+use crate::channels::ChannelFault;
+use crate::device::{Buffer, Fence};
+use crate::error::{Error, PeerFault};
+use crate::pipe::core::Core;
+use crate::pipe::driver::wake_all;
+use crate::pipe::shared::Shared;
+use crate::proto::OpId;
+use crate::sync::{Arc, Weak, lock};
+
+/// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
+#[derive(Clone)]
+pub struct LaneHandle {
+    core: Weak<Core>,
+    /// Of a lane inside another one, which is told how operations went on.
+    inner: bool,
+}
+
+impl std::fmt::Debug for LaneHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneHandle").finish_non_exhaustive()
+    }
+}
+
+impl LaneHandle {
+    pub(crate) fn new(core: &Arc<Core>) -> Self {
+        Self {
+            core: Arc::downgrade(core),
+            inner: false,
+        }
+    }
+
+    /// For a lane inside this handle's: what it reports comes to [`Lane::inner`](crate::channels::Lane::inner).
+    pub(crate) fn inner(self) -> Self {
+        Self {
+            inner: true,
+            ..self
+        }
+    }
+
+    /// As [`LaneIo::control`](super::LaneIo::control).
+    pub fn control(&self, op: OpId, body: Vec<u8>) {
+        self.with(|core| lock(&core.shared).state.channel(op, body));
+    }
+
+    /// As [`LaneIo::sent`](super::LaneIo::sent).
+    pub fn sent(&self, op: OpId) {
+        self.result(op, Outcome::Sent);
+    }
+
+    /// As [`LaneIo::received`](super::LaneIo::received).
+    pub fn received(&self, op: OpId, memory: Buffer) {
+        self.result(op, Outcome::Received(memory));
+    }
+
+    /// As [`LaneHandle::control`] and [`LaneHandle::received`] in one step: a peer that hears that all is well may close at
+    /// once, and must not end a read whose memory is complete.
+    pub fn received_and_tell(&self, op: OpId, memory: Buffer, body: Vec<u8>) {
+        self.report(op, Outcome::Received(memory), Some(body));
+    }
+
+    /// Counts bytes of an incoming `op` that came over a connection of the channel's own
+    /// ([`MessageStats::streamed`](crate::MessageStats::streamed)). Before it is received.
+    pub fn streamed(&self, op: OpId, bytes: u64) {
+        self.with_shared(|shared| shared.streamed(op, bytes));
+    }
+
+    /// Counts `bytes` of memory that an incoming `op` is about to fill. Where there is no room for them its message is given
+    /// up, and the lane hears of that by [`Lane::cancel`](crate::channels::Lane::cancel).
+    pub(crate) fn count(&self, op: OpId, bytes: u64) {
+        self.with(|core| {
+            let mut wakes = Vec::new();
+            {
+                let mut shared = lock(&core.shared);
+                shared.count(op, bytes, &mut wakes);
+                shared.process(core, &mut wakes);
+            }
+            wake_all(wakes);
+        });
+    }
+
+    /// As [`LaneIo::failed`](super::LaneIo::failed).
+    pub fn failed(&self, op: OpId, error: Error) {
+        self.result(op, Outcome::Failed(error));
+    }
+
+    /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op`, if it is still under way: for a lane that waited
+    /// for something and keeps the operation itself.
+    pub fn resume(&self, op: OpId) {
+        self.with(|core| {
+            let mut wakes = Vec::new();
+            {
+                let mut shared = lock(&core.shared);
+                shared.resume(op, core, &mut wakes);
+                shared.process(core, &mut wakes);
+            }
+            wake_all(wakes);
+        });
+    }
+
+    /// As [`LaneHandle::resume`], when `fence` is reached, from a task of the pipe's runtime: a device's thread must not run the
+    /// pipe's handler, which may wait for that device. So a lane may call it from inside its methods, too.
+    pub fn resume_at(&self, op: OpId, fence: &Arc<dyn Fence>) {
+        let Some(core) = self.core.upgrade() else {
+            return;
+        };
+        let (handle, runtime) = (self.clone(), core.runtime.clone());
+        fence.when_reached(Box::new(move || {
+            runtime.spawn(async move { handle.resume(op) });
+        }));
+    }
+
+    /// Ends the pipe: a connection of the channel's own is lost, or its peer sends nonsense on it.
+    pub fn broken(&self, error: Error) {
+        self.with(|core| core.fail(error));
+    }
+
+    /// Ends the pipe: what was on a connection of the channel's own is lost, for this reason.
+    pub fn lost(&self, reason: &str) {
+        self.with(|core| core.fail(core.lost(reason)));
+    }
+
+    /// Ends the pipe: on a connection of its own the peer's lane of `channel` has sent nonsense.
+    pub fn fault(&self, channel: &'static str, ChannelFault(what): ChannelFault) {
+        self.with(|core| {
+            core.fail(Error::Peer {
+                pipe: core.name.clone(),
+                fault: PeerFault::Channel { channel, what },
+            });
+        });
+    }
+
+    fn result(&self, op: OpId, outcome: Outcome) {
+        self.report(op, outcome, None);
+    }
+
+    fn report(&self, op: OpId, outcome: Outcome, tell: Option<Vec<u8>>) {
+        self.with(|core| {
+            let mut wakes = Vec::new();
+            {
+                let mut shared = lock(&core.shared);
+                if let Some(body) = tell {
+                    shared.state.channel(op, body);
+                }
+                shared
+                    .lane_results
+                    .push(LaneResult::new(op, outcome, self.inner));
+                shared.process(core, &mut wakes);
+            }
+            wake_all(wakes);
+        });
+    }
+
+    fn with_shared(&self, act: impl FnOnce(&mut Shared)) {
+        if let Some(core) = self.core.upgrade() {
+            act(&mut lock(&core.shared));
+        }
+    }
+
+    fn with(&self, act: impl FnOnce(&Arc<Core>)) {
+        if let Some(core) = self.core.upgrade() {
+            act(&core);
+            core.drive();
+        }
+    }
+}

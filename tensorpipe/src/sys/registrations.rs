@@ -1,0 +1,81 @@
+//! What memory is registered with: network cards and GPUs pin an allocation, or export it, before they reach it, which takes
+//! longer than most transfers. So it is done once for an allocation and a domain, and kept beside the memory.
+//!
+//! Invariant: a registration ends before its memory does. Whoever owns memory declares its [`Registrations`] in front of
+//! it, or clears them first, and a user of one holds a handle on the memory ([`Buffer::registered`](crate::Buffer::registered)).
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Who registers: a protection domain of a network card, the context of a GPU. No two of a process are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Domain(u64);
+
+impl Domain {
+    /// One that no other is equal to.
+    pub fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The registrations of one allocation, at most one for each [`Domain`]. An empty one takes no memory of its own.
+#[derive(Default)]
+pub struct Registrations {
+    kept: Mutex<Vec<(Domain, Arc<dyn Any + Send + Sync>)>>,
+}
+
+impl Registrations {
+    /// The one with `domain`, made by `register` the first time. Others wait for it meanwhile.
+    pub(crate) fn of<R: Send + Sync + 'static, E>(
+        &self,
+        domain: Domain,
+        register: impl FnOnce() -> Result<R, E>,
+    ) -> Result<Arc<R>, E> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept.iter().find(|(of, _)| *of == domain);
+        if let Some(known) = known.and_then(|(_, known)| known.clone().downcast().ok()) {
+            return Ok(known);
+        }
+        let new = Arc::new(register()?);
+        kept.retain(|(of, _)| *of != domain);
+        kept.push((domain, new.clone()));
+        Ok(new)
+    }
+
+    /// Ends them all: for an owner whose memory is about to be freed or moved.
+    pub fn clear(&mut self) {
+        let kept = self.kept.get_mut();
+        kept.unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl fmt::Debug for Registrations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registrations").finish_non_exhaustive()
+    }
+}
+
+/// An allocation that can be registered, and where in it some memory lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Registrable<'a> {
+    /// What it is registered with already.
+    pub registrations: &'a Registrations,
+    /// Where the memory begins in the allocation, in bytes.
+    pub offset: usize,
+    /// The allocation's length, in bytes.
+    pub len: usize,
+}
+
+impl<'a> Registrable<'a> {
+    /// Memory of `len` bytes that is an allocation of its own.
+    pub fn whole(registrations: &'a Registrations, len: usize) -> Self {
+        Self {
+            registrations,
+            offset: 0,
+            len,
+        }
+    }
+}

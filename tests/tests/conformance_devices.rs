@@ -1,0 +1,317 @@
+//! The test device through the device suite, and a channel that stages it, written against the public API alone, through the
+//! channel suite.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "../../examples/src/bin/custom_channel/staged.rs"]
+mod staged;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel, XthChannel};
+use tensorpipe::conformance::channel::Subject;
+use tensorpipe::conformance::device::{Fixture, TestFixture};
+use tensorpipe::conformance::{TestDevices, assert_same, pattern};
+use tensorpipe::{
+    Allocation, Buffer, BufferMut, Context, DType, Device, DevicePool, Error, Message,
+    MessageTensor, Misuse, Pipe, Place, Tensor,
+};
+
+use staged::StagedChannel;
+
+tensorpipe::device_conformance!(test_device, TestFixture::default);
+
+// What moves the main memory in between: in the pipe's frames, on connections of its own, by a key, out of the writer's memory.
+tensorpipe::channel_conformance!(staged_over_basic, subject = subject(&Bench::new(), basic));
+tensorpipe::channel_conformance!(
+    staged_over_mpt,
+    subject = subject(&Bench::new(), || Arc::new(MptChannel::new()))
+);
+tensorpipe::channel_conformance!(
+    staged_over_xth,
+    subject = subject(&Bench::new(), || Arc::new(XthChannel::new()))
+);
+tensorpipe::channel_conformance!(
+    staged_over_cma,
+    subject = subject(
+        &Bench::new(),
+        || Arc::new(CmaChannel::also_within_process())
+    )
+);
+
+fn basic() -> Arc<dyn Channel> {
+    Arc::new(BasicChannel::new())
+}
+
+/// The second of two, so that who knows the first one only is found out.
+const TEST: Device = TestDevices::device(1);
+
+/// Devices, and an application that queues its work on them and waits for nothing but what it reads.
+#[derive(Clone)]
+struct Bench {
+    devices: TestDevices,
+    queues: Arc<TestFixture>,
+    pool: DevicePool,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let devices = TestDevices::new(2);
+        Self {
+            queues: Arc::new(TestFixture::new(&devices)),
+            pool: DevicePool::new(TEST, Arc::new(devices.clone())),
+            devices,
+        }
+    }
+
+    fn room(&self, len: usize) -> BufferMut {
+        self.pool.take(len).unwrap()
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Buffer {
+        self.queues.write(bytes, self.room(bytes.len()))
+    }
+
+    fn download(&self, buffer: &Buffer) -> Vec<u8> {
+        match buffer.as_bytes() {
+            Some(bytes) => bytes.to_vec(),
+            None if buffer.is_empty() => Vec::new(),
+            None => self.queues.read(buffer)(),
+        }
+    }
+
+    fn tensor(&self, len: usize, seed: u64) -> MessageTensor {
+        let buffer = self.upload(&pattern(len, seed));
+        Tensor::from_buffer(buffer, DType::U8, [len as u64])
+            .unwrap()
+            .into()
+    }
+
+    fn staged(&self, inner: Arc<dyn Channel>) -> Arc<dyn Channel> {
+        let devices = self.devices.clone();
+        Arc::new(StagedChannel { devices, inner })
+    }
+
+    /// A pipe over `staged`, and `basic` for the rest.
+    async fn pair(&self) -> (Pipe, Pipe) {
+        let context = Context::builder()
+            .channels([self.staged(basic()), basic()])
+            .allocator(Arc::new(self.devices.clone()))
+            .build()
+            .unwrap();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let pipes = tokio::join!(context.connect(&url), listener.accept());
+        (pipes.0.unwrap(), pipes.1.unwrap())
+    }
+}
+
+fn subject(bench: &Bench, inner: fn() -> Arc<dyn Channel>) -> Subject {
+    let [a, b, c, d] = [(); 4].map(|()| bench.clone());
+    let subject = Subject::on(
+        TEST,
+        move || a.staged(inner()),
+        move |bytes| b.upload(bytes),
+        move |len| c.room(len),
+        move |buffer| {
+            let bytes = d.download(buffer);
+            assert_eq!(d.devices.faults(), [""; 0]);
+            bytes
+        },
+    );
+    subject.with_allocator(Arc::new(bench.devices.clone()))
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    let bounded = tokio::time::timeout(Duration::from_secs(30), work);
+    bounded.await.expect("nothing for 30 s")
+}
+
+/// Between each pair of devices and main memory, as the writer or the reader says.
+#[tokio::test]
+async fn every_pair_has_a_way() {
+    static ALL: LazyLock<[Device; 3]> =
+        LazyLock::new(|| [TestDevices::device(0), TEST, Device::CPU]);
+    let bench = Bench::new();
+    let (client, server) = bench.pair().await;
+    let other = DevicePool::new(ALL[0], Arc::new(bench.devices.clone()));
+    for (seed, (from, to)) in
+        (0u64..).zip(ALL.iter().flat_map(|a| ALL.iter().map(move |b| (*a, *b))))
+    {
+        let bytes = pattern(300_000, seed);
+        let source = match from {
+            TEST => bench.upload(&bytes),
+            Device::CPU => Buffer::copy_from_slice(&bytes),
+            _ => bench.queues.write(&bytes, other.take(bytes.len()).unwrap()),
+        };
+        let tensor = Tensor::from_buffer(source, DType::U8, [bytes.len() as u64]).unwrap();
+        let tensor = MessageTensor::from(tensor).to_device(to);
+        let (written, read) = within(async {
+            tokio::join!(
+                client.write(Message::new("m").tensor(tensor)),
+                server.read()
+            )
+        })
+        .await;
+        written.unwrap();
+        let tensor = read.unwrap().tensors.remove(0).tensor;
+        assert_eq!(tensor.device(), to);
+        assert_same(&bench.download(tensor.buffer()), &bytes, "a tensor");
+    }
+    assert_eq!(bench.devices.faults(), [""; 0]);
+}
+
+/// A writer whose queue stands still is not waited for, and holds nobody up; a reader has a tensor before its bytes.
+#[tokio::test]
+async fn a_queue_that_stands_still_holds_up_its_own_tensor() {
+    let bench = Bench::new();
+    let (client, server) = bench.pair().await;
+    let held = bench.queues.hold_writes(TEST);
+    let slow = bench.tensor(500_000, 1).to_device(TEST);
+    let slow = client.write(Message::new("slow").tensor(slow));
+    let incoming = within(server.read_descriptor()).await.unwrap();
+    let slow_read = incoming.read();
+    let quick = Tensor::from_vec(pattern(500_000, 2), [500_000]).unwrap();
+    let quick = MessageTensor::from(quick).to_device(TEST);
+    let (written, read) = within(async {
+        tokio::join!(
+            client.write(Message::new("quick").tensor(quick)),
+            server.read()
+        )
+    })
+    .await;
+    written.unwrap();
+    let quick = read.unwrap();
+    let bytes = bench.download(quick.tensors[0].tensor.buffer());
+    assert_same(&bytes, &pattern(500_000, 2), "what passed it");
+    drop(held);
+    let (written, read) = within(async { tokio::join!(slow, slow_read) }).await;
+    written.unwrap();
+    let bytes = bench.download(read.unwrap().tensors[0].tensor.buffer());
+    assert_same(&bytes, &pattern(500_000, 1), "what stood still");
+}
+
+/// The context's memory, also of devices that it does not have.
+#[tokio::test]
+async fn a_context_has_memory_of_its_devices() {
+    let bench = Bench::new();
+    let allocator = Arc::new(bench.devices.clone());
+    let context = Context::builder().allocator(allocator).build().unwrap();
+    for device in [TEST, TestDevices::device(0), Device::CPU] {
+        let pool = context.allocator(device).unwrap();
+        let room = pool.take(70_000).unwrap();
+        assert_eq!((room.device(), room.len()), (device, 70_000));
+        drop(room);
+        drop(context.allocator(device).unwrap().take(70_000).unwrap());
+        let stats = context.allocator(device).unwrap().stats();
+        assert_eq!(
+            (stats.fresh, stats.recycled),
+            (1, 1),
+            "one pool for {device}"
+        );
+        let tensor = pool.tensor(DType::F32, [10, 10]).unwrap();
+        assert_eq!((tensor.device(), tensor.byte_len()), (device, 400));
+    }
+    let missing = TestDevices::device(7);
+    let error = context.allocator(missing).unwrap_err();
+    assert!(matches!(error, Misuse::NoAllocator { device, .. } if device == missing));
+    assert!(
+        error.to_string().contains("it has cpu:0 test:0 test:1"),
+        "{error}"
+    );
+}
+
+/// A reader that names a device for which its context has no memory, or too little, loses the message and not the pipe.
+#[tokio::test]
+async fn a_device_without_room_is_an_error_and_the_pipe_goes_on() {
+    let bench = Bench::new();
+    let (client, server) = bench.pair().await;
+    // What is kept warm makes room for it.
+    drop(bench.room(48 << 20));
+    let hog = bench.room(512 << 20);
+    let bytes = pattern(200_000, 3);
+    let tensor = Tensor::from_vec(bytes.clone(), [200_000]).unwrap();
+    let message = || {
+        let tensor = MessageTensor::from(tensor.clone()).to_device(TEST);
+        Message::new("m").tensor(tensor)
+    };
+    let write = client.write(message());
+    let failed = within(server.read()).await;
+    assert!(
+        matches!(failed, Err(Error::OutOfMemory { bytes: 200_000, .. })),
+        "{failed:?}"
+    );
+    // Over `basic` it may have left before the reader knew.
+    let _ = within(write).await;
+    drop(hog);
+    bench.pool.trim(0);
+    let (written, read) =
+        within(async { tokio::join!(client.write(message()), server.read()) }).await;
+    written.unwrap();
+    let found = read.unwrap();
+    assert_same(
+        &bench.download(found.tensors[0].tensor.buffer()),
+        &bytes,
+        "the next one",
+    );
+}
+
+/// Device memory is registered once for its allocation, and main memory as long as its pool keeps it.
+#[tokio::test]
+async fn registrations_last_as_long_as_the_allocation() {
+    let bench = Bench::new();
+    let pool = Context::new().pool().clone();
+    for _ in 0..2 {
+        let main = pool.take(1 << 20).freeze();
+        let first = bench.devices.register(&main.slice(10..20)).unwrap();
+        let second = bench.devices.register(&main).unwrap();
+        assert!(std::ptr::eq(&*first, &*second), "one registration");
+        assert_eq!((first.offset(), second.offset()), (10, 0));
+        let device = bench.upload(&[1; 5000]);
+        drop(bench.devices.register(&device).unwrap());
+        bench.download(&device);
+    }
+    bench.pool.trim(0);
+    let done = async {
+        while bench.devices.allocated() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    within(done).await;
+    assert_eq!(bench.devices.faults(), [""; 0]);
+}
+
+/// Read into memory of the reader's that a queue still reads: what is queued first is done first.
+#[tokio::test]
+async fn memory_that_is_still_read_is_filled_behind_that() {
+    let bench = Bench::new();
+    let (client, server) = bench.pair().await;
+    let first = bench.tensor(100_000, 4).to_device(TEST);
+    drop(client.send(Message::new("m").tensor(first)));
+    let room = bench.room(100_000);
+    let read = |room: BufferMut| async {
+        let incoming = server.read_descriptor().await.unwrap();
+        let allocation = Allocation {
+            tensors: vec![Place::Into(room)],
+            ..Allocation::default()
+        };
+        let mut message = incoming.read_into(allocation).await.unwrap();
+        message.tensors.remove(0).tensor.into_buffer()
+    };
+    let buffer = within(read(room)).await;
+    let held = bench.queues.hold_reads(TEST);
+    let copied = bench.queues.read(&buffer);
+    let memory = buffer.memory().clone();
+    drop(buffer);
+    let again = BufferMut::from_memory(memory, 100_000).unwrap_or_else(|_| panic!("shared"));
+    let second = bench.tensor(100_000, 5).to_device(TEST);
+    drop(client.send(Message::new("m").tensor(second)));
+    let buffer = within(read(again)).await;
+    drop(held);
+    assert_same(&copied(), &pattern(100_000, 4), "what was read first");
+    assert_same(
+        &bench.download(&buffer),
+        &pattern(100_000, 5),
+        "what came then",
+    );
+}
