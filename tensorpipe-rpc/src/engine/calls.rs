@@ -297,8 +297,8 @@ impl Engine {
         if let Some(noted) = &slot.noted {
             noted.reply_arrives(
                 &header,
-                &incoming.descriptor().metadata,
-                incoming.descriptor().byte_len(),
+                incoming.metadata(),
+                incoming.byte_len(),
                 &self.pipe,
             );
             whole = incoming.stats();

@@ -246,7 +246,7 @@ impl Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
-        let header = match Header::decode(&incoming.descriptor().metadata) {
+        let header = match Header::decode(incoming.metadata()) {
             Ok(header) => header,
             Err(what) => {
                 if is_first(("refused", what, "")) {

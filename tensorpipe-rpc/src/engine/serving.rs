@@ -103,7 +103,7 @@ impl Engine {
                 "the caller's `Limits::metadata` has no room for the header of an answer; raise it",
             );
         }
-        let size = incoming.descriptor().metadata.len() as u64 + incoming.descriptor().byte_len();
+        let size = incoming.metadata().len() as u64 + incoming.byte_len();
         if header.kind == Kind::Bind && size > BIND_MAX {
             drop(incoming);
             let text = format!("a description of {size} bytes is longer than {BIND_MAX}");

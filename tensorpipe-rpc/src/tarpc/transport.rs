@@ -110,7 +110,7 @@ impl<Item, SinkItem> PipeTransport<Item, SinkItem> {
 impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
     /// Starts to read a message, if it is one that the other side of tarpc sends.
     fn arrives(&mut self, incoming: Incoming) -> Result<(), TransportError> {
-        let header = match Header::decode(&incoming.descriptor().metadata) {
+        let header = match Header::decode(incoming.metadata()) {
             Ok(header) => header,
             Err(what) => {
                 incoming.refuse(what);

@@ -164,12 +164,12 @@ impl<'a> Scene<'a> {
             assert!(offer.word.start <= offer.word.end && offer.word.end <= self.input.len());
             self.script.next().is_some_and(|byte| byte % 2 == 0)
         });
-        let all_eager = (head.carriages.iter()).all(|carriage| *carriage == Carriage::Eager);
+        let all_eager = (head.carriages().iter()).all(|carriage| *carriage == Carriage::Eager);
         let is_whole = here.is_some() && (all_eager || offer.is_some());
         if !is_whole {
             self.pipe.expect_parts(message, &head);
         }
-        self.arriving = Some(head.descriptor);
+        self.arriving = Some(head.descriptor());
         let Some(eager) = here else {
             let parts: Vec<_> = self.pipe.eager_parts(message).collect();
             for (part, len) in parts {

@@ -93,8 +93,8 @@ fn heads() -> Vec<Head> {
 /// Payloads of these lengths, and tensors of four numbers.
 fn head(payloads: &[(u64, Carriage)], tensors: &[Carriage]) -> Head {
     let gpu = Device::new(DeviceKind::CUDA, 1);
-    Head {
-        descriptor: Descriptor {
+    Head::with(
+        Descriptor {
             metadata: Bytes::from_static(b"meta"),
             payloads: payloads
                 .iter()
@@ -114,10 +114,10 @@ fn head(payloads: &[(u64, Carriage)], tensors: &[Carriage]) -> Head {
                 })
                 .collect(),
         },
-        carriages: (payloads.iter().map(|(_, carriage)| *carriage))
+        (payloads.iter().map(|(_, carriage)| *carriage))
             .chain(tensors.iter().copied())
             .collect(),
-    }
+    )
 }
 
 fn message(head: &Head) -> Vec<u8> {

@@ -7,11 +7,10 @@ use super::reading::{Eager, build};
 use super::shared::Shared;
 use super::stats::MessageStats;
 use crate::channels::Adopted;
-use crate::descriptor::Descriptor;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::message::Message;
-use crate::proto::OpId;
+use crate::proto::{Head, OpId};
 
 /// What a channel has to say of a part when it is read.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +24,7 @@ struct Answer {
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) id: u64,
-    pub(super) descriptor: Descriptor,
+    pub(super) head: Head,
     /// All its bytes are here.
     whole: bool,
     /// `None` where it has no parts, or none of them is here.
@@ -44,10 +43,10 @@ struct Here {
 
 impl Arrival {
     /// These parts came with its frame.
-    pub(super) fn new(id: u64, descriptor: Descriptor, parts: Eager, whole: bool) -> Self {
+    pub(super) fn new(id: u64, head: Head, parts: Eager, whole: bool) -> Self {
         let mut arrival = Self {
             id,
-            descriptor,
+            head,
             whole,
             here: None,
         };
@@ -135,8 +134,8 @@ impl Arrival {
 
     /// Bytes of what is here, roughly.
     pub(super) fn weight(&self) -> usize {
-        let parts = self.descriptor.payloads.len() + self.descriptor.tensors.len();
-        self.descriptor.metadata.len() + self.came().streamed as usize + 64 * parts
+        let parts = self.head.carriages().len();
+        self.head.metadata.len() + self.came().streamed as usize + 64 * parts
     }
 
     /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
@@ -156,17 +155,17 @@ impl Arrival {
     }
 
     /// What it was made of.
-    pub(super) fn into_parts(self) -> (Descriptor, Eager, MessageStats) {
+    pub(super) fn into_parts(self) -> (Head, Eager, MessageStats) {
         let here = self.here.map_or_else(Here::default, |here| *here);
-        (self.descriptor, here.parts, here.came)
+        (self.head, here.parts, here.came)
     }
 
     /// It is whole.
     pub(super) fn into_message(self) -> Result<Message, Error> {
-        if self.descriptor.payloads.is_empty() && self.descriptor.tensors.is_empty() {
-            return Ok(Message::new(self.descriptor.metadata));
+        if self.head.carriages().is_empty() {
+            return Ok(Message::new(self.head.metadata));
         }
         let parts = self.here.map_or_else(Eager::new, |here| here.parts);
-        build(self.descriptor, parts, Vec::new(), &[])
+        build(self.head, parts, Vec::new(), &[])
     }
 }

@@ -1,8 +1,6 @@
 //! A message that has been announced: its descriptor is known, the reader decides.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
+use std::sync::{Arc, OnceLock};
 
 use super::arrival::Arrival;
 use super::borrowed::Copy;
@@ -25,6 +23,8 @@ pub struct Incoming {
     core: Arc<Core>,
     /// `None` once it is decided.
     arrival: Option<Arrival>,
+    /// Made when somebody asks for it.
+    descriptor: OnceLock<Box<Descriptor>>,
 }
 
 impl std::fmt::Debug for Incoming {
@@ -40,6 +40,7 @@ impl Incoming {
         Self {
             core,
             arrival: Some(arrival),
+            descriptor: OnceLock::new(),
         }
     }
 
@@ -62,12 +63,27 @@ impl Incoming {
 
     /// Lengths, types, devices and metadata.
     pub fn descriptor(&self) -> &Descriptor {
-        static NONE: Descriptor = Descriptor {
-            metadata: Bytes::new(),
-            payloads: Vec::new(),
-            tensors: Vec::new(),
-        };
-        (self.arrival.as_ref()).map_or(&NONE, |arrival| &arrival.descriptor)
+        self.descriptor.get_or_init(|| {
+            let head = self
+                .arrival
+                .as_ref()
+                .map(|arrival| arrival.head.descriptor());
+            Box::new(head.unwrap_or_default())
+        })
+    }
+
+    /// Its metadata: what the [descriptor](Self::descriptor) has of it, without the rest.
+    pub fn metadata(&self) -> &[u8] {
+        self.arrival
+            .as_ref()
+            .map_or(&[], |arrival| &arrival.head.metadata)
+    }
+
+    /// Bytes of all payloads and tensors together.
+    pub fn byte_len(&self) -> u64 {
+        self.arrival
+            .as_ref()
+            .map_or(0, |arrival| arrival.head.byte_len())
     }
 
     /// Reads all of it into pooled memory. The read is under way from now on, polled or not; dropping the future gives
@@ -147,7 +163,7 @@ impl Incoming {
         if all_pooled && arrival.is_whole() {
             return Ok(None);
         }
-        let mut plan = Plan::new(&arrival.descriptor, allocation)?;
+        let mut plan = Plan::new(&arrival.head, allocation)?;
         if arrival.is_whole() && plan.is_default() {
             return Ok(None);
         }
@@ -158,10 +174,10 @@ impl Incoming {
             if let (Some(error), false) = (&shared.ended, arrival.is_whole()) {
                 return Err(error.clone());
             }
-            plan.check_reach(&arrival.descriptor, |part, from, to| {
+            plan.check_reach(&arrival.head, |part, from, to| {
                 shared.reaches(id, part, from, to)
             })?;
-            plan.check_copies(&arrival.descriptor, |part| {
+            plan.check_copies(&arrival.head, |part| {
                 !matches!(shared.state.bulk_channel(id, part), Some((_, false)))
             })?;
             let Some(mut arrival) = self.arrival.take() else {
@@ -206,10 +222,10 @@ impl Incoming {
                             .with_lane(op, channel, |lane, io| lane.recv(op, Want::Into(dest), io));
                     }
                     (Some((channel, false)), place @ (Place::Pool | Place::On(_))) => {
-                        let len = arrival.descriptor.part_len(part);
+                        let len = arrival.head.part_len(part.into());
                         let device = match place {
                             Place::On(device) => device,
-                            _ => arrival.descriptor.device(part),
+                            _ => arrival.head.device(part.into()),
                         };
                         let want = Want::Adopt { len, device };
                         shared.with_lane(op, channel, |lane, io| lane.recv(op, want, io));

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::descriptor::Descriptor;
 use crate::device::Device;
 use crate::error::Misuse;
 use crate::message::{Allocation, Place};
+use crate::proto::Head;
 
 /// See the module's documentation.
 pub(super) struct Plan {
@@ -17,9 +17,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(descriptor: &Descriptor, allocation: Allocation) -> Result<Self, Misuse> {
+    pub(super) fn new(head: &Head, allocation: Allocation) -> Result<Self, Misuse> {
         let misfit = |reason: String| Misuse::Allocation { reason };
-        let (payloads, tensors) = (descriptor.payloads.len(), descriptor.tensors.len());
+        let (payloads, tensors) = (head.payloads().len(), head.tensors().len());
         if allocation.payloads.len() > payloads || allocation.tensors.len() > tensors {
             let (p, t) = (allocation.payloads.len(), allocation.tensors.len());
             return Err(misfit(format!(
@@ -42,8 +42,8 @@ impl Plan {
         for (part, place) in places.enumerate() {
             let part = part as u16;
             let wanted = match &place {
-                Place::Into(dest) if dest.len() as u64 != descriptor.part_len(part) => {
-                    let (what, len) = (name(descriptor, part), descriptor.part_len(part));
+                Place::Into(dest) if dest.len() as u64 != head.part_len(part.into()) => {
+                    let (what, len) = (name(head, part), head.part_len(part.into()));
                     return Err(misfit(format!(
                         "{what} has {len} bytes, its place {}",
                         dest.len()
@@ -57,10 +57,10 @@ impl Plan {
                 }
                 Place::Pool => None,
             };
-            let said = descriptor.device(part);
+            let said = head.device(part.into());
             if let Some(device) = wanted.filter(|device| *device != said) {
-                let source = descriptor.source(part).ok_or_else(|| Misuse::OutOfReach {
-                    what: name(descriptor, part),
+                let source = head.source(part.into()).ok_or_else(|| Misuse::OutOfReach {
+                    what: name(head, part),
                     device,
                     reason: "payloads are main memory; send a tensor".to_owned(),
                 })?;
@@ -80,17 +80,17 @@ impl Plan {
     /// Asks `reaches` about each part that goes elsewhere: what, part, from, to.
     pub(super) fn check_reach(
         &self,
-        descriptor: &Descriptor,
+        head: &Head,
         reaches: impl Fn(u16, Device, Device) -> Result<(), String>,
     ) -> Result<(), Misuse> {
         // Where there is nothing to be moved, everything is reached.
         let mut moved = self.elsewhere.iter();
         let mut moved = moved
             .by_ref()
-            .filter(|(part, ..)| descriptor.part_len(*part) > 0);
+            .filter(|(part, ..)| head.part_len((*part).into()) > 0);
         moved.try_for_each(|(part, source, device)| {
             reaches(*part, *source, *device).map_err(|reason| Misuse::OutOfReach {
-                what: name(descriptor, *part),
+                what: name(head, *part),
                 device: *device,
                 reason,
             })
@@ -100,7 +100,7 @@ impl Plan {
     /// Whether what is here, or comes without being asked for, can be copied into its place.
     pub(super) fn check_copies(
         &mut self,
-        descriptor: &Descriptor,
+        head: &Head,
         is_here: impl Fn(u16) -> bool,
     ) -> Result<(), Misuse> {
         for (part, place) in &mut self.places {
@@ -110,7 +110,7 @@ impl Plan {
                 && is_here(*part)
             {
                 return Err(Misuse::OutOfReach {
-                    what: name(descriptor, *part),
+                    what: name(head, *part),
                     device: dest.device(),
                     reason: "it is here already, in memory of its own, and only main memory is copied; read it into `Place::Pool`"
                         .to_owned(),
@@ -121,33 +121,10 @@ impl Plan {
     }
 }
 
-fn name(descriptor: &Descriptor, part: u16) -> String {
+fn name(head: &Head, part: u16) -> String {
     let part = usize::from(part);
-    match part.checked_sub(descriptor.payloads.len()) {
+    match part.checked_sub(head.payloads().len()) {
         None => format!("payload {part}"),
         Some(tensor) => format!("tensor {tensor}"),
-    }
-}
-
-impl Descriptor {
-    fn tensor_of(&self, part: u16) -> Option<&crate::descriptor::TensorDescriptor> {
-        self.tensors
-            .get(usize::from(part).checked_sub(self.payloads.len())?)
-    }
-
-    pub(super) fn part_len(&self, part: u16) -> u64 {
-        let payload = self.payloads.get(usize::from(part));
-        let tensor = self.tensor_of(part).map_or(0, |tensor| tensor.byte_len());
-        payload.map_or(tensor, |payload| payload.len)
-    }
-
-    /// Where a part goes as far as its writer cares.
-    pub(super) fn device(&self, part: u16) -> Device {
-        let target = self.tensor_of(part).and_then(|tensor| tensor.target);
-        target.unwrap_or(Device::CPU)
-    }
-
-    fn source(&self, part: u16) -> Option<Device> {
-        self.tensor_of(part).map(|tensor| tensor.source)
     }
 }

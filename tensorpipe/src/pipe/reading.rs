@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use super::budget::{Announced, Held, Reservation};
 use super::lane::out_of_memory;
 use super::stats::MessageStats;
-use crate::descriptor::Descriptor;
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
+use crate::proto::Head;
 use crate::sys::copy;
 use crate::tensor::{Shape, Tensor};
 
@@ -16,7 +16,7 @@ use crate::tensor::{Shape, Tensor};
 #[derive(Debug)]
 pub(super) struct Reading {
     /// `None` while parts come ahead of the application's read, and once it is complete.
-    descriptor: Option<Descriptor>,
+    head: Option<Head>,
     /// The application has called read.
     waited_for: bool,
     /// How many parts have bytes, and are wanted: counted once, since there may be thousands.
@@ -46,7 +46,7 @@ impl Reading {
     /// Parts may come before anybody has asked for them.
     pub(super) fn new(reservation: Reservation) -> Self {
         Self {
-            descriptor: None,
+            head: None,
             waited_for: false,
             wanted: 0,
             parts: Vec::new(),
@@ -65,19 +65,16 @@ impl Reading {
     /// The application reads.
     pub(super) fn start(
         &mut self,
-        (descriptor, here, came): (Descriptor, Eager, MessageStats),
+        (head, here, came): (Head, Eager, MessageStats),
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
         pushed: bool,
     ) {
-        let payloads = descriptor.payloads.iter().map(|payload| payload.len);
-        let lens = payloads.chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()));
-        let wanted = lens
-            .enumerate()
-            .filter(|(part, len)| *len > 0 && !skipped.contains(&(*part as u16)));
+        let wanted = (0..head.carriages().len())
+            .filter(|part| head.part_len(*part) > 0 && !skipped.contains(&(*part as u16)));
         self.wanted = wanted.count();
-        self.descriptor = Some(descriptor);
+        self.head = Some(head);
         self.waited_for = true;
         self.stats += came;
         self.parts.extend(here);
@@ -103,8 +100,8 @@ impl Reading {
     /// `bytes` of memory are about to be filled.
     pub(super) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
         self.reservation.grow(bytes).map_err(|reason| {
-            let whole = self.descriptor.as_ref();
-            out_of_memory(whole.map_or(bytes, Descriptor::byte_len), reason)
+            let whole = self.head.as_ref();
+            out_of_memory(whole.map_or(bytes, Head::byte_len), reason)
         })
     }
 
@@ -142,12 +139,12 @@ impl Reading {
         if self.parts.len() < self.wanted {
             return None;
         }
-        let descriptor = self.descriptor.take()?;
+        let head = self.head.take()?;
         let mut parts = std::mem::take(&mut self.parts);
         let mut places = std::mem::take(&mut self.places);
         parts.sort_unstable_by_key(|(part, _)| *part);
         places.sort_unstable_by_key(|(part, _)| *part);
-        Some(build(descriptor, parts, places, &self.elsewhere))
+        Some(build(head, parts, places, &self.elsewhere))
     }
 
     pub(super) fn finish(&mut self, result: Result<Message, Error>) {
@@ -184,7 +181,7 @@ pub(super) type Eager = SmallVec<[(u16, Buffer); 2]>;
 /// Puts a message together, of parts and places in their order. Parts that are missing were empty or skipped, and become empty,
 /// on the device where they should be.
 pub(super) fn build(
-    descriptor: Descriptor,
+    head: Head,
     parts: impl IntoIterator<Item = (u16, Buffer)>,
     places: Vec<(u16, BufferMut)>,
     elsewhere: &[(u16, Device, Device)],
@@ -212,16 +209,17 @@ pub(super) fn build(
             (None, None) => Buffer::empty(device),
         }
     };
-    let mut message = Message::new(descriptor.metadata);
-    message.payloads.reserve_exact(descriptor.payloads.len());
-    message.tensors.reserve_exact(descriptor.tensors.len());
-    for payload in descriptor.payloads {
+    let (metadata, payloads, tensors) = head.into_parts();
+    let mut message = Message::new(metadata);
+    message.payloads.reserve_exact(payloads.len());
+    message.tensors.reserve_exact(tensors.len());
+    for payload in payloads {
         message.payloads.push(Payload {
             metadata: payload.metadata,
             data: next(None),
         });
     }
-    for tensor in descriptor.tensors {
+    for tensor in tensors {
         let buffer = next(tensor.target);
         let shape = if buffer.is_empty() && tensor.byte_len() > 0 {
             Shape::from([0])

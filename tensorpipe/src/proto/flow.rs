@@ -28,7 +28,7 @@ impl AtOnce {
             Carriage::Bulk { channel, ahead } => !ahead && self.contains(*channel),
             Carriage::Eager => false,
         };
-        if head.carriages.iter().any(waits) {
+        if head.carriages().iter().any(waits) {
             return Err(PeerFault::Malformed {
                 frame: Kind::Message.name(),
                 what: "a part that waits on a channel that needs no go-ahead",

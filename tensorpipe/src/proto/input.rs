@@ -199,7 +199,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// `len` bytes, and that with its head.
     fn offer_behind(&self, head: &Head, head_len: usize, len: u32, rest: &[u8]) -> Option<Offer> {
         let mut bulk = None;
-        for (part, carriage) in head.carriages.iter().enumerate() {
+        for (part, carriage) in head.carriages().iter().enumerate() {
             if let Carriage::Bulk { channel, .. } = *carriage {
                 let first = bulk.replace((part as u16, channel)).is_none();
                 if !first || !self.at_once.contains(channel) {

@@ -54,7 +54,7 @@ impl<D> InMessage<D> {
             disposition: Disposition::Undecided,
             credit: Amount {
                 messages: 1,
-                bytes: head.eager_len() + credit_of(metadata, head.carriages.len()),
+                bytes: head.eager_len() + credit_of(metadata, head.carriages().len()),
                 ahead: head.sum(|carriage| comes_ahead(carriage, at_once)),
             },
         }
@@ -74,7 +74,7 @@ impl<D> InMessage<D> {
                 done: len == 0,
             }
         };
-        let carriages = head.carriages.iter().copied();
+        let carriages = head.carriages().iter().copied();
         self.parts = carriages.enumerate().map(part).collect();
     }
 

@@ -34,7 +34,7 @@ impl Engine {
         let is_here = incoming.is_whole() && incoming.stats().channels == 0;
         let size = Tally {
             items: count.into(),
-            bytes: incoming.descriptor().metadata.len() as u64 + incoming.descriptor().byte_len(),
+            bytes: incoming.metadata().len() as u64 + incoming.byte_len(),
         };
         match inbox.announced(id, size, is_here) {
             Ok(Announced::Unwanted) => {}
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Incoming) {
-        let metadata = &incoming.descriptor().metadata;
+        let metadata = incoming.metadata();
         let body = metadata.get(header.len..header.len + 16);
         let number = |at| {
             let bytes = body?.get(at..)?.first_chunk()?;

@@ -126,20 +126,20 @@ impl Shared {
         } = arriving;
         let adopted = offer.and_then(|offer| self.adopt(message, &head, rest, offer));
         let rides = |carriage: &Carriage| *carriage == Carriage::Eager;
-        let whole = adopted.is_some() || head.carriages.iter().all(rides);
+        let whole = adopted.is_some() || head.carriages().iter().all(rides);
         if here.is_none() || !whole {
             self.state.expect_parts(message, &head);
         }
         let Some(here) = here else {
             self.allocate_eager(message);
-            self.arriving = Some(Arrival::new(message, head.descriptor, Eager::new(), whole));
+            self.arriving = Some(Arrival::new(message, head, Eager::new(), whole));
             return Ok(0);
         };
         let parts = match here {
             0 => Eager::new(),
             _ => take_eager(core, &head, rest)?,
         };
-        let mut arrival = Arrival::new(message, head.descriptor, parts, whole);
+        let mut arrival = Arrival::new(message, head, parts, whole);
         let mut used = here;
         if let Some((offer, adopted)) = adopted {
             arrival.take_adopted(offer.part, offer.channel, adopted);
@@ -216,7 +216,7 @@ impl Shared {
                 None => break,
                 Some(len) if len > 0 => {
                     if let Some((channel, true)) = self.state.bulk_channel(message, part) {
-                        let device = arrival.descriptor.device(part);
+                        let device = arrival.head.device(part.into());
                         let want = Want::Adopt { len, device };
                         self.carried_by(message, channel);
                         self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
@@ -232,7 +232,7 @@ impl Shared {
 /// Copies the parts that ride out of `bytes`, which begin with them.
 fn take_eager(core: &Core, head: &Head, bytes: &[u8]) -> Result<Eager, Error> {
     let (mut used, mut parts) = (0, Eager::new());
-    for (i, carriage) in head.carriages.iter().enumerate() {
+    for (i, carriage) in head.carriages().iter().enumerate() {
         let len = head.part_len(i);
         if *carriage != Carriage::Eager || len == 0 {
             continue;

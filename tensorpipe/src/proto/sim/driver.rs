@@ -178,14 +178,14 @@ impl End {
         let len_of = |offer: &Offer| head.part_len(offer.part.into());
         let offer = offer.filter(|offer| offer.word.len() as u64 == len_of(offer));
         let bulk = |carriage: &Carriage| *carriage != Carriage::Eager;
-        let is_whole = offer.is_some() || !head.carriages.iter().any(bulk);
+        let is_whole = offer.is_some() || !head.carriages().iter().any(bulk);
         if here.is_none() || !is_whole {
             self.pipe.expect_parts(message, &head);
         }
         let empty = |part| (head.part_len(part) == 0).then(Vec::new);
-        let mut parts: Vec<_> = (0..head.carriages.len()).map(empty).collect();
+        let mut parts: Vec<_> = (0..head.carriages().len()).map(empty).collect();
         let Some(eager) = here else {
-            self.arriving = Some((head.descriptor, parts));
+            self.arriving = Some((head.descriptor(), parts));
             let eager: Vec<_> = self.pipe.eager_parts(message).collect();
             for (part, len) in eager {
                 let memory = vec![0; len as usize];
@@ -196,7 +196,7 @@ impl End {
         let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
         let bytes: Vec<u8> = self.input.drain(..used).collect();
         let mut at = 0;
-        for (i, carriage) in head.carriages.iter().enumerate() {
+        for (i, carriage) in head.carriages().iter().enumerate() {
             if *carriage == Carriage::Eager {
                 let len = head.part_len(i) as usize;
                 parts[i] = Some(bytes[at..at + len].to_vec());
@@ -210,7 +210,7 @@ impl End {
         } else if !is_whole {
             self.pipe.has_eager(message);
         }
-        self.arriving = Some((head.descriptor, parts));
+        self.arriving = Some((head.descriptor(), parts));
         self.ready(Some(message));
     }
 

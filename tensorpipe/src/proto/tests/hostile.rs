@@ -49,8 +49,8 @@ pub(super) fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
 
 pub(super) fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
     let mut out = Vec::new();
-    let head = Head {
-        descriptor: Descriptor {
+    let head = Head::with(
+        Descriptor {
             payloads: payloads
                 .iter()
                 .map(|(len, _)| PayloadDescriptor {
@@ -60,8 +60,8 @@ pub(super) fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
                 .collect(),
             ..Descriptor::default()
         },
-        carriages: payloads.iter().map(|(_, carriage)| *carriage).collect(),
-    };
+        payloads.iter().map(|(_, carriage)| *carriage).collect(),
+    );
     head.put(&mut out);
     out
 }
@@ -311,13 +311,13 @@ fn fields_mean_nothing() {
             target: None,
             metadata: Bytes::new(),
         };
-        let head = Head {
-            descriptor: Descriptor {
+        let head = Head::with(
+            Descriptor {
                 tensors: vec![tensor],
                 ..Descriptor::default()
             },
-            carriages: [Carriage::Eager].into_iter().collect(),
-        };
+            [Carriage::Eager].into_iter().collect(),
+        );
         head.put(&mut out);
         out
     };

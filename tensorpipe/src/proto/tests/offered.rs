@@ -30,13 +30,13 @@ fn frame(parts: &[(u64, Carriage)]) -> Vec<u8> {
         len: *len,
         metadata: Default::default(),
     };
-    let head = Head {
-        descriptor: Descriptor {
+    let head = Head::with(
+        Descriptor {
             payloads: parts.iter().map(payload).collect(),
             ..Descriptor::default()
         },
-        carriages: parts.iter().map(|(_, carriage)| *carriage).collect(),
-    };
+        parts.iter().map(|(_, carriage)| *carriage).collect(),
+    );
     let mut frame = Vec::new();
     head.put(&mut frame);
     frame.resize(frame.len() + head.eager_len() as usize, b'e');

@@ -146,22 +146,104 @@ pub(crate) fn metadata_at(frame: &[u8]) -> Option<usize> {
     (HEADER_LEN + fields.len()).checked_add(u32::from_le_bytes(*fields) as usize)
 }
 
-/// Everything of a message but the bytes.
+/// Everything of a message but the bytes. The public [`Descriptor`] is made of it where somebody asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    pub(crate) descriptor: Descriptor,
+    pub(crate) metadata: Bytes,
+    /// `None` without payloads and tensors, as most are: it is handed on several times.
+    parts: Option<Box<HeadParts>>,
+}
+
+/// One has its place without an allocation.
+type Payloads = SmallVec<[PayloadDescriptor; 1]>;
+type Tensors = SmallVec<[TensorDescriptor; 1]>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HeadParts {
+    payloads: Payloads,
+    tensors: Tensors,
     /// Payloads first, then tensors.
-    pub(crate) carriages: Carriages,
+    carriages: Carriages,
 }
 
 impl Head {
+    /// Of metadata alone.
+    pub(crate) fn new(metadata: Bytes) -> Self {
+        Self {
+            metadata,
+            parts: None,
+        }
+    }
+
+    /// Of payloads and tensors that travel so.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn with(descriptor: Descriptor, carriages: Carriages) -> Self {
+        Self {
+            metadata: descriptor.metadata,
+            parts: Some(Box::new(HeadParts {
+                payloads: descriptor.payloads.into(),
+                tensors: descriptor.tensors.into(),
+                carriages,
+            })),
+        }
+    }
+
+    pub(crate) fn payloads(&self) -> &[PayloadDescriptor] {
+        self.parts.as_ref().map_or(&[], |parts| &parts.payloads)
+    }
+
+    pub(crate) fn tensors(&self) -> &[TensorDescriptor] {
+        self.parts.as_ref().map_or(&[], |parts| &parts.tensors)
+    }
+
+    /// How each part travels, payloads first.
+    pub(crate) fn carriages(&self) -> &[Carriage] {
+        self.parts.as_ref().map_or(&[], |parts| &parts.carriages)
+    }
+
+    pub(crate) fn descriptor(&self) -> Descriptor {
+        Descriptor {
+            metadata: self.metadata.clone(),
+            payloads: self.payloads().to_vec(),
+            tensors: self.tensors().to_vec(),
+        }
+    }
+
+    /// Its metadata, payloads and tensors.
+    pub(crate) fn into_parts(self) -> (Bytes, Payloads, Tensors) {
+        match self.parts {
+            None => (self.metadata, Payloads::new(), Tensors::new()),
+            Some(parts) => (self.metadata, parts.payloads, parts.tensors),
+        }
+    }
+
+    /// The tensor of this part's number.
+    fn tensor(&self, part: usize) -> Option<&TensorDescriptor> {
+        self.tensors().get(part.checked_sub(self.payloads().len())?)
+    }
+
     /// Length of part number `part`, in bytes.
     pub(crate) fn part_len(&self, part: usize) -> u64 {
-        let payloads = &self.descriptor.payloads;
-        match payloads.get(part) {
+        match self.payloads().get(part) {
             Some(payload) => payload.len,
-            None => self.descriptor.tensors[part - payloads.len()].byte_len(),
+            None => self.tensor(part).map_or(0, TensorDescriptor::byte_len),
         }
+    }
+
+    /// Where a part goes as far as its writer cares.
+    pub(crate) fn device(&self, part: usize) -> Device {
+        let target = self.tensor(part).and_then(|tensor| tensor.target);
+        target.unwrap_or(Device::CPU)
+    }
+
+    /// Where its writer has a tensor.
+    pub(crate) fn source(&self, part: usize) -> Option<Device> {
+        self.tensor(part).map(|tensor| tensor.source)
+    }
+
+    /// Bytes of all payloads and tensors together.
+    pub(crate) fn byte_len(&self) -> u64 {
+        self.sum(|_| true)
     }
 
     pub(crate) fn eager_len(&self) -> u64 {
@@ -169,32 +251,25 @@ impl Head {
     }
 
     pub(crate) fn sum(&self, which: impl Fn(&Carriage) -> bool) -> u64 {
-        let chosen = self
-            .carriages
-            .iter()
-            .enumerate()
-            .filter(|(_, carriage)| which(carriage));
+        let chosen = self.carriages().iter().enumerate();
+        let chosen = chosen.filter(|(_, carriage)| which(carriage));
         chosen.map(|(part, _)| self.part_len(part)).sum()
     }
 
     pub(in crate::proto) fn metadata_len(&self) -> usize {
-        let d = &self.descriptor;
-        d.metadata.len()
-            + d.payloads
-                .iter()
-                .map(|payload| payload.metadata.len())
-                .sum::<usize>()
-            + d.tensors
-                .iter()
-                .map(|tensor| tensor.metadata.len())
-                .sum::<usize>()
+        let payloads = self.payloads().iter().map(|payload| payload.metadata.len());
+        let tensors = self.tensors().iter().map(|tensor| tensor.metadata.len());
+        self.metadata.len() + payloads.sum::<usize>() + tensors.sum::<usize>()
     }
 
+    /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
-        let d = &self.descriptor;
-        let payloads = d.payloads.iter().map(|payload| (&payload.metadata, None));
-        let tensors = d.tensors.iter().map(|tensor| {
+        let payloads = self
+            .payloads()
+            .iter()
+            .map(|payload| (&payload.metadata, None));
+        let tensors = self.tensors().iter().map(|tensor| {
             let fields = TensorFields {
                 dtype: tensor.dtype,
                 shape: &tensor.shape,
@@ -204,16 +279,19 @@ impl Head {
             (&tensor.metadata, Some(fields))
         });
         let parts = payloads.chain(tensors).enumerate();
-        let mut frame = Frame::begin(out, d.metadata.len());
+        let mut frame = Frame::begin(out, self.metadata.len());
         for (i, (metadata, tensor)) in parts.clone() {
             frame.part(&PartFields {
                 len: self.part_len(i),
                 metadata,
-                carriage: self.carriages[i],
+                carriage: self.carriages()[i],
                 tensor,
             });
         }
-        frame.end(&d.metadata, parts.map(|(_, (metadata, _))| &metadata[..]))
+        frame.end(
+            &self.metadata,
+            parts.map(|(_, (metadata, _))| &metadata[..]),
+        )
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
@@ -258,8 +336,8 @@ impl Head {
             return Self::of_metadata(body_so_far, body_len, 4 + fields_len, message_meta);
         }
         let mut carriages = Carriages::with_capacity(parts as usize);
-        let mut payloads = Vec::with_capacity(usize::from(payload_count));
-        let mut tensors = Vec::with_capacity(usize::from(tensor_count));
+        let mut payloads = SmallVec::with_capacity(usize::from(payload_count));
+        let mut tensors = SmallVec::with_capacity(usize::from(tensor_count));
         let mut metas = SmallVec::<[usize; 4]>::new();
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
@@ -310,19 +388,25 @@ impl Head {
         let metadata = &body_so_far[4 + fields_len..head_len];
         let mut bytes = Bytes::copy_from_slice(metadata);
         let message = bytes.split_to(message_meta);
-        let places = (payloads.iter_mut().map(|payload| &mut payload.metadata))
-            .chain(tensors.iter_mut().map(|tensor| &mut tensor.metadata));
+        let places = (payloads
+            .iter_mut()
+            .map(|payload: &mut PayloadDescriptor| &mut payload.metadata))
+        .chain(
+            tensors
+                .iter_mut()
+                .map(|tensor: &mut TensorDescriptor| &mut tensor.metadata),
+        );
         for (place, len) in places.zip(metas).filter(|(_, len)| *len > 0) {
             *place = bytes.split_to(len);
         }
-        let descriptor = Descriptor {
-            metadata: message,
+        let parts = HeadParts {
             payloads,
             tensors,
+            carriages,
         };
         let head = Self {
-            descriptor,
-            carriages,
+            metadata: message,
+            parts: Some(Box::new(parts)),
         };
         head.check(body_len - head_len, limits)?;
         Ok(Ok((head, head_len)))
@@ -346,16 +430,8 @@ impl Head {
             Ordering::Equal => Ok(match body.get(fields..head_len) {
                 None => Err(head_len),
                 Some(metadata) => {
-                    let descriptor = Descriptor {
-                        metadata: Bytes::copy_from_slice(metadata),
-                        ..Descriptor::default()
-                    };
-                    let carriages = Carriages::new();
-                    let head = Self {
-                        descriptor,
-                        carriages,
-                    };
-                    Ok((head, head_len))
+                    let metadata = Bytes::copy_from_slice(metadata);
+                    Ok((Self::new(metadata), head_len))
                 }
             }),
         }
@@ -365,7 +441,7 @@ impl Head {
     fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
         let mut total = 0u64;
         let mut eager = 0u64;
-        for (part, carriage) in self.carriages.iter().enumerate() {
+        for (part, carriage) in self.carriages().iter().enumerate() {
             let len = self.part_len(part);
             total = total.checked_add(len).ok_or(PeerFault::LimitExceeded {
                 what: "a message",

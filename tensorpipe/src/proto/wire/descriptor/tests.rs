@@ -5,8 +5,8 @@ use crate::proto::wire::hello::tests::limits;
 
 /// Of a payload that rides and a tensor of this shape and metadata that does not.
 pub(in crate::proto) fn head(shape: [u64; 2], metadata: &'static [u8]) -> Head {
-    Head {
-        descriptor: Descriptor {
+    Head::with(
+        Descriptor {
             metadata: Bytes::from_static(b"meta"),
             payloads: vec![PayloadDescriptor {
                 len: 3,
@@ -20,14 +20,14 @@ pub(in crate::proto) fn head(shape: [u64; 2], metadata: &'static [u8]) -> Head {
                 metadata: Bytes::from_static(metadata),
             }],
         },
-        carriages: Carriages::from_slice(&[
+        Carriages::from_slice(&[
             Carriage::Eager,
             Carriage::Bulk {
                 channel: 1,
                 ahead: false,
             },
         ]),
-    }
+    )
 }
 
 #[test]
