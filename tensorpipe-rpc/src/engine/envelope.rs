@@ -52,8 +52,7 @@ pub(super) fn outbound<T>(
 ) -> T {
     settle_body(&mut encoded, header_len, peer);
     let mut outbound = Outbound::new(&encoded.metadata);
-    (encoded.payloads.into_iter()).for_each(|payload| outbound.payload(payload));
-    (encoded.tensors.into_iter()).for_each(|tensor| outbound.tensor(tensor));
+    outbound.extend(encoded.payloads, encoded.tensors);
     let sent = send(&mut outbound);
     drop(outbound);
     spare::keep(encoded.metadata);

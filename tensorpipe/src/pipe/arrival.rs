@@ -44,16 +44,22 @@ struct Here {
 impl Arrival {
     /// These parts came with its frame.
     pub(super) fn new(id: u64, head: Head, parts: Eager, whole: bool) -> Self {
-        let mut arrival = Self {
-            id,
-            head,
-            whole,
-            here: None,
-        };
+        let mut arrival = Self::without_parts(id, head, whole);
         if !parts.is_empty() {
             arrival.take_eager(parts);
         }
         arrival
+    }
+
+    /// None of its parts is here.
+    pub(super) fn without_parts(id: u64, head: Head, whole: bool) -> Self {
+        let here = None;
+        Self {
+            id,
+            head,
+            whole,
+            here,
+        }
     }
 
     /// The same, come since.

@@ -197,7 +197,9 @@ impl Core {
             let (handler, goes_on, answers) = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                let answers = shared.take_whole(self.driver.delivery.take_accepted().ids());
+                let finish = |id| shared.state.take_whole(id);
+                let answers =
+                    self.driver.delivery.finish_accepted(finish) && shared.state.has_control();
                 let handler = shared.next_deliveries(&mut next);
                 let goes_on = were_too_many && !self.deliveries.is_too_much();
                 (handler, goes_on, answers)

@@ -148,12 +148,6 @@ impl Shared {
         (!into.is_empty()).then(|| self.handler.clone())?
     }
 
-    /// The handler has accepted these, which are here whole. Returns whether the peer is to hear of it.
-    pub(super) fn take_whole(&mut self, accepted: &[u64]) -> bool {
-        accepted.iter().for_each(|id| self.state.take_whole(*id));
-        !accepted.is_empty() && self.state.has_control()
-    }
-
     pub(super) fn deliver(&mut self, delivery: Delivery) {
         if self.handler.is_some() {
             self.deliveries.push(delivery);

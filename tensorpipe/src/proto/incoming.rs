@@ -86,13 +86,10 @@ impl<S: Clone, D> PipeState<S, D> {
         true
     }
 
-    /// The application takes a message that is here whole: as by [`grant`](Self::grant) and [`finish`](Self::finish).
+    /// The application takes a message that is here whole, and that it has not refused: as by [`grant`](Self::grant) and
+    /// [`finish`](Self::finish).
     pub(crate) fn take_whole(&mut self, message: u64) {
-        // One that the application has refused goes when its writer has heard of it.
-        let taken = self.incoming.get(message);
-        if taken.is_some_and(|message| message.disposition != Disposition::Refused) {
-            self.release(message);
-        }
+        self.release(message);
     }
 
     /// The application does not want a message, or no more of it.

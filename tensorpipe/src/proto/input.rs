@@ -198,6 +198,9 @@ impl<S: Clone, D> PipeState<S, D> {
     /// What the frame behind this message says of its only part that does not ride. `rest` begins with the message's body, of
     /// `len` bytes, and that with its head.
     fn offer_behind(&self, head: &Head, head_len: usize, len: u32, rest: &[u8]) -> Option<Offer> {
+        if head.carriages().is_empty() {
+            return None;
+        }
         let mut bulk = None;
         for (part, carriage) in head.carriages().iter().enumerate() {
             if let Carriage::Bulk { channel, .. } = *carriage {

@@ -14,24 +14,25 @@ thread_local! {
 
 thread_local! {
     /// What its handler has accepted, and whose credit has not gone back.
-    static ACCEPTED: Cell<Accepted> = const { Cell::new(Accepted::NONE) };
+    static ACCEPTED: Accepted = const { Accepted::new() };
 }
 
 /// Numbers of messages, of as many as a handler is given in one go. Nothing to be dropped: it is there in a thread's last moments.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pipe) struct Accepted {
-    ids: [u64; 8],
-    len: usize,
+#[derive(Debug)]
+struct Accepted {
+    /// The address of the outermost lock that this thread holds: a handler inside another's call is not waited for.
+    lock: Cell<usize>,
+    ids: [Cell<u64>; 8],
+    len: Cell<usize>,
 }
 
 impl Accepted {
-    const NONE: Self = Self {
-        ids: [0; 8],
-        len: 0,
-    };
-
-    pub(in crate::pipe) fn ids(&self) -> &[u64] {
-        &self.ids[..self.len]
+    const fn new() -> Self {
+        Self {
+            lock: Cell::new(0),
+            ids: [const { Cell::new(0) }; 8],
+            len: Cell::new(0),
+        }
     }
 }
 
@@ -51,28 +52,32 @@ impl DeliveryLock {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// The handler has accepted a message, whose credit goes back when it has returned. `false`, with nothing done, where it is
-    /// called by another thread, or has accepted many.
+    /// The handler has accepted a message, whose credit goes back when it has returned. `false`, with nothing done, where another
+    /// thread calls it, or another handler, or it has accepted many.
     pub(in crate::pipe) fn accept(&self, id: u64) -> bool {
-        if !self.is_held_here() {
-            return false;
-        }
         ACCEPTED.with(|accepted| {
-            let mut all = accepted.get();
-            let room = all.ids.get_mut(all.len);
-            let has_room = room.is_some();
-            if let Some(room) = room {
-                *room = id;
-                all.len += 1;
-                accepted.set(all);
+            if !self.is_held_here() || accepted.lock.get() != self.address() {
+                return false;
             }
-            has_room
+            let room = accepted.ids.get(accepted.len.get());
+            if let Some(room) = room {
+                room.set(id);
+                accepted.len.set(accepted.len.get() + 1);
+            }
+            room.is_some()
         })
     }
 
-    /// The messages that it has accepted, whose credit goes back now.
-    pub(in crate::pipe) fn take_accepted(&self) -> Accepted {
-        ACCEPTED.with(|accepted| accepted.replace(Accepted::NONE))
+    /// Gives each message that it has accepted to `finish`: their credit goes back now. Returns whether there was any.
+    pub(in crate::pipe) fn finish_accepted(&self, finish: impl FnMut(u64)) -> bool {
+        ACCEPTED.with(|accepted| {
+            if accepted.lock.get() != self.address() {
+                return false;
+            }
+            let len = accepted.len.replace(0);
+            accepted.ids[..len].iter().map(Cell::get).for_each(finish);
+            len > 0
+        })
     }
 
     /// While there `is_left` a message: calls `next`, which gives one to the handler, until it finds none; if another thread
@@ -97,11 +102,14 @@ impl DeliveryLock {
         if self.held.swap(true, Ordering::SeqCst) {
             return None;
         }
-        Some(Guard {
-            lock: self,
-            outer: HERE.with(|here| here.replace(self.address())),
-            outer_accepted: self.take_accepted(),
-        })
+        let outer = HERE.with(|here| here.replace(self.address()));
+        if outer == 0 {
+            ACCEPTED.with(|accepted| {
+                accepted.lock.set(self.address());
+                accepted.len.set(0);
+            });
+        }
+        Some(Guard { lock: self, outer })
     }
 
     fn address(&self) -> usize {
@@ -112,13 +120,11 @@ impl DeliveryLock {
 struct Guard<'a> {
     lock: &'a DeliveryLock,
     outer: usize,
-    outer_accepted: Accepted,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         HERE.with(|here| here.set(self.outer));
-        ACCEPTED.with(|accepted| accepted.set(self.outer_accepted));
         // An exchange: whoever has found it held left a message before, which the next look sees.
         self.lock.held.swap(false, Ordering::SeqCst);
     }

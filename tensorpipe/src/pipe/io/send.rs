@@ -92,21 +92,28 @@ impl Io {
 
     /// Queues what the protocol has put together.
     fn take_segments(&mut self) {
+        if let [Segment::Control(len)] = self.segments[..] {
+            self.segments.clear();
+            return self.push_bytes(len);
+        }
         let mut segments = std::mem::take(&mut self.segments);
         for segment in segments.drain(..) {
             match segment {
-                Segment::Control(len) => {
-                    self.queued += len as u64;
-                    match self.pieces.back_mut() {
-                        Some(Piece::Bytes(bytes)) => *bytes += len,
-                        _ => self.pieces.push_back(Piece::Bytes(len)),
-                    }
-                }
+                Segment::Control(len) => self.push_bytes(len),
                 Segment::Data { source, range } => self.push_data(source, range),
                 Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
             }
         }
         self.segments = segments;
+    }
+
+    /// Queues the next `len` bytes of the frames.
+    fn push_bytes(&mut self, len: usize) {
+        self.queued += len as u64;
+        match self.pieces.back_mut() {
+            Some(Piece::Bytes(bytes)) => *bytes += len,
+            _ => self.pieces.push_back(Piece::Bytes(len)),
+        }
     }
 
     fn push_data(&mut self, source: Buffer, range: Range<u64>) {

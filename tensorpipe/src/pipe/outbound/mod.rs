@@ -80,6 +80,18 @@ impl<'a> Outbound<'a> {
         });
     }
 
+    /// Adds all of these, if there are any.
+    pub fn extend<T: Into<MessageTensor>>(&mut self, payloads: Vec<Payload>, tensors: Vec<T>) {
+        if !payloads.is_empty() {
+            payloads
+                .into_iter()
+                .for_each(|payload| self.payload(payload));
+        }
+        if !tensors.is_empty() {
+            tensors.into_iter().for_each(|tensor| self.tensor(tensor));
+        }
+    }
+
     /// Whether it has payloads or tensors.
     pub fn has_parts(&self) -> bool {
         !self.parts.is_empty()
@@ -98,14 +110,7 @@ pub(super) fn submit_message(
     when: When,
 ) -> Result<Submitted, Error> {
     let mut outbound = Outbound::new(&message.metadata);
-    message
-        .payloads
-        .into_iter()
-        .for_each(|payload| outbound.payload(payload));
-    message
-        .tensors
-        .into_iter()
-        .for_each(|tensor| outbound.tensor(tensor));
+    outbound.extend(message.payloads, message.tensors);
     submit(core, &mut outbound, when, |_| ())
 }
 
@@ -134,7 +139,9 @@ fn send_or_queue(
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
     check_open(core, shared)?;
-    choose(shared, &mut message.parts)?;
+    if !message.parts.is_empty() {
+        choose(shared, &mut message.parts)?;
+    }
     let mut io = match shared.state.is_next() {
         true => core.driver.hold(),
         false => None,

@@ -124,6 +124,10 @@ impl Shared {
             here,
             offer,
         } = arriving;
+        if head.carriages().is_empty() {
+            self.offer(Arrival::without_parts(message, head, true), wakes);
+            return Ok(0);
+        }
         let adopted = offer.and_then(|offer| self.adopt(message, &head, rest, offer));
         let rides = |carriage: &Carriage| *carriage == Carriage::Eager;
         let whole = adopted.is_some() || head.carriages().iter().all(rides);
@@ -132,7 +136,7 @@ impl Shared {
         }
         let Some(here) = here else {
             self.allocate_eager(message);
-            self.arriving = Some(Arrival::new(message, head, Eager::new(), whole));
+            self.arriving = Some(Arrival::without_parts(message, head, whole));
             return Ok(0);
         };
         let parts = match here {

@@ -92,9 +92,12 @@ impl<'a> Frame<'a> {
     pub(crate) fn begin(out: &'a mut Vec<u8>, metadata: usize) -> Self {
         let start = out.len();
         out.reserve(FRONT + metadata);
-        // The rest is known in the end.
+        // As it is without parts; the rest is known in the end.
+        let fields = (FRONT - HEADER_LEN - 4) as u32;
         let mut front = [0; FRONT];
+        front[..4].copy_from_slice(&(4 + fields + metadata as u32).to_le_bytes());
         front[4] = Kind::Message as u8;
+        front[8..12].copy_from_slice(&fields.to_le_bytes());
         front[12..16].copy_from_slice(&(metadata as u32).to_le_bytes());
         out.extend_from_slice(&front);
         Self {
@@ -124,6 +127,9 @@ impl<'a> Frame<'a> {
         let out = self.out;
         let fields = (out.len() - self.start - HEADER_LEN - 4) as u32;
         out.extend_from_slice(metadata);
+        if self.counts == [0; 2] {
+            return (out.len() - self.start - HEADER_LEN) as u32;
+        }
         parts.for_each(|metadata| out.extend_from_slice(metadata));
         let body = ((out.len() - self.start - HEADER_LEN) as u64 + self.eager) as u32;
         let front = &mut out[self.start..self.start + FRONT];
