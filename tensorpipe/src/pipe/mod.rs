@@ -1,4 +1,22 @@
-//! A pipe: the driver that carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
+//! A pipe: carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
+//!
+//! The way of a call's message, with a tensor of 4 KiB, over `shm`:
+//!
+//! | out | in |
+//! |---|---|
+//! | 1. `Engine::call` (or `reply`): the body is encoded | 1. `Driver::poll`: whoever waits sees bytes in the ring |
+//! | 2. `Outbound`: metadata, and its parts by value | 2. `Driver::drive`, `Io::round`: that task has the connection |
+//! | 3. `Pipe::submit`, `outbound::submit`: the pipe is open | 3. `Io::receive`: the bytes into the receive buffer |
+//! | 4. `choose`: the frame, or a channel, for each part | 4. `Io::parse`, `PipeState::handle`: a frame, checked |
+//! | 5. `PipeState::write`: limits and credit | 5. `Head::decode`: metadata and parts |
+//! | 6. `Frame`: the head, among the bytes to be sent | 6. `Shared::arrive`: parts copied into pooled memory, or adopted |
+//! | 7. `Io::push_message`: the tensor's bytes behind it | 7. `Shared::deliver`: the handler's queue |
+//! | 8. `leave`: now, or with others | 8. `DeliveryLock::deliver`, `Delivery::give`: its turn |
+//! | 9. `Io::send_gathered`: one vectored write | 9. `Handler::incoming`: header decoded, call admitted |
+//! | 10. `ShmConnection::poll_write_vectored`: into the ring | 10. `Incoming::accept`: the message, its credit noted |
+//!
+//! A message of metadata alone takes the same steps. One that cannot leave at once is queued in step 6, and leaves with a round
+//! of the driver (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).
 
 mod arrival;
 mod awaiting;

@@ -22,6 +22,9 @@ pub(in crate::proto) struct Delivered {
     pub(in crate::proto) parts: Vec<Option<Vec<u8>>>,
 }
 
+/// What is here of a message.
+type Arrived = (Descriptor, Vec<Option<Vec<u8>>>);
+
 #[derive(Debug)]
 pub(super) enum Out {
     Bytes(Vec<u8>),
@@ -106,9 +109,9 @@ pub(in crate::proto) struct End {
     /// Parts that came before the application read their message.
     pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
     /// The message whose own frame is coming in, with the parts of it that are here.
-    pub(super) arriving: Option<(Descriptor, Vec<Option<Vec<u8>>>)>,
+    pub(super) arriving: Option<Arrived>,
     /// Messages until the application reads them.
-    pub(super) arrived: BTreeMap<u64, (Descriptor, Vec<Option<Vec<u8>>>)>,
+    pub(super) arrived: BTreeMap<u64, Arrived>,
 }
 
 impl End {

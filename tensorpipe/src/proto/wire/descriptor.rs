@@ -284,9 +284,9 @@ impl Head {
             };
             (&tensor.metadata, Some(fields))
         });
-        let parts = payloads.chain(tensors).enumerate();
+        let parts = payloads.chain(tensors);
         let mut frame = Frame::begin(out, self.metadata.len());
-        for (i, (metadata, tensor)) in parts.clone() {
+        for (i, (metadata, tensor)) in parts.clone().enumerate() {
             frame.part(&PartFields {
                 len: self.part_len(i),
                 metadata,
@@ -294,10 +294,7 @@ impl Head {
                 tensor,
             });
         }
-        frame.end(
-            &self.metadata,
-            parts.map(|(_, (metadata, _))| &metadata[..]),
-        )
+        frame.end(&self.metadata, parts.map(|(metadata, _)| &metadata[..]))
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
