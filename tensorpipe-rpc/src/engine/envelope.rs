@@ -4,7 +4,7 @@
 //! without copies, and small ones to a peer whose metadata is too short for them.
 
 use bytes::{Buf, Bytes};
-use tensorpipe::{Buffer, Message, MessageTensor, Outbound, Payload, PeerLimits, Tensor};
+use tensorpipe::{Buffer, Message, Outbound, Payload, PeerLimits, Tensor};
 
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::own_bytes;
@@ -12,7 +12,7 @@ use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
 use crate::spare;
 
 /// Makes the body the last payload, where it is too long for the metadata. `encoded` begins with a header of `header_len` bytes.
-fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
+pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
     let Encoded {
         metadata,
         payloads,
@@ -29,21 +29,8 @@ fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
     payloads.push(Payload::from(body.slice(header_len..body.len())));
 }
 
-/// A message of `encoded`, whose metadata begins with a header of `header_len` bytes.
-pub(crate) fn to_message(mut encoded: Encoded, header_len: usize, peer: &PeerLimits) -> Message {
-    settle_body(&mut encoded, header_len, peer);
-    Message {
-        metadata: encoded.metadata.into(),
-        payloads: encoded.payloads,
-        tensors: encoded
-            .tensors
-            .into_iter()
-            .map(MessageTensor::from)
-            .collect(),
-    }
-}
-
-/// The same to be sent at once: gives it to `send`, and keeps the vector that it was encoded in for the next.
+/// Gives the message of `encoded`, whose metadata begins with a header of `header_len` bytes, to `send`, and keeps the vector that
+/// it was encoded in for the next.
 pub(super) fn outbound<T>(
     mut encoded: Encoded,
     header_len: usize,
@@ -115,7 +102,7 @@ impl Kept {
         }
     }
 
-    /// The call once more, for [`to_message`].
+    /// The call once more, to be sent.
     pub(crate) fn behind(&self, header: Vec<u8>, peer: &PeerLimits) -> Encoded {
         let mut metadata = header;
         let mut payloads = self.payloads.clone();

@@ -24,7 +24,9 @@ pub(crate) use calling::Outgoing;
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;
-pub(crate) use envelope::{Body, Kept, to_body, to_message};
+#[cfg(feature = "tarpc")]
+pub(crate) use envelope::settle_body;
+pub(crate) use envelope::{Body, Kept, to_body};
 pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;

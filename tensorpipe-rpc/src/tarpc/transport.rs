@@ -20,7 +20,7 @@ use tensorpipe::{Error, Incoming, Message, PeerAddr, Pipe, Read, Write};
 
 use super::error::TransportError;
 use super::wire::{Arrived, Outgoing, TarpcMessage, What};
-use crate::engine::{to_body, to_message};
+use crate::engine::{settle_body, to_body};
 use crate::header::{Header, Kind, Tarpc};
 
 /// How many messages of the peer's are read at once. Further ones wait in the pipe, within its limits.
@@ -219,10 +219,15 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
     fn send(&mut self, item: SinkItem) -> Result<(), TransportError> {
         let call = item.call();
         let Outgoing {
-            encoded,
+            mut encoded,
             header_len,
         } = item.encode()?;
-        let message = to_message(encoded, header_len, &self.pipe.peer_limits());
+        settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
+        let message = Message {
+            metadata: encoded.metadata.into(),
+            payloads: encoded.payloads,
+            tensors: encoded.tensors.into_iter().map(Into::into).collect(),
+        };
         let mut write = self.pipe.write(message);
         if write.id().is_none()
             && let Some(Err(error)) = (&mut write).now_or_never()
