@@ -65,7 +65,7 @@ impl Engine {
 
     /// The peer does not refer to something any more.
     pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
-        let body = incoming.descriptor().metadata.get(header.len..);
+        let body = incoming.metadata().get(header.len..);
         let index = match body {
             Some([]) => None,
             Some(body) => match body.first_chunk() {

@@ -161,7 +161,12 @@ impl Shared {
         let class = Class::of(len);
         let warm = self.lock().take(class);
         let block = match warm {
-            Some(block) => block,
+            Some(block) => {
+                if let Some(work) = block.memory.work() {
+                    work.forget_ready();
+                }
+                block
+            }
             None => {
                 let memory = self.allocate(class.size).or_else(|_| {
                     // What is kept warm in other sizes may be what is missing.

@@ -70,6 +70,12 @@ impl QueuedWork {
         queued.ready.clone()
     }
 
+    /// The memory is used anew: what became of its last bytes is no matter any more.
+    pub(super) fn forget_ready(&self) {
+        let mut queued = self.lock();
+        queued.ready.take_if(|fence| fence.reached().is_some());
+    }
+
     /// Work that uses the memory is queued up to `fence`.
     pub fn use_until(&self, fence: Arc<dyn Fence>) {
         self.lock().add_user(fence);

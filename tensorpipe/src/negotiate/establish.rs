@@ -14,7 +14,7 @@ use crate::error::{Error, Misuse};
 use crate::pipe::{
     Announcements, Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background,
 };
-use crate::proto::wire::hello::WireLimits;
+use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
 use crate::route::{
@@ -87,8 +87,8 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         ..
     } = established;
     let frame = FrameRoom {
-        part: u64::from(peer_limits.eager_part),
-        message: u64::from(peer_limits.eager_message),
+        part: u64::from(peer_limits.eager_part.min(FRAME_SHARE_MAX)),
+        message: u64::from(peer_limits.eager_message.min(FRAME_SHARE_MAX)),
     };
     let channel_routes: Vec<ChannelRoute> = channels.iter().map(OpenChannel::route).collect();
     let over = |transport: &dyn Transport| {

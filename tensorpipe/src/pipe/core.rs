@@ -317,6 +317,9 @@ impl Core {
             let until = Instant::now().checked_add(linger);
             shared.linger_until = until.or_else(|| Instant::now().checked_add(FAR));
             shared.linger = linger;
+            // A handler that closes has accepted these before.
+            let finish = |id| shared.state.take_whole(id);
+            self.driver.delivery.finish_accepted(finish);
             shared.start_closing();
         }
         // First, so that what is said now leaves before the background task sees that the peer has everything.

@@ -89,9 +89,6 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The driver has given an arriving head's parts their memory: their bytes may come.
     pub(crate) fn start_eager(&mut self, message: u64) {
-        if let Some(incoming) = self.incoming.get_mut(message) {
-            incoming.disposition = Disposition::Arriving;
-        }
         self.next_eager(message, 0);
     }
 

@@ -74,6 +74,7 @@ impl<D> InMessage<D> {
                 done: len == 0,
             }
         };
+        self.disposition = Disposition::Arriving;
         let carriages = head.carriages().iter().copied();
         self.parts = carriages.enumerate().map(part).collect();
     }

@@ -28,6 +28,8 @@ pub(crate) struct OutgoingPart<S> {
     pub(crate) tensor: Option<OutgoingTensor>,
     /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
     pub(crate) channel: Option<u8>,
+    /// Where a tensor goes, if that is said.
+    pub(crate) target: Option<Device>,
     pub(crate) source: S,
     /// Where its flags stand in the frame, once it is put there.
     pub(crate) flags_at: u32,
@@ -39,6 +41,7 @@ pub(crate) struct OutgoingTensor {
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
     pub(crate) source: Device,
+    /// Where its writer wants it, if it cares.
     pub(crate) target: Option<Device>,
 }
 
@@ -52,7 +55,7 @@ impl<S> OutgoingPart<S> {
                 dtype: tensor.dtype,
                 shape: &tensor.shape,
                 source: tensor.source,
-                target: tensor.target,
+                target: self.target,
             }),
         }
     }

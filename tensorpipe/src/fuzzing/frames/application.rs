@@ -97,6 +97,7 @@ impl Scene<'_> {
                 len: *len,
                 metadata: Bytes::new(),
                 tensor: None,
+                target: None,
                 channel: (!rides).then_some((i % CHANNELS) as u8),
                 source: *len,
                 flags_at: 0,

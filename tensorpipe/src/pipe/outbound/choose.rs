@@ -19,7 +19,11 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
                 return Err(Misuse::NotOnCpu(part.source.device()));
             }
             None => part.channel = sender.choose(&part.source, &mut Some(Device::CPU))?,
-            Some(tensor) => part.channel = sender.choose(&part.source, &mut tensor.target)?,
+            Some(tensor) => {
+                let mut target = tensor.target;
+                part.channel = sender.choose(&part.source, &mut target)?;
+                part.target = target;
+            }
         }
     }
     Ok(())

@@ -31,6 +31,8 @@ use crate::tensor::Shape;
 pub struct Outbound<'a> {
     metadata: &'a [u8],
     parts: OutgoingParts<Buffer>,
+    /// How many of them are payloads.
+    payloads: usize,
 }
 
 impl<'a> Outbound<'a> {
@@ -39,6 +41,7 @@ impl<'a> Outbound<'a> {
         Self {
             metadata,
             parts: OutgoingParts::new(),
+            payloads: 0,
         }
     }
 
@@ -49,11 +52,12 @@ impl<'a> Outbound<'a> {
             metadata: payload.metadata,
             tensor: None,
             channel: None,
+            target: None,
             source: payload.data,
             flags_at: 0,
         };
-        let payloads = self.parts.iter().take_while(|part| part.tensor.is_none());
-        self.parts.insert(payloads.count(), part);
+        self.parts.insert(self.payloads, part);
+        self.payloads += 1;
     }
 
     /// Adds a tensor.
@@ -75,6 +79,7 @@ impl<'a> Outbound<'a> {
             metadata,
             tensor: Some(fields),
             channel: None,
+            target: None,
             source,
             flags_at: 0,
         });
@@ -147,7 +152,9 @@ fn send_or_queue(
         false => None,
     };
     let alone = io.as_deref().is_some_and(Io::is_clear);
-    let room = io.as_deref_mut().and_then(Io::room);
+    let waits = when == When::Watched && !alone;
+    // Whoever asks how it ends may take it back, as long as it is queued.
+    let room = io.as_deref_mut().filter(|_| !waits).and_then(Io::room);
     let written = (shared.state).write(message.metadata, &mut message.parts, room)?;
     let (id, watched) = (written.number, when == When::Watched);
     note(id);
@@ -167,8 +174,9 @@ fn send_or_queue(
     io.push_message();
     let mut wakes = Vec::new();
     if written.kept || shared.state.has_late() {
-        // What the channels say leaves with it, also that for which nobody waits.
-        shared.process(core, &mut wakes);
+        // What the channels say leaves with it, also that for which nobody waits. What they have done already waits for a
+        // round: a message is not over before it has left.
+        shared.process_events(core, &mut wakes);
         shared.state.send_late();
         io.take_frames(shared);
     } else if !shared.leaving.is_empty() {

@@ -23,16 +23,21 @@ impl Shared {
     /// Acts on everything that the protocol and the lanes have to say.
     pub(in crate::pipe) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
         loop {
-            if let Some(event) = self.state.poll_event() {
-                if let Err((channel, fault)) = self.event(event, core, wakes) {
-                    self.channel_fault(channel, fault, core, wakes);
-                }
-            } else if !self.lane_results.is_empty() {
-                for result in std::mem::take(&mut self.lane_results) {
-                    self.lane_result(result, core, wakes);
-                }
-            } else {
+            self.process_events(core, wakes);
+            if self.lane_results.is_empty() {
                 return;
+            }
+            for result in std::mem::take(&mut self.lane_results) {
+                self.lane_result(result, core, wakes);
+            }
+        }
+    }
+
+    /// The same without what lanes have done.
+    pub(in crate::pipe) fn process_events(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
+        while let Some(event) = self.state.poll_event() {
+            if let Err((channel, fault)) = self.event(event, core, wakes) {
+                self.channel_fault(channel, fault, core, wakes);
             }
         }
     }

@@ -96,6 +96,7 @@ impl Msg {
                     source: Device::CPU,
                     target: None,
                 }),
+                target: None,
                 channel: (!rides).then_some(tensor.unwrap_or(0)),
                 source: bytes.as_slice().into(),
                 flags_at: 0,

@@ -184,13 +184,15 @@ impl Head {
     /// Of payloads and tensors that travel so.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn with(descriptor: Descriptor, carriages: Carriages) -> Self {
+        let has_parts = !carriages.is_empty();
+        let parts = HeadParts {
+            payloads: descriptor.payloads.into(),
+            tensors: descriptor.tensors.into(),
+            carriages,
+        };
         Self {
             metadata: descriptor.metadata,
-            parts: Some(Box::new(HeadParts {
-                payloads: descriptor.payloads.into(),
-                tensors: descriptor.tensors.into(),
-                carriages,
-            })),
+            parts: has_parts.then(|| Box::new(parts)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::codec::{Put, Reader};
 use super::frame::{Kind, put_frame};
-pub(crate) use super::limits::WireLimits;
+pub(crate) use super::limits::{FRAME_SHARE_MAX, WireLimits};
 use crate::device::Device;
 use crate::error::PeerFault;
 

@@ -3,6 +3,9 @@
 use super::codec::{Put, Reader};
 use crate::error::PeerFault;
 
+/// The most that a writer puts into a frame of what its peer takes there, in bytes.
+pub(crate) const FRAME_SHARE_MAX: u32 = 1 << 30;
+
 /// What one side is prepared to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WireLimits {
@@ -83,7 +86,6 @@ impl WireLimits {
     /// What a writer makes of its peer's limits: no chunk longer than its own, so that no stream starves the rest,
     /// and frames whose length a header can hold.
     pub(crate) fn capped(mut self, own: &Self) -> Self {
-        const FRAME_SHARE_MAX: u32 = 1 << 30;
         self.chunk = self.chunk.min(own.chunk);
         self.eager_part = self.eager_part.min(FRAME_SHARE_MAX);
         self.eager_message = self.eager_message.min(FRAME_SHARE_MAX);
