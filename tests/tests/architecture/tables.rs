@@ -331,7 +331,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "context::TraceContext",
             "engine::Body",
             "engine::to_body",
-            "engine::to_message",
+            "engine::settle_body",
             "error",
             "header",
         ],
