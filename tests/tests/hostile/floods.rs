@@ -98,7 +98,7 @@ fn a_thousand_calls_of_another_user_hold_nobody_up() {
     let target = Target::start(Way::Shm);
     let url = &[("TEST_URL", target.pipes.as_str())];
     let stranger = Child::start_by(&NOBODY, "another user", url);
-    let let_in = stranger.hear("let in");
+    let let_in = stranger.hear("let-in");
     target.serves();
     assert_eq!(let_in, "0");
     target.stays_unharmed();
@@ -120,7 +120,7 @@ pub(crate) fn play_another_user() {
         }
         let_in
     });
-    say("let in", let_in);
+    say("let-in", let_in);
 }
 
 /// Not a byte: it need not wait for the bound of a whole handshake.

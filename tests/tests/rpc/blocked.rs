@@ -7,7 +7,7 @@ use std::time::Duration;
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Context, ContextBuilder, Error, Timeouts};
 use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
-use tensorpipe_tests::{Child, alone, say, soon};
+use tensorpipe_tests::{Child, alone, eventually, say, soon};
 use tokio::runtime::{Builder, Runtime};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -110,6 +110,9 @@ fn a_process_whose_handler_blocks_is_not_given_up() {
             let answer = soon("the answer", client.block(BLOCK_MS)).await;
             assert!(matches!(answer, Ok(BLOCK_MS)), "{case}: {answer:?}");
             client.block(1).await.expect("the same pipe serves on");
+            // Its last words may be on their way.
+            let has_warned = || child.complaints().contains("spawn_blocking");
+            eventually("the warning", has_warned).await;
             let logged = child.complaints();
             let warned = logged
                 .lines()
