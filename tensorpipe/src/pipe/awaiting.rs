@@ -27,7 +27,7 @@ impl Awaiting {
     }
 
     /// Makes `waker` the one that the connection wakes, and moves nothing: for an operation that begins with
-    /// [`Pipe::send_soon`](super::Pipe::send_soon).
+    /// [`Pipe::submit`](super::Pipe::submit).
     pub fn register(&mut self, waker: &Waker) {
         self.0.register(waker);
     }

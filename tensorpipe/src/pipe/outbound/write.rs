@@ -13,7 +13,7 @@ use crate::pipe::driver::{Interest, wake_all};
 use crate::pipe::shared::Shared;
 use crate::sync::lock;
 
-/// A write under way. See [`Pipe::write`](super::Pipe::write).
+/// A write under way. See [`Pipe::write`](crate::Pipe::write).
 pub struct Write {
     waiter: Waiter,
     stage: Stage,
@@ -127,7 +127,7 @@ pub(in crate::pipe) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason:
     core.drive();
 }
 
-/// Waits until the peer's application has read. See [`Pipe::flush`](super::Pipe::flush).
+/// Waits until the peer's application has read. See [`Pipe::flush`](crate::Pipe::flush).
 pub struct Flush {
     waiter: Waiter,
     /// Everything before this message.
