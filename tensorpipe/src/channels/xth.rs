@@ -125,7 +125,7 @@ impl Lane for XthLane {
                 io.control(op, Vec::new());
                 io.received(op, source);
             }
-            Some(dest) => io.copy(op, (source, dest), &self.handle, &[]),
+            Some(dest) => self.handle.copy(op, (source, dest), &[], io),
         }
         Ok(())
     }

@@ -11,9 +11,7 @@ use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
-use crate::pipe::{
-    Announcements, Core, LaneHandle, LaneSlot, Parts, Pipe, Shared, spawn_background,
-};
+use crate::pipe::{Core, LaneHandle, LaneSlot, Parts, Pipe, spawn_background};
 use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
@@ -150,19 +148,14 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         name,
         peer_name,
         route: Routes::new(route, stays),
-        pool: context.pool().clone(),
+        state,
+        choice,
+        allocators: context.allocators.clone(),
         budget: context.budget.clone(),
         timeouts: context.timeouts.clone(),
         queued_writes: context.limits.queued_writes,
-        shared: Shared::new(
-            state,
-            context.allocators.clone(),
-            Announcements::new(&context.budget),
-            runtime.clone(),
-            permit,
-            choice,
-        ),
         runtime,
+        permit,
         connection: established.connection,
         leftover: established.leftover,
     }));

@@ -11,8 +11,6 @@
 //!
 //! Invariant: `taken` is the sum of all reservations that exist, and never more than `limit`; likewise `announced`.
 
-use super::Pipe;
-use super::lane::out_of_memory;
 use crate::error::Error;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
@@ -165,22 +163,11 @@ pub struct Held {
     waits: bool,
 }
 
-impl Pipe {
-    /// Counts `bytes` against [`Limits::receive_budget`](crate::Limits::receive_budget) until the result is dropped: for what is
-    /// kept of messages that were read, on behalf of the peer.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] where there is no room.
-    pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
-        Held::new(&self.core().budget, bytes)
-    }
-}
-
 /// What may wait beside one that takes all that those may take.
 const SMALL: u64 = 64 << 10;
 
 impl Held {
-    fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Self, Error> {
+    pub(super) fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Self, Error> {
         let mut reservation = Reservation::new(budget);
         match reservation.grow(bytes) {
             Ok(()) => Ok(reservation.into()),
@@ -232,6 +219,11 @@ impl Drop for Held {
             budget.waiting.fetch_sub(*bytes, Ordering::AcqRel);
         }
     }
+}
+
+pub(super) fn out_of_memory(bytes: u64, reason: String) -> Error {
+    let reason = reason.into();
+    Error::OutOfMemory { bytes, reason }
 }
 
 #[cfg(test)]

@@ -1,26 +1,25 @@
 //! One open pipe: what everybody holds a handle on.
-//!
-//! Two locks. `shared` (the protocol's state, operations, lanes) is held for short sections without system calls. `io`
-//! (the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick, which the
-//! holder sees before or after it lets go (`driver/`). So nobody ever waits for somebody else's system call.
 
 use std::any::Any;
 use std::cell::Cell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::budget::Budget;
+use super::budget::{Announcements, Budget};
 use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
-use super::io::Io;
+use super::io::{Common, Io};
 use super::peer_limits::PeerLimits;
-use super::shared::{Shared, Taken, Waiting};
+use super::shared::{Delivery, Shared, Taken};
 use super::stats::Counters;
 use crate::config::Timeouts;
-use crate::device::Pool;
+use crate::device::{Allocators, Buffer, Destination, Pool};
 use crate::error::Error;
-use crate::route::Routes;
+use crate::proto::PipeState;
+use crate::route::{ChannelChoice, Routes};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::sys::fork::Owner;
 
@@ -36,7 +35,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Core {
     owner: Owner,
     pub(crate) id: u64,
-    pub(crate) name: Arc<str>,
+    common: Common,
     pub(crate) peer_name: Arc<str>,
     pub(crate) peer_limits: PeerLimits,
     pub(crate) route: Routes,
@@ -45,14 +44,15 @@ pub(crate) struct Core {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    pub(crate) counters: Counters,
-    pub(crate) shared: Mutex<Shared>,
-    /// Who drives; the `io` lock is in it.
-    pub(super) driver: Driver<Io>,
+    /// Who is given what arrives, once there is somebody.
+    handler: OnceLock<Arc<dyn Deliver>>,
     /// There may be messages that are not handed over: `false` only where there is none.
     may_be_unwritten: AtomicBool,
-    /// What waits for the handler, as `shared` knows it.
-    deliveries: Arc<Waiting>,
+}
+
+/// Whoever has messages pushed to it.
+pub(super) trait Deliver: Send + Sync {
+    fn give(&self, core: &Arc<Core>, delivery: Delivery);
 }
 
 /// What a [`Core`] is made of.
@@ -60,12 +60,15 @@ pub(crate) struct Parts {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Routes,
-    pub(crate) pool: Pool,
+    pub(crate) state: PipeState<Buffer, Destination>,
+    pub(crate) choice: ChannelChoice,
+    pub(crate) allocators: Allocators,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    pub(crate) shared: Shared,
+    /// Its place among the pipes of its listener.
+    pub(crate) permit: Option<tokio::sync::OwnedSemaphorePermit>,
     pub(crate) connection: Box<dyn crate::transports::Connection>,
     /// What the peer has sent behind its handshake.
     pub(crate) leftover: Vec<u8>,
@@ -74,24 +77,39 @@ pub(crate) struct Parts {
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let polling = BusyPoll::new(parts.connection.can_be_hot(), parts.connection.looks_cost());
+        let driver = Driver::new(polling, |waker| {
+            Io::new(parts.connection, parts.leftover, waker)
+        });
+        let peer_limits = PeerLimits::new(parts.state.peer_limits());
+        let pool = parts.allocators.main().clone();
+        let shared = Shared::new(
+            (parts.name.clone(), driver.wakers.clone()),
+            parts.state,
+            parts.allocators,
+            Announcements::new(&parts.budget),
+            parts.runtime.clone(),
+            parts.permit,
+            parts.choice,
+        );
         Self {
-            driver: Driver::new(polling, |waker| {
-                Io::new(parts.connection, parts.leftover, waker)
-            }),
             owner: Owner::here(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            name: parts.name,
+            common: Common {
+                name: parts.name,
+                deliveries: shared.deliveries.waiting().clone(),
+                shared: Mutex::new(shared),
+                driver,
+                counters: Counters::default(),
+            },
             peer_name: parts.peer_name,
-            peer_limits: PeerLimits::new(parts.shared.state.peer_limits()),
+            peer_limits,
             route: parts.route,
-            pool: parts.pool,
+            pool,
             budget: parts.budget,
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
-            counters: Counters::default(),
-            deliveries: parts.shared.deliveries.waiting().clone(),
-            shared: Mutex::new(parts.shared),
+            handler: OnceLock::new(),
             may_be_unwritten: AtomicBool::new(false),
         }
     }
@@ -155,26 +173,6 @@ impl Core {
         self.driver.delivery.is_held_here()
     }
 
-    /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
-    /// that takes long), it goes on, as far as [`Core::has_too_many_deliveries`] lets it.
-    pub(super) fn pauses_for(&self) -> usize {
-        match self.deliveries.count() {
-            0 => 0,
-            _ if self.driver.delivery.is_held() => 0,
-            deliveries => deliveries,
-        }
-    }
-
-    /// Whether so much waits for the handler that no more is read. Whoever gives it the rest wakes somebody to go on.
-    pub(super) fn has_too_many_deliveries(&self) -> bool {
-        let too_many = self.deliveries.is_too_much();
-        if too_many {
-            // It is this side that does not listen.
-            lock(&self.shared).state.heard(Instant::now());
-        }
-        too_many
-    }
-
     /// Whether the background task calls the handler, since this thread cannot be within the runtime. Where the task is gone,
     /// nobody else would.
     fn leaves_deliveries(&self) -> bool {
@@ -194,15 +192,15 @@ impl Core {
         let mut next = Taken::new();
         let give = || {
             // Not held during the calls, which use the pipe.
-            let (handler, goes_on, answers) = {
+            let (goes_on, answers) = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
                 let finish = |id| shared.state.take_whole(id);
                 let answers =
                     self.driver.delivery.finish_accepted(finish) && shared.state.has_control();
-                let handler = shared.next_deliveries(&mut next);
+                shared.deliveries.take(&mut next);
                 let goes_on = were_too_many && !self.deliveries.is_too_much();
-                (handler, goes_on, answers)
+                (goes_on, answers)
             };
             if goes_on {
                 self.driver.wakers.notify();
@@ -210,7 +208,7 @@ impl Core {
             if answers {
                 self.send_out();
             }
-            let Some(handler) = handler else {
+            let Some(handler) = self.handler.get().filter(|_| !next.is_empty()) else {
                 return false;
             };
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
@@ -220,7 +218,7 @@ impl Core {
             for delivery in next.drain(..) {
                 left -= 1;
                 self.deliveries.set_taken(left);
-                let give = || delivery.give(self, &*handler);
+                let give = || handler.give(self, delivery);
                 // Whoever drives is not whoever wrote the handler.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
                     self.handler_panicked(&*panic);
@@ -231,6 +229,14 @@ impl Core {
         let is_left = || self.deliveries.count() > 0;
         self.driver.delivery.deliver(give, is_left);
         self.driver.came(given_so_far.get());
+    }
+
+    /// From now on messages are pushed to `handler`, those that wait first; unless they are pushed to another one.
+    pub(super) fn push_to(self: &Arc<Self>, handler: Arc<dyn Deliver>) {
+        if self.handler.set(handler).is_ok() {
+            lock(&self.shared).start_pushing();
+            self.drive();
+        }
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
@@ -253,24 +259,6 @@ impl Core {
             pipe: self.name.clone(),
             reason: format!("its handler panicked: {text}").into(),
         });
-    }
-
-    /// How a pipe ends that ends with `error`: so that everybody can tell that it has.
-    pub(super) fn ending(&self, error: Error) -> Error {
-        if error.ends_pipe() {
-            return error;
-        }
-        Error::Ended {
-            pipe: self.name.clone(),
-            reason: error.to_string().into(),
-        }
-    }
-
-    pub(crate) fn lost(&self, reason: impl Into<Arc<str>>) -> Error {
-        Error::Lost {
-            pipe: self.name.clone(),
-            reason: reason.into(),
-        }
     }
 
     /// When the background task has to act next.
@@ -325,6 +313,14 @@ impl Core {
         // First, so that what is said now leaves before the background task sees that the peer has everything.
         self.drive();
         self.driver.wakers.wake_background();
+    }
+}
+
+impl Deref for Core {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::arrival::Arrival;
 use super::budget::Held;
-use super::core::Core;
-use super::incoming::Incoming;
+use super::core::{Core, Deliver};
+use super::inbound::Incoming;
+use super::shared::Delivery;
 use super::stats::MessageStats;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -56,40 +56,18 @@ pub trait Handler: Send + Sync + 'static {
     fn closed(&self, error: &Error);
 }
 
-/// One call of the handler.
-pub(super) enum Delivery {
-    Incoming(Arrival),
-    /// Boxed: the others are small, and most messages are whole when they come.
-    Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
-    Reset(u64, ResetCode, String),
-    Refused(u64, ResetCode, String),
-    GoingAway(u64, String),
-    Closed(Error),
-}
-
-impl Delivery {
-    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for.
-    pub(super) fn weight(&self) -> usize {
-        match self {
-            Self::Incoming(arrival) => arrival.weight(),
-            Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
-                text.len()
-            }
-            Self::Message(..) | Self::Closed(_) => 0,
-        }
-    }
-
-    pub(super) fn give(self, core: &Arc<Core>, handler: &dyn Handler) {
-        match self {
-            Self::Incoming(arrival) => handler.incoming(Incoming::new(core.clone(), arrival)),
-            Self::Message(come) => {
+impl<H: Handler> Deliver for H {
+    fn give(&self, core: &Arc<Core>, delivery: Delivery) {
+        match delivery {
+            Delivery::Incoming(arrival) => self.incoming(Incoming::new(core.clone(), arrival)),
+            Delivery::Message(come) => {
                 let (id, message, stats, held) = *come;
-                handler.message_with_stats(id, message, stats, held);
+                self.message_with_stats(id, message, stats, held);
             }
-            Self::Reset(id, code, reason) => handler.reset(id, code, &reason),
-            Self::Refused(id, code, reason) => handler.refused(id, code, &reason),
-            Self::GoingAway(next, reason) => handler.going_away(next, &reason),
-            Self::Closed(error) => handler.closed(&error),
+            Delivery::Reset(id, code, reason) => self.reset(id, code, &reason),
+            Delivery::Refused(id, code, reason) => self.refused(id, code, &reason),
+            Delivery::GoingAway(next, reason) => self.going_away(next, &reason),
+            Delivery::Closed(error) => self.closed(&error),
         }
     }
 }

@@ -11,33 +11,40 @@
 //! | 5. `PipeState::write`: limits and credit | 5. `Head::decode`: metadata and parts |
 //! | 6. `Frame`: the head, among the bytes to be sent | 6. `Shared::arrive`: parts copied into pooled memory, or adopted |
 //! | 7. `Io::push_message`: the tensor's bytes behind it | 7. `Shared::deliver`: the handler's queue |
-//! | 8. `leave`: now, or with others | 8. `DeliveryLock::deliver`, `Delivery::give`: its turn |
+//! | 8. `leave`: now, or with others | 8. `DeliveryLock::deliver`, `Deliver::give`: its turn |
 //! | 9. `Io::send_gathered`: one vectored write | 9. `Handler::incoming`: header decoded, call admitted |
 //! | 10. `ShmConnection::poll_write_vectored`: into the ring | 10. `Incoming::accept`: the message, its credit noted |
 //!
 //! A message of metadata alone takes the same steps. One that cannot leave at once is queued in step 6, and leaves with a round
 //! of the driver (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).
+//!
+//! Its parts, from below; none imports what stands further down:
+//!
+//! | part | what it is |
+//! |---|---|
+//! | `driver/`, `budget`, `stats`, `peer_limits` | who drives, polls and sleeps; bounds and counts |
+//! | `lane/` | what a channel's lane sees of its pipe |
+//! | `shared/` | what all operations share, behind one lock: the protocol's state, messages that arrive, reads under way |
+//! | `io/` | the connection and its buffers, for whoever drives |
+//! | `core` | one open pipe: calls the handler, ends, keeps time |
+//! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
+//! | `handler`, `awaiting`, `background`, `heartbeat` | who else takes part: an engine, its futures, the pipe's task |
+//! | `mod`, `ending` | [`Pipe`], the handle |
 
-mod arrival;
 mod awaiting;
 mod background;
-mod borrowed;
 mod budget;
 mod core;
 mod driver;
 mod ending;
 mod handler;
 mod heartbeat;
-mod incoming;
+mod inbound;
 mod io;
 mod lane;
-mod late;
-mod loan;
+mod lane_handle;
 mod outbound;
 mod peer_limits;
-mod plan;
-mod read;
-mod reading;
 mod shared;
 mod stats;
 #[cfg(test)]
@@ -45,26 +52,26 @@ mod tests;
 
 pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
+pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
-pub(crate) use self::budget::{Announcements, Budget};
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
-pub use self::incoming::Incoming;
-pub use self::lane::{LaneHandle, LaneIo, Outcome};
+pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
+pub use self::lane::{LaneIo, Outcome};
+pub use self::lane_handle::LaneHandle;
 pub use self::outbound::Outbound;
 pub use self::outbound::write::{Flush, Write};
 pub use self::peer_limits::PeerLimits;
-pub use self::read::{Read, ReadError, ReadInto};
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::{MessageStats, PipeStats};
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use self::arrival::Arrival;
 use self::core::Waiter;
 use self::driver::Interest;
 use self::outbound::{When, submit, submit_message, write};
-use self::shared::take_arrival;
+use self::shared::Arrival;
 use crate::address::PeerAddr;
 use crate::device::Pool;
 use crate::error::{Error, ResetCode};
@@ -243,6 +250,13 @@ impl Pipe {
         }
     }
 
+    /// If message number `id` of this side's has not begun to leave, has the time since `since` written into its metadata when it does:
+    /// at `at`, 8 bytes, in nanoseconds, the lowest first. What is there stays for one that has left, and where there is no room.
+    /// It begins to leave as for [`Pipe::when_leaving`].
+    pub fn stamp_when_leaving(&self, id: u64, at: usize, since: Instant) {
+        lock(&self.core().shared).stamp(id, at, since);
+    }
+
     /// The runtime that it was made on, which drives it when nobody awaits it.
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.core().runtime
@@ -256,7 +270,16 @@ impl Pipe {
 
     /// Gives up reading message number `id` of the peer's, which was taken with [`Incoming::accept`] and is not complete.
     pub fn stop(&self, id: u64, code: ResetCode, reason: &str) {
-        read::stop(self.core(), id, code, reason);
+        inbound::stop(self.core(), id, code, reason);
+    }
+
+    /// Counts `bytes` against [`Limits::receive_budget`](crate::Limits::receive_budget) until the result is dropped: for what is
+    /// kept of messages that were read, on behalf of the peer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where there is no room.
+    pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
+        Held::new(&self.core().budget, bytes)
     }
 
     /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
@@ -288,7 +311,7 @@ impl Pipe {
         let mut waiter = Waiter::new(core.clone());
         std::future::poll_fn(|cx| {
             waiter.poll(cx, Interest::Descriptor, |shared| {
-                take_arrival(core, shared, &take)
+                shared.take_arrival(&take)
             })
         })
         .await
@@ -303,7 +326,7 @@ impl Pipe {
         let whole = |arrival: &Arrival, shared: &mut Shared| {
             arrival
                 .is_whole()
-                .then(|| arrival.finish(self.core(), shared))
+                .then(|| inbound::finish(self.core(), shared, arrival))
         };
         let (arrival, finished) = self.next_arrival(whole).await?;
         match finished {
@@ -320,13 +343,13 @@ impl Pipe {
         }
     }
 
-    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once.
-    pub fn set_handler(&self, handler: Arc<dyn Handler>) {
+    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once:
+    /// a later handler gets nothing.
+    pub fn set_handler(&self, handler: Arc<impl Handler>) {
         if handler.listens() {
             self.core().driver.listen();
         }
-        lock(&self.core().shared).set_handler(handler);
-        self.core().drive();
+        self.core().push_to(handler);
     }
 
     /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].

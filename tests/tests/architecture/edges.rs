@@ -10,6 +10,9 @@ use crate::tables::{PIPE, RPC};
 /// What stands on the public API: it may name all of that, and nobody names it.
 const ON_TOP: [&str; 2] = ["blocking", "conformance"];
 
+/// What stands in `pipe/mod.rs` itself.
+const TOP: &str = "Pipe";
+
 /// Backends by name: only their own folders and the lists of defaults know them.
 const BACKENDS: [&str; 6] = [
     "MemoryTransport",
@@ -49,6 +52,46 @@ fn the_driver_names_nothing_else_of_the_pipe() {
             assert!(fits, "{file} names {}", target.join("::"));
         }
     }
+}
+
+/// Each file or folder of `pipe/` can be read on its own, from the driver up to the handle.
+#[test]
+fn the_pipe_has_no_circle_of_imports() {
+    let mut edges: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in sources() {
+        let Some(path) = source.path.strip_prefix("tensorpipe/src/pipe/") else {
+            continue;
+        };
+        if source.is_test() {
+            continue;
+        }
+        let module = modules(path);
+        let (from, named) = match module[0] {
+            // The top: the handle, and types that it hands on.
+            "mod" => (TOP, paths(&source, "self::")),
+            name => {
+                let up = "super::".repeat(module.len());
+                let named = [paths(&source, "crate::pipe::"), paths(&source, &up)];
+                (name, named.concat())
+            }
+        };
+        let to = edges.entry(from.to_owned()).or_default();
+        for path in named {
+            let is_type = path[0].starts_with(char::is_uppercase);
+            let name = if is_type { TOP } else { &*path[0] };
+            if ![from, "super"].contains(&name) {
+                to.insert(name.to_owned());
+            }
+        }
+    }
+    assert!(edges[TOP].len() > 8, "{edges:#?}");
+    assert!(edges["io"].contains("shared"), "{edges:#?}");
+    // Whatever needs nothing that is left goes.
+    while let Some(free) = edges.keys().find(|name| edges[*name].is_empty()).cloned() {
+        edges.remove(&free);
+        edges.values_mut().for_each(|to| _ = to.remove(&free));
+    }
+    assert!(edges.is_empty(), "these name each other: {edges:#?}");
 }
 
 #[test]
@@ -128,19 +171,24 @@ fn modules(path: &str) -> Vec<&str> {
 
 /// Paths that lead to the root of the crate, each with at most two names.
 fn targets(source: &Source, depth: usize) -> Vec<Vec<String>> {
+    [
+        paths(source, "crate::"),
+        paths(source, &"super::".repeat(depth)),
+    ]
+    .concat()
+}
+
+/// Paths that begin with `start`, from there on, each with at most two names.
+fn paths(source: &Source, start: &str) -> Vec<Vec<String>> {
     let code = source.shipped();
-    let mut targets = Vec::new();
-    let root = "super::".repeat(depth);
-    for start in ["crate::", &root] {
-        for (at, _) in code.match_indices(start) {
-            let before = code[..at].bytes().last().unwrap_or(b' ');
-            if before.is_ascii_alphanumeric() || [b'_', b'$', b':'].contains(&before) {
-                continue;
-            }
-            expand(&code[at + start.len()..], &[], &mut targets);
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices(start) {
+        let before = code[..at].bytes().last().unwrap_or(b' ');
+        if !before.is_ascii_alphanumeric() && ![b'_', b'$', b':'].contains(&before) {
+            expand(&code[at + start.len()..], &[], &mut found);
         }
     }
-    targets
+    found
 }
 
 /// Follows `a::b`, `{a, b::{c}}` from the root on.

@@ -169,7 +169,7 @@ impl LeaseLane {
                 io.control(op, taken);
                 io.received(op, borrowed);
             }
-            Want::Into(dest) => io.copy(op, (borrowed, dest), &self.handle, taken),
+            Want::Into(dest) => self.handle.copy(op, (borrowed, dest), taken, io),
         }
     }
 

@@ -56,4 +56,4 @@ mod wakers;
 pub(super) use self::busy_poll::{BusyPoll, Seen};
 pub(super) use self::drive::{Driven, Driver, Round};
 pub(super) use self::waiter::{Interest, Waiter, Waiting};
-pub(super) use self::wakers::{wake, wake_all};
+pub(super) use self::wakers::{Wakers, wake, wake_all};

@@ -7,17 +7,17 @@ use std::time::Instant;
 
 use tokio::io::ReadBuf;
 
+use super::Common;
 use super::Io;
 use crate::device::Destination;
 use crate::error::Error;
-use crate::pipe::core::Core;
 use crate::pipe::driver::tuning::{
     COPIED_AT_ONCE, DIRECT_FROM, MESSAGES_IN_A_ROW, READ_BULK, READS_IN_A_ROW, READS_PER_CLOCK,
     RECEIVE_BUFFER, RECEIVE_BUFFER_BULK, SIGN_OF_LIFE,
 };
 use crate::proto::{Input, OpId};
 use crate::stop;
-use crate::sync::{Arc, lock};
+use crate::sync::lock;
 use crate::sys::copy;
 use crate::transports::Connection;
 
@@ -37,12 +37,12 @@ impl Io {
     /// the connection, or the handler, is to be waited for.
     pub(super) fn receive(
         &mut self,
-        core: &Arc<Core>,
+        common: &Common,
         wakes: &mut Vec<Waker>,
     ) -> Result<bool, Error> {
         let mut pieces = 0;
         loop {
-            if core.has_too_many_deliveries() {
+            if common.has_too_many_deliveries() {
                 return Ok(false);
             }
             if self.bulk.is_some() {
@@ -50,45 +50,45 @@ impl Io {
                     return Ok(true);
                 }
                 pieces += 1;
-                if !self.receive_bulk(core, wakes)? {
+                if !self.receive_bulk(common, wakes)? {
                     return Ok(false);
                 }
-                let there = core.pauses_for();
+                let there = common.pauses_for();
                 if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
             }
             if self.end > self.start && self.end - self.start >= self.need {
-                let there = self.parse(core, wakes)?;
+                let there = self.parse(common, wakes)?;
                 if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
                 continue;
             }
-            if core.pauses_for() > 0 {
+            if common.pauses_for() > 0 {
                 return Ok(true);
             }
             if self.hot && std::mem::take(&mut self.found) {
                 // Somebody looks again: what is there now is acted on first.
                 return Ok(false);
             }
-            if !self.is_time_to_read() || !self.fill(core)? {
+            if !self.is_time_to_read() || !self.fill(common)? {
                 return Ok(false);
             }
         }
     }
 
     /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
-    fn parse(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
-        let mut guard = lock(&core.shared);
+    fn parse(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
+        let mut guard = lock(&common.shared);
         let shared = &mut *guard;
         // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
         if let Some(ended) = &shared.ended {
             return Err(ended.clone());
         }
         let fault = |fault| Error::Peer {
-            pipe: core.name.clone(),
+            pipe: common.name.clone(),
             fault,
         };
         loop {
@@ -103,12 +103,12 @@ impl Io {
                 }
                 Input::Message(arriving) => {
                     // What came before it first.
-                    shared.process(core, wakes);
+                    shared.process(wakes);
                     if let Some(ended) = &shared.ended {
                         return Err(ended.clone());
                     }
                     let rest = &self.received[self.start..self.end];
-                    self.start += shared.arrive(core, arriving, rest, wakes)?;
+                    self.start += shared.arrive(arriving, rest, wakes)?;
                 }
                 Input::Bulk { target, len } => {
                     let dest = match target {
@@ -118,7 +118,7 @@ impl Io {
                     let (mut dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
                     if len <= COPIED_AT_ONCE && len <= (self.end - self.start) as u64 {
                         let bytes = &self.received[self.start..self.start + len as usize];
-                        copy(bytes, dest.as_mut(), at, core);
+                        copy(bytes, dest.as_mut(), at, common);
                         self.start += len as usize;
                         if let Some(message) = shared.state.bulk_received(len, dest) {
                             shared.arrive_rest(message, wakes);
@@ -137,28 +137,28 @@ impl Io {
                 }
             }
         }
-        shared.process(core, wakes);
-        self.gather(core, shared, wakes);
+        shared.process(wakes);
+        self.gather(shared, wakes);
         self.found = !shared.arrived.is_empty();
-        Ok(core.pauses_for())
+        Ok(common.pauses_for())
     }
 
     /// Returns `false` if the connection wants to wait.
-    fn receive_bulk(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    fn receive_bulk(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
         let Some(bulk) = &mut self.bulk else {
             return Ok(true);
         };
         let buffered = ((self.end - self.start) as u64).min(bulk.left) as usize;
         if buffered > 0 {
             let bytes = &self.received[self.start..self.start + buffered];
-            copy(bytes, bulk.dest.as_mut(), bulk.at, core);
+            copy(bytes, bulk.dest.as_mut(), bulk.at, common);
             self.start += buffered;
             bulk.advance(buffered as u64);
         }
         if bulk.left > 0 {
             let direct = bulk.dest.as_mut().filter(|_| bulk.left >= DIRECT_FROM);
             let Some(dest) = direct.and_then(Destination::as_bytes_mut) else {
-                return self.fill(core);
+                return self.fill(common);
             };
             let Some(connection) = &mut self.connection else {
                 return Ok(false);
@@ -166,32 +166,32 @@ impl Io {
             let at = bulk.at as usize;
             let piece = (bulk.left as usize).min(READ_BULK);
             let read = read(&mut **connection, &self.waker, &mut dest[at..at + piece]);
-            let Some(len) = self.came_in(read, core)? else {
+            let Some(len) = self.came_in(read, common)? else {
                 return Ok(false);
             };
             if let Some(bulk) = &mut self.bulk {
                 bulk.advance(len as u64);
             }
             if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
-                && core.counters.snapshot().bytes_in > stop::SOME
+                && common.counters.snapshot().bytes_in > stop::SOME
             {
                 stop::at(stop::TENSOR_HALF_RECEIVED);
             }
         }
         if let Some(bulk) = self.bulk.take_if(|bulk| bulk.left == 0) {
-            let mut shared = lock(&core.shared);
+            let mut shared = lock(&common.shared);
             if let Some(message) = shared.state.bulk_received(bulk.got, bulk.dest) {
                 shared.arrive_rest(message, wakes);
             }
             // What a channel streams counts as a sign of life, too.
             shared.state.heard(self.read_at);
-            shared.process(core, wakes);
+            shared.process(wakes);
         }
         Ok(true)
     }
 
     /// Reads frames. Returns `false` if the connection wants to wait.
-    fn fill(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+    fn fill(&mut self, common: &Common) -> Result<bool, Error> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0
@@ -218,7 +218,7 @@ impl Io {
         };
         let into = &mut self.received[self.end..room];
         let read = read(&mut **connection, &self.waker, into);
-        let Some(len) = self.came_in(read, core)? else {
+        let Some(len) = self.came_in(read, common)? else {
             return Ok(false);
         };
         self.end += len;
@@ -230,37 +230,37 @@ impl Io {
     fn came_in(
         &mut self,
         read: Poll<io::Result<usize>>,
-        core: &Arc<Core>,
+        common: &Common,
     ) -> Result<Option<usize>, Error> {
         let len = match read {
             Poll::Pending => return Ok(None),
-            Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+            Poll::Ready(Err(error)) => return Err(self.broken(common, &error)),
             Poll::Ready(Ok(0)) => {
                 self.eof = true;
-                return Err(self.end_of_stream(core));
+                return Err(self.end_of_stream(common));
             }
             Poll::Ready(Ok(len)) => len,
         };
-        core.counters.read(len);
-        core.driver.found();
+        common.counters.read(len);
+        common.driver.found();
         self.left = 0;
         self.patience.read(len);
-        self.look_at_the_clock(core);
+        self.look_at_the_clock(common);
         Ok(Some(len))
     }
 
     /// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
     /// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
     /// costs more than a frame, and is looked at now and then.
-    fn look_at_the_clock(&mut self, core: &Core) {
+    fn look_at_the_clock(&mut self, common: &Common) {
         self.reads += 1;
-        if self.reads < READS_PER_CLOCK && core.driver.is_polling() {
+        if self.reads < READS_PER_CLOCK && common.driver.is_polling() {
             return;
         }
         self.reads = 0;
         let now = Instant::now();
         if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
-            lock(&core.shared).state.heard(now);
+            lock(&common.shared).state.heard(now);
         }
         self.read_at = now;
     }
@@ -286,10 +286,10 @@ impl Bulk {
 }
 
 /// Puts what has come in into its place, if somebody wants it.
-fn copy(bytes: &[u8], dest: Option<&mut Destination>, at: u64, core: &Core) {
+fn copy(bytes: &[u8], dest: Option<&mut Destination>, at: u64, common: &Common) {
     if let Some(dest) = dest.and_then(Destination::as_bytes_mut) {
         let at = at as usize;
         copy::copy(bytes, &mut dest[at..at + bytes.len()]);
-        core.counters.copied(bytes.len());
+        common.counters.copied(bytes.len());
     }
 }

@@ -7,19 +7,18 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
+use super::Common;
 use super::Io;
 use crate::device::Buffer;
 use crate::error::Error;
-use crate::pipe::core::Core;
 use crate::pipe::driver::tuning::{
     COPIED_INTO_FRAME, RECEIVE_BUFFER, SEND_BACKLOG, SEND_BATCH, SEND_BATCH_COSTLY, WRITE_BYTES,
     WRITE_PIECES, WRITES_IN_A_ROW,
 };
-use crate::pipe::outbound::stamp::stamp;
 use crate::pipe::shared::Shared;
 use crate::proto::{Mark, Room, Segment};
 use crate::stop;
-use crate::sync::{Arc, lock};
+use crate::sync::lock;
 
 pub(super) enum Piece {
     Bytes(usize),
@@ -34,23 +33,23 @@ pub(super) enum Piece {
 impl Io {
     /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
     /// of it at once.
-    pub(super) fn send(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    pub(super) fn send(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
         for _ in 0..WRITES_IN_A_ROW {
             if self.pieces.is_empty() {
                 break;
             }
-            let wrote = self.write(core)?;
+            let wrote = self.write(common)?;
             self.stop_at_marks();
-            self.settle(core, wakes);
+            self.settle(common, wakes);
             if !wrote {
                 return Ok(false);
             }
         }
-        self.flush(core)?;
+        self.flush(common)?;
         Ok(!self.pieces.is_empty())
     }
 
-    pub(super) fn gather(&mut self, core: &Core, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+    pub(super) fn gather(&mut self, shared: &mut Shared, wakes: &mut Vec<Waker>) {
         let mut before = self.queued;
         if before >= WRITE_BYTES / 2 {
             return;
@@ -62,7 +61,7 @@ impl Io {
             }
             before = self.queued;
             // Parts that leave without a go-ahead go to their channels, whose frames leave together with them.
-            shared.process(core, wakes);
+            shared.process(wakes);
             if !shared.state.has_control() {
                 return;
             }
@@ -80,7 +79,7 @@ impl Io {
             if let Some(&Segment::Mark(Mark::Message(message))) = self.segments.last()
                 && !shared.stamps.is_empty()
             {
-                stamp(&mut shared.stamps, message, &mut self.frames[frame..]);
+                shared.put_stamp(message, &mut self.frames[frame..]);
             }
             self.take_segments();
             frame = self.frames.len();
@@ -130,12 +129,12 @@ impl Io {
     }
 
     /// Sends what the protocol has to say, outside of a round. Returns whether that was all there is to be done.
-    pub(in crate::pipe) fn send_out(&mut self, core: &Arc<Core>) -> bool {
+    pub(in crate::pipe) fn send_out(&mut self, common: &Common) -> bool {
         if !self.is_clear() {
             return false;
         }
         {
-            let mut shared = lock(&core.shared);
+            let mut shared = lock(&common.shared);
             self.take_frames(&mut shared);
             let more = shared.state.has_control() || !shared.is_idle();
             if shared.is_over() || more {
@@ -145,9 +144,9 @@ impl Io {
         if self.pieces.is_empty() {
             return true;
         }
-        self.adopt_heat(core);
-        let written = self.write(core).and_then(|_| self.flush(core));
-        self.count_wakes(core);
+        self.adopt_heat(common);
+        let written = self.write(common).and_then(|_| self.flush(common));
+        self.count_wakes(common);
         if let Err(error) = written {
             self.failed = Some(error);
         }
@@ -199,11 +198,11 @@ impl Io {
     }
 
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
-    pub(in crate::pipe) fn send_gathered(&mut self, core: &Arc<Core>) -> bool {
+    pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
         self.left = self.left.saturating_add(self.gathered);
-        self.adopt_heat(core);
-        let written = self.write(core).and_then(|_| self.flush(core));
-        self.count_wakes(core);
+        self.adopt_heat(common);
+        let written = self.write(common).and_then(|_| self.flush(common));
+        self.count_wakes(common);
         match written {
             Ok(()) => self.pieces.is_empty() && self.marks.is_empty(),
             Err(error) => {
@@ -214,7 +213,7 @@ impl Io {
     }
 
     /// One write. Returns `false` if the connection wants to wait.
-    fn write(&mut self, core: &Arc<Core>) -> Result<bool, Error> {
+    fn write(&mut self, common: &Common) -> Result<bool, Error> {
         (self.owes_send, self.gathered) = (false, 0);
         let Some(connection) = &mut self.connection else {
             return Ok(false);
@@ -265,22 +264,22 @@ impl Io {
         drop(slices);
         match written {
             Poll::Pending => Ok(false),
-            Poll::Ready(Ok(0)) => Err(core.lost("it takes no more bytes")),
+            Poll::Ready(Ok(0)) => Err(common.lost("it takes no more bytes")),
             Poll::Ready(Ok(len)) => {
-                core.counters.wrote(len);
+                common.counters.wrote(len);
                 self.advance(len);
                 self.unflushed = true;
                 if has_message {
                     stop::at(stop::MESSAGE_HALF_SENT);
                 }
                 if stop::is_armed(stop::TENSOR_HALF_SENT)
-                    && core.counters.snapshot().bytes_out > stop::SOME
+                    && common.counters.snapshot().bytes_out > stop::SOME
                 {
                     stop::at(stop::TENSOR_HALF_SENT);
                 }
                 Ok(true)
             }
-            Poll::Ready(Err(error)) => Err(self.broken(core, &error)),
+            Poll::Ready(Err(error)) => Err(self.broken(common, &error)),
         }
     }
 
@@ -334,11 +333,11 @@ impl Io {
         }
     }
 
-    fn flush(&mut self, core: &Arc<Core>) -> Result<(), Error> {
+    fn flush(&mut self, common: &Common) -> Result<(), Error> {
         if let (true, Some(connection)) = (self.unflushed, &mut self.connection) {
             match Pin::new(&mut **connection).poll_flush(&mut Context::from_waker(&self.waker)) {
                 Poll::Ready(Ok(())) => self.unflushed = false,
-                Poll::Ready(Err(error)) => return Err(self.broken(core, &error)),
+                Poll::Ready(Err(error)) => return Err(self.broken(common, &error)),
                 Poll::Pending => {}
             }
         }

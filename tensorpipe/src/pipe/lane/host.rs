@@ -3,10 +3,10 @@
 //! Lanes know operations by their [`OpId`] alone, and their host by this trait. A transfer that belongs to no message needs
 //! nothing but an id of its own and a host that knows it.
 
-use super::{LaneResult, out_of_memory};
+use super::LaneResult;
 use crate::device::{Allocators, Buffer, BufferMut, Destination, Device};
 use crate::error::Error;
-use crate::pipe::budget::{Announced, Announcements, Reservation};
+use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
 use crate::pipe::stats::LaneStats;
 use crate::proto::{OpId, PipeState};
 

@@ -6,7 +6,6 @@
 
 mod choose;
 mod leave;
-pub(super) mod stamp;
 #[cfg(test)]
 mod tests;
 pub(super) mod write;
@@ -176,7 +175,7 @@ fn send_or_queue(
     if written.kept || shared.state.has_late() {
         // What the channels say leaves with it, also that for which nobody waits. What they have done already waits for a
         // round: a message is not over before it has left.
-        shared.process_events(core, &mut wakes);
+        shared.process_events(&mut wakes);
         shared.state.send_late();
         io.take_frames(shared);
     } else if !shared.leaving.is_empty() {

@@ -9,6 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device};
+use crate::pipe::inbound::late::answer_late;
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::{MemoryTransport, ShmTransport};
@@ -156,9 +157,9 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
         // Nobody looks after forgotten futures, either.
         soon(until(&|| !core.driver.wakers.is_ticking())).await;
         let before = server.stats().bytes_out;
-        lock(&core.shared).answer_late(core, OpId::incoming(0, 0), &[]);
+        answer_late(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);
         soon(until(&|| server.stats().bytes_out > before)).await;
-        soon(until(&|| !lock(&core.shared).late.is_watched())).await;
+        soon(until(&|| !lock(&core.shared).late.is_watched)).await;
     }
 }
 

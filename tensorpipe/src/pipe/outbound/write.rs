@@ -121,7 +121,7 @@ pub(in crate::pipe) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason:
             reason: reason.into(),
         };
         shared.end_write(id, Err(error), &mut wakes);
-        shared.process(core, &mut wakes);
+        shared.process(&mut wakes);
     }
     wake_all(wakes);
     core.drive();

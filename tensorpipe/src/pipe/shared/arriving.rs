@@ -4,16 +4,14 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
-use super::Shared;
+use super::reading::{Eager, Reading};
+use super::{Arrival, Delivery, Shared};
 use crate::channels::{Adopted, Want};
 use crate::device::{Destination, Device};
 use crate::error::{Error, ResetCode, SystemError};
-use crate::pipe::arrival::Arrival;
-use crate::pipe::core::Core;
+use crate::pipe::budget::out_of_memory;
 use crate::pipe::driver::Interest;
-use crate::pipe::handler::Delivery;
-use crate::pipe::lane::{allocate, out_of_memory};
-use crate::pipe::reading::{Eager, Reading};
+use crate::pipe::lane::allocate;
 use crate::proto::{Arriving, Carriage, Head, Offer, OpId};
 use crate::sys::copy;
 
@@ -113,7 +111,6 @@ impl Shared {
     /// A message whose head is here; `rest` is what follows. Returns how much of that is used up.
     pub(in crate::pipe) fn arrive(
         &mut self,
-        core: &Core,
         arriving: Arriving,
         rest: &[u8],
         wakes: &mut Vec<Waker>,
@@ -141,7 +138,7 @@ impl Shared {
         };
         let parts = match here {
             0 => Eager::new(),
-            _ => take_eager(core, &head, rest)?,
+            _ => self.take_eager(&head, rest)?,
         };
         let mut arrival = Arrival::new(message, head, parts, whole);
         let mut used = here;
@@ -199,7 +196,7 @@ impl Shared {
     }
 
     fn offer(&mut self, arrival: Arrival, wakes: &mut Vec<Waker>) {
-        if self.handler.is_some() {
+        if self.pushes {
             self.deliver(Delivery::Incoming(arrival));
         } else {
             self.arrived.push_back(arrival);
@@ -231,46 +228,45 @@ impl Shared {
         }
         self.announce(message);
     }
-}
 
-/// Copies the parts that ride out of `bytes`, which begin with them.
-fn take_eager(core: &Core, head: &Head, bytes: &[u8]) -> Result<Eager, Error> {
-    let (mut used, mut parts) = (0, Eager::new());
-    for (i, carriage) in head.carriages().iter().enumerate() {
-        let len = head.part_len(i);
-        if *carriage != Carriage::Eager || len == 0 {
-            continue;
+    /// Copies the parts that ride out of `bytes`, which begin with them.
+    fn take_eager(&mut self, head: &Head, bytes: &[u8]) -> Result<Eager, Error> {
+        let (mut used, mut parts) = (0, Eager::new());
+        for (i, carriage) in head.carriages().iter().enumerate() {
+            let len = head.part_len(i);
+            if *carriage != Carriage::Eager || len == 0 {
+                continue;
+            }
+            let end = used + len as usize;
+            let mut memory = allocate(self.allocators.main(), len)?;
+            if let Some(dest) = memory.as_bytes_mut() {
+                copy::copy(&bytes[used..end], dest);
+                self.lane_stats.copied += len;
+            }
+            parts.push((i as u16, memory.freeze()));
+            used = end;
         }
-        let end = used + len as usize;
-        let mut memory = allocate(&core.pool, len)?;
-        if let Some(dest) = memory.as_bytes_mut() {
-            copy::copy(&bytes[used..end], dest);
-            core.counters.copied(dest.len());
-        }
-        parts.push((i as u16, memory.freeze()));
-        used = end;
+        Ok(parts)
     }
-    Ok(parts)
-}
 
-/// Takes the next message, of which `take` is told; how the pipe ended, if none will come.
-pub(in crate::pipe) fn take_arrival<T>(
-    core: &Core,
-    shared: &mut Shared,
-    take: impl Fn(&Arrival, &mut Shared) -> T,
-) -> Option<Result<(Arrival, T), Error>> {
-    if let Some(arrival) = shared.arrived.pop_front() {
-        let taken = take(&arrival, shared);
-        return Some(Ok((arrival, taken)));
-    }
-    if let Some(error) = &shared.ended {
-        return Some(Err(error.clone()));
-    }
-    // Nothing more will come, although the connection still stands.
-    shared.state.is_closed_in().then(|| {
-        Err(Error::Closed {
-            pipe: core.name.clone(),
-            by_peer: true,
+    /// Takes the next message, of which `take` is told; how the pipe ended, if none will come.
+    pub(in crate::pipe) fn take_arrival<T>(
+        &mut self,
+        take: impl Fn(&Arrival, &mut Self) -> T,
+    ) -> Option<Result<(Arrival, T), Error>> {
+        if let Some(arrival) = self.arrived.pop_front() {
+            let taken = take(&arrival, self);
+            return Some(Ok((arrival, taken)));
+        }
+        if let Some(error) = &self.ended {
+            return Some(Err(error.clone()));
+        }
+        // Nothing more will come, although the connection still stands.
+        self.state.is_closed_in().then(|| {
+            Err(Error::Closed {
+                pipe: self.name.clone(),
+                by_peer: true,
+            })
         })
-    })
+    }
 }

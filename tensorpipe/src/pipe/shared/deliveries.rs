@@ -8,7 +8,11 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use crate::pipe::handler::Delivery;
+use super::Arrival;
+use crate::error::{Error, ResetCode};
+use crate::message::Message;
+use crate::pipe::budget::Held;
+use crate::pipe::stats::MessageStats;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 const MANY: usize = 4096;
@@ -18,6 +22,30 @@ const MUCH: usize = 16 << 20;
 
 /// So many are taken at once: what each costs beside its handler's work is shared.
 const TAKEN: usize = 8;
+
+/// One call of the handler.
+pub(in crate::pipe) enum Delivery {
+    Incoming(Arrival),
+    /// Boxed: the others are small, and most messages are whole when they come.
+    Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
+    Reset(u64, ResetCode, String),
+    Refused(u64, ResetCode, String),
+    GoingAway(u64, String),
+    Closed(Error),
+}
+
+impl Delivery {
+    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Incoming(arrival) => arrival.weight(),
+            Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
+                text.len()
+            }
+            Self::Message(..) | Self::Closed(_) => 0,
+        }
+    }
+}
 
 /// Some that are given to the handler one after another.
 pub(in crate::pipe) type Taken = SmallVec<[Delivery; TAKEN]>;
@@ -70,7 +98,7 @@ impl Deliveries {
     }
 
     /// Moves the first ones to `taken`, which is empty. They still count as waiting.
-    pub(super) fn take(&mut self, taken: &mut Taken) {
+    pub(in crate::pipe) fn take(&mut self, taken: &mut Taken) {
         let many = self.queue.len().min(TAKEN);
         taken.extend(self.queue.drain(..many));
         self.bytes -= taken.iter().map(Delivery::weight).sum::<usize>();
@@ -91,7 +119,6 @@ impl Deliveries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ResetCode;
 
     fn fill(deliveries: &mut Deliveries, reason: usize) -> usize {
         let mut pushed = 0;

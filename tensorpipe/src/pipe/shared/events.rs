@@ -2,15 +2,12 @@
 
 use std::task::Waker;
 
-use super::Shared;
+use super::{Delivery, Reading, Shared};
 use crate::channels::{ChannelFault, Lane};
 use crate::device::{Buffer, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
-use crate::pipe::core::Core;
 use crate::pipe::driver::Interest;
-use crate::pipe::handler::Delivery;
 use crate::pipe::lane::{LaneIo, LaneResult, Outcome, PipeHost};
-use crate::pipe::reading::Reading;
 use crate::proto::{Event, OpId};
 use crate::sync::Arc;
 
@@ -21,23 +18,23 @@ impl Shared {
     }
 
     /// Acts on everything that the protocol and the lanes have to say.
-    pub(in crate::pipe) fn process(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
+    pub(in crate::pipe) fn process(&mut self, wakes: &mut Vec<Waker>) {
         loop {
-            self.process_events(core, wakes);
+            self.process_events(wakes);
             if self.lane_results.is_empty() {
                 return;
             }
             for result in std::mem::take(&mut self.lane_results) {
-                self.lane_result(result, core, wakes);
+                self.lane_result(result, wakes);
             }
         }
     }
 
     /// The same without what lanes have done.
-    pub(in crate::pipe) fn process_events(&mut self, core: &Core, wakes: &mut Vec<Waker>) {
+    pub(in crate::pipe) fn process_events(&mut self, wakes: &mut Vec<Waker>) {
         while let Some(event) = self.state.poll_event() {
-            if let Err((channel, fault)) = self.event(event, core, wakes) {
-                self.channel_fault(channel, fault, core, wakes);
+            if let Err((channel, fault)) = self.event(event, wakes) {
+                self.channel_fault(channel, fault, wakes);
             }
         }
     }
@@ -46,11 +43,10 @@ impl Shared {
         &mut self,
         channel: &'static str,
         ChannelFault(what): ChannelFault,
-        core: &Core,
         wakes: &mut Vec<Waker>,
     ) {
         let fault = PeerFault::Channel { channel, what };
-        let pipe = core.name.clone();
+        let pipe = self.name.clone();
         self.end(Error::Peer { pipe, fault }, wakes);
     }
 
@@ -67,15 +63,14 @@ impl Shared {
     }
 
     /// A lane has what it waited for.
-    pub(in crate::pipe) fn resume(&mut self, op: OpId, core: &Core, wakes: &mut Vec<Waker>) {
-        self.call_lane(op, core, wakes, |lane, io| lane.resume(op, io));
+    pub(in crate::pipe) fn resume(&mut self, op: OpId, wakes: &mut Vec<Waker>) {
+        self.call_lane(op, wakes, |lane, io| lane.resume(op, io));
     }
 
     /// Calls the lane of an operation, if that is still under way.
     fn call_lane(
         &mut self,
         op: OpId,
-        core: &Core,
         wakes: &mut Vec<Waker>,
         act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>) -> Result<(), ChannelFault>,
     ) {
@@ -86,14 +81,13 @@ impl Shared {
         self.with_lane(op, channel, |lane, io| result = act(lane, io));
         self.announce(op.message);
         if let Err(fault) = result {
-            self.channel_fault(name, fault, core, wakes);
+            self.channel_fault(name, fault, wakes);
         }
     }
 
     pub(in crate::pipe) fn event(
         &mut self,
         event: Event<Buffer, Destination>,
-        core: &Core,
         wakes: &mut Vec<Waker>,
     ) -> Result<(), (&'static str, ChannelFault)> {
         match event {
@@ -160,9 +154,9 @@ impl Shared {
                 self.flushed_to = self.flushed_to.max(message + 1);
                 self.wake(Interest::Flush, wakes);
             }
-            Event::GoAway { next, text } => self.peer_goes(next, text, core, wakes),
+            Event::GoAway { next, text } => self.peer_goes(next, text, wakes),
             Event::Fin => self.wake(Interest::Descriptor, wakes),
-            Event::FinAck => core.driver.wakers.wake_background(),
+            Event::FinAck => self.wakers.wake_background(),
         }
         Ok(())
     }
@@ -205,20 +199,15 @@ impl Shared {
         }
     }
 
-    pub(in crate::pipe) fn lane_result(
-        &mut self,
-        result: LaneResult,
-        core: &Core,
-        wakes: &mut Vec<Waker>,
-    ) {
+    pub(in crate::pipe) fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
         let (op, outcome) = match result {
             LaneResult::Ended(op, outcome) => (op, outcome),
             LaneResult::Inner(op, outcome) => {
-                return self.call_lane(op, core, wakes, |lane, io| lane.inner(op, outcome, io));
+                return self.call_lane(op, wakes, |lane, io| lane.inner(op, outcome, io));
             }
             LaneResult::Fault(op, fault) => {
                 if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
-                    self.channel_fault(name, fault, core, wakes);
+                    self.channel_fault(name, fault, wakes);
                 }
                 return;
             }
@@ -264,13 +253,7 @@ impl Shared {
         self.deliver(Delivery::Reset(message, code, text));
     }
 
-    pub(in crate::pipe) fn peer_goes(
-        &mut self,
-        next: u64,
-        text: String,
-        core: &Core,
-        wakes: &mut Vec<Waker>,
-    ) {
+    pub(in crate::pipe) fn peer_goes(&mut self, next: u64, text: String, wakes: &mut Vec<Waker>) {
         let reason: Arc<str> = text.as_str().into();
         self.peer_goes_because = reason.clone();
         let unseen: Vec<u64> = self
@@ -281,7 +264,7 @@ impl Shared {
             .collect();
         for message in unseen {
             let error = Error::GoingAway {
-                pipe: core.name.clone(),
+                pipe: self.name.clone(),
                 reason: reason.clone(),
             };
             self.end_write(message, Err(error), wakes);

@@ -1,14 +1,22 @@
 //! A message that has been announced: its descriptor is known, the reader decides.
 
+pub(super) mod late;
+mod loan;
+mod plan;
+mod read;
+
 use std::sync::{Arc, OnceLock};
 
-use super::arrival::Arrival;
-use super::borrowed::Copy;
+use self::late::answer_late;
+use self::loan::Loans;
+use self::plan::Plan;
+pub(super) use self::read::stop;
+pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
 use super::driver::wake_all;
-use super::loan::Loans;
-use super::plan::Plan;
-use super::read::{Read, ReadInto};
+use super::lane::Copy;
+use super::lane_handle::LaneHandle;
+use super::shared::{Arrival, Shared};
 use super::stats::MessageStats;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
@@ -146,7 +154,7 @@ impl Incoming {
                 }
                 shared.state.refuse(arrival.id, code, reason);
                 shared.reads.remove(&arrival.id);
-                shared.process(&self.core, &mut wakes);
+                shared.process(&mut wakes);
             }
             wake_all(wakes);
             self.core.drive();
@@ -249,11 +257,16 @@ impl Incoming {
                 pushed,
             );
             if let Some(copy) = copy {
-                copy.begin(&self.core, reading, over);
+                if over || !copy.takes_a_while() {
+                    // Of a pipe that has ended, maybe with its runtime, nobody else waits.
+                    reading.received(copy.op.part, copy.make());
+                } else {
+                    LaneHandle::new(&self.core).copy_on_thread(copy, &self.core.runtime);
+                }
             }
             shared.announce(id);
             shared.check_read(id, &mut wakes);
-            shared.process(&self.core, &mut wakes);
+            shared.process(&mut wakes);
         }
         wake_all(wakes);
         Ok(Some(id))
@@ -264,7 +277,7 @@ impl Incoming {
         let arrival = self.arrival.take()?;
         // Whoever calls the handler gives the credit of several back at once.
         if arrival.wants_answer() || !self.core.accept_later(arrival.id) {
-            let answers = arrival.finish(&self.core, &mut lock(&self.core.shared));
+            let answers = finish(&self.core, &mut lock(&self.core.shared), &arrival);
             if answers {
                 self.core.send_out();
             }
@@ -279,4 +292,19 @@ impl Drop for Incoming {
             self.decline(ResetCode::Skipped, "");
         }
     }
+}
+
+/// The application reads what is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a flush.
+pub(super) fn finish(core: &Arc<Core>, shared: &mut Shared, arrival: &Arrival) -> bool {
+    arrival.count_borrowed(&[], shared);
+    if let Some((part, body, urgent)) = arrival.said() {
+        let op = OpId::incoming(arrival.id, part);
+        // Whoever reads it most likely writes soon.
+        match core.driver.is_polling() && !urgent {
+            true => answer_late(core, shared, op, body),
+            false => shared.state.channel(op, body),
+        }
+    }
+    shared.state.take_whole(arrival.id);
+    shared.state.has_control()
 }

@@ -1,8 +1,11 @@
 //! What the holders of a pipe share: the protocol's state, the lanes, and the operations that wait.
 
+mod arrival;
 mod arriving;
 mod deliveries;
 mod events;
+mod reading;
+mod stamps;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,16 +14,13 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-pub(super) use self::arriving::take_arrival;
-pub(super) use self::deliveries::{Deliveries, Taken, Waiting};
-use super::arrival::Arrival;
+pub(super) use self::arrival::Arrival;
+pub(super) use self::deliveries::{Deliveries, Delivery, Taken, Waiting};
+pub(super) use self::reading::Reading;
+pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
-use super::driver::Interest;
-use super::handler::{Delivery, Handler};
+use super::driver::{Interest, Wakers};
 use super::lane::LaneResult;
-use super::late::Late;
-use super::outbound::stamp::Stamps;
-use super::reading::Reading;
 use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
@@ -42,7 +42,18 @@ pub(crate) struct LaneSlot {
 /// What is done when a message begins to leave.
 pub(super) type Note = Box<dyn FnOnce() + Send>;
 
+/// Answers that wait for the next message, and the task that comes for them.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    pub(super) is_watched: bool,
+    /// One waits that did not when the task was there last.
+    pub(super) more: bool,
+}
+
 pub(crate) struct Shared {
+    /// The pipe's.
+    name: Arc<str>,
+    wakers: Arc<Wakers>,
     pub(super) state: PipeState<Buffer, Destination>,
     pub(super) lanes: Vec<LaneSlot>,
     /// Which of them carries what.
@@ -68,7 +79,8 @@ pub(crate) struct Shared {
     pub(super) writes: FxHashMap<u64, Option<Result<(), Error>>>,
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
-    pub(super) handler: Option<Arc<dyn Handler>>,
+    /// Messages are pushed to a handler.
+    pushes: bool,
     pub(super) deliveries: Deliveries,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
@@ -91,7 +103,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
+    pub(super) fn new(
+        (name, wakers): (Arc<str>, Arc<Wakers>),
         state: PipeState<Buffer, Destination>,
         allocators: Allocators,
         announcements: Announcements,
@@ -100,6 +113,8 @@ impl Shared {
         choice: ChannelChoice,
     ) -> Self {
         Self {
+            name,
+            wakers,
             state,
             choice,
             permit,
@@ -118,7 +133,7 @@ impl Shared {
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
             flushed_to: 0,
-            handler: None,
+            pushes: false,
             deliveries: Deliveries::default(),
             ended: None,
             linger_until: None,
@@ -142,21 +157,15 @@ impl Shared {
         std::mem::take(&mut self.retired_lanes)
     }
 
-    /// Moves the next ones to `into`. `None` if there are none.
-    pub(super) fn next_deliveries(&mut self, into: &mut Taken) -> Option<Arc<dyn Handler>> {
-        self.deliveries.take(into);
-        (!into.is_empty()).then(|| self.handler.clone())?
-    }
-
     pub(super) fn deliver(&mut self, delivery: Delivery) {
-        if self.handler.is_some() {
+        if self.pushes {
             self.deliveries.push(delivery);
         }
     }
 
-    /// From now on messages are pushed to `handler`, those that wait first.
-    pub(super) fn set_handler(&mut self, handler: Arc<dyn Handler>) {
-        self.handler = Some(handler);
+    /// From now on messages are pushed to a handler, those that wait first.
+    pub(super) fn start_pushing(&mut self) {
+        self.pushes = true;
         for arrival in std::mem::take(&mut self.arrived) {
             self.deliver(Delivery::Incoming(arrival));
         }

@@ -1,12 +1,12 @@
 //! What a lane sees of its pipe.
 
-mod handle;
+mod copy;
 mod host;
 
-pub use handle::LaneHandle;
-pub(super) use host::{LaneHost, PipeHost};
+pub(super) use self::copy::Copy;
+pub(super) use self::host::{LaneHost, PipeHost};
 
-use super::borrowed::Copy;
+use super::budget::out_of_memory;
 use crate::channels::{ChannelFault, Want};
 use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
 use crate::error::Error;
@@ -33,7 +33,7 @@ pub(crate) enum LaneResult {
 }
 
 impl LaneResult {
-    fn new(op: OpId, outcome: Outcome, inner: bool) -> Self {
+    pub(super) fn new(op: OpId, outcome: Outcome, inner: bool) -> Self {
         match inner {
             false => Self::Ended(op, outcome),
             true => Self::Inner(op, outcome),
@@ -178,28 +178,7 @@ impl LaneIo<'_> {
         self.host().stats().copied += bytes;
     }
 
-    /// Reads main memory of the peer's into as much of the application's, at once, or on a thread for blocking work if
-    /// it is large. Then `op` is complete there, the source let go of, and the peer's lane told so.
-    pub(crate) fn copy(
-        &mut self,
-        op: OpId,
-        (source, dest): (Buffer, BufferMut),
-        handle: &LaneHandle,
-        tell: &'static [u8],
-    ) {
-        self.copied(source.len() as u64);
-        let mut copy = Copy::new(op, source, dest);
-        copy.answer = Some(tell);
-        if copy.takes_a_while() {
-            copy.begin_on_thread(self.runtime(), handle.clone());
-        } else {
-            let dest = copy.make();
-            self.control(op, tell);
-            self.received(op, dest);
-        }
-    }
-
-    fn runtime(&self) -> &tokio::runtime::Handle {
+    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
         self.host.runtime()
     }
 
@@ -218,9 +197,4 @@ pub(super) fn allocate(pool: &Pool, len: u64) -> Result<BufferMut, Error> {
     let taken = usize::try_from(len).map_err(|error| error.to_string());
     let taken = taken.and_then(|len| pool.try_take(len).map_err(|error| error.to_string()));
     taken.map_err(|reason| out_of_memory(len, reason))
-}
-
-pub(super) fn out_of_memory(bytes: u64, reason: String) -> Error {
-    let reason = reason.into();
-    Error::OutOfMemory { bytes, reason }
 }

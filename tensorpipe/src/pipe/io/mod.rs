@@ -1,6 +1,7 @@
 //! The connection of a pipe: gathers what the protocol wants to send into few writes, reads frames into one small buffer
 //! and bulk bytes straight into their place.
 
+mod common;
 mod patience;
 mod receive;
 mod send;
@@ -12,17 +13,17 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
+pub(crate) use self::common::Common;
 use self::patience::Patience;
 use self::receive::Bulk;
 use self::send::Piece;
-use super::core::Core;
 use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
 use super::driver::{Round, Seen, wake_all};
 use super::shared::Shared;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::proto::{Mark, Segment};
-use crate::sync::{Arc, MutexGuard, lock};
+use crate::sync::{MutexGuard, lock};
 use crate::transports::Connection;
 
 pub(super) struct Io {
@@ -101,22 +102,22 @@ impl Io {
     }
 
     /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
-    pub(super) fn round(&mut self, core: &Arc<Core>) -> Round {
+    pub(super) fn round(&mut self, common: &Common) -> Round {
         let mut wakes = Vec::new();
-        self.adopt_heat(core);
+        self.adopt_heat(common);
         if std::mem::take(&mut self.turn_ends) {
             self.left = 0;
         }
-        let outcome = self.send_and_receive(core, &mut wakes);
-        self.count_wakes(core);
+        let outcome = self.send_and_receive(common, &mut wakes);
+        self.count_wakes(common);
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
-                let error = core.ending(error);
-                lock(&core.shared).end(error, &mut wakes);
+                let error = common.ending(error);
+                lock(&common.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
-                self.let_go(core);
-                core.driver.wakers.wake_background();
+                self.let_go(common);
+                common.driver.wakers.wake_background();
                 Round::Idle
             }
         };
@@ -124,15 +125,15 @@ impl Io {
         round
     }
 
-    fn count_wakes(&self, core: &Core) {
+    fn count_wakes(&self, common: &Common) {
         if let Some(connection) = &self.connection {
-            core.counters.woke(connection.wakes());
+            common.counters.woke(connection.wakes());
         }
     }
 
     /// Tells the connection whether somebody looks.
-    fn adopt_heat(&mut self, core: &Core) {
-        let hot = core.driver.is_polling();
+    fn adopt_heat(&mut self, common: &Common) {
+        let hot = common.driver.is_polling();
         if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
             self.hot = hot;
             connection.set_hot(hot);
@@ -169,58 +170,58 @@ impl Io {
 
     fn send_and_receive(
         &mut self,
-        core: &Arc<Core>,
+        common: &Common,
         wakes: &mut Vec<Waker>,
     ) -> Result<Round, Error> {
         if self.connection.is_none() {
             return Ok(Round::Idle);
         }
-        if self.settle_with_late(core, wakes) {
+        if self.settle_with_late(common, wakes) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
-            let _ = self.send(core, wakes);
-            self.let_go(core);
+            let _ = self.send(common, wakes);
+            self.let_go(common);
             return Ok(Round::Idle);
         }
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        self.let_go_of_unwanted(core);
+        self.let_go_of_unwanted(common);
         for _ in 0..TURNS {
-            self.send(core, wakes)?;
-            let received = self.receive(core, wakes)?;
-            if core.pauses_for() > 0 {
-                self.settle(core, wakes);
+            self.send(common, wakes)?;
+            let received = self.receive(common, wakes)?;
+            if common.pauses_for() > 0 {
+                self.settle(common, wakes);
                 return Ok(Round::More);
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
-            if !received && !self.send(core, wakes)? {
+            if !received && !self.send(common, wakes)? {
                 return Ok(Round::Idle);
             }
-            self.settle(core, wakes);
+            self.settle(common, wakes);
         }
         Ok(Round::Enough)
     }
 
     /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.
-    fn let_go_of_unwanted(&mut self, core: &Arc<Core>) {
+    fn let_go_of_unwanted(&mut self, common: &Common) {
         if let Some(bulk) = &mut self.bulk
             && let (Some(op), Some(_)) = (bulk.op, &bulk.dest)
-            && !lock(&core.shared).state.is_wanted(op)
+            && !lock(&common.shared).state.is_wanted(op)
         {
             bulk.dest = None;
         }
     }
 
     /// Drops the connection and all memory held for it.
-    fn let_go(&mut self, core: &Arc<Core>) {
+    fn let_go(&mut self, common: &Common) {
         if let Some(mut connection) = self.connection.take() {
             let mut cx = Context::from_waker(Waker::noop());
             // Never waits: what the system has not taken by now was not delivered in good order anyway.
             let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
-            tracing::debug!(pipe = %core.name, "connection closed");
+            tracing::debug!(pipe = %common.name, "connection closed");
         }
         // Outside the lock: a lane may use its handle while it is dropped.
-        let lanes = lock(&core.shared).take_retired_lanes();
+        let lanes = lock(&common.shared).take_retired_lanes();
         drop(lanes);
         self.pieces.clear();
         self.frames = Vec::new();
@@ -229,57 +230,53 @@ impl Io {
     }
 
     /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
-    fn settle(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
-        self.settle_in(core, lock(&core.shared), wakes)
+    fn settle(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> bool {
+        self.settle_in(lock(&common.shared), wakes)
     }
 
     /// The same at the beginning of a round, where there is time for what nobody waits for.
-    fn settle_with_late(&mut self, core: &Arc<Core>, wakes: &mut Vec<Waker>) -> bool {
-        let mut shared = lock(&core.shared);
+    fn settle_with_late(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> bool {
+        let mut shared = lock(&common.shared);
         shared.state.send_late();
-        self.settle_in(core, shared, wakes)
+        self.settle_in(shared, wakes)
     }
 
-    fn settle_in(
-        &mut self,
-        core: &Arc<Core>,
-        mut shared: MutexGuard<'_, Shared>,
-        wakes: &mut Vec<Waker>,
-    ) -> bool {
+    fn settle_in(&mut self, mut shared: MutexGuard<'_, Shared>, wakes: &mut Vec<Waker>) -> bool {
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
         }
         // Also what a lane said when it was given a message that left outside of a round.
         if !shared.is_idle() {
-            shared.process(core, wakes);
+            shared.process(wakes);
         }
-        self.gather(core, &mut shared, wakes);
+        self.gather(&mut shared, wakes);
         shared.is_over()
     }
 
-    fn end_of_stream(&self, core: &Arc<Core>) -> Error {
-        self.closed(core).unwrap_or_else(|| {
-            core.lost(
+    fn end_of_stream(&self, common: &Common) -> Error {
+        self.closed(common).unwrap_or_else(|| {
+            common.lost(
                 "it ended without a goodbye: the peer's process is gone, or it broke the pipe off",
             )
         })
     }
 
-    fn broken(&self, core: &Arc<Core>, error: &std::io::Error) -> Error {
+    fn broken(&self, common: &Common, error: &std::io::Error) -> Error {
         // A peer that closed in good order may reset the connection for what we sent it since.
-        self.closed(core).unwrap_or_else(|| {
+        self.closed(common).unwrap_or_else(|| {
             let own = error.get_ref().and_then(|own| own.downcast_ref());
-            own.cloned().unwrap_or_else(|| core.lost(error.to_string()))
+            own.cloned()
+                .unwrap_or_else(|| common.lost(error.to_string()))
         })
     }
 
     /// The good order in which the pipe ended, if it did.
-    fn closed(&self, core: &Arc<Core>) -> Option<Error> {
-        let shared = lock(&core.shared);
+    fn closed(&self, common: &Common) -> Option<Error> {
+        let shared = lock(&common.shared);
         // Where both close at once, the peer may be gone right after it said that it has everything.
         let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
         (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
-            pipe: core.name.clone(),
+            pipe: common.name.clone(),
             by_peer: !by_us,
         })
     }

@@ -2,19 +2,18 @@
 
 use smallvec::SmallVec;
 
-use super::budget::{Announced, Held, Reservation};
-use super::lane::out_of_memory;
-use super::stats::MessageStats;
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
+use crate::pipe::budget::{Announced, Held, Reservation, out_of_memory};
+use crate::pipe::stats::MessageStats;
 use crate::proto::Head;
 use crate::sys::copy;
 use crate::tensor::{Shape, Tensor};
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(in crate::pipe) struct Reading {
     /// `None` while parts come ahead of the application's read, and once it is complete.
     head: Option<Head>,
     /// The application has called read.
@@ -38,13 +37,13 @@ pub(super) struct Reading {
     /// For addresses of its parts, likewise.
     announced: Vec<Announced>,
     /// How its parts came.
-    pub(super) stats: MessageStats,
+    pub(in crate::pipe) stats: MessageStats,
     result: Option<Result<Message, Error>>,
 }
 
 impl Reading {
     /// Parts may come before anybody has asked for them.
-    pub(super) fn new(reservation: Reservation) -> Self {
+    pub(in crate::pipe) fn new(reservation: Reservation) -> Self {
         Self {
             head: None,
             waited_for: false,
@@ -63,7 +62,7 @@ impl Reading {
     }
 
     /// The application reads.
-    pub(super) fn start(
+    pub(in crate::pipe) fn start(
         &mut self,
         (head, here, came): (Head, Eager, MessageStats),
         places: Vec<(u16, BufferMut)>,
@@ -86,7 +85,7 @@ impl Reading {
     }
 
     /// Keeps what its parts have taken.
-    pub(super) fn keep(
+    pub(in crate::pipe) fn keep(
         &mut self,
         announced: impl Iterator<Item = Announced>,
         taken: Option<Reservation>,
@@ -98,7 +97,7 @@ impl Reading {
     }
 
     /// `bytes` of memory are about to be filled.
-    pub(super) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+    pub(in crate::pipe) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
         self.reservation.grow(bytes).map_err(|reason| {
             let whole = self.head.as_ref();
             out_of_memory(whole.map_or(bytes, Head::byte_len), reason)
@@ -106,28 +105,28 @@ impl Reading {
     }
 
     /// What it goes on taking while its handler keeps it.
-    pub(super) fn into_held(self) -> Held {
+    pub(in crate::pipe) fn into_held(self) -> Held {
         self.reservation.into()
     }
 
-    pub(super) fn received(&mut self, part: u16, memory: Buffer) {
+    pub(in crate::pipe) fn received(&mut self, part: u16, memory: Buffer) {
         // Of one that has failed nobody keeps anything: its memory goes home.
         if !self.skipped.contains(&part) && self.result.is_none() {
             self.parts.push((part, memory));
         }
     }
 
-    pub(super) fn is_pushed(&self) -> bool {
+    pub(in crate::pipe) fn is_pushed(&self) -> bool {
         self.pushed
     }
 
     /// Whether the application has called read.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(in crate::pipe) fn is_waited_for(&self) -> bool {
         self.waited_for
     }
 
     /// Bytes that are copied from pooled memory into the application's when it is complete.
-    pub(super) fn bytes_to_place(&self) -> u64 {
+    pub(in crate::pipe) fn bytes_to_place(&self) -> u64 {
         self.places
             .iter()
             .map(|(_, place)| place.len() as u64)
@@ -135,7 +134,7 @@ impl Reading {
     }
 
     /// The message, if its last part is there.
-    pub(super) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
+    pub(in crate::pipe) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
         if self.parts.len() < self.wanted {
             return None;
         }
@@ -147,7 +146,7 @@ impl Reading {
         Some(build(head, parts, places, &self.elsewhere))
     }
 
-    pub(super) fn finish(&mut self, result: Result<Message, Error>) {
+    pub(in crate::pipe) fn finish(&mut self, result: Result<Message, Error>) {
         self.reservation.clear();
         self.announced.clear();
         if self.result.is_none() {
@@ -157,30 +156,30 @@ impl Reading {
         }
     }
 
-    pub(super) fn take_result(&mut self) -> Option<Result<Message, Error>> {
+    pub(in crate::pipe) fn take_result(&mut self) -> Option<Result<Message, Error>> {
         self.result.take()
     }
 
     /// What still comes is thrown away.
-    pub(super) fn discard(&mut self) {
+    pub(in crate::pipe) fn discard(&mut self) {
         self.discarded = true;
     }
 
-    pub(super) fn is_discarded(&self) -> bool {
+    pub(in crate::pipe) fn is_discarded(&self) -> bool {
         self.discarded
     }
 
-    pub(super) fn is_finished(&self) -> bool {
+    pub(in crate::pipe) fn is_finished(&self) -> bool {
         self.result.is_some()
     }
 }
 
 /// Parts that are there, by number and in order.
-pub(super) type Eager = SmallVec<[(u16, Buffer); 2]>;
+pub(in crate::pipe) type Eager = SmallVec<[(u16, Buffer); 2]>;
 
 /// Puts a message together, of parts and places in their order. Parts that are missing were empty or skipped, and become empty,
 /// on the device where they should be.
-pub(super) fn build(
+pub(in crate::pipe) fn build(
     head: Head,
     parts: impl IntoIterator<Item = (u16, Buffer)>,
     places: Vec<(u16, BufferMut)>,

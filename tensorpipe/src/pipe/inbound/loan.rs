@@ -7,9 +7,9 @@
 use std::any::Any;
 use std::task::{Context, Poll, Waker};
 
-use super::driver::wake;
 use crate::device::{Buffer, BufferMut, Device, Memory, MemoryKind, QueuedWork, Registrable};
 use crate::message::{Allocation, Message, Place};
+use crate::pipe::driver::wake;
 use crate::sync::{Arc, Mutex, lock};
 use crate::tensor::Tensor;
 

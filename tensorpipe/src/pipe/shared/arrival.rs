@@ -1,15 +1,12 @@
 //! A message that is there but for its bulk parts, until the application decides.
 
-use std::sync::Arc;
-
-use super::core::Core;
+use super::Shared;
 use super::reading::{Eager, build};
-use super::shared::Shared;
-use super::stats::MessageStats;
 use crate::channels::Adopted;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::message::Message;
+use crate::pipe::stats::MessageStats;
 use crate::proto::{Head, OpId};
 
 /// What a channel has to say of a part when it is read.
@@ -22,9 +19,9 @@ struct Answer {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) id: u64,
-    pub(super) head: Head,
+pub(in crate::pipe) struct Arrival {
+    pub(in crate::pipe) id: u64,
+    pub(in crate::pipe) head: Head,
     /// All its bytes are here.
     whole: bool,
     /// `None` where it has no parts, or none of them is here.
@@ -43,7 +40,7 @@ struct Here {
 
 impl Arrival {
     /// These parts came with its frame.
-    pub(super) fn new(id: u64, head: Head, parts: Eager, whole: bool) -> Self {
+    pub(in crate::pipe) fn new(id: u64, head: Head, parts: Eager, whole: bool) -> Self {
         let mut arrival = Self::without_parts(id, head, whole);
         if !parts.is_empty() {
             arrival.take_eager(parts);
@@ -52,7 +49,7 @@ impl Arrival {
     }
 
     /// None of its parts is here.
-    pub(super) fn without_parts(id: u64, head: Head, whole: bool) -> Self {
+    pub(in crate::pipe) fn without_parts(id: u64, head: Head, whole: bool) -> Self {
         let here = None;
         Self {
             id,
@@ -63,7 +60,7 @@ impl Arrival {
     }
 
     /// The same, come since.
-    pub(super) fn take_eager(&mut self, parts: Eager) {
+    pub(in crate::pipe) fn take_eager(&mut self, parts: Eager) {
         let bytes = parts.iter().map(|(_, buffer)| buffer.len() as u64).sum();
         let here = self.here.get_or_insert_default();
         here.came = MessageStats::in_frame(bytes);
@@ -71,7 +68,7 @@ impl Arrival {
     }
 
     /// And this one its channel had.
-    pub(super) fn take_adopted(&mut self, part: u16, channel: u8, adopted: Adopted) {
+    pub(in crate::pipe) fn take_adopted(&mut self, part: u16, channel: u8, adopted: Adopted) {
         let here = self.here.get_or_insert_default();
         here.came.carried_by(channel);
         let at = here.parts.partition_point(|(before, _)| *before < part);
@@ -84,14 +81,14 @@ impl Arrival {
     }
 
     /// How what is here came.
-    pub(super) fn came(&self) -> MessageStats {
+    pub(in crate::pipe) fn came(&self) -> MessageStats {
         self.here
             .as_ref()
             .map_or_else(MessageStats::default, |here| here.came)
     }
 
     /// Takes the part that a channel had at once, if it is this one, to be copied.
-    pub(super) fn take_offered(&mut self, part: u16) -> Option<Buffer> {
+    pub(in crate::pipe) fn take_offered(&mut self, part: u16) -> Option<Buffer> {
         let here = self.here.as_mut()?;
         here.answer.filter(|answer| answer.part == part)?;
         let at = here.parts.iter().position(|(number, _)| *number == part)?;
@@ -101,24 +98,24 @@ impl Arrival {
     }
 
     /// Says what its channel has to say now that it is read, or not wanted.
-    pub(super) fn answer(&self, shared: &mut Shared) {
+    pub(in crate::pipe) fn answer(&self, shared: &mut Shared) {
         if let Some(answer) = self.here.as_ref().and_then(|here| here.answer) {
             (shared.state).channel(OpId::incoming(self.id, answer.part), answer.body);
         }
     }
 
     /// The same, to be said by whoever takes it.
-    pub(super) fn take_answer(&mut self) -> Option<&'static [u8]> {
+    pub(in crate::pipe) fn take_answer(&mut self) -> Option<&'static [u8]> {
         Some(self.here.as_mut()?.answer.take()?.body)
     }
 
     /// Whether a channel has to hear when it is read.
-    pub(super) fn wants_answer(&self) -> bool {
+    pub(in crate::pipe) fn wants_answer(&self) -> bool {
         self.here.as_ref().is_some_and(|here| here.answer.is_some())
     }
 
     /// Counts the part that its channel had, unless it was copied elsewhere, or is not wanted.
-    pub(super) fn count_borrowed(&self, skipped: &[u16], shared: &mut Shared) {
+    pub(in crate::pipe) fn count_borrowed(&self, skipped: &[u16], shared: &mut Shared) {
         let Some((here, answer)) = self
             .here
             .as_ref()
@@ -134,40 +131,30 @@ impl Arrival {
     }
 
     /// Whether all its bytes are here.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(in crate::pipe) fn is_whole(&self) -> bool {
         self.whole
     }
 
     /// Bytes of what is here, roughly.
-    pub(super) fn weight(&self) -> usize {
+    pub(in crate::pipe) fn weight(&self) -> usize {
         let parts = self.head.carriages().len();
         self.head.metadata.len() + self.came().streamed as usize + 64 * parts
     }
 
-    /// The application reads it, which is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a
-    /// flush.
-    pub(super) fn finish(&self, core: &Arc<Core>, shared: &mut Shared) -> bool {
-        self.count_borrowed(&[], shared);
-        match self.here.as_ref().and_then(|here| here.answer) {
-            // Whoever reads it most likely writes soon.
-            Some(answer) if core.driver.is_polling() && !answer.urgent => {
-                let op = OpId::incoming(self.id, answer.part);
-                shared.answer_late(core, op, answer.body);
-            }
-            _ => self.answer(shared),
-        }
-        shared.state.take_whole(self.id);
-        shared.state.has_control()
+    /// What is to be said of the part that a channel had: of which part, what, and whether it is urgent.
+    pub(in crate::pipe) fn said(&self) -> Option<(u16, &'static [u8], bool)> {
+        let answer = self.here.as_ref()?.answer?;
+        Some((answer.part, answer.body, answer.urgent))
     }
 
     /// What it was made of.
-    pub(super) fn into_parts(self) -> (Head, Eager, MessageStats) {
+    pub(in crate::pipe) fn into_parts(self) -> (Head, Eager, MessageStats) {
         let here = self.here.map_or_else(Here::default, |here| *here);
         (self.head, here.parts, here.came)
     }
 
     /// It is whole.
-    pub(super) fn into_message(self) -> Result<Message, Error> {
+    pub(in crate::pipe) fn into_message(self) -> Result<Message, Error> {
         if self.head.carriages().is_empty() {
             return Ok(Message::new(self.head.metadata));
         }

@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::core::{Core, Waiter};
-use super::driver::{Interest, wake_all};
 use super::loan::Loans;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
+use crate::pipe::core::{Core, Waiter};
+use crate::pipe::driver::{Interest, wake_all};
 use crate::sync::lock;
 
 /// What a dropped read still lets come in, in bytes; above, the writer is told to stop.
@@ -175,7 +175,7 @@ impl Drop for ReadInto {
                     shared.reads.remove(&id);
                 }
             }
-            shared.process(&core, &mut wakes);
+            shared.process(&mut wakes);
         }
         wake_all(wakes);
         core.drive();
@@ -196,7 +196,7 @@ impl Future for Read {
 }
 
 /// Gives up a message that is being read for the handler.
-pub(super) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
+pub(in crate::pipe) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
     let mut wakes = Vec::new();
     {
         let mut shared = lock(&core.shared);
@@ -204,7 +204,7 @@ pub(super) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
             return;
         }
         shared.state.refuse(id, code, reason);
-        shared.process(core, &mut wakes);
+        shared.process(&mut wakes);
     }
     wake_all(wakes);
     core.drive();

@@ -5,35 +5,23 @@
 
 use tokio::time::sleep;
 
-use super::core::Core;
-use super::driver::tuning::DELAYED_ANSWER;
-use super::shared::Shared;
+use crate::pipe::core::Core;
+use crate::pipe::driver::tuning::DELAYED_ANSWER;
+use crate::pipe::shared::Shared;
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
 
-/// What is known of that task.
-#[derive(Debug, Default)]
-pub(super) struct Late {
-    is_watched: bool,
-    /// One waits that did not when it was there last.
-    more: bool,
-}
-
-#[cfg(test)]
-impl Late {
-    pub(super) fn is_watched(&self) -> bool {
-        self.is_watched
-    }
-}
-
-impl Shared {
-    /// Says this to the peer's lane, with the next message if there is one soon.
-    pub(super) fn answer_late(&mut self, core: &Arc<Core>, op: OpId, body: &'static [u8]) {
-        self.state.channel_late(op, body);
-        self.late.more = true;
-        if !std::mem::replace(&mut self.late.is_watched, true) {
-            core.runtime.spawn(come_for_it(Arc::downgrade(core)));
-        }
+/// Says this to the peer's lane, with the next message if there is one soon.
+pub(in crate::pipe) fn answer_late(
+    core: &Arc<Core>,
+    shared: &mut Shared,
+    op: OpId,
+    body: &'static [u8],
+) {
+    shared.state.channel_late(op, body);
+    shared.late.more = true;
+    if !std::mem::replace(&mut shared.late.is_watched, true) {
+        core.runtime.spawn(come_for_it(Arc::downgrade(core)));
     }
 }
 

@@ -1,12 +1,14 @@
 //! A lane's access to its pipe from other threads and tasks.
 
-use super::{LaneResult, Outcome};
+use tokio::runtime::Handle;
+
+use super::core::Core;
+use super::driver::wake_all;
+use super::lane::{Copy, LaneIo, LaneResult, Outcome};
+use super::shared::Shared;
 use crate::channels::ChannelFault;
-use crate::device::{Buffer, Fence};
+use crate::device::{Buffer, BufferMut, Fence};
 use crate::error::{Error, PeerFault};
-use crate::pipe::core::Core;
-use crate::pipe::driver::wake_all;
-use crate::pipe::shared::Shared;
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
 
@@ -40,17 +42,17 @@ impl LaneHandle {
         }
     }
 
-    /// As [`LaneIo::control`](super::LaneIo::control).
+    /// As [`LaneIo::control`](LaneIo::control).
     pub fn control(&self, op: OpId, body: Vec<u8>) {
         self.with(|core| lock(&core.shared).state.channel(op, body));
     }
 
-    /// As [`LaneIo::sent`](super::LaneIo::sent).
+    /// As [`LaneIo::sent`](LaneIo::sent).
     pub fn sent(&self, op: OpId) {
         self.result(op, Outcome::Sent);
     }
 
-    /// As [`LaneIo::received`](super::LaneIo::received).
+    /// As [`LaneIo::received`](LaneIo::received).
     pub fn received(&self, op: OpId, memory: Buffer) {
         self.result(op, Outcome::Received(memory));
     }
@@ -75,13 +77,43 @@ impl LaneHandle {
             {
                 let mut shared = lock(&core.shared);
                 shared.count(op, bytes, &mut wakes);
-                shared.process(core, &mut wakes);
+                shared.process(&mut wakes);
             }
             wake_all(wakes);
         });
     }
 
-    /// As [`LaneIo::failed`](super::LaneIo::failed).
+    /// From inside one of the lane's methods: reads main memory of the peer's into as much of the application's, at once, or on a
+    /// thread for blocking work if it is large. Then `op` is complete there, the source let go of, and the peer's lane told so.
+    pub(crate) fn copy(
+        &self,
+        op: OpId,
+        (source, dest): (Buffer, BufferMut),
+        tell: &'static [u8],
+        io: &mut LaneIo<'_>,
+    ) {
+        io.copied(source.len() as u64);
+        let mut copy = Copy::new(op, source, dest);
+        if copy.takes_a_while() {
+            copy.answer = Some(tell);
+            self.clone().copy_on_thread(copy, io.runtime());
+        } else {
+            let dest = copy.make();
+            io.control(op, tell);
+            io.received(op, dest);
+        }
+    }
+
+    /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
+    pub(super) fn copy_on_thread(self, copy: Copy, runtime: &Handle) {
+        let (op, answer) = (copy.op, copy.answer);
+        runtime.spawn_blocking(move || match answer {
+            Some(answer) => self.received_and_tell(op, copy.make(), answer.to_vec()),
+            None => self.received(op, copy.make()),
+        });
+    }
+
+    /// As [`LaneIo::failed`](LaneIo::failed).
     pub fn failed(&self, op: OpId, error: Error) {
         self.result(op, Outcome::Failed(error));
     }
@@ -93,8 +125,8 @@ impl LaneHandle {
             let mut wakes = Vec::new();
             {
                 let mut shared = lock(&core.shared);
-                shared.resume(op, core, &mut wakes);
-                shared.process(core, &mut wakes);
+                shared.resume(op, &mut wakes);
+                shared.process(&mut wakes);
             }
             wake_all(wakes);
         });
@@ -147,7 +179,7 @@ impl LaneHandle {
                 shared
                     .lane_results
                     .push(LaneResult::new(op, outcome, self.inner));
-                shared.process(core, &mut wakes);
+                shared.process(&mut wakes);
             }
             wake_all(wakes);
         });
