@@ -75,6 +75,9 @@ impl Caller {
         let starting = tokio::task::spawn_blocking(move || Peer::start("churn-peer", &told));
         let peer = starting.await??;
         let addresses: Addresses = serde_json::from_str(peer.address())?;
+        for (site, there) in sites.iter().zip(&addresses.roads) {
+            site.meet(there)?;
+        }
         let context = Road::Tcp.context()?;
         let control = ControlClient::connect_with(&context, addresses.control.clone()).await?;
         Ok(Self {

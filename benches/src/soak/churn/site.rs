@@ -51,9 +51,13 @@ impl Site {
         self.steps.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// From now on values come from there. Said again it would close the connection that they come over, which stays.
+    pub(super) fn meet(&self, there: &RoadAddresses) -> Result<()> {
+        Ok(self.hand.rendezvous.add_peer(SERVER, &there.main)?)
+    }
+
     /// Connects.
     pub(super) async fn visit(self: &Arc<Self>, there: &RoadAddresses) -> Result<Visit> {
-        self.hand.rendezvous.add_peer(SERVER, &there.main)?;
         let connection = Connection::builder()
             .context(&self.hand.context)
             .service(EverythingService::new(self.hand.clone()))

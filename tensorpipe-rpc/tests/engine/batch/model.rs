@@ -34,7 +34,7 @@ pub(crate) trait Model {
     /// The same in work of its own, which looks whether somebody waits.
     #[rpc(batch(max_size = 2, max_wait = "1000s"))]
     async fn work(&self, x: Tensor, cx: CallContext) -> ();
-    #[rpc(batch(max_size = 16, max_wait = "20ms"))]
+    #[rpc(batch(max_size = 16, max_wait = "5s"))]
     async fn slow(&self, x: Tensor) -> (Tensor, Option<Tensor>);
     /// Two at once.
     #[rpc(batch(max_size = 1, max_wait = "0s", concurrency = 2))]
