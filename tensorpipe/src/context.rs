@@ -214,7 +214,7 @@ impl Context {
         }
         let mut result = Ok(());
         for pipe in &pipes {
-            let ended = pipe.ended().await;
+            let ended = pipe.gone().await;
             if let (Error::Undelivered { .. }, Ok(())) = (&ended, &result) {
                 result = Err(ended);
             }

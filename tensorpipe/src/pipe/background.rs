@@ -12,6 +12,7 @@ use tokio::time::Sleep;
 use super::core::Core;
 use super::driver::tuning::TICK;
 use super::heartbeat;
+use super::shared::Goodbye;
 use crate::error::Error;
 use crate::sync::{Arc, lock};
 
@@ -53,9 +54,7 @@ impl Future for Background {
         loop {
             this.finish_closing();
             if lock(&core.shared).is_over() {
-                // Once more, so that the connection is let go of.
-                core.drive();
-                return Poll::Ready(());
+                return this.see_off(cx);
             }
             let now = Instant::now();
             // Its end is what this poll is for.
@@ -89,6 +88,23 @@ impl Future for Background {
 }
 
 impl Background {
+    /// Until the connection of a pipe that has ended has said goodbye.
+    fn see_off(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            // Whoever has the connection now wakes this task when it is gone, or waits.
+            self.core.drive();
+            let until = match lock(&self.core.shared).goodbye {
+                Goodbye::Said => return Poll::Ready(()),
+                Goodbye::Until(until) if until > Instant::now() => until,
+                _ => return Poll::Pending,
+            };
+            self.sleep.as_mut().reset(until.into());
+            if self.sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
     /// Ends a pipe that is closing once the peer has everything.
     fn finish_closing(&self) {
         let core = &self.core;
@@ -113,6 +129,8 @@ impl Drop for Background {
         if !lock(&core.shared).is_over() {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
+        // Nobody keeps the time any more.
+        lock(&core.shared).hurry();
         // Also where it had ended before: a thread in its last moments may have left it to this task to tell the handler.
         core.drive();
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Pipe;
 use super::core::Waiter;
 use super::driver::Interest;
+use super::shared::{Goodbye, Shared};
 use crate::error::Error;
 use crate::sync::lock;
 
@@ -42,8 +43,9 @@ impl Pipe {
         self.core().drive();
     }
 
-    /// Delivers what was written, then ends the pipe. Whoever still reads or writes on it gets [`Error::Closed`]. Bounded
-    /// by [`Timeouts::linger`](crate::Timeouts::linger).
+    /// Delivers what was written, ends the pipe, and has the connection say goodbye, as far as its transport does
+    /// ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)). Whoever still reads or writes on it gets [`Error::Closed`]. Bounded
+    /// by [`Timeouts::linger`](crate::Timeouts::linger), and a second for the goodbye.
     ///
     /// # Errors
     /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
@@ -58,10 +60,20 @@ impl Pipe {
     pub async fn close_within(&self, linger: Duration) -> Result<(), Error> {
         let core = self.core();
         core.start_closing(linger);
-        match self.ended().await {
+        match self.gone().await {
             Error::Closed { by_peer: false, .. } => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// Ends when the pipe has ended and its connection is gone, with how it ended.
+    pub(crate) async fn gone(&self) -> Error {
+        let mut waiter = Waiter::new(self.core().clone());
+        let gone = |shared: &mut Shared| {
+            let ended = shared.ended.clone()?;
+            (shared.goodbye == Goodbye::Said).then_some(ended)
+        };
+        std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, gone)).await
     }
 
     /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.

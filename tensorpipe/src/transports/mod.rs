@@ -31,6 +31,9 @@ use crate::error::Error;
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A stream of bytes to a peer. See the module's documentation for the contract.
+///
+/// When its pipe has ended, `poll_shutdown` is polled until it is through, for a second at most: there a transport says goodbye
+/// (the `close_notify` of TLS). Then the connection is dropped.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;

@@ -133,3 +133,7 @@ pub(in crate::pipe) const READS_PER_CLOCK: u32 = 16;
 
 /// Pieces of bulk data that come in further apart than this are told to the protocol one by one. Chosen.
 pub(in crate::pipe) const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
+
+/// So long a connection may take to say goodbye (the `close_notify` of TLS) after its pipe has ended. Chosen: a round trip over any
+/// network, and what a user who closes still waits for.
+pub(in crate::pipe) const GOODBYE: Duration = Duration::from_secs(1);

@@ -17,9 +17,9 @@ pub(crate) use self::common::Common;
 use self::patience::Patience;
 use self::receive::Bulk;
 use self::send::Piece;
-use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
+use super::driver::tuning::{GOODBYE, RECEIVE_BUFFER, TURNS};
 use super::driver::{Round, Seen, wake_all};
-use super::shared::Shared;
+use super::shared::{Goodbye, Shared};
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::proto::{Mark, Segment};
@@ -28,6 +28,8 @@ use crate::transports::Connection;
 
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
+    /// The same once the pipe has ended, until it has said goodbye.
+    leaving: Option<Box<dyn Connection>>,
     waker: Waker,
     /// What the connection was told last.
     hot: bool,
@@ -73,6 +75,7 @@ impl Io {
         received.resize(RECEIVE_BUFFER.max(end), 0);
         Self {
             connection: Some(connection),
+            leaving: None,
             waker,
             hot: false,
             frames: Vec::new(),
@@ -116,7 +119,7 @@ impl Io {
                 let error = common.ending(error);
                 lock(&common.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
-                self.let_go(common);
+                self.let_go(common, &mut wakes);
                 common.driver.wakers.wake_background();
                 Round::Idle
             }
@@ -174,12 +177,13 @@ impl Io {
         wakes: &mut Vec<Waker>,
     ) -> Result<Round, Error> {
         if self.connection.is_none() {
+            self.say_goodbye(common, wakes);
             return Ok(Round::Idle);
         }
         if self.settle_with_late(common, wakes) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(common, wakes);
-            self.let_go(common);
+            self.let_go(common, wakes);
             return Ok(Round::Idle);
         }
         if let Some(error) = self.failed.take() {
@@ -212,14 +216,10 @@ impl Io {
         }
     }
 
-    /// Drops the connection and all memory held for it.
-    fn let_go(&mut self, common: &Common) {
-        if let Some(mut connection) = self.connection.take() {
-            let mut cx = Context::from_waker(Waker::noop());
-            // Never waits: what the system has not taken by now was not delivered in good order anyway.
-            let _ = Pin::new(&mut *connection).poll_shutdown(&mut cx);
-            tracing::debug!(pipe = %common.name, "connection closed");
-        }
+    /// Lets go of all memory held for the connection, which says goodbye.
+    fn let_go(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
+        self.leaving = self.connection.take();
+        self.say_goodbye(common, wakes);
         // Outside the lock: a lane may use its handle while it is dropped.
         let lanes = lock(&common.shared).take_retired_lanes();
         drop(lanes);
@@ -227,6 +227,38 @@ impl Io {
         self.frames = Vec::new();
         self.received = Vec::new();
         self.bulk = None;
+    }
+
+    /// Shuts the connection down, as far as it does not have to wait, and drops it then. What the system has not taken by now was
+    /// not delivered in good order anyway.
+    fn say_goodbye(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
+        let Some(connection) = &mut self.leaving else {
+            return;
+        };
+        let mut cx = Context::from_waker(&self.waker);
+        let waits = Pin::new(&mut **connection)
+            .poll_shutdown(&mut cx)
+            .is_pending();
+        let mut shared = lock(&common.shared);
+        if waits {
+            let now = Instant::now();
+            let until = match shared.goodbye {
+                Goodbye::None => now + GOODBYE,
+                Goodbye::Until(until) => until,
+                Goodbye::Hurried | Goodbye::Said => now,
+            };
+            if now < until {
+                shared.goodbye = Goodbye::Until(until);
+                drop(shared);
+                // It keeps the time.
+                return common.driver.wakers.wake_background();
+            }
+        }
+        shared.said_goodbye(wakes);
+        drop(shared);
+        self.leaving = None;
+        common.driver.wakers.wake_background();
+        tracing::debug!(pipe = %common.name, cut_off = waits, "connection closed");
     }
 
     /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.

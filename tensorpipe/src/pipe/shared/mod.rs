@@ -42,6 +42,19 @@ pub(crate) struct LaneSlot {
 /// What is done when a message begins to leave.
 pub(super) type Note = Box<dyn FnOnce() + Send>;
 
+/// What the connection of a pipe that has ended does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goodbye {
+    /// It has not begun to say goodbye.
+    None,
+    /// It may go on with that until then.
+    Until(Instant),
+    /// Nobody can wait for it: its runtime has shut down.
+    Hurried,
+    /// It is gone.
+    Said,
+}
+
 /// Answers that wait for the next message, and the task that comes for them.
 #[derive(Debug, Default)]
 pub(super) struct Late {
@@ -84,6 +97,8 @@ pub(crate) struct Shared {
     pub(super) deliveries: Deliveries,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
+    /// What becomes of its connection then.
+    pub(super) goodbye: Goodbye,
     /// Closing: until when at most.
     pub(super) linger_until: Option<Instant>,
     /// And how long that is.
@@ -136,6 +151,7 @@ impl Shared {
             pushes: false,
             deliveries: Deliveries::default(),
             ended: None,
+            goodbye: Goodbye::None,
             linger_until: None,
             linger: Duration::ZERO,
             ignored_from: None,
@@ -218,6 +234,19 @@ impl Shared {
             *watched = Some(result);
             self.wake(Interest::Write(message), wakes);
         }
+    }
+
+    /// Nobody keeps the time of a goodbye any more.
+    pub(super) fn hurry(&mut self) {
+        if self.goodbye != Goodbye::Said {
+            self.goodbye = Goodbye::Hurried;
+        }
+    }
+
+    /// The connection is gone.
+    pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
+        self.goodbye = Goodbye::Said;
+        self.wake(Interest::End, wakes);
     }
 
     fn wake(&mut self, interest: Interest, wakes: &mut Vec<Waker>) {
