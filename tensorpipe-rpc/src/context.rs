@@ -149,7 +149,8 @@ impl CallContext {
             .map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// The name that the caller's context gave itself. Not authenticated.
+    /// The name that the caller's context gave itself. Not authenticated: who it has proved to be is in [`Route::identity`], where
+    /// the system sees it in [`Route::peer`].
     pub fn peer(&self) -> &str {
         &self.inner.caller.name
     }

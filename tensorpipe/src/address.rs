@@ -136,6 +136,43 @@ impl PeerAddr {
     }
 }
 
+/// Who a peer has proved to be, beyond its [address](PeerAddr): what a transport that authenticates found out before its connection
+/// was there ([`Connection::identity`](crate::transports::Connection::identity)). Names that a peer gives itself are none.
+///
+/// ```
+/// # use tensorpipe::{Error, Identity, Listener};
+/// # async fn serve(listener: Listener) -> Result<(), Error> {
+/// let pipe = listener.accept().await?;
+/// match &pipe.route().identity {
+///     Some(Identity::Subject(name)) => println!("{name} has connected"),
+///     Some(other) => println!("{other}, whom nobody knows here"),
+///     None => println!("somebody at {}", pipe.peer_addr()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Identity {
+    /// It has the key of the first of these X.509 certificates, each as DER, and the others lead from that to one that is trusted here.
+    Certificates(Arc<[Vec<u8>]>),
+    /// The name for which whoever issued its token, or its key, vouches.
+    Subject(Arc<str>),
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certificates(chain) => {
+                let bytes: usize = chain.iter().map(Vec::len).sum();
+                write!(f, "{} certificates ({bytes} bytes)", chain.len())
+            }
+            // Somebody else chose it.
+            Self::Subject(name) => name.escape_debug().fmt(f),
+        }
+    }
+}
+
 /// Who is at the other end of a pipe, once that is certain: a pipe that moves to another connection may be turned away there, and
 /// then its peer is the first connection's.
 #[derive(Clone, Debug, Default)]

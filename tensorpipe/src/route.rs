@@ -14,7 +14,7 @@ pub use threshold::{Pays, Threshold};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::address::{PeerAddr, SettledPeer};
+use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::device::Device;
 
 /// Which transport and channels a pipe uses, and why not the others.
@@ -27,6 +27,8 @@ pub struct Route {
     pub address: String,
     /// Who is at the other end, as this system says.
     pub peer: PeerAddr,
+    /// Who the peer has proved to be, where the transport that the pipe began on authenticates.
+    pub identity: Option<Identity>,
     /// The transport that the pipe began on, if it was moved.
     pub moved_from: Option<String>,
     /// The channels that may carry tensors, most preferred first.
@@ -138,6 +140,9 @@ impl fmt::Display for Route {
         write!(f, "transport {} ({})", self.transport, self.address)?;
         if let Some(from) = &self.moved_from {
             write!(f, ", moved there from {from}")?;
+        }
+        if let Some(identity) = &self.identity {
+            write!(f, "\n  peer {identity}")?;
         }
         for channel in &self.channels {
             write!(f, "\n  channel {}:", channel.name)?;

@@ -9,8 +9,11 @@ use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
-use tensorpipe::{Context, Error, Message, Pipe};
+use tensorpipe::transports::{
+    Acceptor, BoxFuture, Connection, MemoryTransport, TcpTransport, Transport,
+};
+use tensorpipe::{Context, Error, Identity, Message, Pipe};
+use tensorpipe_rpc::{CallContext, Server, tensor_service};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -26,30 +29,31 @@ struct Veiled {
     /// Veiled and not yet written: at most one record.
     record: Vec<u8>,
     sent: usize,
-    goodbye: Goodbye,
+    manners: Manners,
     /// Under way.
     saying: Option<Pin<Box<Sleep>>>,
 }
 
-/// How long a goodbye takes, and how many were said.
+/// How long a goodbye takes, how many were said, and who the peer has proved to be.
 #[derive(Clone, Default)]
-struct Goodbye {
+struct Manners {
     takes: Duration,
     said: Arc<AtomicUsize>,
+    identity: Option<Identity>,
 }
 
 /// Bytes of one record.
 const RECORD: usize = 16 << 10;
 
 impl Veiled {
-    fn over(inner: Box<dyn Connection>, goodbye: &Goodbye) -> Box<dyn Connection> {
+    fn over(inner: Box<dyn Connection>, manners: &Manners) -> Box<dyn Connection> {
         Box::new(Self {
             inner,
             read: 0,
             written: 0,
             record: Vec::new(),
             sent: 0,
-            goodbye: goodbye.clone(),
+            manners: manners.clone(),
             saying: None,
         })
     }
@@ -72,6 +76,10 @@ impl Veiled {
 impl Connection for Veiled {
     fn ends(&self) -> String {
         format!("veiled {}", self.inner.ends())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.manners.identity.clone()
     }
 }
 
@@ -115,17 +123,17 @@ impl AsyncWrite for Veiled {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_record(cx))?;
-        let takes = self.goodbye.takes;
+        let takes = self.manners.takes;
         let saying = self.saying.get_or_insert_with(|| Box::pin(sleep(takes)));
         ready!(saying.as_mut().poll(cx));
-        self.goodbye.said.fetch_add(1, Ordering::SeqCst);
+        self.manners.said.fetch_add(1, Ordering::SeqCst);
         Pin::new(&mut *self.inner).poll_shutdown(cx)
     }
 }
 
-struct VeiledTransport(TcpTransport, Goodbye);
+struct VeiledTransport(TcpTransport, Manners);
 
-struct VeiledAcceptor(Box<dyn Acceptor>, Goodbye);
+struct VeiledAcceptor(Box<dyn Acceptor>, Manners);
 
 impl Acceptor for VeiledAcceptor {
     fn address(&self) -> String {
@@ -169,12 +177,12 @@ impl Transport for VeiledTransport {
 }
 
 fn context() -> Context {
-    context_with(&Goodbye::default())
+    context_with(&Manners::default())
 }
 
-fn context_with(goodbye: &Goodbye) -> Context {
+fn context_with(manners: &Manners) -> Context {
     let transport: Arc<dyn Transport> =
-        Arc::new(VeiledTransport(TcpTransport::new(), goodbye.clone()));
+        Arc::new(VeiledTransport(TcpTransport::new(), manners.clone()));
     let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
     let builder = Context::builder()
         .transports([transport])
@@ -189,8 +197,8 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     bounded.await.expect("it hangs")
 }
 
-async fn pair(goodbye: &Goodbye) -> (Context, Pipe, Pipe) {
-    let context = context_with(goodbye);
+async fn pair(manners: &Manners) -> (Context, Pipe, Pipe) {
+    let context = context_with(manners);
     let listener = context.listen(["veiled://127.0.0.1:0"]).await.unwrap();
     let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
     (context, client.unwrap(), server.unwrap())
@@ -199,45 +207,45 @@ async fn pair(goodbye: &Goodbye) -> (Context, Pipe, Pipe) {
 #[tokio::test]
 async fn whoever_closes_waits_until_its_connection_has_said_goodbye() {
     let takes = Duration::from_millis(50);
-    let goodbye = Goodbye {
+    let manners = Manners {
         takes,
-        ..Goodbye::default()
+        ..Manners::default()
     };
-    let (_context, client, server) = pair(&goodbye).await;
+    let (_context, client, server) = pair(&manners).await;
     client.send(Message::new("the last one")).unwrap();
     let (closed, read) = soon(async { tokio::join!(client.close(), server.read()) }).await;
     closed.unwrap();
     assert_eq!(read.unwrap().metadata, "the last one");
-    assert!(goodbye.said.load(Ordering::SeqCst) >= 1);
+    assert!(manners.said.load(Ordering::SeqCst) >= 1);
     soon(server.close()).await.unwrap_err();
-    assert_eq!(goodbye.said.load(Ordering::SeqCst), 2);
+    assert_eq!(manners.said.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
 async fn a_context_that_is_closed_waits_for_the_goodbyes_of_its_pipes() {
     let takes = Duration::from_millis(50);
-    let goodbye = Goodbye {
+    let manners = Manners {
         takes,
-        ..Goodbye::default()
+        ..Manners::default()
     };
-    let (context, _client, _server) = pair(&goodbye).await;
+    let (context, _client, _server) = pair(&manners).await;
     soon(context.close()).await.unwrap();
-    assert_eq!(goodbye.said.load(Ordering::SeqCst), 2);
+    assert_eq!(manners.said.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
 async fn a_goodbye_that_never_ends_holds_nobody_for_ever() {
-    let goodbye = Goodbye {
+    let manners = Manners {
         takes: Duration::from_secs(3600),
-        ..Goodbye::default()
+        ..Manners::default()
     };
-    let (_context, client, server) = pair(&goodbye).await;
+    let (_context, client, server) = pair(&manners).await;
     let (closed, _) = soon(async { tokio::join!(client.close(), server.ended()) }).await;
     closed.unwrap();
     drop(server);
     // Nor a descriptor: each connection is dropped, with its two handles on what counts.
     soon(async {
-        while Arc::strong_count(&goodbye.said) > 3 {
+        while Arc::strong_count(&manners.said) > 3 {
             sleep(Duration::from_millis(10)).await;
         }
     })
@@ -246,16 +254,87 @@ async fn a_goodbye_that_never_ends_holds_nobody_for_ever() {
 
 #[test]
 fn a_runtime_that_shuts_down_waits_for_no_goodbye() {
-    let goodbye = Goodbye {
+    let manners = Manners {
         takes: Duration::from_secs(3600),
-        ..Goodbye::default()
+        ..Manners::default()
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (_context, client, _server) = runtime.block_on(pair(&goodbye));
+    let (_context, client, _server) = runtime.block_on(pair(&manners));
     drop(runtime);
     let own = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     own.block_on(soon(client.close())).unwrap_err();
+}
+
+fn alice() -> Manners {
+    Manners {
+        identity: Some(Identity::Subject("alice".into())),
+        ..Manners::default()
+    }
+}
+
+#[tokio::test]
+async fn who_the_peer_has_proved_to_be_is_in_the_route_of_both_ends() {
+    let (_context, client, server) = pair(&alice()).await;
+    for pipe in [&client, &server] {
+        assert_eq!(pipe.route().identity, alice().identity);
+        assert!(pipe.route().to_string().contains("\n  peer alice\n"));
+    }
+    let (_context, client, server) = pair(&Manners::default()).await;
+    assert_eq!(
+        (&client.route().identity, &server.route().identity),
+        (&None, &None)
+    );
+}
+
+/// The transport that it moves to proves nothing; who moves has a secret of the connection that does.
+#[tokio::test]
+async fn a_pipe_that_moves_keeps_the_identity_of_its_first_connection() {
+    let veiled = VeiledTransport(TcpTransport::new(), alice());
+    let transports: [Arc<dyn Transport>; 2] = [Arc::new(MemoryTransport::new()), Arc::new(veiled)];
+    let context = Context::builder().transports(transports).build().unwrap();
+    let listener = context.listen(["veiled://127.0.0.1:0", "memory://moves"]);
+    let listener = listener.await.unwrap();
+    let url = listener.urls()[0].clone();
+    let (client, server) = tokio::join!(context.connect(url), listener.accept());
+    for pipe in [client.unwrap(), server.unwrap()] {
+        assert_eq!(pipe.route().moved_from.as_deref(), Some("veiled"));
+        assert_eq!(pipe.route().identity, alice().identity);
+    }
+}
+
+#[tensor_service]
+trait Door {
+    async fn knock(&self, cx: CallContext) -> String;
+}
+
+struct Porter;
+
+impl Door for Porter {
+    async fn knock(&self, cx: CallContext) -> String {
+        match &cx.route().identity {
+            Some(Identity::Subject(name)) => format!("come in, {name}"),
+            _ => "who is there?".to_owned(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handler_knows_who_calls() {
+    for (manners, answer) in [
+        (alice(), "come in, alice"),
+        (Manners::default(), "who is there?"),
+    ] {
+        let context = context_with(&manners);
+        let server = Server::builder()
+            .context(&context)
+            .service(DoorService::new(Porter));
+        let server = server.listen("veiled://127.0.0.1:0").await.unwrap();
+        let client = DoorClient::connect_with(&context, server.url())
+            .await
+            .unwrap();
+        assert_eq!(client.knock().await.unwrap(), answer);
+    }
 }

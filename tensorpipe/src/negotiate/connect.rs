@@ -70,6 +70,7 @@ async fn handshake(
     let first = (transport.clone(), url.address().to_owned());
     let mut route = first.clone();
     let mut moved_from = None;
+    let identity = guest.connection.identity();
     let mut stays = None;
     // Set once a pipe that has moved turns out to stay.
     let because = Arc::new(OnceLock::new());
@@ -119,6 +120,7 @@ async fn handshake(
         leftover: guest.input,
         transport,
         moved_from,
+        identity,
         stays,
         peer_name: answer.name,
         peer_limits: answer.limits,

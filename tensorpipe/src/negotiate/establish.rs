@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{is_proven, unproven as unproven_words};
-use crate::address::SettledPeer;
+use crate::address::{Identity, SettledPeer};
 use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
@@ -36,6 +36,8 @@ pub(super) struct Established {
     pub(super) leftover: Vec<u8>,
     pub(super) transport: String,
     pub(super) moved_from: Option<String>,
+    /// As the first connection says.
+    pub(super) identity: Option<Identity>,
     /// Where it stays if the connection that it was moved to may not join.
     pub(super) stays: Option<Stays>,
     pub(super) peer_name: String,
@@ -119,6 +121,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         transport: established.transport,
         address: established.connection.ends(),
         peer: established.connection.peer(),
+        identity: established.identity,
         moved_from: established.moved_from,
         channels: channel_routes.clone(),
         choice: choice.clone(),

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::address::{PeerAddr, SettledPeer};
+use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::error::Error;
 use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::put_stay;
@@ -302,6 +302,10 @@ impl Connection for Joining {
 
     fn peer(&self) -> PeerAddr {
         self.connection.peer()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.connection.identity()
     }
 
     fn wakes(&self) -> u64 {

@@ -232,6 +232,7 @@ async fn welcome(
             Some((name, address, token, joined))
         }
     };
+    let identity = guest.connection.identity();
     // Where the pipe will be, or stays.
     let over = moved.iter().map(|(name, ..)| name.as_str());
     let over: Vec<_> = over.chain([transport.name()]).collect();
@@ -325,6 +326,7 @@ async fn welcome(
         leftover: guest.input,
         transport: final_transport,
         moved_from,
+        identity,
         stays: None,
         peer_name,
         peer_limits,

@@ -137,7 +137,7 @@ impl Pipe {
         self.route().peer
     }
 
-    /// The name that the peer's context gave itself.
+    /// The name that the peer's context gave itself. Who it has proved to be is in [`Route::identity`].
     pub fn peer_name(&self) -> &str {
         &self.core().peer_name
     }

@@ -24,7 +24,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
-use crate::address::PeerAddr;
+use crate::address::{Identity, PeerAddr};
 use crate::error::Error;
 
 /// A future of a transport.
@@ -41,6 +41,12 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// Who is at the other end, as the system says.
     fn peer(&self) -> PeerAddr {
         PeerAddr::Unknown
+    }
+
+    /// Who the peer has proved to be, where the transport authenticates. It has done so when the connection is there, and this does
+    /// not change. A pipe keeps the identity of its first connection when it moves to another: who moves has a secret of that one.
+    fn identity(&self) -> Option<Identity> {
+        None
     }
 
     /// How often the peer had to be woken by a system call beside those that move bytes.
