@@ -203,7 +203,7 @@ impl<P: Place> Consumer<P> {
             // A producer that waits for room wants more than a few bytes of it. The ring is read empty before its
             // consumer sleeps, so this comes in any case.
             if (self.written - self.read) as usize <= capacity / 2 {
-                wake_sleeper(&control.producer_sleeps.0, &mut wake);
+                wake_sleeper::<P>(&control.producer_sleeps.0, &mut wake);
             }
         }
         Ok(filled)
@@ -242,6 +242,6 @@ impl<P: Place> Consumer<P> {
             .0
             .count
             .store(self.read | DONE, Ordering::Release);
-        wake_sleeper(&control.producer_sleeps.0, &mut wake);
+        wake_sleeper::<P>(&control.producer_sleeps.0, &mut wake);
     }
 }

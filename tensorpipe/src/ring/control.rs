@@ -11,6 +11,13 @@
 //! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in
 //! every order of the two ends' steps.
 //!
+//! # From afar
+//!
+//! No word is changed by both ends, but for these two flags. So a ring needs no memory that both ends share: each may have its own
+//! copy of [`Control`], into which the other's words are written from afar, behind the bytes that they count (RDMA:
+//! `WRITE_WITH_IMM`). Such a [`Place`] is not [`SHARED`](Place::SHARED): nobody can see whether the other end sleeps, so every end
+//! wakes whenever it has something to say, and whoever wakes carries the words.
+//!
 //! # Turning
 //!
 //! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* places by a number,
@@ -92,6 +99,8 @@ pub(super) struct Read {
 
 /// Where a ring lives.
 pub(crate) trait Place {
+    /// Whether both ends see the same [`Control`]. If not, `wake` is what tells the other end.
+    const SHARED: bool = true;
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
     /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
     const STRIDE: usize = 16 << 10;
@@ -133,7 +142,11 @@ pub(super) fn asleep_on(processor: Option<u32>) -> u32 {
     processor.map_or(u32::MAX, |number| number.saturating_add(1))
 }
 
-pub(super) fn wake_sleeper(sleeps: &AtomicU32, wake: &mut impl FnMut()) {
+/// After something was said.
+pub(super) fn wake_sleeper<P: Place>(sleeps: &AtomicU32, wake: &mut impl FnMut()) {
+    if !P::SHARED {
+        return wake();
+    }
     fence(Ordering::SeqCst);
     if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
         wake();

@@ -119,7 +119,7 @@ impl<P: Place> Producer<P> {
     fn is_apart(&self) -> bool {
         let sleeps = &self.place.control().consumer_sleeps.0;
         match sleeps.load(Ordering::Relaxed) {
-            0 => false,
+            0 => !P::SHARED,
             there => self
                 .place
                 .processor()
@@ -129,7 +129,7 @@ impl<P: Place> Producer<P> {
 
     /// If the consumer sleeps; after what was published last.
     fn wake(&self, wake: &mut impl FnMut()) {
-        wake_sleeper(&self.place.control().consumer_sleeps.0, wake);
+        wake_sleeper::<P>(&self.place.control().consumer_sleeps.0, wake);
     }
 
     /// Says that no more bytes will follow.
@@ -140,7 +140,7 @@ impl<P: Place> Producer<P> {
             .0
             .count
             .store(self.written | DONE, Ordering::Release);
-        wake_sleeper(&control.consumer_sleeps.0, &mut wake);
+        wake_sleeper::<P>(&control.consumer_sleeps.0, &mut wake);
     }
 
     /// Announces sleep until there is room. Returns whether to sleep: `false` if there is something to do.
@@ -199,7 +199,7 @@ impl<P: Place> Producer<P> {
     /// consumer sleeps, which would keep it until there are bytes.
     pub(crate) fn withdraw(&mut self, mut wake: impl FnMut()) {
         self.offer(0);
-        wake_sleeper(&self.place.control().consumer_sleeps.0, &mut wake);
+        wake_sleeper::<P>(&self.place.control().consumer_sleeps.0, &mut wake);
     }
 
     /// What became of an offer.

@@ -1,5 +1,6 @@
 //! The ring against a queue, and between two threads.
 
+mod far;
 mod hostile;
 mod places;
 mod sleepers;
