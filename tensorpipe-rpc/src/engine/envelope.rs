@@ -38,10 +38,12 @@ pub(super) fn outbound<T>(
     send: impl FnOnce(&mut Outbound<'_>) -> T,
 ) -> T {
     settle_body(&mut encoded, header_len, peer);
-    let mut outbound = Outbound::new(&encoded.metadata);
-    outbound.extend(encoded.payloads, encoded.tensors);
-    let sent = send(&mut outbound);
-    drop(outbound);
+    let sent = {
+        // Dropped where it is: it is 800 bytes long.
+        let mut outbound = Outbound::new(&encoded.metadata);
+        outbound.extend(encoded.payloads, encoded.tensors);
+        send(&mut outbound)
+    };
     spare::keep(encoded.metadata);
     sent
 }
@@ -58,11 +60,10 @@ fn is_beside(
     let theirs = || payloads.iter().map(|payload| payload.metadata.len());
     let fits_inline = || (len + theirs().sum::<usize>()) as u64 <= u64::from(peer.metadata);
     let fits_beside =
-        payloads.len() + tensors < usize::from(peer.parts) && body as u64 <= peer.payload;
-    if body > INLINE_BODY {
-        fits_beside || !fits_inline()
-    } else {
-        fits_beside && !fits_inline()
+        || payloads.len() + tensors < usize::from(peer.parts) && body as u64 <= peer.payload;
+    match body > INLINE_BODY {
+        true => fits_beside() || !fits_inline(),
+        false => !fits_inline() && fits_beside(),
     }
 }
 

@@ -36,6 +36,7 @@ pub struct Outbound<'a> {
 
 impl<'a> Outbound<'a> {
     /// A message of metadata alone.
+    #[inline]
     pub fn new(metadata: &'a [u8]) -> Self {
         Self {
             metadata,
@@ -97,11 +98,13 @@ impl<'a> Outbound<'a> {
     }
 
     /// Whether it has payloads or tensors.
+    #[inline]
     pub fn has_parts(&self) -> bool {
         !self.parts.is_empty()
     }
 
     /// Bytes of its metadata, payloads and tensors together.
+    #[inline]
     pub fn byte_len(&self) -> u64 {
         self.metadata.len() as u64 + self.parts.iter().map(|part| part.len).sum::<u64>()
     }
