@@ -143,6 +143,7 @@ mod header;
 mod limits;
 mod lock;
 pub mod observe;
+mod place;
 pub mod remote;
 mod server;
 mod service;
@@ -163,10 +164,11 @@ pub use client::{
     ReplicasBuilder, RetryBudget, Target,
 };
 pub use context::{CallContext, TraceContext};
-pub use error::{CallError, ConnectError, ReplicaError};
+pub use error::{CallError, ConnectError, PlaceError, ReplicaError};
 pub use futures_util::Stream;
 pub use limits::ServerLimits;
 pub use observe::CallStats;
+pub use place::DeviceMap;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
 pub use service::{HandlerFuture, Service};
@@ -236,14 +238,15 @@ pub mod __private {
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;
-    pub use crate::schema::{Method, Schema, Streams, Tracer, method_id};
+    pub use crate::place::DeviceMap;
+    pub use crate::schema::{Method, Places, Schema, Streams, Tracer, method_id};
     pub use crate::service::{HandlerFuture, Service, bad_arguments, unknown_method};
     pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};
     #[cfg(feature = "tarpc")]
     pub use crate::tarpc::private as tarpc;
     pub use crate::value::{Answer, CallValue, NoResult};
     pub use futures_util::Stream;
-    pub use tensorpipe::Context;
+    pub use tensorpipe::{Context, Device, DeviceKind};
 }
 
 /// The examples of the README, compiled and run.

@@ -11,6 +11,7 @@ use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
 use crate::observe::{CallStats, Noted};
+use crate::place::Landing;
 use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
@@ -42,6 +43,8 @@ pub(crate) struct CallSlot {
     _pins: Vec<Arc<Handle>>,
     /// Where somebody wants to know what becomes of it.
     pub(crate) noted: Option<Arc<Noted>>,
+    /// Where its results are to land, if its caller said so.
+    pub(super) landing: Option<Arc<Landing>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
 }
@@ -60,6 +63,7 @@ impl CallSlot {
         streams: Option<Arc<CallStreams>>,
         pins: Vec<Arc<Handle>>,
         noted: Option<Arc<Noted>>,
+        landing: Option<Arc<Landing>>,
     ) -> Self {
         Self {
             id,
@@ -74,6 +78,7 @@ impl CallSlot {
             streams,
             _pins: pins,
             noted,
+            landing,
             orphan: AtomicBool::new(false),
         }
     }
@@ -236,7 +241,7 @@ mod tests {
     use super::*;
 
     fn slot() -> CallSlot {
-        CallSlot::new(7, None, false, None, Vec::new(), None)
+        CallSlot::new(7, None, false, None, Vec::new(), None, None)
     }
 
     fn other(text: &str) -> Outcome {

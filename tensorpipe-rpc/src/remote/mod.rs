@@ -72,6 +72,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use tensorpipe::Device;
 
 use crate::call::Call;
 use crate::error::CallError;
@@ -128,8 +129,19 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
     pub fn fetch(&self) -> Call<T> {
         match &self.place {
             Place::Here(value, _) => Call::of_copy(&**value),
-            Place::There(handle) => handle.fetch(),
+            Place::There(handle) => handle.fetch(None),
             Place::Nowhere => Call::failed(CallError::Unresolved(NOWHERE.into())),
+        }
+    }
+
+    /// The same, whose tensors land on this device, which the bytes reach without a stop elsewhere. A value that is here already has its
+    /// tensors where they are.
+    ///
+    /// The call fails with [`CallError::NoPlace`] where they cannot be there.
+    pub fn fetch_to(&self, device: Device) -> Call<T> {
+        match &self.place {
+            Place::There(handle) => handle.fetch(Some(device)),
+            Place::Here(..) | Place::Nowhere => self.fetch(),
         }
     }
 }

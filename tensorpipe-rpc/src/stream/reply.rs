@@ -320,6 +320,7 @@ async fn send<S: Stream>(
         Ended::Finished | Ended::Closed => Reply::value(()),
         Ended::Service(reply) => reply,
         Ended::Unsendable(error) => Reply::unsendable(error),
+        Ended::NoPlace(error) => Reply::no_place(error.to_string()),
         Ended::Refused(text) => Reply::refused(text),
     }
 }

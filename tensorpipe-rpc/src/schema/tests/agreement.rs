@@ -50,6 +50,7 @@ const fn method(name: &'static str, signature: &'static str, structure: fn(&mut 
         signature,
         idempotent: false,
         promises: false,
+        places: Places::default(),
         streams: Streams {
             argument: false,
             reply: false,

@@ -1,0 +1,412 @@
+//! Where the tensors of a call land, decided before their bytes move.
+//!
+//! | who says so | arguments | results |
+//! |---|---|---|
+//! | `#[tensor(device = "…")]` in the trait | both ends know it | both ends know it |
+//! | the caller's [`DeviceMap`] | the caller alone needs it | travels behind the call's header |
+//! | nobody | the receiver's choice | the receiver's choice |
+//!
+//! Whoever sends a tensor names its target to the pipe ([`Aim::name_targets`]), which chooses the channel by it. Whoever receives
+//! asks for the same place ([`Landing::allocation`]), and looks at what has come ([`Landing::check`]): so a tensor is where it was
+//! asked to be, or there is an error.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+use tensorpipe::{
+    Allocation, Descriptor, Device, DeviceKind, Error, Message, Misuse, Place, Route, Tensor,
+};
+
+use crate::codec::Encoded;
+use crate::lock::lock;
+use crate::schema::Method;
+
+/// Which device of the server's goes with which of the client's: tensors of arguments that lie on the one land on the other, and
+/// tensors of results the other way round. Given to a generated client's `with_device_map`.
+///
+/// Each device stands in it once on either side. A tensor on a device that it does not name goes where its receiver wants it, as
+/// without a map; so do the methods' own `#[tensor(device = "…")]`, which go before it.
+///
+/// ```
+/// use tensorpipe::{Device, DeviceKind};
+/// use tensorpipe_rpc::DeviceMap;
+///
+/// let gpu = |index| Device::new(DeviceKind::CUDA, index);
+/// let map = DeviceMap::new([(gpu(0), gpu(1)), (gpu(1), gpu(0))])?;
+/// assert_eq!(map.to_string(), "cuda:0 = cuda:1, cuda:1 = cuda:0");
+/// assert!(DeviceMap::new([(gpu(0), gpu(1)), (gpu(2), gpu(1))]).is_err());
+/// # Ok::<(), tensorpipe::Misuse>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceMap {
+    /// The client's, the server's.
+    pairs: Arc<[(Device, Device)]>,
+}
+
+impl DeviceMap {
+    /// How many devices a map may name: it travels with each call.
+    pub const MAX: usize = 64;
+
+    /// Of pairs: a device of the client's, the server's that goes with it.
+    ///
+    /// # Errors
+    /// [`Misuse::Config`] where a device of either side stands in it twice, or there are more than [`DeviceMap::MAX`].
+    pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, Misuse> {
+        let pairs: Arc<[_]> = pairs.into_iter().collect();
+        let wrong = |wanted: &str, found: String| Misuse::Config {
+            what: "a device map",
+            wanted: wanted.to_owned(),
+            found,
+        };
+        if pairs.len() > Self::MAX {
+            let found = format!("{} pairs", pairs.len());
+            return Err(wrong("at most 64 pairs long", found));
+        }
+        for (i, (here, there)) in pairs.iter().enumerate() {
+            let mut before = pairs[..i].iter();
+            if let Some((a, b)) = before.find(|(a, b)| a == here || b == there) {
+                let (device, side) = match a == here {
+                    true => (a, "client"),
+                    false => (b, "server"),
+                };
+                let found = format!("{device} of the {side} twice");
+                return Err(wrong("one-to-one", found));
+            }
+        }
+        Ok(Self { pairs })
+    }
+
+    /// The pairs: a device of the client's, the server's that goes with it.
+    pub fn pairs(&self) -> &[(Device, Device)] {
+        &self.pairs
+    }
+}
+
+impl fmt::Display for DeviceMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (here, there)) in self.pairs.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{here} = {there}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the tensors of one direction are to land.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// All of them.
+    All(Device),
+    /// By where they lie: the sender's device, the receiver's.
+    Each(Arc<[(Device, Device)]>),
+}
+
+impl Aim {
+    /// Where a tensor lands that lies on `source`; `None` leaves it to the receiver.
+    fn of(&self, source: Device) -> Option<Device> {
+        match self {
+            Self::All(device) => Some(*device),
+            Self::Each(pairs) => {
+                let found = pairs.iter().find(|(from, _)| *from == source);
+                found.map(|(_, to)| *to)
+            }
+        }
+    }
+
+    /// Names the target of each tensor that has none yet.
+    pub(crate) fn name_targets(&self, encoded: &mut Encoded) {
+        let Encoded {
+            tensors, targets, ..
+        } = encoded;
+        targets.resize(tensors.len(), None);
+        for (target, tensor) in targets.iter_mut().zip(tensors) {
+            *target = target.or_else(|| self.of(tensor.device()));
+        }
+    }
+}
+
+/// What a caller asks for of one call.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// Of its arguments, beside what their attributes say.
+    pub(crate) arguments: Option<Aim>,
+    /// Of the stream among them.
+    pub(crate) stream: Option<Aim>,
+    /// Of its results.
+    pub(crate) results: Option<Arc<Landing>>,
+    /// What the server has to be told of that: it knows its methods' attributes.
+    told: bool,
+}
+
+impl Places {
+    /// Those of a call of `method` through a client with this map. `None` for nearly all of them.
+    pub(crate) fn of(method: &Method, map: Option<&DeviceMap>) -> Option<Arc<Self>> {
+        let (stream, result) = (method.places.stream, method.places.result);
+        if map.is_none() && stream.is_none() && result.is_none() {
+            return None;
+        }
+        let there = map.map(|map| Aim::Each(map.pairs.clone()));
+        let here = map.map(|map| {
+            let pairs = map.pairs.iter();
+            Aim::Each(pairs.map(|(here, there)| (*there, *here)).collect())
+        });
+        let results = result.map(Aim::All).or(here);
+        Some(Arc::new(Self {
+            stream: stream.map(Aim::All).or_else(|| there.clone()),
+            arguments: there,
+            told: map.is_some() && result.is_none(),
+            results: results.map(Landing::new),
+        }))
+    }
+
+    /// Those of a value that is fetched.
+    pub(crate) fn of_fetched(device: Device) -> Arc<Self> {
+        Arc::new(Self {
+            arguments: None,
+            stream: None,
+            results: Some(Landing::new(Aim::All(device))),
+            told: true,
+        })
+    }
+
+    /// What the server is told, behind the header of the call.
+    pub(crate) fn told(&self) -> Option<Vec<u8>> {
+        let results = self.results.as_ref().filter(|_| self.told)?;
+        let mut told = vec![0; 2];
+        match &results.aim {
+            Aim::All(device) => put_device(&mut told, *device),
+            Aim::Each(pairs) => {
+                for (from, to) in pairs.iter() {
+                    put_device(&mut told, *from);
+                    put_device(&mut told, *to);
+                }
+            }
+        }
+        let len = (told.len() - 2) as u16;
+        told[..2].copy_from_slice(&len.to_le_bytes());
+        Some(told)
+    }
+
+    /// Whether all of it is out of the question on a pipe with this route.
+    pub(crate) fn check(&self, route: &Route) -> Result<(), Misuse> {
+        let Some(Aim::All(device)) = self.results.as_ref().map(|results| &results.aim) else {
+            return Ok(());
+        };
+        let mut pairs = route.channels.iter().flat_map(|channel| &channel.pairs);
+        if device.is_cpu() || pairs.any(|(ours, _)| ours == device) {
+            return Ok(());
+        }
+        Err(Misuse::OutOfReach {
+            what: "the result".to_owned(),
+            device: *device,
+            reason: "no channel of this pipe brings tensors there; `Pipe::route` says which there are and why not others"
+                .to_owned(),
+        })
+    }
+}
+
+/// Where what comes is to land, and whether it did.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    aim: Aim,
+    /// Messages that are being read, by number: where each tensor is to be.
+    reading: Mutex<FxHashMap<u64, Box<[Option<Device>]>>>,
+}
+
+impl Landing {
+    pub(crate) fn new(aim: Aim) -> Arc<Self> {
+        Arc::new(Self {
+            aim,
+            reading: Mutex::default(),
+        })
+    }
+
+    /// Where to read the message of this number.
+    pub(crate) fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
+        let tensors = descriptor.tensors.iter();
+        let wanted: Box<[_]> = tensors.map(|tensor| self.aim.of(tensor.source)).collect();
+        let places = wanted.iter().map(|device| match device {
+            Some(device) => Place::On(*device),
+            None => Place::Pool,
+        });
+        let allocation = Allocation {
+            payloads: Vec::new(),
+            tensors: places.collect(),
+        };
+        if wanted.iter().any(Option::is_some) {
+            lock(&self.reading).insert(message, wanted);
+        }
+        allocation
+    }
+
+    /// Looks where its tensors are: a peer may have sent them elsewhere than it said.
+    pub(crate) fn check(
+        &self,
+        number: u64,
+        message: Result<Message, Error>,
+    ) -> Result<Message, Error> {
+        let Some(wanted) = lock(&self.reading).remove(&number) else {
+            return message;
+        };
+        let message = message?;
+        let tensors = message.tensors.iter().zip(&wanted).enumerate();
+        for (number, (part, wanted)) in tensors {
+            if let Some(wanted) = wanted {
+                check_device(&part.tensor, *wanted, || format!("tensor {number}"))?;
+            }
+        }
+        Ok(message)
+    }
+}
+
+/// Whether a tensor that has come is where it was to be.
+pub(crate) fn check_device(
+    tensor: &Tensor,
+    wanted: Device,
+    what: impl FnOnce() -> String,
+) -> Result<(), Misuse> {
+    if tensor.device() == wanted {
+        return Ok(());
+    }
+    Err(Misuse::OutOfReach {
+        what: what(),
+        device: wanted,
+        reason: format!(
+            "the other end has sent it to {}, and not where it was asked to; see which version it is of",
+            tensor.device()
+        ),
+    })
+}
+
+/// Whether the error is that a tensor cannot be where it was asked to be.
+pub(crate) fn no_place(error: &Error) -> Option<&Misuse> {
+    match error {
+        Error::Misuse(misuse @ (Misuse::OutOfReach { .. } | Misuse::NoAllocator { .. })) => {
+            Some(misuse)
+        }
+        _ => None,
+    }
+}
+
+/// As in the pipe's own frames: the length of the kind's name, the name, the index; one zero for main memory.
+fn put_device(out: &mut Vec<u8>, device: Device) {
+    if device == Device::CPU {
+        return out.push(0);
+    }
+    let kind = device.kind.as_str().as_bytes();
+    out.push(kind.len() as u8);
+    out.extend_from_slice(kind);
+    out.extend_from_slice(&device.index.to_le_bytes());
+}
+
+fn take_device(bytes: &mut &[u8]) -> Option<Device> {
+    let (len, rest) = bytes.split_first()?;
+    if *len == 0 {
+        *bytes = rest;
+        return Some(Device::CPU);
+    }
+    let (kind, rest) = rest.split_at_checked(usize::from(*len))?;
+    let (index, rest) = rest.split_first_chunk()?;
+    *bytes = rest;
+    let kind = DeviceKind::parse(std::str::from_utf8(kind).ok()?).ok()?;
+    Some(Device::new(kind, u32::from_le_bytes(*index)))
+}
+
+/// What a caller has said of the places of its results: one device for all of them, or pairs.
+pub(crate) fn read_told(mut told: &[u8]) -> Option<Aim> {
+    let mut devices = Vec::new();
+    while !told.is_empty() {
+        if devices.len() == 2 * DeviceMap::MAX {
+            return None;
+        }
+        devices.push(take_device(&mut told)?);
+    }
+    match devices.as_chunks::<2>() {
+        ([], [device]) => Some(Aim::All(*device)),
+        (pairs, []) => Some(Aim::Each(
+            pairs.iter().map(|[from, to]| (*from, *to)).collect(),
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema;
+
+    const fn gpu(index: u32) -> Device {
+        Device::new(DeviceKind::CUDA, index)
+    }
+
+    fn method(stream: Option<Device>, result: Option<Device>) -> Method {
+        Method {
+            places: schema::Places { stream, result },
+            ..crate::remote::FETCH
+        }
+    }
+
+    #[test]
+    fn a_map_is_one_to_one_and_says_which_device_is_not() {
+        let twice_here = DeviceMap::new([(gpu(0), gpu(1)), (gpu(0), gpu(2))]).unwrap_err();
+        assert!(
+            twice_here
+                .to_string()
+                .contains("cuda:0 of the client twice"),
+            "{twice_here}"
+        );
+        let twice_there = DeviceMap::new([(gpu(0), gpu(1)), (gpu(2), gpu(1))]).unwrap_err();
+        assert!(
+            twice_there
+                .to_string()
+                .contains("cuda:1 of the server twice"),
+            "{twice_there}"
+        );
+        let many = |n| DeviceMap::new((0..n).map(|i| (gpu(i), gpu(i))));
+        assert!(many(64).is_ok() && many(65).is_err());
+    }
+
+    #[test]
+    fn a_call_without_any_wish_has_nothing_of_it() {
+        assert!(Places::of(&method(None, None), None).is_none());
+    }
+
+    #[test]
+    fn an_attribute_goes_before_the_map_and_is_not_told() {
+        let map = DeviceMap::new([(gpu(0), gpu(1))]).unwrap();
+        let places = Places::of(&method(Some(gpu(5)), Some(gpu(6))), Some(&map)).unwrap();
+        let of = |aim: &Option<Aim>, device| aim.as_ref().and_then(|aim| aim.of(device));
+        assert_eq!(of(&places.arguments, gpu(0)), Some(gpu(1)));
+        assert_eq!(of(&places.arguments, gpu(1)), None);
+        assert_eq!(of(&places.stream, gpu(0)), Some(gpu(5)));
+        assert_eq!(places.results.as_ref().unwrap().aim, Aim::All(gpu(6)));
+        assert_eq!(places.told(), None);
+    }
+
+    #[test]
+    fn what_is_told_comes_back_and_nonsense_is_refused() {
+        let map = DeviceMap::new([(gpu(0), Device::CPU), (Device::CPU, gpu(7))]).unwrap();
+        let places = Places::of(&method(None, None), Some(&map)).unwrap();
+        let told = places.told().unwrap();
+        assert_eq!(
+            usize::from(u16::from_le_bytes([told[0], told[1]])),
+            told.len() - 2
+        );
+        let reversed = [(Device::CPU, gpu(0)), (gpu(7), Device::CPU)];
+        assert_eq!(read_told(&told[2..]), Some(Aim::Each(reversed.into())));
+        let fetched = Places::of_fetched(gpu(3)).told().unwrap();
+        assert_eq!(read_told(&fetched[2..]), Some(Aim::All(gpu(3))));
+        for cut in 3..told.len() {
+            let found = read_told(&told[2..cut]);
+            assert!(
+                !matches!(&found, Some(Aim::Each(pairs)) if pairs.len() == 2),
+                "{found:?}"
+            );
+        }
+        assert_eq!(read_told(b"\x04CUDA\0\0\0\0"), None);
+        assert_eq!(read_told(&[0; 200]), None);
+        // Three devices are neither.
+        assert_eq!(read_told(&[0; 3]), None);
+    }
+}
