@@ -87,6 +87,11 @@ impl Place {
         Some(Self { kind, index })
     }
 
+    /// Whether it is main memory.
+    pub(crate) fn is_cpu(&self) -> bool {
+        self.kind == "cpu"
+    }
+
     /// As it is written.
     pub(crate) fn text(&self) -> String {
         format!("#[tensor(device = \"{}:{}\")]", self.kind, self.index)

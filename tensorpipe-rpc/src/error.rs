@@ -152,14 +152,14 @@ impl<E> CallError<E> {
 }
 
 impl CallError {
-    /// What the pipe said of a call's message.
-    pub(crate) fn of_pipe(error: tensorpipe::Error, may_have_run: bool) -> Self {
+    /// What the pipe said of a call's message; `placed`: its caller wants tensors somewhere.
+    pub(crate) fn of_pipe(error: tensorpipe::Error, placed: bool, may_have_run: bool) -> Self {
         match no_place(&error) {
-            Some(misuse) => Self::NoPlace {
+            Some(misuse) if placed => Self::NoPlace {
                 error: PlaceError::Here(misuse.clone()),
                 may_have_run,
             },
-            None => Self::Connection {
+            _ => Self::Connection {
                 error,
                 may_have_run,
             },

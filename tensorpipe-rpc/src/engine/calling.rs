@@ -55,11 +55,12 @@ impl Engine {
         if let Some(places) = &places {
             if let Err(misuse) = places.check(self.pipe.route()) {
                 let slot = CallSlot::new(id, deadline, false, streams, pins, noted, None);
-                slot.fail(CallError::of_pipe(misuse.into(), false));
+                slot.fail(CallError::of_pipe(misuse.into(), true, false));
                 return Arc::new(slot);
             }
             header_len = name_places(places, &mut encoded, header_len);
         }
+        let placed = !encoded.targets.is_empty();
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
@@ -70,13 +71,19 @@ impl Engine {
             let slot = Arc::new(CallSlot::new(
                 id, deadline, has_parts, streams, pins, noted, landing,
             ));
-            self.send_call(&slot, outbound, waits);
+            self.send_call(&slot, outbound, waits, placed);
             slot
         })
     }
 
-    /// `waits`: for the result of another one.
-    fn send_call(&self, slot: &Arc<CallSlot>, outbound: &mut Outbound<'_>, waits: bool) {
+    /// `waits`: for the result of another one; `placed`: its caller wants tensors somewhere.
+    fn send_call(
+        &self,
+        slot: &Arc<CallSlot>,
+        outbound: &mut Outbound<'_>,
+        waits: bool,
+        placed: bool,
+    ) {
         let answers = self.pipe.came_together();
         let (earlier, many) = {
             let mut table = self.calls.table();
@@ -109,7 +116,7 @@ impl Engine {
             Err(error) => {
                 let failed = match error {
                     Error::GoingAway { .. } => CallError::ShuttingDown,
-                    error => CallError::of_pipe(error, false),
+                    error => CallError::of_pipe(error, placed, false),
                 };
                 self.calls.complete(slot, Outcome::Failed(failed));
             }

@@ -347,7 +347,7 @@ impl Engine {
             self.release(header.call, None);
         }
         let outcome = match message.map(|message| to_body(message, header)) {
-            Err(error) => Outcome::Failed(CallError::of_pipe(error, true)),
+            Err(error) => Outcome::Failed(CallError::of_pipe(error, slot.landing.is_some(), true)),
             Ok(None) => Outcome::Failed(CallError::Other("the reply's body is missing".into())),
             Ok(Some(body)) => match header.kind {
                 Kind::Value => Outcome::Value(body),

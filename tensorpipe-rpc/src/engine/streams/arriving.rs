@@ -137,7 +137,8 @@ impl Engine {
             }
             Err(error) => {
                 if streams.made_here {
-                    return self.fail_streaming(streams.call, CallError::of_pipe(error, true));
+                    let failed = CallError::of_pipe(error, streams.landing.is_some(), true);
+                    return self.fail_streaming(streams.call, failed);
                 }
                 let code = match no_place(&error) {
                     Some(_) => FailureCode::NoPlaceForResult,
