@@ -222,19 +222,19 @@ fn places(method: &Method<'_>, errors: &mut Errors) {
         };
         if method.options.batch.is_some() && !placed.place.is_cpu() {
             let message = "calls are gathered in main memory: write `cpu:0`, or remove `#[tensor(..)]` or `batch`";
-            errors.at_span(placed.span, message);
+            errors.at(&placed.attr, message);
         } else if is_reference(argument.ty) {
             let message = "a reference moves no tensor: remove `#[tensor(..)]`";
-            errors.at_span(placed.span, message);
+            errors.at(&placed.attr, message);
         }
     }
     let Some(placed) = &method.placed else { return };
     if matches!(method.outcome, Outcome::Nothing) {
         let message = "the method answers with nothing: put `#[tensor(..)]` on the argument that holds the tensors, or remove it";
-        errors.at_span(placed.span, message);
+        errors.at(&placed.attr, message);
     } else if method.outcome.is_reference() {
         let message = "the value of a reference stays where it is: remove `#[tensor(..)]`, and ask with `Remote::fetch_to`";
-        errors.at_span(placed.span, message);
+        errors.at(&placed.attr, message);
     }
 }
 

@@ -224,7 +224,7 @@ impl<'a> Input<'a> {
         if let Some(by_reference) = call_context(&syntax.ty) {
             if let Some(placed) = &placed {
                 let message = "the call's context does not travel: put `#[tensor(..)]` on an argument that holds tensors";
-                errors.at_span(placed.span, message);
+                errors.at(&placed.attr, message);
             }
             return Self::Context {
                 syntax,

@@ -2,10 +2,9 @@
 //! client.
 
 use crate::report::Errors;
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
 use syn::meta::ParseNestedMeta;
-use syn::spanned::Spanned;
 use syn::{Attribute, LitStr};
 
 const EXAMPLE: &str = "write `#[tensor(device = \"cuda:0\")]`";
@@ -17,9 +16,9 @@ pub(crate) struct Place {
     index: u32,
 }
 
-/// The attribute, and where it stands.
+/// An attribute, and what it says.
 pub(crate) struct Placed {
-    pub(crate) span: Span,
+    pub(crate) attr: Attribute,
     pub(crate) place: Place,
 }
 
@@ -42,8 +41,8 @@ impl Placed {
                     );
                 }
                 Ok(place) => {
-                    let span = attr.span();
-                    found = Some(Self { span, place });
+                    let attr = attr.clone();
+                    found = Some(Self { attr, place });
                 }
             }
         }

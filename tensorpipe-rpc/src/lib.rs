@@ -77,6 +77,9 @@
 //!   that call's error.
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
 //! - **Batches.** Calls of many clients can be handled as one: [`batch`].
+//! - **Places.** `#[tensor(device = "cuda:0")]` on an argument has its tensors land on that device of the server; on a method, what it
+//!   answers with on that device of the client. A client's [`DeviceMap`] says so for all methods. What cannot be had is
+//!   [`CallError::NoPlace`].
 //! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
 //!   there: [`remote`].
 //! - **What happened.** `client.with_stats().push("w", &value).stats().await` says where a call's time went and which bytes were

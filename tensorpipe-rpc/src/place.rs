@@ -333,6 +333,8 @@ pub(crate) fn read_told(mut told: &[u8]) -> Option<Aim> {
 
 #[cfg(test)]
 mod tests {
+    use tensorpipe::{DType, TensorDescriptor};
+
     use super::*;
     use crate::schema;
 
@@ -382,6 +384,50 @@ mod tests {
         assert_eq!(of(&places.stream, gpu(0)), Some(gpu(5)));
         assert_eq!(places.results.as_ref().unwrap().aim, Aim::All(gpu(6)));
         assert_eq!(places.told(), None);
+    }
+
+    #[test]
+    fn the_code_writes_what_the_examples_of_wire_md_show() {
+        let examples = crate::header::examples::examples("places");
+        let all = Places::of_fetched(gpu(3)).told();
+        assert_eq!(examples.get("All tensors of the result"), all.as_ref());
+        let map = DeviceMap::new([(Device::CPU, gpu(1))]).unwrap();
+        let pairs = Places::of(&method(None, None), Some(&map)).unwrap().told();
+        assert_eq!(examples.get("Pairs"), pairs.as_ref());
+        assert_eq!(examples.len(), 2);
+    }
+
+    /// What a peer says of a tensor is no more than that: it looks at the tensor.
+    #[test]
+    fn what_has_come_elsewhere_is_found() {
+        let landing = Landing::new(Aim::Each([(gpu(1), gpu(0))].into()));
+        let descriptor = |source| TensorDescriptor {
+            dtype: DType::U8,
+            shape: [1u64].into(),
+            source,
+            target: Some(gpu(0)),
+            metadata: Default::default(),
+        };
+        let here = Descriptor {
+            tensors: vec![descriptor(Device::CPU), descriptor(gpu(1))],
+            ..Descriptor::default()
+        };
+        let places = landing.allocation(5, &here).tensors;
+        assert!(matches!(places[..], [Place::Pool, Place::On(device)] if device == gpu(0)));
+        let message = || {
+            let tensor = Tensor::from(vec![1u8]);
+            Ok(Message::new("").tensor(tensor.clone()).tensor(tensor))
+        };
+        let error = landing.check(5, message()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("tensor 1 cannot be put on cuda:0"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("sent it to cpu:0"), "{error}");
+        // Nobody asked about this one.
+        assert!(landing.check(6, message()).is_ok());
     }
 
     #[test]

@@ -1,1 +1,91 @@
-//! todo
+//! A server that answers as it likes: a tensor that is not where it was asked for is no result.
+
+use tensorpipe::{Context, Device, Message, MessageTensor, Misuse, Pipe};
+use tensorpipe_rpc::{CallError, PlaceError};
+
+use super::scene::{BenchClient, Side, USUAL, soon, toy};
+
+const VALUE: u8 = 2;
+
+/// `VALUE` for the call that a message is of.
+fn value(call: &Message, body: &[u8]) -> Message {
+    let mut metadata = vec![VALUE, 12, 0, 0];
+    metadata.extend_from_slice(&call.metadata[4..12]);
+    metadata.extend_from_slice(body);
+    Message::new(metadata)
+}
+
+/// A client that believes to have the service, and the pipe of whoever it is connected to.
+async fn connected(here: &Side, there: &Context) -> (BenchClient, Pipe) {
+    let listener = there.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let answers = async {
+        let pipe = listener.accept().await.unwrap();
+        let asked = pipe.read().await.unwrap();
+        pipe.write(value(&asked, b"\x00")).await.unwrap();
+        pipe
+    };
+    let client = BenchClient::connect_with(&here.context, url);
+    let (client, pipe) = soon(async { tokio::join!(client, answers) }).await;
+    (client.unwrap(), pipe)
+}
+
+/// A list of one, the first tensor of the message.
+const ONE: &[u8] = b"\x01\x00";
+
+#[tokio::test]
+async fn a_result_elsewhere_than_asked_is_no_result() {
+    let (here, there) = (Side::new("tcp", USUAL), Side::new("tcp", USUAL));
+    let (client, pipe) = connected(&here, &there.context).await;
+    for (from, to) in [
+        (Device::CPU, None),
+        (Device::CPU, Some(Device::CPU)),
+        (toy(0), Some(toy(1))),
+        (toy(1), None),
+    ] {
+        for len in [0, 10, 300_000] {
+            let call = client.placed(len, vec![from.to_string()]);
+            let answer = async {
+                let asked = pipe.read().await.unwrap();
+                let tensor = MessageTensor {
+                    target: to,
+                    ..there.tensor(from, len, 0).into()
+                };
+                drop(pipe.write(value(&asked, ONE).tensor(tensor)).await);
+            };
+            let (called, ()) = soon(async { tokio::join!(call, answer) }).await;
+            match called {
+                // The channel that the server chose brings it here all the same.
+                Ok(tensors) => {
+                    let found = here.found(&tensors[0], len, 0);
+                    assert_eq!(found, "test:0", "{len} of {from} to {to:?}");
+                    assert!(!from.is_cpu() || len == 0, "{len} of {from} to {to:?}");
+                }
+                Err(CallError::NoPlace {
+                    error: PlaceError::Here(Misuse::OutOfReach { device, reason, .. }),
+                    may_have_run: true,
+                }) => {
+                    println!("{reason}");
+                    assert_eq!((device, from), (toy(0), Device::CPU));
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+    // The pipe goes on, and so does the client.
+    let call = client.farther(here.tensor(Device::CPU, 10, 0));
+    assert!(matches!(
+        soon(call).await,
+        Err(CallError::NoPlace {
+            may_have_run: false,
+            ..
+        })
+    ));
+    let call = client.plain(10, Vec::new());
+    let answer = async {
+        let asked = pipe.read().await.unwrap();
+        drop(pipe.write(value(&asked, b"\x00")).await);
+    };
+    let (called, ()) = soon(async { tokio::join!(call, answer) }).await;
+    assert!(called.unwrap().is_empty());
+}

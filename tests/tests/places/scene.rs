@@ -239,7 +239,6 @@ impl Bench for Bencher {
 pub(crate) struct Scene {
     pub(crate) client: BenchClient,
     pub(crate) here: Side,
-    pub(crate) there: Side,
     pub(crate) server: Server,
     ran: Arc<AtomicUsize>,
     pub(crate) batches: Arc<Mutex<Vec<String>>>,
@@ -271,7 +270,6 @@ impl Scene {
         Self {
             client,
             here,
-            there,
             server,
             ran,
             batches,
