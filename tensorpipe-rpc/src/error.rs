@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::{DecodeError, EncodeError};
-use crate::place::no_place;
 
 /// Why a call has no result. `E` is the method's own error, where it has one.
 #[derive(Clone, Debug)]
@@ -229,6 +228,17 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
 }
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
+
+/// Whether the error is that a tensor cannot be where it was asked to be.
+pub(crate) fn no_place(error: &tensorpipe::Error) -> Option<&tensorpipe::Misuse> {
+    use tensorpipe::{Error, Misuse};
+    match error {
+        Error::Misuse(misuse @ (Misuse::OutOfReach { .. } | Misuse::NoAllocator { .. })) => {
+            Some(misuse)
+        }
+        _ => None,
+    }
+}
 
 fn ran(may_have_run: bool) -> &'static str {
     if may_have_run {

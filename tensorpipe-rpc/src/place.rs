@@ -42,6 +42,8 @@ use crate::schema::Method;
 pub struct DeviceMap {
     /// The client's, the server's.
     pairs: Arc<[(Device, Device)]>,
+    /// The other way round.
+    back: Arc<[(Device, Device)]>,
 }
 
 impl DeviceMap {
@@ -74,7 +76,8 @@ impl DeviceMap {
                 return Err(wrong("one-to-one", found));
             }
         }
-        Ok(Self { pairs })
+        let back = pairs.iter().map(|(here, there)| (*there, *here)).collect();
+        Ok(Self { pairs, back })
     }
 
     /// The pairs: a device of the client's, the server's that goes with it.
@@ -147,10 +150,7 @@ impl Places {
             return None;
         }
         let there = map.map(|map| Aim::Each(map.pairs.clone()));
-        let here = map.map(|map| {
-            let pairs = map.pairs.iter();
-            Aim::Each(pairs.map(|(here, there)| (*there, *here)).collect())
-        });
+        let here = map.map(|map| Aim::Each(map.back.clone()));
         let results = result.map(Aim::All).or(here);
         Some(Arc::new(Self {
             stream: stream.map(Aim::All).or_else(|| there.clone()),
@@ -277,16 +277,6 @@ pub(crate) fn check_device(
             tensor.device()
         ),
     })
-}
-
-/// Whether the error is that a tensor cannot be where it was asked to be.
-pub(crate) fn no_place(error: &Error) -> Option<&Misuse> {
-    match error {
-        Error::Misuse(misuse @ (Misuse::OutOfReach { .. } | Misuse::NoAllocator { .. })) => {
-            Some(misuse)
-        }
-        _ => None,
-    }
 }
 
 /// As in the pipe's own frames: the length of the kind's name, the name, the index; one zero for main memory.

@@ -37,7 +37,7 @@ impl Asked {
         let header = Header::decode(&message.metadata).unwrap();
         let came = MessageStats::default();
         let (engine, slot) = (&self.engine, &self.slot);
-        engine.reply_complete(&header, slot, Ok(message), came);
+        engine.reply_complete(0, &header, slot, Ok(message), came);
     }
 
     /// Nobody waits for it any more.

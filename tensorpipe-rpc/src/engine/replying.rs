@@ -7,9 +7,9 @@ use tensorpipe::Error;
 use super::admission::Admitted;
 use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
+use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::observe::Figures;
-use crate::place::no_place;
 use crate::schema::{self, Description};
 
 /// The longest text that goes back as the reason of a failure, in bytes.

@@ -14,9 +14,9 @@ use super::{Body, Engine, to_body, unread_of};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
+use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::observe::{metrics, of_failure};
-use crate::place::no_place;
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::server::{Member, ServerShared};
 

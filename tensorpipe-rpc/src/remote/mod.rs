@@ -128,20 +128,19 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
     /// The value itself: a copy, from wherever it is. The call is on its way from now on; dropping it cancels it.
     pub fn fetch(&self) -> Call<T> {
         match &self.place {
-            Place::Here(value, _) => Call::of_copy(&**value),
+            Place::Here(value, _) => Call::of_copy_on(&**value, None),
             Place::There(handle) => handle.fetch(None),
             Place::Nowhere => Call::failed(CallError::Unresolved(NOWHERE.into())),
         }
     }
 
-    /// The same, whose tensors land on this device, which the bytes reach without a stop elsewhere. A value that is here already has its
-    /// tensors where they are.
-    ///
-    /// The call fails with [`CallError::NoPlace`] where they cannot be there.
+    /// The same, whose tensors land on this device. The call fails with [`CallError::NoPlace`] where they cannot be there; so it does where
+    /// the value is in this process, and has a tensor elsewhere: nothing is moved then.
     pub fn fetch_to(&self, device: Device) -> Call<T> {
         match &self.place {
+            Place::Here(value, _) => Call::of_copy_on(&**value, Some(device)),
             Place::There(handle) => handle.fetch(Some(device)),
-            Place::Here(..) | Place::Nowhere => self.fetch(),
+            Place::Nowhere => self.fetch(),
         }
     }
 }

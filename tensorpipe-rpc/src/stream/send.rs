@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
 use crate::engine::{CallStreams, Engine, Room};
+use crate::error::no_place;
 use crate::header::{Header, Kind, Way};
 use crate::observe::metrics;
-use crate::place::no_place;
 
 /// Bytes from which on a message of items leaves.
 const BATCH: usize = 64 << 10;

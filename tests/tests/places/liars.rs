@@ -1,7 +1,9 @@
 //! A server that answers as it likes: a tensor that is not where it was asked for is no result.
 
+use std::collections::HashMap;
+
 use tensorpipe::{Context, Device, Message, MessageTensor, Misuse, Pipe};
-use tensorpipe_rpc::{CallError, PlaceError};
+use tensorpipe_rpc::{CallError, DeviceMap, PlaceError};
 
 use super::scene::{BenchClient, Side, USUAL, soon, toy};
 
@@ -28,6 +30,40 @@ async fn connected(here: &Side, there: &Context) -> (BenchClient, Pipe) {
     let client = BenchClient::connect_with(&here.context, url);
     let (client, pipe) = soon(async { tokio::join!(client, answers) }).await;
     (client.unwrap(), pipe)
+}
+
+/// Nothing of all this is in the message of a call that wants nothing, and of a map only what the server needs.
+#[tokio::test]
+async fn a_call_says_no_more_than_it_must() {
+    const PLACES: u8 = 32;
+    let (here, there) = (Side::new("tcp", USUAL), Side::new("tcp", USUAL));
+    let (client, pipe) = connected(&here, &there.context).await;
+    let map = DeviceMap::new([(toy(0), toy(1))]).unwrap();
+    let mapped = client.with_device_map(map);
+    let tensor = || here.tensor(toy(0), 300_000, 1);
+    let body = b"\x03\0\0\0";
+    for (call, flag, target) in [
+        (client.found(3, tensor(), HashMap::new(), None), 0, None),
+        (
+            mapped.found(3, tensor(), HashMap::new(), None),
+            PLACES,
+            Some(toy(1)),
+        ),
+    ] {
+        let asked = soon(pipe.read()).await.unwrap();
+        assert_eq!(asked.metadata[2] & PLACES, flag);
+        assert_eq!(asked.tensors[0].target, target);
+        let told = &asked.metadata[28..asked.metadata.len() - body.len()];
+        let pair = b"\x12\0\x04test\x01\0\0\0\x04test\0\0\0\0";
+        assert_eq!(told, if flag == 0 { &b""[..] } else { &pair[..] });
+        assert!(asked.metadata.ends_with(body), "{:?}", asked.metadata);
+        drop(call);
+    }
+    // The attribute is known to both ends.
+    let call = client.placed(3, Vec::new());
+    let asked = soon(pipe.read()).await.unwrap();
+    assert_eq!((asked.metadata[2], asked.metadata.len()), (0, 28 + 2));
+    drop(call);
 }
 
 /// A list of one, the first tensor of the message.

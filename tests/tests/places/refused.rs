@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt;
 use tensorpipe::{Device, Misuse};
-use tensorpipe_rpc::{CallError, DeviceMap, PlaceError};
+use tensorpipe_rpc::{CallError, DeviceMap, PlaceError, Remote};
 
 use super::scene::{Has, Scene, USUAL, names, repeat, soon, toy};
 
@@ -103,6 +103,13 @@ async fn a_result_that_nothing_brings_here_is_not_asked_for() {
     assert_eq!((why, device), ("reach", toy(9)));
     assert_eq!(scene.ran(), 1);
     scene.goes_on().await;
+    // What is in this process is not moved by a call.
+    let mine = Remote::new(scene.here.tensor(toy(0), 10, 1));
+    let tensor = soon(mine.fetch_to(toy(0))).await.unwrap();
+    assert_eq!(scene.here.found(&tensor, 10, 1), "test:0");
+    let (why, device, words) = here(soon(mine.fetch_to(Device::CPU)).await, false);
+    assert_eq!((why, device), ("reach", Device::CPU));
+    assert!(words.contains("in this process, on test:0"), "{words}");
 }
 
 /// Known when it comes: its bytes have not moved, and the method has run.

@@ -10,10 +10,9 @@ use crate::codec::Arguments;
 use crate::context::CallContext;
 use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
-use crate::error::CallError;
+use crate::error::{CallError, no_place};
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
-use crate::place::no_place;
 
 impl Engine {
     /// The streams of a call that was made here (`Way::Reply`) or there.
