@@ -39,7 +39,7 @@ pub(super) enum Ended {
     /// Nobody reads them.
     Closed,
     /// It gave an error of the service's own.
-    Service(Reply),
+    Service(Box<Reply>),
     /// An item does not suit calls.
     Unsendable(EncodeError),
     /// An item is larger than the peer takes, or on a device that it cannot have.
