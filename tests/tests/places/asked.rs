@@ -30,6 +30,8 @@ async fn arguments_land_where_the_trait_says() {
                     ["cpu:0", "test:1", "test:1", "cpu:0"],
                     "{len} bytes of {from} over {over}"
                 );
+                let found = soon(scene.client.pair(len, tensor(), tensor())).await;
+                assert_eq!(found.unwrap(), ["test:1", "cpu:0"]);
             }
         }
         // A placed argument without a tensor, then one with.

@@ -5,13 +5,18 @@ use std::collections::HashMap;
 use tensorpipe::{Context, Device, Message, MessageTensor, Misuse, Pipe};
 use tensorpipe_rpc::{CallError, DeviceMap, PlaceError};
 
-use super::scene::{BenchClient, Side, USUAL, soon, toy};
+use super::scene::{BenchClient, Side, USUAL, repeat, soon, toy};
 
 const VALUE: u8 = 2;
+const REPLY_ITEMS: u8 = 10;
 
 /// `VALUE` for the call that a message is of.
 fn value(call: &Message, body: &[u8]) -> Message {
-    let mut metadata = vec![VALUE, 12, 0, 0];
+    answer(VALUE, 0, call, body)
+}
+
+fn answer(kind: u8, count: u8, call: &Message, body: &[u8]) -> Message {
+    let mut metadata = vec![kind, 12, 0, count];
     metadata.extend_from_slice(&call.metadata[4..12]);
     metadata.extend_from_slice(body);
     Message::new(metadata)
@@ -124,4 +129,32 @@ async fn a_result_elsewhere_than_asked_is_no_result() {
     };
     let (called, ()) = soon(async { tokio::join!(call, answer) }).await;
     assert!(called.unwrap().is_empty());
+}
+
+/// The same of items: the first is on a device that the channel brings here from, the second is not.
+#[tokio::test]
+async fn an_item_elsewhere_than_asked_ends_its_stream() {
+    let (here, there) = (Side::new("tcp", USUAL), Side::new("tcp", USUAL));
+    for len in [10, 300_000] {
+        let (client, pipe) = connected(&here, &there.context).await;
+        let mut items = client.streams(len, repeat(&here.tensor(toy(0), 10, 1), 0));
+        let asked = soon(pipe.read()).await.unwrap();
+        for from in [toy(1), Device::CPU] {
+            let item = answer(REPLY_ITEMS, 1, &asked, b"\x01x\x00");
+            let write = pipe.write(item.tensor(there.tensor(from, len, 1)));
+            let (item, _) = soon(async { tokio::join!(items.next(), write) }).await;
+            match item.unwrap() {
+                Ok((_, tensor)) => assert_eq!(
+                    (from, &*here.found(&tensor, len, 1)),
+                    (toy(1), "test:0"),
+                    "{len}"
+                ),
+                Err(CallError::NoPlace {
+                    error: PlaceError::Here(Misuse::OutOfReach { device, .. }),
+                    may_have_run: true,
+                }) => assert_eq!((device, from), (toy(0), Device::CPU)),
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
 }

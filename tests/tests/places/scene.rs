@@ -110,6 +110,14 @@ pub(crate) trait Bench {
         #[tensor(device = "cpu:0")] main: Option<Tensor>,
     ) -> Vec<String>;
 
+    /// The same of a placed argument in front of one that is not.
+    async fn pair(
+        &self,
+        len: usize,
+        #[tensor(device = "test:1")] first: Tensor,
+        second: Tensor,
+    ) -> [String; 2];
+
     /// Tensors that lie on these devices of the server's.
     #[tensor(device = "test:0")]
     async fn placed(&self, len: usize, from: Vec<String>) -> Result<Vec<Tensor>, String>;
@@ -185,6 +193,11 @@ impl Bench for Bencher {
         all.map(|tensor| self.side.found(tensor, len, 1)).collect()
     }
 
+    async fn pair(&self, len: usize, first: Tensor, second: Tensor) -> [String; 2] {
+        self.runs();
+        [first, second].map(|tensor| self.side.found(&tensor, len, 1))
+    }
+
     async fn placed(&self, len: usize, from: Vec<String>) -> Result<Vec<Tensor>, String> {
         Ok(self.tensors(len, &from))
     }
@@ -235,6 +248,16 @@ impl Bench for Bencher {
     }
 }
 
+impl Bencher {
+    pub(crate) fn new(side: &Side) -> Self {
+        Self {
+            side: side.clone(),
+            ran: Arc::default(),
+            batches: Arc::default(),
+        }
+    }
+}
+
 /// A client and a server that serves it.
 pub(crate) struct Scene {
     pub(crate) client: BenchClient,
@@ -251,12 +274,8 @@ impl Scene {
 
     pub(crate) async fn of(over: &str, here: Has, there: Has) -> Self {
         let (here, there) = (Side::new(over, here), Side::new(over, there));
-        let (ran, batches) = (Arc::default(), Arc::default());
-        let bencher = Bencher {
-            side: there.clone(),
-            ran: Arc::clone(&ran),
-            batches: Arc::clone(&batches),
-        };
+        let bencher = Bencher::new(&there);
+        let (ran, batches) = (bencher.ran.clone(), bencher.batches.clone());
         let server = Server::builder()
             .context(&there.context)
             .service(BenchService::new(bencher))
