@@ -110,6 +110,7 @@
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
 //! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | what lies unread of a stream | 1024 items or 4 MiB | fixed |
+//! | devices that a client's map names | 64 | [`DeviceMap::MAX`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
 //! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
@@ -146,7 +147,7 @@ mod header;
 mod limits;
 mod lock;
 pub mod observe;
-mod place;
+mod placement;
 pub mod remote;
 mod server;
 mod service;
@@ -171,7 +172,7 @@ pub use error::{CallError, ConnectError, PlaceError, ReplicaError};
 pub use futures_util::Stream;
 pub use limits::ServerLimits;
 pub use observe::CallStats;
-pub use place::DeviceMap;
+pub use placement::DeviceMap;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
 pub use service::{HandlerFuture, Service};
@@ -241,7 +242,7 @@ pub mod __private {
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;
-    pub use crate::place::DeviceMap;
+    pub use crate::placement::DeviceMap;
     pub use crate::schema::{Method, Places, Schema, Streams, Tracer, method_id};
     pub use crate::service::{HandlerFuture, Service, bad_arguments, unknown_method};
     pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};

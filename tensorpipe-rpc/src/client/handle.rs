@@ -18,7 +18,7 @@ use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
 use crate::observe::Noted;
-use crate::place::{DeviceMap, Places};
+use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
@@ -251,7 +251,7 @@ impl ClientHandle {
     fn asked(&self, method: &Method) -> Asked {
         Asked {
             stats: self.stats,
-            places: Places::of(method, self.devices.as_ref()),
+            places: CallPlacement::of(method, self.devices.as_ref()),
         }
     }
 
@@ -280,7 +280,7 @@ pub(super) struct Asked {
     /// What happened.
     pub(super) stats: bool,
     /// Tensors in these places.
-    pub(super) places: Option<Arc<Places>>,
+    pub(super) places: Option<Arc<CallPlacement>>,
 }
 
 /// When a call ends, and the time that it had; `None` far beyond any clock.

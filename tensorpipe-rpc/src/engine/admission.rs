@@ -12,7 +12,7 @@ use super::streams::{CallStreams, Open, Opened};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
 use crate::observe::Seen;
-use crate::place::{Aim, read_told};
+use crate::placement::{Placement, decode_results};
 use crate::remote::Pending;
 use crate::server::{Member, ServerShared};
 
@@ -34,7 +34,7 @@ pub(super) struct Admitted {
     /// It waits for others.
     pub(super) listed: Option<Listed>,
     /// Where tensors of its result are to land.
-    pub(super) aim: Option<Aim>,
+    pub(super) placement: Option<Placement>,
     busy: Busy,
 }
 
@@ -123,12 +123,14 @@ impl Serving {
             (schema.service, &schema.methods[method])
         });
         let places = called.map(|(_, method)| method.places).unwrap_or_default();
-        let aim = match places.result {
-            Some(device) => Some(Aim::All(device)),
+        let placement = match places.result {
+            Some(device) => Some(Placement::All(device)),
             None if header.flags & PLACES != 0 => {
-                let told = read_told(header.places(metadata));
-                let nonsense = "where it wants tensors of its result makes no sense".to_owned();
-                Some(told.ok_or((FailureCode::BadArguments, nonsense))?)
+                let wanted = decode_results(header.places(metadata));
+                Some(wanted.ok_or_else(|| {
+                    let text = "where it wants tensors of its result makes no sense";
+                    (FailureCode::BadArguments, text.to_owned())
+                })?)
             }
             None => None,
         };
@@ -145,7 +147,7 @@ impl Serving {
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let asked = header.flags & STATS != 0;
         let ends = streams.any().then(|| {
-            let places = (aim.clone(), places.stream);
+            let places = (placement.clone(), places.stream);
             CallStreams::of_handler(header.call, streams, asked, places, &self.unread)
         });
         let context = CallContext::new(
@@ -176,7 +178,7 @@ impl Serving {
             pending: None,
             held: None,
             listed: None,
-            aim,
+            placement,
             busy: busy_guard,
         })
     }

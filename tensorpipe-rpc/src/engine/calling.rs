@@ -13,7 +13,7 @@ use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{PLACES, WAITS};
 use crate::observe::Noted;
-use crate::place::Places;
+use crate::placement::CallPlacement;
 use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
@@ -30,7 +30,7 @@ pub(crate) struct Outgoing {
     pub(crate) pins: Vec<Arc<Handle>>,
     pub(crate) noted: Option<Arc<Noted>>,
     /// Where its tensors are to land, if its caller said so.
-    pub(crate) places: Option<Arc<Places>>,
+    pub(crate) places: Option<Arc<CallPlacement>>,
 }
 
 impl Engine {
@@ -46,7 +46,7 @@ impl Engine {
             noted,
             places,
         } = outgoing;
-        let landing = places.as_ref().and_then(|places| places.results.clone());
+        let receive_placement = places.as_ref().and_then(|places| places.results.clone());
         if self.calls.is_draining() {
             let slot = CallSlot::new(id, deadline, false, streams, pins, noted, None);
             slot.fail(CallError::ShuttingDown);
@@ -69,7 +69,13 @@ impl Engine {
             }
             let has_parts = outbound.has_parts();
             let slot = Arc::new(CallSlot::new(
-                id, deadline, has_parts, streams, pins, noted, landing,
+                id,
+                deadline,
+                has_parts,
+                streams,
+                pins,
+                noted,
+                receive_placement,
             ));
             self.send_call(&slot, outbound, waits, placed);
             slot
@@ -125,15 +131,15 @@ impl Engine {
 }
 
 /// Names the targets of its arguments, and says behind its header where its results are to land. Returns how long that is then.
-fn name_places(places: &Places, encoded: &mut Encoded, header_len: usize) -> usize {
+fn name_places(places: &CallPlacement, encoded: &mut Encoded, header_len: usize) -> usize {
     if let Some(arguments) = &places.arguments {
         arguments.name_targets(encoded);
     }
-    let Some(told) = places.told() else {
+    let Some(results) = places.encode_results() else {
         return header_len;
     };
     encoded.metadata[2] |= PLACES;
-    let len = header_len + told.len();
-    encoded.metadata.splice(header_len..header_len, told);
+    let len = header_len + results.len();
+    encoded.metadata.splice(header_len..header_len, results);
     len
 }

@@ -282,7 +282,7 @@ impl Engine {
                 return;
             }
             // What is here whole may still have to go elsewhere.
-            is_whole &= slot.get().landing.is_none();
+            is_whole &= slot.get().receive_placement.is_none();
             if is_whole && slot.get().streams.is_none() {
                 // Completed below: nobody need find it any more.
                 slot.get().take_out();
@@ -305,10 +305,10 @@ impl Engine {
             );
             whole = incoming.stats();
         }
-        let accepted = match &slot.landing {
+        let accepted = match &slot.receive_placement {
             None => incoming.accept(),
-            Some(landing) => {
-                let allocation = landing.allocation(id, incoming.descriptor());
+            Some(receive_placement) => {
+                let allocation = receive_placement.allocation(id, incoming.descriptor());
                 incoming.accept_into(allocation)
             }
         };
@@ -336,8 +336,8 @@ impl Engine {
         mut message: Result<Message, Error>,
         came: MessageStats,
     ) {
-        if let Some(landing) = &slot.landing {
-            message = landing.check(id, message);
+        if let Some(receive_placement) = &slot.receive_placement {
+            message = receive_placement.check(id, message);
         }
         if let (Some(noted), Ok(_)) = (&slot.noted, &message) {
             noted.reply_came(came, &self.pipe);
@@ -347,7 +347,11 @@ impl Engine {
             self.release(header.call, None);
         }
         let outcome = match message.map(|message| to_body(message, header)) {
-            Err(error) => Outcome::Failed(CallError::of_pipe(error, slot.landing.is_some(), true)),
+            Err(error) => Outcome::Failed(CallError::of_pipe(
+                error,
+                slot.receive_placement.is_some(),
+                true,
+            )),
             Ok(None) => Outcome::Failed(CallError::Other("the reply's body is missing".into())),
             Ok(Some(body)) => match header.kind {
                 Kind::Value => Outcome::Value(body),

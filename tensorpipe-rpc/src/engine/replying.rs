@@ -69,8 +69,8 @@ impl Engine {
             Ok(sendable) => sendable,
             Err((code, text)) => return self.fail(call, figures.as_deref(), code, text),
         };
-        if let Some(aim) = &admitted.aim {
-            aim.name_targets(&mut encoded);
+        if let Some(placement) = &admitted.placement {
+            placement.name_targets(&mut encoded);
         }
         let Encoded {
             mut metadata,
@@ -109,7 +109,7 @@ impl Engine {
         match sent {
             Ok(_) => {}
             // The caller has asked for it.
-            Err(error) if admitted.aim.is_some() && no_place(&error).is_some() => {
+            Err(error) if admitted.placement.is_some() && no_place(&error).is_some() => {
                 let (code, text) = (FailureCode::NoPlaceForResult, error.to_string());
                 self.fail(call, figures.as_deref(), code, text);
             }

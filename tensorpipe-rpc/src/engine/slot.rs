@@ -11,7 +11,7 @@ use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
 use crate::observe::{CallStats, Noted};
-use crate::place::Landing;
+use crate::placement::ReceivePlacement;
 use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
@@ -44,7 +44,7 @@ pub(crate) struct CallSlot {
     /// Where somebody wants to know what becomes of it.
     pub(crate) noted: Option<Arc<Noted>>,
     /// Where its results are to land, if its caller said so.
-    pub(super) landing: Option<Arc<Landing>>,
+    pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
 }
@@ -63,7 +63,7 @@ impl CallSlot {
         streams: Option<Arc<CallStreams>>,
         pins: Vec<Arc<Handle>>,
         noted: Option<Arc<Noted>>,
-        landing: Option<Arc<Landing>>,
+        receive_placement: Option<Arc<ReceivePlacement>>,
     ) -> Self {
         Self {
             id,
@@ -78,7 +78,7 @@ impl CallSlot {
             streams,
             _pins: pins,
             noted,
-            landing,
+            receive_placement,
             orphan: AtomicBool::new(false),
         }
     }

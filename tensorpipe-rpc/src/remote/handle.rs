@@ -10,7 +10,7 @@ use super::{Grant, Id};
 use crate::call::{Call, Made};
 use crate::engine::Engine;
 use crate::header::Kind;
-use crate::place::Places;
+use crate::placement::CallPlacement;
 use crate::schema::{self, Method, Streams};
 
 /// A value at the other end of a connection. When it is dropped the owner is told to let go of it.
@@ -63,7 +63,7 @@ impl Handle {
     }
 
     pub(super) fn fetch<T: DeserializeOwned>(self: &Arc<Self>, to: Option<Device>) -> Call<T> {
-        self.ask(Kind::Fetch, to.map(Places::of_fetched))
+        self.ask(Kind::Fetch, to.map(CallPlacement::of_fetched))
     }
 
     /// Asks the owner for what lets a third process have the reference.
@@ -74,7 +74,7 @@ impl Handle {
     fn ask<T: DeserializeOwned>(
         self: &Arc<Self>,
         kind: Kind,
-        places: Option<Arc<Places>>,
+        places: Option<Arc<CallPlacement>>,
     ) -> Call<T> {
         let mut body = self.id.call.to_le_bytes().to_vec();
         body.extend_from_slice(&self.id.index.to_le_bytes());

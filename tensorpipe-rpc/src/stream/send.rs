@@ -243,8 +243,8 @@ impl Sender<'_> {
             return Ok(());
         }
         let mut encoded = encoder.finish();
-        if let Some(aim) = &self.streams.aim {
-            aim.name_targets(&mut encoded);
+        if let Some(placement) = &self.streams.placement {
+            placement.name_targets(&mut encoded);
         }
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
@@ -260,7 +260,7 @@ impl Sender<'_> {
                 }
                 Ok(())
             }
-            Err(error) if self.streams.aim.is_some() && no_place(&error).is_some() => {
+            Err(error) if self.streams.placement.is_some() && no_place(&error).is_some() => {
                 Err(Ended::NoPlace(error))
             }
             Err(Error::Misuse(misuse)) => Err(Ended::Refused(misuse.to_string())),

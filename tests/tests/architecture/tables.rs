@@ -201,7 +201,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "schema::Streams",
         ],
     ),
-    ("place", &["codec::Encoded", "lock", "schema::Method"]),
+    ("placement", &["codec::Encoded", "lock", "schema::Method"]),
     // In front of a handler, behind the engine: neither knows of the other.
     (
         "batch",
@@ -227,7 +227,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "header",
             "lock",
             "observe",
-            "place",
+            "placement",
             "remote",
             "schema",
             "server::Member",
@@ -260,7 +260,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "header",
             "lock",
             "observe::metrics",
-            "place::Places",
+            "placement::CallPlacement",
             "schema",
         ],
     ),
@@ -290,7 +290,15 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "client",
         &[
-            "call", "codec", "context", "engine", "error", "header", "observe", "place", "remote",
+            "call",
+            "codec",
+            "context",
+            "engine",
+            "error",
+            "header",
+            "observe",
+            "placement",
+            "remote",
             "schema",
         ],
     ),

@@ -18,7 +18,7 @@ use crate::engine::{Kept, Outcome, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
 use crate::observe::{Attempts, Noted};
-use crate::place::Places;
+use crate::placement::CallPlacement;
 use crate::schema::Method;
 
 impl Joined {
@@ -81,7 +81,7 @@ struct SurvivingCall {
     /// Where its caller wants to know of each.
     attempts: Option<Arc<Attempts>>,
     /// Where its tensors are to land.
-    places: Option<Arc<Places>>,
+    places: Option<Arc<CallPlacement>>,
 }
 
 /// One attempt.

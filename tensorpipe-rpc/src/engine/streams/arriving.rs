@@ -80,7 +80,7 @@ impl Engine {
     /// Reads a message of items.
     fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Incoming) {
         let id = incoming.id();
-        if incoming.is_whole() && streams.landing.is_none() {
+        if incoming.is_whole() && streams.receive_placement.is_none() {
             let came = match &streams.carried {
                 Some(_) => incoming.stats(),
                 None => MessageStats::default(),
@@ -91,10 +91,10 @@ impl Engine {
             return;
         }
         self.reading.begin(id, header, streams);
-        let accepted = match &streams.landing {
+        let accepted = match &streams.receive_placement {
             None => incoming.accept(),
-            Some(landing) => {
-                let allocation = landing.allocation(id, incoming.descriptor());
+            Some(receive_placement) => {
+                let allocation = receive_placement.allocation(id, incoming.descriptor());
                 incoming.accept_into(allocation)
             }
         };
@@ -121,8 +121,8 @@ impl Engine {
         came: MessageStats,
     ) {
         let Some(inbox) = &streams.inbox else { return };
-        if let Some(landing) = &streams.landing {
-            message = landing.check(id, message);
+        if let Some(receive_placement) = &streams.receive_placement {
+            message = receive_placement.check(id, message);
         }
         if let (Some(carried), Kind::Items(_, items), Ok(message)) =
             (&streams.carried, header.kind, &message)
@@ -136,7 +136,8 @@ impl Engine {
             }
             Err(error) => {
                 if streams.made_here {
-                    let failed = CallError::of_pipe(error, streams.landing.is_some(), true);
+                    let failed =
+                        CallError::of_pipe(error, streams.receive_placement.is_some(), true);
                     return self.fail_streaming(streams.call, failed);
                 }
                 let code = match no_place(&error) {

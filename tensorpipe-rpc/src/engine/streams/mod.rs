@@ -27,7 +27,7 @@ use super::Outcome;
 use crate::header::Header;
 use crate::lock::lock;
 use crate::observe::Carried;
-use crate::place::{Aim, Landing, Places};
+use crate::placement::{CallPlacement, Placement, ReceivePlacement};
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -59,9 +59,9 @@ pub(crate) struct CallStreams {
     /// Items that go.
     pub(crate) credits: Option<Credits>,
     /// Where tensors of items that come are to land, if somebody said so.
-    landing: Option<Arc<Landing>>,
+    receive_placement: Option<Arc<ReceivePlacement>>,
     /// The same of those that go.
-    pub(crate) aim: Option<Aim>,
+    pub(crate) placement: Option<Placement>,
     /// Where the caller wants to know what went over them.
     pub(crate) carried: Option<Carried>,
     /// It stands among those that wait for room.
@@ -76,7 +76,7 @@ impl CallStreams {
         call: u64,
         streams: Streams,
         asked: bool,
-        places: Option<&Places>,
+        places: Option<&CallPlacement>,
         unread: &Arc<Unread>,
     ) -> Arc<Self> {
         let ways = (streams.reply, streams.argument);
@@ -95,12 +95,12 @@ impl CallStreams {
         call: u64,
         streams: Streams,
         asked: bool,
-        (results, argument): (Option<Aim>, Option<Device>),
+        (results, argument): (Option<Placement>, Option<Device>),
         unread: &Arc<Unread>,
     ) -> Arc<Self> {
         let ways = (streams.argument, streams.reply);
         let places = (
-            argument.map(|device| Landing::new(Aim::All(device))),
+            argument.map(|device| ReceivePlacement::new(Placement::All(device))),
             results,
         );
         Self::new((call, false), ways, asked, places, unread)
@@ -110,7 +110,7 @@ impl CallStreams {
         (call, made_here): (u64, bool),
         (receives, sends): (bool, bool),
         asked: bool,
-        (landing, aim): (Option<Arc<Landing>>, Option<Aim>),
+        (receive_placement, placement): (Option<Arc<ReceivePlacement>>, Option<Placement>),
         unread: &Arc<Unread>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -118,8 +118,8 @@ impl CallStreams {
             made_here,
             inbox: receives.then(|| Inbox::new(WINDOW, unread.clone())),
             credits: sends.then(Credits::new),
-            landing,
-            aim,
+            receive_placement,
+            placement,
             carried: asked.then(Carried::default),
             waits: AtomicBool::new(false),
             held: Mutex::default(),

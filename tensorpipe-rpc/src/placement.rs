@@ -6,9 +6,9 @@
 //! | the caller's [`DeviceMap`] | the caller alone needs it | travels behind the call's header |
 //! | nobody | the receiver's choice | the receiver's choice |
 //!
-//! Whoever sends a tensor names its target to the pipe ([`Aim::name_targets`]), which chooses the channel by it. Whoever receives
-//! asks for the same place ([`Landing::allocation`]), and looks at what has come ([`Landing::check`]): so a tensor is where it was
-//! asked to be, or there is an error.
+//! The sender names each tensor's target ([`Placement::name_targets`]), and the pipe chooses the channel by it. The receiver asks for the
+//! same place ([`ReceivePlacement::allocation`]), and checks where the tensor has come ([`ReceivePlacement::check`]). Invariant: a tensor is
+//! where it was asked to be, or there is an error.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -98,14 +98,14 @@ impl fmt::Display for DeviceMap {
 
 /// Where the tensors of one direction are to land.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Aim {
+pub(crate) enum Placement {
     /// All of them.
     All(Device),
     /// By where they lie: the sender's device, the receiver's.
     Each(Arc<[(Device, Device)]>),
 }
 
-impl Aim {
+impl Placement {
     /// Where a tensor lands that lies on `source`; `None` leaves it to the receiver.
     fn of(&self, source: Device) -> Option<Device> {
         match self {
@@ -131,32 +131,32 @@ impl Aim {
 
 /// What a caller asks for of one call.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct CallPlacement {
     /// Of its arguments, beside what their attributes say.
-    pub(crate) arguments: Option<Aim>,
+    pub(crate) arguments: Option<Placement>,
     /// Of the stream among them.
-    pub(crate) stream: Option<Aim>,
+    pub(crate) stream: Option<Placement>,
     /// Of its results.
-    pub(crate) results: Option<Arc<Landing>>,
-    /// What the server has to be told of that: it knows its methods' attributes.
-    told: bool,
+    pub(crate) results: Option<Arc<ReceivePlacement>>,
+    /// Whether the server has to be told of that: it knows its methods' attributes.
+    sends_results: bool,
 }
 
-impl Places {
+impl CallPlacement {
     /// Those of a call of `method` through a client with this map. `None` for nearly all of them.
     pub(crate) fn of(method: &Method, map: Option<&DeviceMap>) -> Option<Arc<Self>> {
         let (stream, result) = (method.places.stream, method.places.result);
         if map.is_none() && stream.is_none() && result.is_none() {
             return None;
         }
-        let there = map.map(|map| Aim::Each(map.pairs.clone()));
-        let here = map.map(|map| Aim::Each(map.back.clone()));
-        let results = result.map(Aim::All).or(here);
+        let there = map.map(|map| Placement::Each(map.pairs.clone()));
+        let here = map.map(|map| Placement::Each(map.back.clone()));
+        let results = result.map(Placement::All).or(here);
         Some(Arc::new(Self {
-            stream: stream.map(Aim::All).or_else(|| there.clone()),
+            stream: stream.map(Placement::All).or_else(|| there.clone()),
             arguments: there,
-            told: map.is_some() && result.is_none(),
-            results: results.map(Landing::new),
+            sends_results: map.is_some() && result.is_none(),
+            results: results.map(ReceivePlacement::new),
         }))
     }
 
@@ -165,32 +165,33 @@ impl Places {
         Arc::new(Self {
             arguments: None,
             stream: None,
-            results: Some(Landing::new(Aim::All(device))),
-            told: true,
+            results: Some(ReceivePlacement::new(Placement::All(device))),
+            sends_results: true,
         })
     }
 
-    /// What the server is told, behind the header of the call.
-    pub(crate) fn told(&self) -> Option<Vec<u8>> {
-        let results = self.results.as_ref().filter(|_| self.told)?;
-        let mut told = vec![0; 2];
-        match &results.aim {
-            Aim::All(device) => put_device(&mut told, *device),
-            Aim::Each(pairs) => {
+    /// What stands behind the header of the call: where its results are to land, unless the server knows.
+    pub(crate) fn encode_results(&self) -> Option<Vec<u8>> {
+        let results = self.results.as_ref().filter(|_| self.sends_results)?;
+        let mut out = vec![0; 2];
+        match &results.placement {
+            Placement::All(device) => put_device(&mut out, *device),
+            Placement::Each(pairs) => {
                 for (from, to) in pairs.iter() {
-                    put_device(&mut told, *from);
-                    put_device(&mut told, *to);
+                    put_device(&mut out, *from);
+                    put_device(&mut out, *to);
                 }
             }
         }
-        let len = (told.len() - 2) as u16;
-        told[..2].copy_from_slice(&len.to_le_bytes());
-        Some(told)
+        let len = (out.len() - 2) as u16;
+        out[..2].copy_from_slice(&len.to_le_bytes());
+        Some(out)
     }
 
     /// Whether all of it is out of the question on a pipe with this route.
     pub(crate) fn check(&self, route: &Route) -> Result<(), Misuse> {
-        let Some(Aim::All(device)) = self.results.as_ref().map(|results| &results.aim) else {
+        let Some(Placement::All(device)) = self.results.as_ref().map(|results| &results.placement)
+        else {
             return Ok(());
         };
         let mut pairs = route.channels.iter().flat_map(|channel| &channel.pairs);
@@ -208,16 +209,16 @@ impl Places {
 
 /// Where what comes is to land, and whether it did.
 #[derive(Debug)]
-pub(crate) struct Landing {
-    aim: Aim,
+pub(crate) struct ReceivePlacement {
+    placement: Placement,
     /// Messages that are being read, by number: where each tensor is to be.
     reading: Mutex<FxHashMap<u64, Box<[Option<Device>]>>>,
 }
 
-impl Landing {
-    pub(crate) fn new(aim: Aim) -> Arc<Self> {
+impl ReceivePlacement {
+    pub(crate) fn new(placement: Placement) -> Arc<Self> {
         Arc::new(Self {
-            aim,
+            placement,
             reading: Mutex::default(),
         })
     }
@@ -225,7 +226,9 @@ impl Landing {
     /// Where to read the message of this number.
     pub(crate) fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
         let tensors = descriptor.tensors.iter();
-        let wanted: Box<[_]> = tensors.map(|tensor| self.aim.of(tensor.source)).collect();
+        let wanted: Box<[_]> = tensors
+            .map(|tensor| self.placement.of(tensor.source))
+            .collect();
         let places = wanted.iter().map(|device| match device {
             Some(device) => Place::On(*device),
             None => Place::Pool,
@@ -303,18 +306,18 @@ fn take_device(bytes: &mut &[u8]) -> Option<Device> {
     Some(Device::new(kind, u32::from_le_bytes(*index)))
 }
 
-/// What a caller has said of the places of its results: one device for all of them, or pairs.
-pub(crate) fn read_told(mut told: &[u8]) -> Option<Aim> {
+/// Where a caller wants its results: one device for all of them, or pairs.
+pub(crate) fn decode_results(mut bytes: &[u8]) -> Option<Placement> {
     let mut devices = Vec::new();
-    while !told.is_empty() {
+    while !bytes.is_empty() {
         if devices.len() == 2 * DeviceMap::MAX {
             return None;
         }
-        devices.push(take_device(&mut told)?);
+        devices.push(take_device(&mut bytes)?);
     }
     match devices.as_chunks::<2>() {
-        ([], [device]) => Some(Aim::All(*device)),
-        (pairs, []) => Some(Aim::Each(
+        ([], [device]) => Some(Placement::All(*device)),
+        (pairs, []) => Some(Placement::Each(
             pairs.iter().map(|[from, to]| (*from, *to)).collect(),
         )),
         _ => None,
@@ -361,28 +364,37 @@ mod tests {
 
     #[test]
     fn a_call_without_any_wish_has_nothing_of_it() {
-        assert!(Places::of(&method(None, None), None).is_none());
+        assert!(CallPlacement::of(&method(None, None), None).is_none());
     }
 
     #[test]
     fn an_attribute_goes_before_the_map_and_is_not_told() {
         let map = DeviceMap::new([(gpu(0), gpu(1))]).unwrap();
-        let places = Places::of(&method(Some(gpu(5)), Some(gpu(6))), Some(&map)).unwrap();
-        let of = |aim: &Option<Aim>, device| aim.as_ref().and_then(|aim| aim.of(device));
+        let places = CallPlacement::of(&method(Some(gpu(5)), Some(gpu(6))), Some(&map)).unwrap();
+        let of = |placement: &Option<Placement>, device| {
+            placement
+                .as_ref()
+                .and_then(|placement| placement.of(device))
+        };
         assert_eq!(of(&places.arguments, gpu(0)), Some(gpu(1)));
         assert_eq!(of(&places.arguments, gpu(1)), None);
         assert_eq!(of(&places.stream, gpu(0)), Some(gpu(5)));
-        assert_eq!(places.results.as_ref().unwrap().aim, Aim::All(gpu(6)));
-        assert_eq!(places.told(), None);
+        assert_eq!(
+            places.results.as_ref().unwrap().placement,
+            Placement::All(gpu(6))
+        );
+        assert_eq!(places.encode_results(), None);
     }
 
     #[test]
     fn the_code_writes_what_the_examples_of_wire_md_show() {
         let examples = crate::header::examples::examples("places");
-        let all = Places::of_fetched(gpu(3)).told();
+        let all = CallPlacement::of_fetched(gpu(3)).encode_results();
         assert_eq!(examples.get("All tensors of the result"), all.as_ref());
         let map = DeviceMap::new([(Device::CPU, gpu(1))]).unwrap();
-        let pairs = Places::of(&method(None, None), Some(&map)).unwrap().told();
+        let pairs = CallPlacement::of(&method(None, None), Some(&map))
+            .unwrap()
+            .encode_results();
         assert_eq!(examples.get("Pairs"), pairs.as_ref());
         assert_eq!(examples.len(), 2);
     }
@@ -390,7 +402,7 @@ mod tests {
     /// What a peer says of a tensor is no more than that: it looks at the tensor.
     #[test]
     fn what_has_come_elsewhere_is_found() {
-        let landing = Landing::new(Aim::Each([(gpu(1), gpu(0))].into()));
+        let receive_placement = ReceivePlacement::new(Placement::Each([(gpu(1), gpu(0))].into()));
         let descriptor = |source| TensorDescriptor {
             dtype: DType::U8,
             shape: [1u64].into(),
@@ -402,13 +414,13 @@ mod tests {
             tensors: vec![descriptor(Device::CPU), descriptor(gpu(1))],
             ..Descriptor::default()
         };
-        let places = landing.allocation(5, &here).tensors;
+        let places = receive_placement.allocation(5, &here).tensors;
         assert!(matches!(places[..], [Place::Pool, Place::On(device)] if device == gpu(0)));
         let message = || {
             let tensor = Tensor::from(vec![1u8]);
             Ok(Message::new("").tensor(tensor.clone()).tensor(tensor))
         };
-        let error = landing.check(5, message()).unwrap_err();
+        let error = receive_placement.check(5, message()).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -417,32 +429,35 @@ mod tests {
         );
         assert!(error.to_string().contains("sent it to cpu:0"), "{error}");
         // Nobody asked about this one.
-        assert!(landing.check(6, message()).is_ok());
+        assert!(receive_placement.check(6, message()).is_ok());
     }
 
     #[test]
     fn what_is_told_comes_back_and_nonsense_is_refused() {
         let map = DeviceMap::new([(gpu(0), Device::CPU), (Device::CPU, gpu(7))]).unwrap();
-        let places = Places::of(&method(None, None), Some(&map)).unwrap();
-        let told = places.told().unwrap();
+        let places = CallPlacement::of(&method(None, None), Some(&map)).unwrap();
+        let told = places.encode_results().unwrap();
         assert_eq!(
             usize::from(u16::from_le_bytes([told[0], told[1]])),
             told.len() - 2
         );
         let reversed = [(Device::CPU, gpu(0)), (gpu(7), Device::CPU)];
-        assert_eq!(read_told(&told[2..]), Some(Aim::Each(reversed.into())));
-        let fetched = Places::of_fetched(gpu(3)).told().unwrap();
-        assert_eq!(read_told(&fetched[2..]), Some(Aim::All(gpu(3))));
+        assert_eq!(
+            decode_results(&told[2..]),
+            Some(Placement::Each(reversed.into()))
+        );
+        let fetched = CallPlacement::of_fetched(gpu(3)).encode_results().unwrap();
+        assert_eq!(decode_results(&fetched[2..]), Some(Placement::All(gpu(3))));
         for cut in 3..told.len() {
-            let found = read_told(&told[2..cut]);
+            let found = decode_results(&told[2..cut]);
             assert!(
-                !matches!(&found, Some(Aim::Each(pairs)) if pairs.len() == 2),
+                !matches!(&found, Some(Placement::Each(pairs)) if pairs.len() == 2),
                 "{found:?}"
             );
         }
-        assert_eq!(read_told(b"\x04CUDA\0\0\0\0"), None);
-        assert_eq!(read_told(&[0; 200]), None);
+        assert_eq!(decode_results(b"\x04CUDA\0\0\0\0"), None);
+        assert_eq!(decode_results(&[0; 200]), None);
         // Three devices are neither.
-        assert_eq!(read_told(&[0; 3]), None);
+        assert_eq!(decode_results(&[0; 3]), None);
     }
 }
