@@ -22,11 +22,14 @@ use crate::codec::Encoded;
 use crate::lock::lock;
 use crate::schema::Method;
 
-/// Which device of the server's goes with which of the client's: tensors of arguments that lie on the one land on the other, and
-/// tensors of results the other way round. Given to a generated client's `with_device_map`.
+/// Which device of the server goes with which device of the client. A tensor of the arguments that lies on the client's lands on the
+/// server's, a tensor of the result the other way round. Given to a generated client's `with_device_map`.
 ///
-/// Each device stands in it once on either side. A tensor on a device that it does not name goes where its receiver wants it, as
-/// without a map; so do the methods' own `#[tensor(device = "…")]`, which go before it.
+/// Each device stands in it once on either side. A tensor on a device that it does not name lands where its receiver wants it, as
+/// without a map. A method's own `#[tensor(device = "…")]` goes before the map.
+///
+/// Where a tensor cannot land, the call fails with [`CallError::NoPlace`](crate::CallError::NoPlace): before the method runs if an
+/// argument cannot, behind it if a result cannot.
 ///
 /// ```
 /// use tensorpipe::{Device, DeviceKind};
