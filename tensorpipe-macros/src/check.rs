@@ -5,9 +5,10 @@
 
 use crate::model::{Input, Method, Outcome, Service};
 use crate::names;
+use crate::place::is_place;
 use crate::report::Errors;
 use crate::signature;
-use crate::types::{Opaque, opaque, result_arguments};
+use crate::types::{Opaque, is_reference, opaque, result_arguments};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use syn::ext::IdentExt;
@@ -30,6 +31,7 @@ pub(crate) fn check(service: &mut Service<'_>, errors: &mut Errors) {
         let before_output = errors.len();
         output(method, errors);
         batch(method, errors);
+        places(method, errors);
         method.sound_output &= errors.len() == before_output;
         cfg_attrs(&method.syntax.attrs, errors);
         name(method, &mut ids, errors);
@@ -54,6 +56,12 @@ fn the_trait(service: &Service<'_>, errors: &mut Errors) {
         errors.at(
             clause,
             "write bounds of a service trait as supertraits instead",
+        );
+    }
+    for attr in syntax.attrs.iter().filter(|attr| is_place(attr)) {
+        errors.at(
+            attr,
+            "say it of an argument, or of a method for what it answers with",
         );
     }
     cfg_attrs(&syntax.attrs, errors);
@@ -151,7 +159,7 @@ fn arguments(method: &Method<'_>, errors: &mut Errors) {
                     "a call has one stream as an argument: make its items an enum of both",
                 );
             }
-            Input::Stream { ident, item } => {
+            Input::Stream { ident, item, .. } => {
                 unique(ident, &mut seen, errors);
                 Owned::check("argument", item, lifetimes_declared, errors);
             }
@@ -203,6 +211,30 @@ fn batch(method: &Method<'_>, errors: &mut Errors) {
             let message = "calls are batched by the value of this argument, and tensors, payloads and references have none: make each tensor an argument of its own";
             errors.at(argument.ty, message);
         }
+    }
+}
+
+/// Where `#[tensor(..)]` says nothing about any tensor, or cannot be had.
+fn places(method: &Method<'_>, errors: &mut Errors) {
+    for argument in method.arguments() {
+        let Some(placed) = &argument.placed else {
+            continue;
+        };
+        if method.options.batch.is_some() && !placed.place.is_cpu() {
+            let message = "calls are gathered in main memory: write `cpu:0`, or remove `#[tensor(..)]` or `batch`";
+            errors.at(&placed.attr, message);
+        } else if is_reference(argument.ty) {
+            let message = "a reference moves no tensor: remove `#[tensor(..)]`";
+            errors.at(&placed.attr, message);
+        }
+    }
+    let Some(placed) = &method.placed else { return };
+    if matches!(method.outcome, Outcome::Nothing) {
+        let message = "the method answers with nothing: put `#[tensor(..)]` on the argument that holds the tensors, or remove it";
+        errors.at(&placed.attr, message);
+    } else if method.outcome.is_reference() {
+        let message = "the value of a reference stays where it is: remove `#[tensor(..)]`, and ask with `Remote::fetch_to`";
+        errors.at(&placed.attr, message);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::args::Args;
 use crate::expand::{Adapter, Client, trait_method};
 use crate::model::{Input, Method, Service};
 use crate::names::is_reserved;
+use crate::place::is_place;
 use crate::report::Errors;
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -50,6 +51,7 @@ fn trait_item(service: &Service<'_>) -> TokenStream {
         ..
     } = service.syntax;
     let where_clause = &generics.where_clause;
+    let attrs = attrs.iter().filter(|attr| !is_place(attr));
     let supertraits = supertraits.iter();
     let methods = without_duplicates(service).map(|method| {
         if method.sound {
@@ -80,6 +82,12 @@ fn without_duplicates<'a>(service: &'a Service<'a>) -> impl Iterator<Item = &'a 
 fn as_written(method: &Method<'_>) -> TokenStream {
     let mut syntax = method.syntax.clone();
     syntax.attrs = method.attrs().into_iter().cloned().collect();
+    for input in &mut syntax.sig.inputs {
+        match input {
+            FnArg::Receiver(input) => input.attrs.retain(|attr| !is_place(attr)),
+            FnArg::Typed(input) => input.attrs.retain(|attr| !is_place(attr)),
+        }
+    }
     syntax.sig.variadic = None;
     syntax.sig.abi = None;
     syntax.sig.constness = None;

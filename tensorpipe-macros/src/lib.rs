@@ -17,6 +17,7 @@ mod fallback;
 mod model;
 mod names;
 mod options;
+mod place;
 mod report;
 mod signature;
 mod types;
@@ -37,6 +38,10 @@ mod types;
 /// - `#[rpc(batch(max_size = 32, max_wait = "2ms"))]` gathers calls of many clients: the implementation
 ///   sees the rows of all in one `Tensor`, and returns a row for each. `concurrency = 2` lets two
 ///   batches run at once.
+/// - `#[tensor(device = "cuda:0")]` on an argument has all its tensors land on that device of the server. On a method, it
+///   has all tensors that the method answers with land on that device of the client. On streams it holds for
+///   each item. It is part of the definition that both ends compare, and goes before a client's device map. Where a tensor
+///   cannot land, the call fails with `CallError::NoPlace`.
 /// - Supertraits and default bodies are allowed; `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc comments
 ///   of a method reach the client.
 /// - Implementations write plain `async fn`; their futures must be `Send`.

@@ -5,8 +5,11 @@
 
 use crate::names::Names;
 use crate::options::Options;
+use crate::place::{Place, Placed, is_place};
 use crate::report::Errors;
-use crate::types::{as_path, call_context, is_tensor, result_arguments, stream_item, streaming};
+use crate::types::{
+    call_context, is_reference, is_tensor, result_arguments, stream_item, streaming,
+};
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
@@ -27,6 +30,8 @@ pub(crate) struct Method<'a> {
     pub(crate) inputs: Vec<Input<'a>>,
     pub(crate) outcome: Outcome<'a>,
     pub(crate) options: Options,
+    /// Where tensors of what it answers with land.
+    pub(crate) placed: Option<Placed>,
     /// No check found anything wrong with it. Set by `check`.
     pub(crate) sound: bool,
     /// The same of its return type alone.
@@ -40,6 +45,7 @@ pub(crate) enum Input<'a> {
     Stream {
         ident: Ident,
         item: &'a Type,
+        placed: Option<Placed>,
     },
     /// `CallContext` or `&CallContext`: filled in by the server.
     Context {
@@ -52,6 +58,8 @@ pub(crate) enum Input<'a> {
 pub(crate) struct Argument<'a> {
     pub(crate) ident: Ident,
     pub(crate) ty: &'a Type,
+    /// Where its tensors land.
+    pub(crate) placed: Option<Placed>,
 }
 
 /// What a call answers.
@@ -107,10 +115,20 @@ impl<'a> Method<'a> {
     fn read(syntax: &'a TraitItemFn, errors: &mut Errors) -> Self {
         let before = errors.len();
         let inputs = syntax.sig.inputs.iter().filter_map(|input| match input {
-            FnArg::Receiver(_) => None,
+            FnArg::Receiver(receiver) => {
+                for attr in receiver.attrs.iter().filter(|attr| is_place(attr)) {
+                    errors.at(
+                        attr,
+                        "`&self` is no tensor: put it on an argument, or on the method",
+                    );
+                }
+                None
+            }
             FnArg::Typed(input) => Some(input),
         });
+        let inputs: Vec<_> = inputs.collect();
         let inputs = inputs
+            .into_iter()
             .enumerate()
             .map(|(index, input)| Input::read(index, input, errors))
             .collect();
@@ -119,6 +137,7 @@ impl<'a> Method<'a> {
             inputs,
             outcome: Outcome::read(&syntax.sig.output),
             options: Options::read(&syntax.attrs, errors),
+            placed: Placed::read(&syntax.attrs, errors),
             sound: errors.len() == before,
             sound_output: syntax.sig.generics.params.is_empty(),
         }
@@ -149,9 +168,22 @@ impl<'a> Method<'a> {
     /// The stream among its arguments.
     pub(crate) fn stream(&self) -> Option<(&Ident, &'a Type)> {
         self.inputs.iter().find_map(|input| match input {
-            Input::Stream { ident, item } => Some((ident, *item)),
+            Input::Stream { ident, item, .. } => Some((ident, *item)),
             Input::Argument(_) | Input::Context { .. } => None,
         })
+    }
+
+    /// Where the tensors of that land.
+    pub(crate) fn stream_place(&self) -> Option<&Place> {
+        self.inputs.iter().find_map(|input| match input {
+            Input::Stream { placed, .. } => placed.as_ref().map(|placed| &placed.place),
+            Input::Argument(_) | Input::Context { .. } => None,
+        })
+    }
+
+    /// Where tensors of what it answers with land.
+    pub(crate) fn result_place(&self) -> Option<&Place> {
+        self.placed.as_ref().map(|placed| &placed.place)
     }
 
     /// Whether an argument or the result is a stream.
@@ -159,10 +191,11 @@ impl<'a> Method<'a> {
         self.stream().is_some() || matches!(self.outcome, Outcome::Stream { .. })
     }
 
-    /// Everything but `#[rpc]`, which is ours.
+    /// Everything but `#[rpc]` and `#[tensor]`, which are ours.
     pub(crate) fn attrs(&self) -> Vec<&'a Attribute> {
         let attrs = self.syntax.attrs.iter();
-        attrs.filter(|attr| !attr.path().is_ident("rpc")).collect()
+        let ours = |attr: &Attribute| attr.path().is_ident("rpc") || is_place(attr);
+        attrs.filter(|attr| !ours(attr)).collect()
     }
 
     pub(crate) fn cfgs(&self) -> Vec<&'a Attribute> {
@@ -181,10 +214,18 @@ impl<'a> Method<'a> {
 
 impl<'a> Input<'a> {
     fn read(index: usize, syntax: &'a PatType, errors: &mut Errors) -> Self {
-        for attr in &syntax.attrs {
-            errors.at(attr, "attributes on arguments are not supported: remove it");
+        for attr in syntax.attrs.iter().filter(|attr| !is_place(attr)) {
+            errors.at(
+                attr,
+                "of attributes on arguments only `#[tensor(device = \"..\")]` is supported: remove it",
+            );
         }
+        let placed = Placed::read(&syntax.attrs, errors);
         if let Some(by_reference) = call_context(&syntax.ty) {
+            if let Some(placed) = &placed {
+                let message = "the call's context does not travel: put `#[tensor(..)]` on an argument that holds tensors";
+                errors.at(&placed.attr, message);
+            }
             return Self::Context {
                 syntax,
                 by_reference,
@@ -206,8 +247,12 @@ impl<'a> Input<'a> {
         };
         let ty = &syntax.ty;
         match streaming(ty) {
-            Some(item) => Self::Stream { ident, item },
-            None => Self::Argument(Argument { ident, ty }),
+            Some(item) => Self::Stream {
+                ident,
+                item,
+                placed,
+            },
+            None => Self::Argument(Argument { ident, ty, placed }),
         }
     }
 }
@@ -245,8 +290,7 @@ impl<'a> Outcome<'a> {
             Self::Result { ok, .. } => ok,
             Self::Nothing | Self::Stream { .. } => return false,
         };
-        let last = as_path(ty).and_then(|path| path.segments.last());
-        last.is_some_and(|last| last.ident == "Remote")
+        is_reference(ty)
     }
 
     /// The whole type that the handler answers with.
@@ -337,7 +381,7 @@ mod tests {
                 |method| {
                     let inputs = method.inputs.iter().map(|input| match input {
                         Input::Argument(argument) => argument.ident.to_string(),
-                        Input::Stream { ident, item } => format!("{ident} of {}", text(item)),
+                        Input::Stream { ident, item, .. } => format!("{ident} of {}", text(item)),
                         Input::Context { by_reference, .. } => format!("context {by_reference}"),
                     });
                     inputs.collect::<Vec<_>>().join(", ")

@@ -50,6 +50,7 @@ pub(crate) fn is_reserved(method: &str) -> bool {
         "connection",
         "on",
         "with_deadline",
+        "with_device_map",
         "with_stats",
         "with_trace",
     ]

@@ -2,6 +2,7 @@
 //! does in this version. The text is part of the schema, so equal tokens must give equal text.
 
 use crate::model::{Argument, Input, Method, Outcome};
+use crate::place::Place;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
@@ -13,14 +14,21 @@ pub(crate) fn of(method: &Method<'_>) -> String {
         Outcome::Stream { .. } => "",
         _ => "async ",
     };
-    let mut out = format!("{asyncness}fn {}(&self", sig.ident.unraw());
+    let place = |placed: Option<&Place>| placed.map(|place| place.text() + " ").unwrap_or_default();
+    let mut out = place(method.result_place());
+    out.push_str(&format!("{asyncness}fn {}(&self", sig.ident.unraw()));
     for input in &method.inputs {
-        let (ident, ty) = match input {
-            Input::Argument(Argument { ident, ty }) => (ident, text(ty)),
-            Input::Stream { ident, item } => (ident, format!("Streaming<{}>", text(item))),
+        let (ident, ty, placed) = match input {
+            Input::Argument(Argument { ident, ty, placed }) => (ident, text(ty), placed),
+            Input::Stream {
+                ident,
+                item,
+                placed,
+            } => (ident, format!("Streaming<{}>", text(item)), placed),
             Input::Context { .. } => continue,
         };
-        out.push_str(&format!(", {}: {ty}", ident.unraw()));
+        let placed = place(placed.as_ref().map(|placed| &placed.place));
+        out.push_str(&format!(", {placed}{}: {ty}", ident.unraw()));
     }
     out.push(')');
     match (&method.outcome, &sig.output) {

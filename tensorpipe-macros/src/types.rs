@@ -25,6 +25,12 @@ pub(crate) fn is_tensor(ty: &Type) -> bool {
     last.is_some_and(|last| last.ident == "Tensor" && last.arguments.is_none())
 }
 
+/// Whether the type is written `Remote<..>`, by whatever path.
+pub(crate) fn is_reference(ty: &Type) -> bool {
+    let last = as_path(ty).and_then(|path| path.segments.last());
+    last.is_some_and(|last| last.ident == "Remote")
+}
+
 /// The `T` of a `Streaming<T>`.
 pub(crate) fn streaming(ty: &Type) -> Option<&Type> {
     let last = as_path(ty)?.segments.last()?;

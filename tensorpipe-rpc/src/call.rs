@@ -9,11 +9,11 @@ use std::task::{Context, Poll};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::Awaiting;
+use tensorpipe::{Awaiting, Device, Misuse, Tensor};
 
 use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
-use crate::error::CallError;
+use crate::error::{CallError, PlaceError};
 use crate::observe::{Attempts, CallStats};
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
@@ -138,13 +138,19 @@ impl<T: DeserializeOwned> Call<T> {
         }
     }
 
-    /// A copy of a value that is here.
-    pub(crate) fn of_copy(value: &T) -> Self
+    /// A copy of a value that is here, with its tensors on this device.
+    pub(crate) fn of_copy_on(value: &T, device: Option<Device>) -> Self
     where
         T: Serialize,
     {
         let state = match Reply::of(value).into_outcome() {
-            ReplyOutcome::Value(encoded) => State::Answered(Outcome::Value(Body::here(encoded))),
+            ReplyOutcome::Value(encoded) => match is_on(&encoded.tensors, device) {
+                Ok(()) => State::Answered(Outcome::Value(Body::here(encoded))),
+                Err(misuse) => State::Failed(Some(CallError::NoPlace {
+                    error: PlaceError::Here(misuse),
+                    may_have_run: false,
+                })),
+            },
             ReplyOutcome::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
             _ => State::Failed(None),
         };
@@ -310,6 +316,23 @@ impl<T, E> Future for Call<T, E> {
             engine.release(slot.id, None);
         }
         Poll::Ready(decoded)
+    }
+}
+
+/// Whether tensors of this process's are on this device, if somebody wants them there.
+fn is_on(tensors: &[Tensor], device: Option<Device>) -> Result<(), Misuse> {
+    let Some(device) = device else { return Ok(()) };
+    let elsewhere = |tensor: &Tensor| tensor.device() != device;
+    match tensors.iter().position(elsewhere) {
+        None => Ok(()),
+        Some(number) => Err(Misuse::OutOfReach {
+            what: format!("tensor {number}"),
+            device,
+            reason: format!(
+                "the value is in this process, on {}; copy it there with that device's own means",
+                tensors[number].device()
+            ),
+        }),
     }
 }
 

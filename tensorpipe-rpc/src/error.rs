@@ -51,8 +51,29 @@ pub enum CallError<E = Infallible> {
     /// An argument refers to a value that is not there: the call that was to make it failed, or its owner has let go of it. The
     /// method did not run. In the server's words.
     Unresolved(Arc<str>),
+    /// A tensor cannot be where the caller wants it: by a `#[tensor(device = "…")]`, a [`DeviceMap`](crate::DeviceMap) or
+    /// [`Remote::fetch_to`](crate::Remote::fetch_to).
+    NoPlace {
+        /// Why not, and what to do.
+        error: PlaceError,
+        /// Whether the method may have run.
+        may_have_run: bool,
+    },
     /// Another reason: an item of a stream that was given made no sense there, for example. In the server's words.
     Other(Arc<str>),
+}
+
+/// Why a tensor of a call cannot be where its caller wants it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// It could not be sent there, or, of a result, not be received there:
+    /// [`Misuse::OutOfReach`](tensorpipe::Misuse::OutOfReach) or [`Misuse::NoAllocator`](tensorpipe::Misuse::NoAllocator).
+    #[error(transparent)]
+    Here(tensorpipe::Misuse),
+    /// The server could not receive it there, or, of a result, not send it there. In the server's words.
+    #[error("at the server {0}")]
+    There(Arc<str>),
 }
 
 /// Why one of several replicas cannot be called.
@@ -75,9 +96,9 @@ impl<E> CallError<E> {
             | Self::BadReply(_)
             | Self::Decode(_)
             | Self::Other(_) => true,
-            Self::Connection { may_have_run, .. } | Self::Unavailable { may_have_run, .. } => {
-                *may_have_run
-            }
+            Self::Connection { may_have_run, .. }
+            | Self::Unavailable { may_have_run, .. }
+            | Self::NoPlace { may_have_run, .. } => *may_have_run,
             Self::Overloaded(_)
             | Self::Unimplemented(_)
             | Self::ShuttingDown
@@ -117,12 +138,33 @@ impl<E> CallError<E> {
                 may_have_run,
             },
             Self::Unresolved(reason) => CallError::Unresolved(reason),
+            Self::NoPlace {
+                error,
+                may_have_run,
+            } => CallError::NoPlace {
+                error,
+                may_have_run,
+            },
             Self::Other(reason) => CallError::Other(reason),
         }
     }
 }
 
 impl CallError {
+    /// What the pipe said of a call's message; `placed`: its caller wants tensors somewhere.
+    pub(crate) fn of_pipe(error: tensorpipe::Error, placed: bool, may_have_run: bool) -> Self {
+        match no_place(&error) {
+            Some(misuse) if placed => Self::NoPlace {
+                error: PlaceError::Here(misuse.clone()),
+                may_have_run,
+            },
+            _ => Self::Connection {
+                error,
+                may_have_run,
+            },
+        }
+    }
+
     /// The same for a method that has an error of its own.
     pub(crate) fn without_service<E>(self) -> CallError<E> {
         self.map_service(|never| match never {})
@@ -174,12 +216,29 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
                 )
             }
             Self::Unresolved(reason) => write!(f, "a reference is to nothing: {reason}"),
+            Self::NoPlace {
+                error,
+                may_have_run,
+            } => {
+                write!(f, "{error}; the method {}", ran(*may_have_run))
+            }
             Self::Other(reason) => f.write_str(reason),
         }
     }
 }
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
+
+/// Whether the error is that a tensor cannot be where it was asked to be.
+pub(crate) fn no_place(error: &tensorpipe::Error) -> Option<&tensorpipe::Misuse> {
+    use tensorpipe::{Error, Misuse};
+    match error {
+        Error::Misuse(misuse @ (Misuse::OutOfReach { .. } | Misuse::NoAllocator { .. })) => {
+            Some(misuse)
+        }
+        _ => None,
+    }
+}
 
 fn ran(may_have_run: bool) -> &'static str {
     if may_have_run {

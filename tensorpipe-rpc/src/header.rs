@@ -6,7 +6,8 @@
 //!      1     1  length of the header, so that a later version's fields can be skipped
 //!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows, 4 the body holds
 //!               references, 8 behind the body stands which calls this one waits for,
-//!               16 figures are asked for (kind call), or here (kinds value, service error and failure)
+//!               16 figures are asked for (kind call), or here (kinds value, service error and failure),
+//!               32 behind the header stands where the caller wants tensors of the result (kinds call and fetch)
 //!      3     1  failure code (kind failure), items in the message (kinds of items), which stream (kind credit), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -28,6 +29,9 @@ pub(crate) const REFERENCES: u8 = 4;
 pub(crate) const WAITS: u8 = 8;
 /// Flag: the caller wants figures; they stand behind the reply's header.
 pub(crate) const STATS: u8 = 16;
+
+/// Flag: behind the header stands where the caller wants tensors of the result: a length of two bytes, and so many bytes.
+pub(crate) const PLACES: u8 = 32;
 
 const CALL_LEN: usize = 28;
 const TRACE_LEN: usize = 24;
@@ -103,6 +107,10 @@ pub(crate) enum FailureCode {
     NoService,
     Unresolved,
     BadItem,
+    /// A tensor of the arguments cannot be where the caller asked for it.
+    NoPlace,
+    /// The same of the result; the method has run.
+    NoPlaceForResult,
     Other(u8),
 }
 
@@ -125,8 +133,10 @@ pub(crate) struct Header {
     pub(crate) method: u32,
     pub(crate) time_left_us: u64,
     pub(crate) trace: TraceContext,
-    /// Its length: the body begins here.
+    /// Its length, and that of what the caller says of places behind it: the body begins here.
     pub(crate) len: usize,
+    /// The last of these bytes, that many, say where the caller wants tensors of the result.
+    pub(crate) places: u16,
 }
 
 impl FailureCode {
@@ -143,6 +153,8 @@ impl FailureCode {
             Self::NoService => 9,
             Self::Unresolved => 10,
             Self::BadItem => 11,
+            Self::NoPlace => 12,
+            Self::NoPlaceForResult => 13,
             Self::Other(code) => code,
         }
     }
@@ -160,6 +172,8 @@ impl FailureCode {
             9 => Self::NoService,
             10 => Self::Unresolved,
             11 => Self::BadItem,
+            12 => Self::NoPlace,
+            13 => Self::NoPlaceForResult,
             other => Self::Other(other),
         }
     }
@@ -210,6 +224,7 @@ impl Header {
             time_left_us,
             trace,
             len: 0,
+            places: 0,
         }
     }
 
@@ -232,6 +247,7 @@ impl Header {
             time_left_us: 0,
             trace: TraceContext::default(),
             len: 0,
+            places: 0,
         }
     }
 
@@ -300,9 +316,18 @@ impl Header {
             _ => return Err("a message of an unknown kind"),
         };
         let call = u64_at(header, 4).ok_or(SHORT)?;
+        let mut places = 0;
+        let mut body = len;
+        if flags & PLACES != 0 && matches!(kind, Kind::Call | Kind::Fetch) {
+            let told = metadata[len..].first_chunk().ok_or(SHORT)?;
+            places = u16::from_le_bytes(*told);
+            body = len + 2 + usize::from(places);
+            metadata.get(..body).ok_or(SHORT)?;
+        }
         let mut decoded = Self {
             flags,
-            len,
+            len: body,
+            places,
             ..Self::plain(kind, call)
         };
         if kind == Kind::Call {
@@ -322,6 +347,14 @@ impl Header {
             }
         }
         Ok(decoded)
+    }
+}
+
+impl Header {
+    /// What the caller says of places, in the metadata that it was read from.
+    pub(crate) fn places<'a>(&self, metadata: &'a [u8]) -> &'a [u8] {
+        let begin = self.len - usize::from(self.places);
+        metadata.get(begin..self.len).unwrap_or_default()
     }
 }
 

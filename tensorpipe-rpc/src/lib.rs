@@ -77,6 +77,9 @@
 //!   that call's error.
 //! - **Streams.** A method may take one stream and answer with one: [`stream`].
 //! - **Batches.** Calls of many clients can be handled as one: [`batch`].
+//! - **Places.** `#[tensor(device = "cuda:0")]` on an argument has its tensors land on that device of the server; on a method, what it
+//!   answers with on that device of the client. A client's [`DeviceMap`] says so for all methods. What cannot be had is
+//!   [`CallError::NoPlace`].
 //! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
 //!   there: [`remote`].
 //! - **What happened.** `client.with_stats().push("w", &value).stats().await` says where a call's time went and which bytes were
@@ -107,6 +110,7 @@
 //! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
 //! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | what lies unread of a stream | 1024 items or 4 MiB | fixed |
+//! | devices that a client's map names | 64 | [`DeviceMap::MAX`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
 //! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
@@ -143,6 +147,7 @@ mod header;
 mod limits;
 mod lock;
 pub mod observe;
+mod placement;
 pub mod remote;
 mod server;
 mod service;
@@ -163,10 +168,11 @@ pub use client::{
     ReplicasBuilder, RetryBudget, Target,
 };
 pub use context::{CallContext, TraceContext};
-pub use error::{CallError, ConnectError, ReplicaError};
+pub use error::{CallError, ConnectError, PlaceError, ReplicaError};
 pub use futures_util::Stream;
 pub use limits::ServerLimits;
 pub use observe::CallStats;
+pub use placement::DeviceMap;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
 pub use service::{HandlerFuture, Service};
@@ -236,14 +242,15 @@ pub mod __private {
     pub use crate::codec::{Argument, Arguments, EncodeError, Encoder, Reply};
     pub use crate::context::{CallContext, TraceContext};
     pub use crate::error::ConnectError;
-    pub use crate::schema::{Method, Schema, Streams, Tracer, method_id};
+    pub use crate::placement::DeviceMap;
+    pub use crate::schema::{Method, Places, Schema, Streams, Tracer, method_id};
     pub use crate::service::{HandlerFuture, Service, bad_arguments, unknown_method};
     pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};
     #[cfg(feature = "tarpc")]
     pub use crate::tarpc::private as tarpc;
     pub use crate::value::{Answer, CallValue, NoResult};
     pub use futures_util::Stream;
-    pub use tensorpipe::Context;
+    pub use tensorpipe::{Context, Device, DeviceKind};
 }
 
 /// The examples of the README, compiled and run.

@@ -18,8 +18,8 @@ pub use tracer::Tracer;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tensorpipe::Misuse;
 use tensorpipe::fork::PerProcess;
+use tensorpipe::{Device, Misuse};
 
 /// A service as its trait says it.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct Method {
     pub promises: bool,
     /// Which of its argument and result are streams.
     pub streams: Streams,
+    /// Where it wants tensors.
+    pub places: Places,
     /// Shows the type of each argument and result to the tracer.
     pub structure: fn(&mut Tracer),
 }
@@ -56,6 +58,15 @@ pub struct Streams {
     pub argument: bool,
     /// It answers with a stream.
     pub reply: bool,
+}
+
+/// Where the `#[tensor(device = "…")]`s of a method want tensors, beside those of plain arguments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Those of the stream that is an argument, at the server.
+    pub stream: Option<Device>,
+    /// Those of what it answers with, at the client.
+    pub result: Option<Device>,
 }
 
 impl Streams {

@@ -28,6 +28,8 @@ pub trait Counter {
     async fn left(&self, cx: &CallContext) -> Duration;
     /// Twice as much.
     async fn double(&self, x: Tensor) -> Tensor;
+    /// On a device that nobody here has.
+    async fn far(&self, #[tensor(device = "cuda:7")] x: Tensor);
     /// Takes its time.
     async fn sleep(&self, ms: u64);
     /// Fails in another way.
@@ -54,6 +56,10 @@ impl Counter for Calls {
 
     async fn left(&self, cx: &CallContext) -> Duration {
         cx.time_left().unwrap()
+    }
+
+    async fn far(&self, x: Tensor) {
+        panic!("it came to {}", x.device());
     }
 
     async fn double(&self, x: Tensor) -> Tensor {
@@ -144,6 +150,14 @@ async fn what_kept_a_call_from_being_answered_is_tarpcs_error() {
     let request = Arc::new(CounterClientRequest::Panic {});
     match client().await.call(in_seconds(5), request).await {
         Err(RpcError::Server(error)) => assert!(error.detail.contains("on purpose"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+
+    // Not the server's fault, which has not heard of it.
+    let x = Tensor::from(vec![1f32; 10]);
+    let request = Arc::new(CounterClientRequest::Far { x });
+    match client().await.call(in_seconds(5), request).await {
+        Err(RpcError::Send(error)) => assert!(error.to_string().contains("cuda:7"), "{error}"),
         other => panic!("{other:?}"),
     }
 

@@ -22,6 +22,8 @@ mod joins;
 mod logs;
 #[path = "hostile/pages.rs"]
 mod pages;
+#[path = "hostile/places.rs"]
+mod places;
 #[path = "hostile/raw.rs"]
 mod raw;
 #[path = "hostile/resets.rs"]

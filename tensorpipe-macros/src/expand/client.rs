@@ -87,10 +87,10 @@ impl<'a> Client<'a> {
         let docs = self.method_docs(method);
         let ident = method.ident();
         let arguments = method.inputs.iter().filter_map(|input| match input {
-            Input::Argument(Argument { ident, ty }) => {
+            Input::Argument(Argument { ident, ty, .. }) => {
                 Some(quote!(#ident: impl #private::Argument<#ty>))
             }
-            Input::Stream { ident, item } => Some(quote! {
+            Input::Stream { ident, item, .. } => Some(quote! {
                 #ident: impl #private::Stream<Item = #item> + ::core::marker::Send + 'static
             }),
             Input::Context { .. } => None,
@@ -127,9 +127,15 @@ impl<'a> Client<'a> {
         let encoder = local("arguments");
         let pushes: Vec<_> = method
             .arguments()
-            .map(|Argument { ident, .. }| {
+            .map(|Argument { ident, placed, .. }| {
                 let name = ident.unraw().to_string();
-                quote!(#encoder.push(#name, &#ident)?;)
+                match placed {
+                    None => quote!(#encoder.push(#name, &#ident)?;),
+                    Some(placed) => {
+                        let device = placed.place.expression(self.private);
+                        quote!(#encoder.push_to(#name, &#ident, #device)?;)
+                    }
+                }
             })
             .collect();
         // Two, since the error of a call that has none of its own is not deserializable.
@@ -230,6 +236,13 @@ impl<'a> Client<'a> {
             #[must_use]
             #vis fn with_deadline(&self, deadline: ::core::time::Duration) -> Self {
                 Self { handle: self.handle.with_deadline(deadline) }
+            }
+
+            /// The same client; tensors of calls made through it land where this map says: those of arguments on the device of
+            /// the server's that goes with theirs, those of results the other way round.
+            #[must_use]
+            #vis fn with_device_map(&self, map: #private::DeviceMap) -> Self {
+                Self { handle: self.handle.with_device_map(map) }
             }
 
             /// The same client; calls made through it, and calls that they cause, belong to this trace.

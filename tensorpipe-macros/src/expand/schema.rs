@@ -3,6 +3,7 @@
 use super::travelling;
 use crate::model::{Argument, Method, Outcome, Service};
 use crate::names::local;
+use crate::place::optional;
 use crate::signature;
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -25,6 +26,7 @@ use syn::{Attribute, Type};
 //             idempotent: false,
 //             promises: false,
 //             streams: Streams { argument: false, reply: false },
+//             places: Places { stream: None, result: None },
 //             structure: |tracer| {
 //                 tracer.argument::<String>("text");
 //                 tracer.returns::<Tensor>();
@@ -94,7 +96,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     let idempotent = method.options.idempotent;
     let promises = method.outcome.is_reference();
     let tracer = local("tracer");
-    let arguments = method.arguments().map(|Argument { ident, ty }| {
+    let arguments = method.arguments().map(|Argument { ident, ty, .. }| {
         let name = ident.unraw().to_string();
         let ty = travelling(ty, private);
         quote!(#tracer.argument::<#ty>(#name);)
@@ -108,6 +110,8 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         stream.is_some(),
         matches!(method.outcome, Outcome::Stream { .. }),
     );
+    let stream_place = optional(method.stream_place(), private);
+    let result_place = optional(method.result_place(), private);
     let no_result = match &method.outcome {
         Outcome::Value(ty)
         | Outcome::Stream {
@@ -149,6 +153,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             idempotent: #idempotent,
             promises: #promises,
             streams: #private::Streams { argument: #argument, reply: #reply },
+            places: #private::Places { stream: #stream_place, result: #result_place },
             structure: |#tracer| {
                 #no_result
                 #(#arguments)*

@@ -168,14 +168,20 @@ impl<'a> Adapter<'a> {
         let takes: Vec<_> = method
             .arguments()
             .map(|argument| {
-                let Argument { ident, ty } = argument;
+                let Argument { ident, ty, placed } = argument;
                 let name = ident.unraw().to_string();
                 let ty = travelling(ty, private);
                 let before = taken.clone();
                 taken.push(ident);
-                let take = match batched && !method.gathers(argument) {
-                    true => quote!(#key.take::<#ty>(&mut #arguments, #name)),
-                    false => quote!(#arguments.take::<#ty>(#name)),
+                let take = match placed {
+                    _ if batched && !method.gathers(argument) => {
+                        quote!(#key.take::<#ty>(&mut #arguments, #name))
+                    }
+                    None => quote!(#arguments.take::<#ty>(#name)),
+                    Some(placed) => {
+                        let device = placed.place.expression(private);
+                        quote!(#arguments.take_on::<#ty>(#name, #device))
+                    }
                 };
                 quote! {
                     let #ident = match #take {

@@ -48,7 +48,7 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
         let name = format!("{}.{}", service.syntax.ident.unraw(), method.name());
         let arguments = method
             .arguments()
-            .map(|Argument { ident, ty }| quote!(#ident: #ty));
+            .map(|Argument { ident, ty, .. }| quote!(#ident: #ty));
         let written = method.outcome.written();
         let kind = match &method.outcome {
             Outcome::Result { .. } => quote!(result),

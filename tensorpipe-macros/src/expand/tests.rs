@@ -28,7 +28,10 @@ fn expansion_is_what_was_reviewed() {
                     0
                 }
 
-                fn sample(&self, seed: u64, prompts: Streaming<String>) -> impl Stream<Item = Result<Token, Refused>>;
+                async fn norm(&self, #[tensor(device = "cuda:1")] x: Tensor) -> f32;
+
+                #[tensor(device = "cuda:0")]
+                fn sample(&self, seed: u64, #[tensor(device = "cuda:1")] prompts: Streaming<Tensor>) -> impl Stream<Item = Result<Token, Refused>>;
             }
         },
     );

@@ -1,6 +1,7 @@
 //! The trait itself: `async fn` written as a function that returns a `Send` future.
 
 use crate::model::{Method, Outcome, Service};
+use crate::place::is_place;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
@@ -68,7 +69,17 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
             quote!({ async move { #(let #names = #names;)* #block } })
         }
     };
-    quote!(#(#attrs)* #fn_token #ident(#inputs) #output #body)
+    let inputs = inputs.iter().cloned().map(without_place);
+    quote!(#(#attrs)* #fn_token #ident(#(#inputs),*) #output #body)
+}
+
+/// As rustc may see it.
+fn without_place(mut input: FnArg) -> FnArg {
+    match &mut input {
+        FnArg::Receiver(input) => input.attrs.retain(|attr| !is_place(attr)),
+        FnArg::Typed(input) => input.attrs.retain(|attr| !is_place(attr)),
+    }
+    input
 }
 
 fn owned_name(input: &FnArg) -> Option<&Pat> {

@@ -28,10 +28,14 @@ pub trait Embedder: ::core::marker::Send + ::core::marker::Sync + 'static + Debu
             { 0 }
         }
     }
+    fn norm(
+        &self,
+        x: Tensor,
+    ) -> impl ::core::future::Future<Output = f32> + ::core::marker::Send;
     fn sample(
         &self,
         seed: u64,
-        prompts: Streaming<String>,
+        prompts: Streaming<Tensor>,
     ) -> impl Stream<Item = Result<Token, Refused>> + ::core::marker::Send;
 }
 /// Client of [`Embedder`]: each method makes the call of the same name.
@@ -119,6 +123,14 @@ impl EmbedderClient {
             handle: self.handle.with_deadline(deadline),
         }
     }
+    /// The same client; tensors of calls made through it land where this map says: those of arguments on the device of
+    /// the server's that goes with theirs, those of results the other way round.
+    #[must_use]
+    pub fn with_device_map(&self, map: ::tensorpipe_rpc::__private::DeviceMap) -> Self {
+        Self {
+            handle: self.handle.with_device_map(map),
+        }
+    }
     /// The same client; calls made through it, and calls that they cause, belong to this trace.
     #[must_use]
     pub fn with_trace(&self, trace: ::tensorpipe_rpc::__private::TraceContext) -> Self {
@@ -147,6 +159,10 @@ impl EmbedderClient {
                     argument: false,
                     reply: false,
                 },
+                places: ::tensorpipe_rpc::__private::Places {
+                    stream: ::core::option::Option::None,
+                    result: ::core::option::Option::None,
+                },
                 structure: |tracer| {
                     tracer
                         .argument::<
@@ -173,6 +189,10 @@ impl EmbedderClient {
                     argument: false,
                     reply: false,
                 },
+                places: ::tensorpipe_rpc::__private::Places {
+                    stream: ::core::option::Option::None,
+                    result: ::core::option::Option::None,
+                },
                 structure: |tracer| {
                     tracer.returns::<()>();
                 },
@@ -186,6 +206,10 @@ impl EmbedderClient {
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: false,
                     reply: false,
+                },
+                places: ::tensorpipe_rpc::__private::Places {
+                    stream: ::core::option::Option::None,
+                    result: ::core::option::Option::None,
                 },
                 structure: |tracer| {
                     tracer
@@ -216,6 +240,10 @@ impl EmbedderClient {
                     argument: false,
                     reply: false,
                 },
+                places: ::tensorpipe_rpc::__private::Places {
+                    stream: ::core::option::Option::None,
+                    result: ::core::option::Option::None,
+                },
                 structure: |tracer| {
                     const _: () = {
                         use ::tensorpipe_rpc::__private::NoResult as _;
@@ -237,14 +265,62 @@ impl EmbedderClient {
                 },
             },
             ::tensorpipe_rpc::__private::Method {
+                name: "norm",
+                id: ::tensorpipe_rpc::__private::method_id("norm"),
+                signature: "async fn norm(&self, #[tensor(device = \"cuda:1\")] x: Tensor) -> f32",
+                idempotent: false,
+                promises: false,
+                streams: ::tensorpipe_rpc::__private::Streams {
+                    argument: false,
+                    reply: false,
+                },
+                places: ::tensorpipe_rpc::__private::Places {
+                    stream: ::core::option::Option::None,
+                    result: ::core::option::Option::None,
+                },
+                structure: |tracer| {
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::NoResult as _;
+                        if ::tensorpipe_rpc::__private::Answer::<f32>::IS_RESULT {
+                            ::core::panic!(
+                                "{}",
+                                "`f32` is a `Result` by another name: write `Result<T, E>` out"
+                            );
+                        }
+                    };
+                    tracer
+                        .argument::<
+                            <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                        >("x");
+                    tracer
+                        .returns::<
+                            <f32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                        >();
+                },
+            },
+            ::tensorpipe_rpc::__private::Method {
                 name: "sample",
                 id: ::tensorpipe_rpc::__private::method_id("sample"),
-                signature: "fn sample(&self, seed: u64, prompts: Streaming<String>) -> impl Stream<Item = Result<Token, Refused>>",
+                signature: "#[tensor(device = \"cuda:0\")] fn sample(&self, seed: u64, #[tensor(device = \"cuda:1\")] prompts: Streaming<Tensor>) -> impl Stream<Item = Result<Token, Refused>>",
                 idempotent: false,
                 promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
                     argument: true,
                     reply: true,
+                },
+                places: ::tensorpipe_rpc::__private::Places {
+                    stream: ::core::option::Option::Some(
+                        ::tensorpipe_rpc::__private::Device::new(
+                            ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
+                            1u32,
+                        ),
+                    ),
+                    result: ::core::option::Option::Some(
+                        ::tensorpipe_rpc::__private::Device::new(
+                            ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
+                            0u32,
+                        ),
+                    ),
                 },
                 structure: |tracer| {
                     tracer
@@ -253,7 +329,7 @@ impl EmbedderClient {
                         >("seed");
                     tracer
                         .argument::<
-                            <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                            <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("prompts");
                     tracer
                         .returns::<
@@ -332,12 +408,38 @@ impl EmbedderClient {
                 },
             )
     }
+    /// Calls [`Embedder::norm`] on the server.
+    pub fn norm(
+        &self,
+        x: impl ::tensorpipe_rpc::__private::Argument<Tensor>,
+    ) -> ::tensorpipe_rpc::__private::Call<f32> {
+        self.handle
+            .call_value::<
+                <f32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
+            >(
+                &Self::SCHEMA
+                    .methods[3usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
+                |arguments| {
+                    arguments
+                        .push_to(
+                            "x",
+                            &x,
+                            ::tensorpipe_rpc::__private::Device::new(
+                                ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
+                                1u32,
+                            ),
+                        )?;
+                    ::core::result::Result::Ok(())
+                },
+            )
+    }
     /// Calls [`Embedder::sample`] on the server.
     pub fn sample(
         &self,
         seed: impl ::tensorpipe_rpc::__private::Argument<u64>,
         prompts: impl ::tensorpipe_rpc::__private::Stream<
-            Item = String,
+            Item = Tensor,
         > + ::core::marker::Send + 'static,
     ) -> ::tensorpipe_rpc::__private::CallStream<Token, Refused> {
         self.handle
@@ -346,7 +448,7 @@ impl EmbedderClient {
                 <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
                 &Self::SCHEMA
-                    .methods[3usize
+                    .methods[4usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
                 |arguments| {
                     arguments.push("seed", &seed)?;
@@ -354,7 +456,7 @@ impl EmbedderClient {
                 },
             )
             .sending::<
-                <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                 _,
             >(prompts)
     }
@@ -595,6 +697,35 @@ for EmbedderService<__Service> {
             number if number
                 == 3usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
+                let x = match arguments
+                    .take_on::<
+                        <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                    >(
+                        "x",
+                        ::tensorpipe_rpc::__private::Device::new(
+                            ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
+                            1u32,
+                        ),
+                    )
+                {
+                    ::core::result::Result::Ok(value) => value,
+                    ::core::result::Result::Err(error) => {
+                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
+                    }
+                };
+                if let ::core::result::Result::Err(error) = arguments.finish() {
+                    return ::tensorpipe_rpc::__private::bad_arguments(error, (x,));
+                }
+                let service = ::std::sync::Arc::clone(&self.service);
+                ::std::boxed::Box::pin(async move {
+                    ::tensorpipe_rpc::__private::Reply::value::<
+                        <f32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                    >(<__Service as Embedder>::norm(&*service, x).await)
+                })
+            }
+            number if number
+                == 4usize
+                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let seed = match arguments
                     .take::<
                         <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
@@ -620,7 +751,7 @@ for EmbedderService<__Service> {
                                 &*service,
                                 seed,
                                 ::tensorpipe_rpc::__private::Streaming::<
-                                    <String as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                                    <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                                 >::of(&context),
                             ),
                         )
@@ -640,6 +771,7 @@ for EmbedderService<__Service> {
     value : (()) } { attributes : (), variant : Encode, method : encode, name :
     "Embedder.encode", arguments : (ids : Tensor, layer : u32), result : (Result <
     Tensor, Refused >) } { attributes : (), variant : Size, method : size, name :
-    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) }], travelling :
-    [String, Tensor, u32, Vec < u8 >],
+    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) } { attributes :
+    (), variant : Norm, method : norm, name : "Embedder.norm", arguments : (x : Tensor),
+    value : (f32) }], travelling : [String, Tensor, u32, Vec < u8 >, Tensor],
 }

@@ -57,7 +57,8 @@
 //!
 //! Arguments written `Tensor` are gathered, each along its first dimension, in memory of the connection's pool, with one copy
 //! of each; a batch of one call is passed on as it came. Calls whose tensors differ in element type or in another dimension, or
-//! whose other arguments differ in a bit, are gathered apart. Tensors that are not in main memory run alone. The method
+//! whose other arguments differ in a bit, are gathered apart. Tensors that are not in main memory, where a
+//! client's device map has them, run alone: `#[tensor(device = "cpu:0")]` on the argument gathers them all the same. The method
 //! returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller gets its rows, which share
 //! the memory of the whole result. References ([`Remote`](crate::Remote)) belong to one caller, and neither go in nor come out.
 //!

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::handle::{Terms, micros};
+use super::handle::{Asked, Terms, micros};
 use crate::call::Sent;
 use crate::codec::{EncodeError, Encoded, Encoder};
 use crate::engine::{CallStreams, Engine, Kept, Outgoing};
@@ -41,6 +41,10 @@ impl Arguments {
         })
     }
 
+    pub(super) fn method(&self) -> &'static Method {
+        self.method
+    }
+
     /// Whether they refer to values that a server owns.
     pub(super) fn refers(&self) -> bool {
         !self.met.pins.is_empty()
@@ -61,7 +65,10 @@ impl Arguments {
         mut self,
         engine: &Arc<Engine>,
         (service, name): (u32, &'static str),
-        asked: bool,
+        Asked {
+            stats: asked,
+            places,
+        }: Asked,
     ) -> Result<Sent, CallError> {
         let (deadline, trace) = self.terms;
         let id = engine.calls.next_id();
@@ -82,11 +89,12 @@ impl Arguments {
             encoded: self.encoded,
             header_len,
             deadline,
-            streams: streams
-                .any()
-                .then(|| CallStreams::of_caller(id, streams, asked, &engine.unread)),
+            streams: streams.any().then(|| {
+                CallStreams::of_caller(id, streams, asked, places.as_deref(), &engine.unread)
+            }),
             pins: self.met.pins,
             noted,
+            places,
         });
         Ok((engine.clone(), slot))
     }

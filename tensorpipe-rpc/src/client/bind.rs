@@ -36,6 +36,7 @@ pub(super) async fn bind(
         streams: None,
         pins: Vec::new(),
         noted: None,
+        places: None,
     });
     let pipe = engine.pipe.name().into();
     let body = match (Binding { engine, slot }).await {

@@ -18,6 +18,7 @@ use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
 use crate::observe::Noted;
+use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
@@ -35,6 +36,7 @@ pub struct ClientHandle {
     name: &'static str,
     /// Whether its callers want figures.
     stats: bool,
+    devices: Option<DeviceMap>,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -87,6 +89,7 @@ impl ClientHandle {
             trace: TraceContext::default(),
             name: schema.service,
             stats: false,
+            devices: None,
         })
     }
 
@@ -115,6 +118,14 @@ impl ClientHandle {
     pub fn with_stats(&self) -> Self {
         Self {
             stats: true,
+            ..self.clone()
+        }
+    }
+
+    /// The same client; tensors of calls made through it land where this map says.
+    pub fn with_device_map(&self, map: DeviceMap) -> Self {
+        Self {
+            devices: Some(map),
             ..self.clone()
         }
     }
@@ -150,7 +161,7 @@ impl ClientHandle {
                 // A stream is given away as it is sent, and references are to one server: these cannot be made again.
                 let once = method.streams.any() || method.promises || arguments.refers();
                 if !once {
-                    return Ok(joined.call(method, terms, arguments.keep(), self.stats));
+                    return Ok(joined.call(method, terms, arguments.keep(), self.asked(method)));
                 }
                 self.send_to_one(joined, arguments)?
             }
@@ -181,7 +192,10 @@ impl ClientHandle {
         let id = engine.calls.next_id();
         let left = micros(deadline.map(|(_, after)| after));
         let streams = method.streams;
-        let asked = self.stats;
+        let Asked {
+            stats: asked,
+            places,
+        } = self.asked(method);
         let (noted, trace) = Noted::of(asked, (self.name, method), (id, engine), trace);
         let header = Header::call(id, self.service, method.id, left, trace);
         let header = header.asking(asked).to_vec();
@@ -205,29 +219,39 @@ impl ClientHandle {
             encoded,
             header_len,
             deadline,
-            streams: streams
-                .any()
-                .then(|| CallStreams::of_caller(id, streams, asked, &engine.unread)),
+            streams: streams.any().then(|| {
+                CallStreams::of_caller(id, streams, asked, places.as_deref(), &engine.unread)
+            }),
             pins: met.pins,
             noted,
+            places,
         });
         Ok((engine.clone(), slot))
     }
 
     /// To the one that owns what the arguments refer to, or else any.
     fn send_to_one(&self, joined: &Joined, arguments: Arguments) -> Result<Sent, CallError> {
+        let asked = self.asked(arguments.method());
         match arguments.owner() {
             None => {
                 let place = joined.here()?;
                 let engine = &place.live.connection.engine;
-                arguments.send(engine, (place.service, self.name), self.stats)
+                arguments.send(engine, (place.service, self.name), asked)
             }
             Some(owner) => match owner.bound(joined.schema) {
-                Some(service) => arguments.send(&owner, (service, self.name), self.stats),
+                Some(service) => arguments.send(&owner, (service, self.name), asked),
                 None => Err(CallError::Unresolved(
                     "its owner is not among these replicas".into(),
                 )),
             },
+        }
+    }
+
+    /// What the caller of a method wants beside its result.
+    fn asked(&self, method: &Method) -> Asked {
+        Asked {
+            stats: self.stats,
+            places: CallPlacement::of(method, self.devices.as_ref()),
         }
     }
 
@@ -249,6 +273,14 @@ impl ClientHandle {
         };
         Ok((deadline, trace))
     }
+}
+
+/// What the caller of a method wants beside its result.
+pub(super) struct Asked {
+    /// What happened.
+    pub(super) stats: bool,
+    /// Tensors in these places.
+    pub(super) places: Option<Arc<CallPlacement>>,
 }
 
 /// When a call ends, and the time that it had; `None` far beyond any clock.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use tensorpipe::{Payload, Tensor};
+use tensorpipe::{Device, Payload, Tensor};
 
 use super::deserializer::Reader;
 use super::error::{DecodeError, Fault, Subject};
@@ -17,6 +17,8 @@ pub struct Arguments {
     read: usize,
     payloads: Vec<Option<Payload>>,
     tensors: Vec<Option<Tensor>>,
+    /// Where the tensors that are taken must be, if that was asked for.
+    on: Option<Device>,
 }
 
 impl Arguments {
@@ -27,6 +29,7 @@ impl Arguments {
             read: 0,
             payloads: payloads.into_iter().map(Some).collect(),
             tensors: tensors.into_iter().map(Some).collect(),
+            on: None,
         }
     }
 
@@ -37,6 +40,21 @@ impl Arguments {
     #[inline]
     pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, DecodeError> {
         self.read(Subject::Argument(name))
+    }
+
+    /// The same for an argument whose tensors must be on this device.
+    ///
+    /// # Errors
+    /// As [`Arguments::take`], and where the caller has sent one elsewhere.
+    pub fn take_on<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        device: Device,
+    ) -> Result<T, DecodeError> {
+        self.on = Some(device);
+        let value = self.take(name);
+        self.on = None;
+        value
     }
 
     /// The same for an argument that its bytes tell from every other one: without tensors, payloads and references. Appends
@@ -87,7 +105,8 @@ impl Arguments {
             &self.metadata[self.read..],
             &mut self.tensors,
             &mut self.payloads,
-        );
+        )
+        .on(self.on);
         match T::deserialize(&mut reader) {
             Ok(value) => {
                 self.read = self.metadata.len() - reader.left();

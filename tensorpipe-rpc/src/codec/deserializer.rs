@@ -6,7 +6,7 @@
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
 use tensorpipe::tensor::lift::{self, Lifted};
-use tensorpipe::{Payload, Tensor};
+use tensorpipe::{Device, Payload, Tensor};
 
 use super::access::{Elements, Fields, Variant};
 use super::error::Fault;
@@ -22,6 +22,8 @@ pub(super) struct Reader<'de, 'p> {
     stack: usize,
     empty_left: u32,
     memory_left: u64,
+    /// Where its tensors must be.
+    on: Option<Device>,
 }
 
 /// About where the stack is.
@@ -46,7 +48,15 @@ impl<'de, 'p> Reader<'de, 'p> {
             depth: 0,
             stack: stack(),
             empty_left: MAX_EMPTY,
+            on: None,
         }
+    }
+
+    /// The same, whose tensors must be on this device.
+    #[inline]
+    pub(super) fn on(mut self, on: Option<Device>) -> Self {
+        self.on = on;
+        self
     }
 
     /// Bytes not yet read.
@@ -127,6 +137,7 @@ impl<'de, 'p> Reader<'de, 'p> {
         &mut self,
         kind: &'static str,
         parts: fn(&mut Self) -> &mut [Option<L>],
+        fits: impl FnOnce(&L) -> Result<(), Fault>,
         visitor: V,
     ) -> Result<V::Value, Fault> {
         let index = self.leaf::<u32>()?;
@@ -137,6 +148,7 @@ impl<'de, 'p> Reader<'de, 'p> {
             .ok_or(Fault::NoSuchPart { kind, index, count })?
             .take()
             .ok_or(Fault::PartTaken { kind, index })?;
+        fits(&part)?;
         let (value, unused) = lift::supply(part, || {
             self.nested(|reader| visitor.visit_newtype_struct(reader))
         });
@@ -227,9 +239,17 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         visitor: V,
     ) -> Result<V::Value, Fault> {
         if name == Tensor::NAME {
-            self.lifted::<Tensor, V>("tensor", |reader| reader.tensors, visitor)
+            let on = self.on;
+            let fits = |tensor: &Tensor| match on {
+                Some(wanted) if tensor.device() != wanted => Err(Fault::Elsewhere {
+                    found: tensor.device(),
+                    wanted,
+                }),
+                _ => Ok(()),
+            };
+            self.lifted::<Tensor, V>("tensor", |reader| reader.tensors, fits, visitor)
         } else if name == Payload::NAME {
-            self.lifted::<Payload, V>("payload", |reader| reader.payloads, visitor)
+            self.lifted::<Payload, V>("payload", |reader| reader.payloads, |_| Ok(()), visitor)
         } else {
             self.nested(|reader| visitor.visit_newtype_struct(reader))
         }

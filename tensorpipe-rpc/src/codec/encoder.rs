@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::{Payload, Tensor};
+use tensorpipe::{Device, Payload, Tensor};
 
 use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
@@ -66,6 +66,8 @@ pub struct Encoded {
     pub payloads: Vec<Payload>,
     /// Tensors, in the order of their indices.
     pub tensors: Vec<Tensor>,
+    /// Where each tensor is to land; those behind the last have no target.
+    pub(crate) targets: Vec<Option<Device>>,
     /// Values of this side's that it refers to, in the order of their indices.
     pub(crate) references: Vec<Arc<dyn Referent>>,
 }
@@ -74,6 +76,7 @@ pub struct Encoded {
 pub struct Encoder {
     writer: Writer,
     subject: Subject,
+    targets: Vec<Option<Device>>,
 }
 
 impl Encoder {
@@ -88,6 +91,7 @@ impl Encoder {
         Self {
             writer: Writer::after(header),
             subject: Subject::Arguments,
+            targets: Vec::new(),
         }
     }
 
@@ -104,6 +108,23 @@ impl Encoder {
     ) -> Result<(), EncodeError> {
         self.subject = Subject::Argument(name);
         value.encode(self)
+    }
+
+    /// The same for an argument whose tensors are to land on this device of the other end.
+    ///
+    /// # Errors
+    /// As [`Encoder::push`].
+    pub fn push_to<T>(
+        &mut self,
+        name: &'static str,
+        value: &impl Argument<T>,
+        device: Device,
+    ) -> Result<(), EncodeError> {
+        let before = self.writer.tensors.len();
+        self.push(name, value)?;
+        self.targets.resize(before, None);
+        self.targets.resize(self.writer.tensors.len(), Some(device));
+        Ok(())
     }
 
     /// Appends `value` in the encoding of a `T`, for the argument that [`Encoder::push`] named.
@@ -180,6 +201,7 @@ impl Encoder {
             metadata,
             payloads,
             tensors,
+            targets: self.targets,
             references: Vec::new(),
         }
     }

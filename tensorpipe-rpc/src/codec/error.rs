@@ -5,6 +5,7 @@
 use std::fmt;
 
 use serde::{de, ser};
+use tensorpipe::Device;
 
 use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK};
 
@@ -222,6 +223,16 @@ pub enum Fault {
         "it holds a tensor, payload or reference, and calls are batched by its value; make each tensor an argument of its own"
     )]
     PartInBatchKey,
+    /// A tensor is elsewhere than its method says.
+    #[error(
+        "a tensor was sent to {found}, and the trait says `#[tensor(device = \"{wanted}\")]`: name that device as its target"
+    )]
+    Elsewhere {
+        /// Where it is.
+        found: Device,
+        /// Where it must be.
+        wanted: Device,
+    },
     /// Fewer bytes than the type needs.
     #[error("the bytes end early")]
     Truncated,

@@ -34,6 +34,8 @@ pub(crate) enum Outcome {
     Unsendable(EncodeError),
     /// The method returned what the caller's end does not take.
     Refused(String),
+    /// The method returned tensors that cannot be where the caller wants them.
+    NoPlace(String),
     /// The method panicked, with these words.
     Panicked(String),
     /// The method was not run: its arguments make no sense.
@@ -93,6 +95,12 @@ impl Reply {
     /// The reply of a method whose result the caller cannot have, for this reason.
     pub(crate) fn refused(reason: String) -> Self {
         let outcome = Outcome::Refused(reason);
+        Self::ended(outcome)
+    }
+
+    /// The reply of a method whose tensors cannot be where the caller wants them.
+    pub(crate) fn no_place(reason: String) -> Self {
+        let outcome = Outcome::NoPlace(reason);
         Self::ended(outcome)
     }
 

@@ -10,8 +10,9 @@ use super::Body;
 use super::serving::{Listed, Serving};
 use super::streams::{CallStreams, Open, Opened};
 use crate::context::CallContext;
-use crate::header::{FailureCode, Header, Kind, STATS};
+use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
 use crate::observe::Seen;
+use crate::placement::{Placement, decode_results};
 use crate::remote::Pending;
 use crate::server::{Member, ServerShared};
 
@@ -32,6 +33,8 @@ pub(super) struct Admitted {
     pub(super) held: Option<Held>,
     /// It waits for others.
     pub(super) listed: Option<Listed>,
+    /// Where tensors of its result are to land.
+    pub(super) placement: Option<Placement>,
     busy: Busy,
 }
 
@@ -77,7 +80,11 @@ impl Drop for Busy {
 
 impl Serving {
     /// Decides on the header alone.
-    pub(super) fn admit(&self, header: &Header) -> Result<Admitted, (FailureCode, String)> {
+    pub(super) fn admit(
+        &self,
+        header: &Header,
+        metadata: &[u8],
+    ) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
         let busy = self.member.begin();
         server.call_began();
@@ -115,6 +122,18 @@ impl Serving {
             let schema = server.services[service].service.schema();
             (schema.service, &schema.methods[method])
         });
+        let places = called.map(|(_, method)| method.places).unwrap_or_default();
+        let placement = match places.result {
+            Some(device) => Some(Placement::All(device)),
+            None if header.flags & PLACES != 0 => {
+                let wanted = decode_results(header.places(metadata));
+                Some(wanted.ok_or_else(|| {
+                    let text = "where it wants tensors of its result makes no sense";
+                    (FailureCode::BadArguments, text.to_owned())
+                })?)
+            }
+            None => None,
+        };
         let streams = called.map(|(_, method)| method.streams).unwrap_or_default();
         let opened = streams.argument.then(|| self.unread.open()).transpose();
         let opened = opened.map_err(|most| {
@@ -127,9 +146,10 @@ impl Serving {
         let seen =
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let asked = header.flags & STATS != 0;
-        let ends = streams
-            .any()
-            .then(|| CallStreams::of_handler(header.call, streams, asked, &self.unread));
+        let ends = streams.any().then(|| {
+            let places = (placement.clone(), places.stream);
+            CallStreams::of_handler(header.call, streams, asked, places, &self.unread)
+        });
         let context = CallContext::new(
             header.call,
             deadline,
@@ -158,6 +178,7 @@ impl Serving {
             pending: None,
             held: None,
             listed: None,
+            placement,
             busy: busy_guard,
         })
     }

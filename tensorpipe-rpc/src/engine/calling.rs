@@ -11,8 +11,9 @@ use super::streams::CallStreams;
 use super::{Engine, outbound};
 use crate::codec::Encoded;
 use crate::error::CallError;
-use crate::header::WAITS;
+use crate::header::{PLACES, WAITS};
 use crate::observe::Noted;
+use crate::placement::CallPlacement;
 use crate::remote::Handle;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
@@ -28,6 +29,8 @@ pub(crate) struct Outgoing {
     pub(crate) streams: Option<Arc<CallStreams>>,
     pub(crate) pins: Vec<Arc<Handle>>,
     pub(crate) noted: Option<Arc<Noted>>,
+    /// Where its tensors are to land, if its caller said so.
+    pub(crate) places: Option<Arc<CallPlacement>>,
 }
 
 impl Engine {
@@ -35,18 +38,29 @@ impl Engine {
     pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
         let Outgoing {
             id,
-            encoded,
-            header_len,
+            mut encoded,
+            mut header_len,
             deadline,
             streams,
             pins,
             noted,
+            places,
         } = outgoing;
+        let receive_placement = places.as_ref().and_then(|places| places.results.clone());
         if self.calls.is_draining() {
-            let slot = Arc::new(CallSlot::new(id, deadline, false, streams, pins, noted));
+            let slot = CallSlot::new(id, deadline, false, streams, pins, noted, None);
             slot.fail(CallError::ShuttingDown);
-            return slot;
+            return Arc::new(slot);
         }
+        if let Some(places) = &places {
+            if let Err(misuse) = places.check(self.pipe.route()) {
+                let slot = CallSlot::new(id, deadline, false, streams, pins, noted, None);
+                slot.fail(CallError::of_pipe(misuse.into(), true, false));
+                return Arc::new(slot);
+            }
+            header_len = name_places(places, &mut encoded, header_len);
+        }
+        let placed = !encoded.targets.is_empty();
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
@@ -54,14 +68,28 @@ impl Engine {
                 noted.becomes(outbound.byte_len());
             }
             let has_parts = outbound.has_parts();
-            let slot = Arc::new(CallSlot::new(id, deadline, has_parts, streams, pins, noted));
-            self.send_call(&slot, outbound, waits);
+            let slot = Arc::new(CallSlot::new(
+                id,
+                deadline,
+                has_parts,
+                streams,
+                pins,
+                noted,
+                receive_placement,
+            ));
+            self.send_call(&slot, outbound, waits, placed);
             slot
         })
     }
 
-    /// `waits`: for the result of another one.
-    fn send_call(&self, slot: &Arc<CallSlot>, outbound: &mut Outbound<'_>, waits: bool) {
+    /// `waits`: for the result of another one; `placed`: its caller wants tensors somewhere.
+    fn send_call(
+        &self,
+        slot: &Arc<CallSlot>,
+        outbound: &mut Outbound<'_>,
+        waits: bool,
+        placed: bool,
+    ) {
         let answers = self.pipe.came_together();
         let (earlier, many) = {
             let mut table = self.calls.table();
@@ -94,13 +122,24 @@ impl Engine {
             Err(error) => {
                 let failed = match error {
                     Error::GoingAway { .. } => CallError::ShuttingDown,
-                    error => CallError::Connection {
-                        error,
-                        may_have_run: false,
-                    },
+                    error => CallError::of_pipe(error, placed, false),
                 };
                 self.calls.complete(slot, Outcome::Failed(failed));
             }
         }
     }
+}
+
+/// Names the targets of its arguments, and says behind its header where its results are to land. Returns how long that is then.
+fn name_places(places: &CallPlacement, encoded: &mut Encoded, header_len: usize) -> usize {
+    if let Some(arguments) = &places.arguments {
+        arguments.name_targets(encoded);
+    }
+    let Some(results) = places.encode_results() else {
+        return header_len;
+    };
+    encoded.metadata[2] |= PLACES;
+    let len = header_len + results.len();
+    encoded.metadata.splice(header_len..header_len, results);
+    len
 }

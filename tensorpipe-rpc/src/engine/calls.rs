@@ -266,7 +266,7 @@ impl Engine {
     }
 
     pub(super) fn reply_arrives(&self, header: Header, incoming: Incoming) {
-        let (id, is_whole) = (incoming.id(), incoming.is_whole());
+        let (id, mut is_whole) = (incoming.id(), incoming.is_whole());
         let slot = {
             let mut table = self.calls.table();
             // A call that was given up meanwhile: its reply is skipped.
@@ -281,6 +281,8 @@ impl Engine {
                 // It is being answered already.
                 return;
             }
+            // What is here whole may still have to go elsewhere.
+            is_whole &= slot.get().receive_placement.is_none();
             if is_whole && slot.get().streams.is_none() {
                 // Completed below: nobody need find it any more.
                 slot.get().take_out();
@@ -303,12 +305,19 @@ impl Engine {
             );
             whole = incoming.stats();
         }
-        match incoming.accept() {
+        let accepted = match &slot.receive_placement {
+            None => incoming.accept(),
+            Some(receive_placement) => {
+                let allocation = receive_placement.allocation(id, incoming.descriptor());
+                incoming.accept_into(allocation)
+            }
+        };
+        match accepted {
             Some(message) => {
                 if !is_whole {
                     self.calls.take_reading(id);
                 }
-                self.reply_complete(&header, &slot, message, whole);
+                self.reply_complete(id, &header, &slot, message, whole);
             }
             // Given up between the look at the table and the read.
             None if !self.calls.table().reading.contains_key(&id) => {
@@ -321,11 +330,15 @@ impl Engine {
 
     pub(super) fn reply_complete(
         &self,
+        id: u64,
         header: &Header,
         slot: &CallSlot,
-        message: Result<Message, Error>,
+        mut message: Result<Message, Error>,
         came: MessageStats,
     ) {
+        if let Some(receive_placement) = &slot.receive_placement {
+            message = receive_placement.check(id, message);
+        }
         if let (Some(noted), Ok(_)) = (&slot.noted, &message) {
             noted.reply_came(came, &self.pipe);
         }
@@ -334,10 +347,11 @@ impl Engine {
             self.release(header.call, None);
         }
         let outcome = match message.map(|message| to_body(message, header)) {
-            Err(error) => Outcome::Failed(CallError::Connection {
+            Err(error) => Outcome::Failed(CallError::of_pipe(
                 error,
-                may_have_run: true,
-            }),
+                slot.receive_placement.is_some(),
+                true,
+            )),
             Ok(None) => Outcome::Failed(CallError::Other("the reply's body is missing".into())),
             Ok(Some(body)) => match header.kind {
                 Kind::Value => Outcome::Value(body),

@@ -4,7 +4,7 @@
 //! without copies, and small ones to a peer whose metadata is too short for them.
 
 use bytes::{Buf, Bytes};
-use tensorpipe::{Buffer, Message, Outbound, Payload, PeerLimits, Tensor};
+use tensorpipe::{Buffer, Device, Message, MessageTensor, Outbound, Payload, PeerLimits, Tensor};
 
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::own_bytes;
@@ -17,6 +17,7 @@ pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerL
         metadata,
         payloads,
         tensors,
+        targets: _,
         references: _,
     } = encoded;
     if !is_beside(metadata.len(), header_len, payloads, tensors.len(), peer) {
@@ -41,7 +42,17 @@ pub(super) fn outbound<T>(
     let sent = {
         // Dropped where it is: it is 800 bytes long.
         let mut outbound = Outbound::new(&encoded.metadata);
-        outbound.extend(encoded.payloads, encoded.tensors);
+        if encoded.targets.is_empty() {
+            outbound.extend(encoded.payloads, encoded.tensors);
+        } else {
+            let targets = encoded.targets.into_iter().chain(std::iter::repeat(None));
+            let tensors = encoded.tensors.into_iter().zip(targets);
+            let tensors = tensors.map(|(tensor, target)| MessageTensor {
+                target,
+                ..tensor.into()
+            });
+            outbound.extend(encoded.payloads, tensors.collect());
+        }
         send(&mut outbound)
     };
     spare::keep(encoded.metadata);
@@ -73,6 +84,7 @@ pub(crate) struct Kept {
     body: KeptBody,
     payloads: Vec<Payload>,
     tensors: Vec<Tensor>,
+    targets: Vec<Option<Device>>,
 }
 
 enum KeptBody {
@@ -87,6 +99,7 @@ impl Kept {
             mut metadata,
             payloads,
             tensors,
+            targets,
             references: _,
         } = encoded;
         let body = if metadata.len() - header_len > INLINE_BODY {
@@ -100,6 +113,7 @@ impl Kept {
             body,
             payloads,
             tensors,
+            targets,
         }
     }
 
@@ -126,6 +140,7 @@ impl Kept {
             metadata,
             payloads,
             tensors: self.tensors.clone(),
+            targets: self.targets.clone(),
             references: Vec::new(),
         }
     }

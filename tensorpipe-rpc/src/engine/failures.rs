@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Body;
 use super::calls::Outcome;
 use super::slot::CallSlot;
-use crate::error::CallError;
+use crate::error::{CallError, PlaceError};
 use crate::header::FailureCode;
 
 /// How a call has ended that its server answers with this.
@@ -25,6 +25,10 @@ pub(super) fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcom
         FailureCode::BadReply => CallError::BadReply(text),
         FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
         FailureCode::Unresolved => CallError::Unresolved(text),
+        FailureCode::NoPlace | FailureCode::NoPlaceForResult => CallError::NoPlace {
+            error: PlaceError::There(text),
+            may_have_run: code == FailureCode::NoPlaceForResult,
+        },
         FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
     })
 }

@@ -234,7 +234,7 @@ impl Receiver {
             return;
         };
         if let Some((header, slot)) = engine.calls.take_reading(id) {
-            engine.reply_complete(&header, &slot, message, came);
+            engine.reply_complete(id, &header, &slot, message, came);
         } else if let Some((header, streams)) = engine.reading.take(id) {
             engine.items_complete(&streams, id, header, message, came);
         } else {

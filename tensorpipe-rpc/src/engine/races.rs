@@ -22,7 +22,7 @@ impl Asked {
         let url = listener.url().to_string();
         let (near, peer) = tokio::join!(context.connect(url), listener.accept());
         let engine = Engine::start(near.unwrap(), None);
-        let (_, slot) = engine.ask(Kind::Claim, &[0; 16], None).unwrap();
+        let (_, slot) = engine.ask(Kind::Claim, &[0; 16], None, None).unwrap();
         let peer = peer.unwrap();
         let asked = soon(peer.read()).await.unwrap();
         assert_eq!(Header::decode(&asked.metadata).unwrap().call, slot.id);
@@ -37,7 +37,7 @@ impl Asked {
         let header = Header::decode(&message.metadata).unwrap();
         let came = MessageStats::default();
         let (engine, slot) = (&self.engine, &self.slot);
-        engine.reply_complete(&header, slot, Ok(message), came);
+        engine.reply_complete(0, &header, slot, Ok(message), came);
     }
 
     /// Nobody waits for it any more.

@@ -13,6 +13,7 @@ use crate::codec::Encoded;
 use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
+use crate::placement::CallPlacement;
 use crate::remote::{Handle, UNRESOLVED};
 
 impl Engine {
@@ -22,6 +23,7 @@ impl Engine {
         kind: Kind,
         body: &[u8],
         about: Option<Arc<Handle>>,
+        places: Option<Arc<CallPlacement>>,
     ) -> Result<(Arc<Self>, Arc<CallSlot>), CallError> {
         let left = CallContext::current().and_then(|outer| outer.time_left());
         let after = left.map_or(DEFAULT_DEADLINE, |left| left.min(DEFAULT_DEADLINE));
@@ -43,6 +45,7 @@ impl Engine {
             streams: None,
             pins: about.into_iter().collect(),
             noted: None,
+            places,
         });
         Ok((self.clone(), slot))
     }

@@ -7,6 +7,7 @@ use tensorpipe::Error;
 use super::admission::Admitted;
 use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
+use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::observe::Figures;
 use crate::schema::{self, Description};
@@ -64,14 +65,18 @@ impl Engine {
             Some(services[service].service.schema().methods[method].name)
         };
         let figures = reply.take_figures();
-        let (kind, encoded) = match sendable(reply.into_outcome(), method) {
+        let (kind, mut encoded) = match sendable(reply.into_outcome(), method) {
             Ok(sendable) => sendable,
             Err((code, text)) => return self.fail(call, figures.as_deref(), code, text),
         };
+        if let Some(placement) = &admitted.placement {
+            placement.name_targets(&mut encoded);
+        }
         let Encoded {
             mut metadata,
             payloads,
             tensors,
+            targets,
             references,
         } = encoded;
         Header::put_reply(&mut metadata, kind, call);
@@ -92,6 +97,7 @@ impl Engine {
                 metadata,
                 payloads,
                 tensors,
+                targets,
                 references: Vec::new(),
             },
             header_len,
@@ -102,6 +108,11 @@ impl Engine {
         }
         match sent {
             Ok(_) => {}
+            // The caller has asked for it.
+            Err(error) if admitted.placement.is_some() && no_place(&error).is_some() => {
+                let (code, text) = (FailureCode::NoPlaceForResult, error.to_string());
+                self.fail(call, figures.as_deref(), code, text);
+            }
             // Too large for the caller's limits, or on a device that no channel serves.
             Err(Error::Misuse(misuse)) => {
                 let text = misuse.to_string();
@@ -208,6 +219,7 @@ fn sendable(
             };
             (FailureCode::BadReply, error.to_string())
         }
+        Outcome::NoPlace(reason) => (FailureCode::NoPlaceForResult, reason),
         Outcome::Refused(reason) => (FailureCode::BadReply, reason),
         Outcome::BadArguments(error) => {
             let error = match method() {

@@ -14,6 +14,7 @@ use super::{Body, Engine, to_body, unread_of};
 use crate::caught::caught;
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
+use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
@@ -110,7 +111,7 @@ impl Engine {
             return self.reply_failure(header.call, FailureCode::BadArguments, text);
         }
         let id = incoming.id();
-        match serving.admit(&header) {
+        match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
                 metrics::refused(of_failure(code));
                 // The tensors are not wanted: dropping the message says so.
@@ -185,7 +186,11 @@ impl Engine {
                 return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
             }
             Err(error) => {
-                return self.give_up(&admitted, FailureCode::BadArguments, error.to_string());
+                let code = match no_place(&error) {
+                    Some(_) => FailureCode::NoPlace,
+                    None => FailureCode::BadArguments,
+                };
+                return self.give_up(&admitted, code, error.to_string());
             }
             Ok(None) => {
                 let text = "the call's body is missing".to_owned();

@@ -11,6 +11,7 @@ use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
 use crate::observe::{CallStats, Noted};
+use crate::placement::ReceivePlacement;
 use crate::remote::Handle;
 
 /// Stands for a message number that is not known yet.
@@ -42,6 +43,8 @@ pub(crate) struct CallSlot {
     _pins: Vec<Arc<Handle>>,
     /// Where somebody wants to know what becomes of it.
     pub(crate) noted: Option<Arc<Noted>>,
+    /// Where its results are to land, if its caller said so.
+    pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
 }
@@ -60,6 +63,7 @@ impl CallSlot {
         streams: Option<Arc<CallStreams>>,
         pins: Vec<Arc<Handle>>,
         noted: Option<Arc<Noted>>,
+        receive_placement: Option<Arc<ReceivePlacement>>,
     ) -> Self {
         Self {
             id,
@@ -74,6 +78,7 @@ impl CallSlot {
             streams,
             _pins: pins,
             noted,
+            receive_placement,
             orphan: AtomicBool::new(false),
         }
     }
@@ -236,7 +241,7 @@ mod tests {
     use super::*;
 
     fn slot() -> CallSlot {
-        CallSlot::new(7, None, false, None, Vec::new(), None)
+        CallSlot::new(7, None, false, None, Vec::new(), None, None)
     }
 
     fn other(text: &str) -> Outcome {

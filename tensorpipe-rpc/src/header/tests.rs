@@ -51,6 +51,30 @@ fn headers_come_back_and_short_ones_are_refused() {
     }
 }
 
+/// What stands behind the header is part of it to whoever looks for the body.
+#[test]
+fn places_stand_between_the_header_and_the_body() {
+    for header in [
+        Header::call(5, 1, 2, 3, TraceContext::default()),
+        Header::plain(Kind::Fetch, 5),
+    ] {
+        let mut bytes = header.to_vec();
+        let begin = bytes.len();
+        bytes[2] |= PLACES;
+        bytes.extend_from_slice(&[3, 0, 7, 8, 9, 1]);
+        let decoded = Header::decode(&bytes).unwrap();
+        assert_eq!((decoded.len, decoded.places), (begin + 5, 3));
+        assert_eq!(decoded.places(&bytes), [7, 8, 9]);
+        for cut in begin..begin + 5 {
+            assert!(Header::decode(&bytes[..cut]).is_err(), "{cut}");
+        }
+    }
+    // To other kinds the flag means nothing.
+    let mut bytes = Header::plain(Kind::Value, 5).to_vec();
+    bytes[2] |= PLACES;
+    assert_eq!(Header::decode(&bytes).unwrap().len, REPLY_HEADER);
+}
+
 #[test]
 fn a_trace_without_an_id_is_not_passed_on() {
     let traced = TraceContext {

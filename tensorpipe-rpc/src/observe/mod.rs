@@ -58,7 +58,7 @@
 //! | `tensorpipe_pipe_bytes_out`, `_in`, `_copied`, `_lent`, `_borrowed` | counters | | [`PipeStats`](tensorpipe::PipeStats) of those pipes |
 //!
 //! Outcomes: `ok`, `service_error`, `panicked`, `overloaded`, `unimplemented`, `deadline`, `shutting_down`, `encode`, `bad_arguments`,
-//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `cancelled`, `other`. Those of pipes are brought
+//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `no_place`, `cancelled`, `other`. Those of pipes are brought
 //! up to date whenever a call is answered, and when a pipe ends.
 
 mod attempts;

@@ -13,6 +13,7 @@ pub(super) const OK: &str = "ok";
 pub(super) const SERVICE_ERROR: Verdict = ("service_error", Level::DEBUG);
 pub(super) const CANCELLED: Verdict = ("cancelled", Level::DEBUG);
 pub(super) const DEADLINE: Verdict = ("deadline", Level::WARN);
+pub(super) const NO_PLACE: Verdict = ("no_place", Level::WARN);
 pub(super) const PANICKED: Verdict = ("panicked", Level::ERROR);
 
 /// Of a call made here.
@@ -31,6 +32,7 @@ pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
         CallError::Connection { .. } => ("connection", Level::WARN),
         CallError::Unavailable { .. } => ("unavailable", Level::WARN),
         CallError::Unresolved(_) => ("unresolved", Level::WARN),
+        CallError::NoPlace { .. } => NO_PLACE,
         CallError::Other(_) => ("other", Level::WARN),
     }
 }
@@ -42,6 +44,7 @@ pub(super) fn of_reply(reply: &Outcome) -> Option<(Verdict, String)> {
         Outcome::Error(_) => (SERVICE_ERROR, "the method's own".to_owned()),
         Outcome::Unsendable(error) => (("bad_reply", Level::ERROR), error.to_string()),
         Outcome::Refused(reason) => (("bad_reply", Level::ERROR), reason.clone()),
+        Outcome::NoPlace(reason) => (NO_PLACE, reason.clone()),
         Outcome::BadArguments(error) => (("bad_arguments", Level::WARN), error.to_string()),
         Outcome::Panicked(text) => (PANICKED, text.clone()),
         Outcome::Unfit(reason) => (("bad_arguments", Level::WARN), reason.clone()),

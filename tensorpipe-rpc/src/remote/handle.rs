@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use tensorpipe::Device;
 
 use super::{Grant, Id};
 use crate::call::{Call, Made};
 use crate::engine::Engine;
 use crate::header::Kind;
-use crate::schema::{Method, Streams};
+use crate::placement::CallPlacement;
+use crate::schema::{self, Method, Streams};
 
 /// A value at the other end of a connection. When it is dropped the owner is told to let go of it.
 pub(crate) struct Handle {
@@ -27,6 +29,10 @@ pub(crate) static FETCH: Method = Method {
     streams: Streams {
         argument: false,
         reply: false,
+    },
+    places: schema::Places {
+        stream: None,
+        result: None,
     },
     structure: |_| {},
 };
@@ -56,19 +62,23 @@ impl Handle {
         self.address() == engine
     }
 
-    pub(super) fn fetch<T: DeserializeOwned>(self: &Arc<Self>) -> Call<T> {
-        self.ask(Kind::Fetch)
+    pub(super) fn fetch<T: DeserializeOwned>(self: &Arc<Self>, to: Option<Device>) -> Call<T> {
+        self.ask(Kind::Fetch, to.map(CallPlacement::of_fetched))
     }
 
     /// Asks the owner for what lets a third process have the reference.
     pub(super) fn share(self: &Arc<Self>) -> Call<Grant> {
-        self.ask(Kind::Share)
+        self.ask(Kind::Share, None)
     }
 
-    fn ask<T: DeserializeOwned>(self: &Arc<Self>, kind: Kind) -> Call<T> {
+    fn ask<T: DeserializeOwned>(
+        self: &Arc<Self>,
+        kind: Kind,
+        places: Option<Arc<CallPlacement>>,
+    ) -> Call<T> {
         let mut body = self.id.call.to_le_bytes().to_vec();
         body.extend_from_slice(&self.id.index.to_le_bytes());
-        let made = self.engine.ask(kind, &body, Some(self.clone()));
+        let made = self.engine.ask(kind, &body, Some(self.clone()), places);
         Call::of_value(&FETCH, made.map(Made::sent))
     }
 }

@@ -72,6 +72,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use tensorpipe::Device;
 
 use crate::call::Call;
 use crate::error::CallError;
@@ -127,9 +128,19 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
     /// The value itself: a copy, from wherever it is. The call is on its way from now on; dropping it cancels it.
     pub fn fetch(&self) -> Call<T> {
         match &self.place {
-            Place::Here(value, _) => Call::of_copy(&**value),
-            Place::There(handle) => handle.fetch(),
+            Place::Here(value, _) => Call::of_copy_on(&**value, None),
+            Place::There(handle) => handle.fetch(None),
             Place::Nowhere => Call::failed(CallError::Unresolved(NOWHERE.into())),
+        }
+    }
+
+    /// The same, whose tensors land on this device. The call fails with [`CallError::NoPlace`] where they cannot be there; so it does where
+    /// the value is in this process, and has a tensor elsewhere: nothing is moved then.
+    pub fn fetch_to(&self, device: Device) -> Call<T> {
+        match &self.place {
+            Place::Here(value, _) => Call::of_copy_on(&**value, Some(device)),
+            Place::There(handle) => handle.fetch(Some(device)),
+            Place::Nowhere => self.fetch(),
         }
     }
 }

@@ -206,7 +206,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
                     continue;
                 }
             };
-            let made = connection.engine.ask(Kind::Claim, &self.token, None);
+            let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
             return Call::of_value(&super::FETCH, made.map(Made::sent)).await;
         }
         Err(match unreachable {

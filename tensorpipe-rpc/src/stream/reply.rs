@@ -300,7 +300,7 @@ where
 {
     send(&context, stream, |encoder, item| match item {
         Ok(item) => item.encode(encoder).map_err(Ended::Unsendable),
-        Err(error) => Err(Ended::Service(Reply::error(error))),
+        Err(error) => Err(Ended::Service(Box::new(Reply::error(error)))),
     })
     .await
 }
@@ -318,8 +318,9 @@ async fn send<S: Stream>(
     let stream = pin!(stream);
     match send_items(&engine, streams, Way::Reply, stream, encode).await {
         Ended::Finished | Ended::Closed => Reply::value(()),
-        Ended::Service(reply) => reply,
+        Ended::Service(reply) => *reply,
         Ended::Unsendable(error) => Reply::unsendable(error),
+        Ended::NoPlace(error) => Reply::no_place(error.to_string()),
         Ended::Refused(text) => Reply::refused(text),
     }
 }

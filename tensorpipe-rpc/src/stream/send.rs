@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
 use crate::engine::{CallStreams, Engine, Room};
+use crate::error::no_place;
 use crate::header::{Header, Kind, Way};
 use crate::observe::metrics;
 
@@ -38,11 +39,13 @@ pub(super) enum Ended {
     /// Nobody reads them.
     Closed,
     /// It gave an error of the service's own.
-    Service(Reply),
+    Service(Box<Reply>),
     /// An item does not suit calls.
     Unsendable(EncodeError),
     /// An item is larger than the peer takes, or on a device that it cannot have.
     Refused(String),
+    /// Tensors of an item cannot be where the caller wants them.
+    NoPlace(Error),
 }
 
 /// Sends all items. `encode` puts one into a message, or says how it ends the stream. Cancel safe: what has been sent is
@@ -240,6 +243,9 @@ impl Sender<'_> {
             return Ok(());
         }
         let mut encoded = encoder.finish();
+        if let Some(placement) = &self.streams.placement {
+            placement.name_targets(&mut encoded);
+        }
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
         match self.engine.send(encoded, REPLY_HEADER) {
@@ -253,6 +259,9 @@ impl Sender<'_> {
                     carried.sent(items, size);
                 }
                 Ok(())
+            }
+            Err(error) if self.streams.placement.is_some() && no_place(&error).is_some() => {
+                Err(Ended::NoPlace(error))
             }
             Err(Error::Misuse(misuse)) => Err(Ended::Refused(misuse.to_string())),
             Err(error) => {

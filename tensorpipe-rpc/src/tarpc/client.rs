@@ -16,7 +16,7 @@ pub mod private {
 
     use crate::client::ClientHandle;
     use crate::context::TraceContext;
-    use crate::error::CallError;
+    use crate::error::{CallError, PlaceError};
 
     /// A client whose calls have the deadline and trace of tarpc's context.
     pub fn under(handle: &ClientHandle, context: &Context) -> ClientHandle {
@@ -52,6 +52,10 @@ pub mod private {
                 may_have_run: false,
                 ..
             } => Err(RpcError::Send(error.map_service(|_| "").to_string().into())),
+            CallError::NoPlace {
+                error: error @ PlaceError::Here(_),
+                may_have_run: false,
+            } => Err(RpcError::Send(error.to_string().into())),
             CallError::Connection { .. } | CallError::Unavailable { .. } => Err(RpcError::Shutdown),
             CallError::Overloaded(text) => server(ErrorKind::WouldBlock, text.to_string()),
             CallError::ShuttingDown => server(

@@ -51,6 +51,8 @@
 //!
 //! - Requests overtake each other: one whose tensors are still on their way holds up no other.
 //! - A cancelled request whose tensors are still on their way is abandoned: its handler does not begin.
+//! - Tensors land where their receiver wants them: `#[tensor(device = "…")]` and device maps are of `#[tensor_service]`, also where
+//!   its clients stand below tarpc's stubs.
 //! - A result that cannot be sent is an error of that request; the connection goes on.
 //! - Closing a transport ends the peer's stream of messages; answers still come. Dropping it closes both directions.
 //! - Deadlines of the peer are cut to [`LONGEST_DEADLINE`].

@@ -96,12 +96,12 @@ pub enum Misuse {
         /// How many it has.
         found: u64,
     },
-    /// A reader wants a part of a message on a device where it cannot be put.
-    #[error("{what} cannot be read to {device}: {reason}")]
+    /// The writer or the reader of a message wants a part of it on a device where it cannot be put.
+    #[error("{what} cannot be put on {device}: {reason}")]
     OutOfReach {
         /// Which payload or tensor.
         what: String,
-        /// The device asked for.
+        /// The device at the reader that was asked for.
         device: Device,
         /// Why not, and what to do.
         reason: String,

@@ -201,6 +201,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "schema::Streams",
         ],
     ),
+    ("placement", &["codec::Encoded", "lock", "schema::Method"]),
     // In front of a handler, behind the engine: neither knows of the other.
     (
         "batch",
@@ -226,6 +227,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "header",
             "lock",
             "observe",
+            "placement",
             "remote",
             "schema",
             "server::Member",
@@ -258,6 +260,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "header",
             "lock",
             "observe::metrics",
+            "placement::CallPlacement",
             "schema",
         ],
     ),
@@ -287,7 +290,16 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
     (
         "client",
         &[
-            "call", "codec", "context", "engine", "error", "header", "observe", "remote", "schema",
+            "call",
+            "codec",
+            "context",
+            "engine",
+            "error",
+            "header",
+            "observe",
+            "placement",
+            "remote",
+            "schema",
         ],
     ),
     // On top of calls: a service of the library's own, and its clients.

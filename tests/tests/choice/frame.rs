@@ -59,7 +59,7 @@ async fn what_does_not_ride_is_refused_and_the_pipe_goes_on() {
     });
     for message in [too_long, too_many] {
         let error = scene.client.write(message).await.unwrap_err();
-        let Error::Misuse(Misuse::Other(words)) = &error else {
+        let Error::Misuse(Misuse::OutOfReach { reason: words, .. }) = &error else {
             panic!("{error:?}");
         };
         assert!(words.contains("no channel of this pipe moves"), "{words}");

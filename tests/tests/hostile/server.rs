@@ -18,6 +18,9 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_millis(1000);
 pub(crate) trait Adder {
     async fn add(&self, a: u64, b: u64) -> u64;
     async fn sum(&self, tensor: Tensor) -> f64;
+    async fn echo(&self, tensor: Tensor) -> Tensor;
+    /// On a device of which this server has none.
+    async fn take(&self, #[tensor(device = "test:9")] tensor: Tensor);
 }
 
 pub(crate) struct Sums;
@@ -31,6 +34,14 @@ impl Adder for Sums {
         tensor.as_slice::<f32>().map_or(f64::NAN, |values| {
             values.iter().map(|v| f64::from(*v)).sum()
         })
+    }
+
+    async fn echo(&self, tensor: Tensor) -> Tensor {
+        tensor
+    }
+
+    async fn take(&self, tensor: Tensor) {
+        panic!("it was given a tensor on {}", tensor.device());
     }
 }
 

@@ -12,12 +12,13 @@ use super::Joined;
 use super::table::{Pick, Place};
 use super::verdict::{Verdict, verdict};
 use crate::call::{Made, Sent, UnderWay};
-use crate::client::handle::{Deadline, Terms, micros};
+use crate::client::handle::{Asked, Deadline, Terms, micros};
 use crate::context::TraceContext;
 use crate::engine::{Kept, Outcome, Outgoing};
 use crate::error::{CallError, ConnectError};
 use crate::header::Header;
 use crate::observe::{Attempts, Noted};
+use crate::placement::CallPlacement;
 use crate::schema::Method;
 
 impl Joined {
@@ -27,7 +28,7 @@ impl Joined {
         method: &'static Method,
         (deadline, trace): Terms,
         kept: Kept,
-        asked: bool,
+        asked: Asked,
     ) -> Made {
         let shared = &self.replicas.inner.shared;
         shared.budget.deposit();
@@ -40,7 +41,8 @@ impl Joined {
             left: shared.options.tries,
             tried: Vec::new(),
             ran: None,
-            attempts: asked.then(Attempts::new),
+            attempts: asked.stats.then(Attempts::new),
+            places: asked.places,
         };
         let attempts = call.attempts.clone();
         // Under way before anybody polls it.
@@ -78,6 +80,8 @@ struct SurvivingCall {
     ran: Option<CallError>,
     /// Where its caller wants to know of each.
     attempts: Option<Arc<Attempts>>,
+    /// Where its tensors are to land.
+    places: Option<Arc<CallPlacement>>,
 }
 
 /// One attempt.
@@ -129,6 +133,7 @@ impl SurvivingCall {
             streams: None,
             pins: Vec::new(),
             noted,
+            places: self.places.clone(),
         });
         let call = Some(UnderWay::new(engine.clone(), slot));
         Attempt { place, call }

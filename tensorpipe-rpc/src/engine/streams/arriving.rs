@@ -10,7 +10,7 @@ use crate::codec::Arguments;
 use crate::context::CallContext;
 use crate::engine::calls::Outcome;
 use crate::engine::{Engine, to_body};
-use crate::error::CallError;
+use crate::error::{CallError, no_place};
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
 
@@ -80,7 +80,7 @@ impl Engine {
     /// Reads a message of items.
     fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Incoming) {
         let id = incoming.id();
-        if incoming.is_whole() {
+        if incoming.is_whole() && streams.receive_placement.is_none() {
             let came = match &streams.carried {
                 Some(_) => incoming.stats(),
                 None => MessageStats::default(),
@@ -91,7 +91,14 @@ impl Engine {
             return;
         }
         self.reading.begin(id, header, streams);
-        match incoming.accept() {
+        let accepted = match &streams.receive_placement {
+            None => incoming.accept(),
+            Some(receive_placement) => {
+                let allocation = receive_placement.allocation(id, incoming.descriptor());
+                incoming.accept_into(allocation)
+            }
+        };
+        match accepted {
             Some(message) if self.reading.take(id).is_some() => {
                 self.items_complete(streams, id, header, message, MessageStats::default());
             }
@@ -110,10 +117,13 @@ impl Engine {
         streams: &Arc<CallStreams>,
         id: u64,
         header: Header,
-        message: Result<Message, Error>,
+        mut message: Result<Message, Error>,
         came: MessageStats,
     ) {
         let Some(inbox) = &streams.inbox else { return };
+        if let Some(receive_placement) = &streams.receive_placement {
+            message = receive_placement.check(id, message);
+        }
         if let (Some(carried), Kind::Items(_, items), Ok(message)) =
             (&streams.carried, header.kind, &message)
         {
@@ -126,13 +136,15 @@ impl Engine {
             }
             Err(error) => {
                 if streams.made_here {
-                    let failed = CallError::Connection {
-                        error,
-                        may_have_run: true,
-                    };
+                    let failed =
+                        CallError::of_pipe(error, streams.receive_placement.is_some(), true);
                     return self.fail_streaming(streams.call, failed);
                 }
-                return self.break_streams(streams, &error.to_string());
+                let code = match no_place(&error) {
+                    Some(_) => FailureCode::NoPlaceForResult,
+                    None => FailureCode::BadItem,
+                };
+                return self.break_streams_with(streams, code, &error.to_string());
             }
         };
         let items = Arguments::new(body.metadata, body.payloads, body.tensors);
@@ -148,6 +160,10 @@ impl Engine {
 
     /// The peer did what no peer does, or an item makes no sense: the call ends.
     pub(crate) fn break_streams(&self, streams: &CallStreams, why: &str) {
+        self.break_streams_with(streams, FailureCode::BadItem, why);
+    }
+
+    fn break_streams_with(&self, streams: &CallStreams, code: FailureCode, why: &str) {
         if streams.made_here {
             self.fail_streaming(streams.call, CallError::Other(why.into()));
             return;
@@ -157,7 +173,7 @@ impl Engine {
         let serving = self.serving.as_ref();
         let context = serving.and_then(|serving| serving.streams.context(streams.call));
         let figures = context.as_ref().and_then(CallContext::figures);
-        self.fail(streams.call, figures.as_ref(), FailureCode::BadItem, text);
+        self.fail(streams.call, figures.as_ref(), code, text);
         // Whoever finds the streams closed finds the call given up.
         if let Some(context) = context {
             context.inner.cancel.set();

@@ -21,12 +21,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Message, ResetCode};
+use tensorpipe::{Device, Message, ResetCode};
 
 use super::Outcome;
 use crate::header::Header;
 use crate::lock::lock;
 use crate::observe::Carried;
+use crate::placement::{CallPlacement, Placement, ReceivePlacement};
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -57,6 +58,10 @@ pub(crate) struct CallStreams {
     pub(crate) inbox: Option<Inbox>,
     /// Items that go.
     pub(crate) credits: Option<Credits>,
+    /// Where tensors of items that come are to land, if somebody said so.
+    receive_placement: Option<Arc<ReceivePlacement>>,
+    /// The same of those that go.
+    pub(crate) placement: Option<Placement>,
     /// Where the caller wants to know what went over them.
     pub(crate) carried: Option<Carried>,
     /// It stands among those that wait for room.
@@ -71,10 +76,18 @@ impl CallStreams {
         call: u64,
         streams: Streams,
         asked: bool,
+        places: Option<&CallPlacement>,
         unread: &Arc<Unread>,
     ) -> Arc<Self> {
         let ways = (streams.reply, streams.argument);
-        Self::new((call, true), ways, asked, unread)
+        let places = places.map(|places| (places.results.clone(), places.stream.clone()));
+        Self::new(
+            (call, true),
+            ways,
+            asked,
+            places.unwrap_or_default(),
+            unread,
+        )
     }
 
     /// The end of whoever handles the call.
@@ -82,16 +95,22 @@ impl CallStreams {
         call: u64,
         streams: Streams,
         asked: bool,
+        (results, argument): (Option<Placement>, Option<Device>),
         unread: &Arc<Unread>,
     ) -> Arc<Self> {
         let ways = (streams.argument, streams.reply);
-        Self::new((call, false), ways, asked, unread)
+        let places = (
+            argument.map(|device| ReceivePlacement::new(Placement::All(device))),
+            results,
+        );
+        Self::new((call, false), ways, asked, places, unread)
     }
 
     fn new(
         (call, made_here): (u64, bool),
         (receives, sends): (bool, bool),
         asked: bool,
+        (receive_placement, placement): (Option<Arc<ReceivePlacement>>, Option<Placement>),
         unread: &Arc<Unread>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -99,6 +118,8 @@ impl CallStreams {
             made_here,
             inbox: receives.then(|| Inbox::new(WINDOW, unread.clone())),
             credits: sends.then(Credits::new),
+            receive_placement,
+            placement,
             carried: asked.then(Carried::default),
             waits: AtomicBool::new(false),
             held: Mutex::default(),

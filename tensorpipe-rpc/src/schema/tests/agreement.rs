@@ -50,6 +50,10 @@ const fn method(name: &'static str, signature: &'static str, structure: fn(&mut 
         signature,
         idempotent: false,
         promises: false,
+        places: Places {
+            stream: None,
+            result: None,
+        },
         streams: Streams {
             argument: false,
             reply: false,

@@ -129,7 +129,15 @@ impl Incoming {
         if self.is_whole() {
             return self.take_whole();
         }
-        match self.start(Allocation::default(), true) {
+        self.accept_into(Allocation::default())
+    }
+
+    /// The same, with each part where the allocation says. Where it fails, memory in it ([`Place::Into`]) is dropped.
+    ///
+    /// # Errors
+    /// As [`Incoming::read_into`]; what is known at once is returned at once.
+    pub fn accept_into(mut self, allocation: Allocation) -> Option<Result<Message, Error>> {
+        match self.start(allocation, true) {
             Err(error) => Some(Err(error)),
             Ok(None) => self.take_whole(),
             Ok(Some(_)) => None,

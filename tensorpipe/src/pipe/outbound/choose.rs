@@ -13,16 +13,18 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
         choice: &shared.choice,
         riding: 0,
     };
+    let mut tensors = 0;
     for part in parts {
         match &mut part.tensor {
             None if part.source.as_bytes().is_none() => {
                 return Err(Misuse::NotOnCpu(part.source.device()));
             }
-            None => part.channel = sender.choose(&part.source, &mut Some(Device::CPU))?,
+            None => part.channel = sender.choose(&part.source, &mut Some(Device::CPU), 0)?,
             Some(tensor) => {
                 let mut target = tensor.target;
-                part.channel = sender.choose(&part.source, &mut target)?;
+                part.channel = sender.choose(&part.source, &mut target, tensors)?;
                 part.target = target;
+                tensors += 1;
             }
         }
     }
@@ -38,11 +40,12 @@ struct Sender<'a> {
 
 impl Sender<'_> {
     /// The channel for a part; `None`: it rides. Says where it goes if its writer did not, and the peer's main memory is out of
-    /// reach.
+    /// reach. Of tensors, it is number `tensor`.
     fn choose(
         &mut self,
         memory: &Buffer,
         target: &mut Option<Device>,
+        tensor: usize,
     ) -> Result<Option<u8>, Misuse> {
         let (source, len) = (memory.device(), memory.len() as u64);
         let place = (source, memory.memory().kind());
@@ -76,9 +79,13 @@ impl Sender<'_> {
                 })
             }
             None if len == 0 => Ok(None),
-            None => Err(Misuse::Other(format!(
-                "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
-            ))),
+            None => Err(Misuse::OutOfReach {
+                what: format!("tensor {tensor}"),
+                device: wanted,
+                reason: format!(
+                    "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
+                ),
+            }),
         }
     }
 }

@@ -1,0 +1,9 @@
+use tensorpipe::Tensor;
+use tensorpipe_rpc::tensor_service;
+
+#[tensor_service]
+trait Store {
+    async fn push(&self, #[tensor(device = 0)] value: Tensor);
+}
+
+fn main() {}

@@ -1,0 +1,223 @@
+//! Tensors land where the trait or the map says, over every transport, from everywhere, of any length.
+
+use std::collections::HashMap;
+
+use futures_util::{StreamExt, TryStreamExt};
+use tensorpipe::{Device, Tensor};
+use tensorpipe_rpc::DeviceMap;
+
+use super::scene::{LENGTHS, Scene, names, repeat, soon, toy};
+
+const TRANSPORTS: [&str; 3] = ["tcp", "shm", "memory"];
+
+const EVERYWHERE: [Device; 3] = [Device::CPU, toy(0), toy(1)];
+
+fn crossed() -> DeviceMap {
+    DeviceMap::new([(toy(0), toy(1)), (toy(1), toy(0))]).unwrap()
+}
+
+#[tokio::test]
+async fn arguments_land_where_the_trait_says() {
+    for over in TRANSPORTS {
+        let scene = Scene::over(over).await;
+        for len in LENGTHS {
+            for from in EVERYWHERE {
+                let tensor = || scene.here.tensor(from, len, 1);
+                let placed = HashMap::from([("w".to_owned(), vec![tensor(), tensor()])]);
+                let found = scene.client.found(len, tensor(), placed, Some(tensor()));
+                assert_eq!(
+                    soon(found).await.unwrap(),
+                    ["cpu:0", "test:1", "test:1", "cpu:0"],
+                    "{len} bytes of {from} over {over}"
+                );
+                let found = soon(scene.client.pair(len, tensor(), tensor())).await;
+                assert_eq!(found.unwrap(), ["test:1", "cpu:0"]);
+            }
+        }
+        // A placed argument without a tensor, then one with.
+        let main = Some(scene.here.tensor(toy(0), 10, 1));
+        let found = scene
+            .client
+            .found(10, scene.here.tensor(toy(1), 10, 1), HashMap::new(), main);
+        assert_eq!(soon(found).await.unwrap(), ["cpu:0", "cpu:0"]);
+    }
+}
+
+#[tokio::test]
+async fn results_land_where_the_trait_says() {
+    for over in TRANSPORTS {
+        let scene = Scene::over(over).await;
+        for len in LENGTHS {
+            let tensors = soon(scene.client.placed(len, names(&EVERYWHERE)))
+                .await
+                .unwrap();
+            for (seed, tensor) in (0..).zip(&tensors) {
+                let found = scene.here.found(tensor, len, seed);
+                assert_eq!(found, "test:0", "{len} bytes over {over}");
+            }
+            assert_eq!(tensors.len(), 3);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_map_pairs_devices_both_ways_and_the_trait_goes_before_it() {
+    for over in TRANSPORTS {
+        let scene = Scene::over(over).await;
+        let client = scene.client.with_device_map(crossed());
+        for len in LENGTHS {
+            for (from, to) in EVERYWHERE.into_iter().zip(["cpu:0", "test:1", "test:0"]) {
+                let tensor = || scene.here.tensor(from, len, 1);
+                let placed = HashMap::from([("w".to_owned(), vec![tensor()])]);
+                let found = client.found(len, tensor(), placed, Some(tensor()));
+                assert_eq!(
+                    soon(found).await.unwrap(),
+                    [to, "test:1", "cpu:0"],
+                    "{len} of {from}"
+                );
+            }
+            let tensors = soon(client.plain(len, names(&EVERYWHERE))).await.unwrap();
+            let found = |tensors: &[Tensor]| {
+                let all = (0..).zip(tensors);
+                let all = all.map(|(seed, tensor)| scene.here.found(tensor, len, seed));
+                all.collect::<Vec<_>>()
+            };
+            assert_eq!(
+                found(&tensors),
+                ["cpu:0", "test:1", "test:0"],
+                "{len} over {over}"
+            );
+            let tensors = soon(client.placed(len, names(&EVERYWHERE))).await.unwrap();
+            assert_eq!(found(&tensors), ["test:0"; 3], "{len} over {over}");
+        }
+        // The client without a map is as before.
+        let tensors = soon(scene.client.plain(9, names(&[toy(0)]))).await.unwrap();
+        assert_eq!(scene.here.found(&tensors[0], 9, 0), "cpu:0");
+    }
+}
+
+/// A map may name main memory, of which small tensors ride in a message's frame.
+#[tokio::test]
+async fn a_map_moves_what_lies_in_main_memory_too() {
+    let map = DeviceMap::new([(Device::CPU, toy(1)), (toy(0), Device::CPU)]).unwrap();
+    let scene = Scene::over("shm").await;
+    let client = scene.client.with_device_map(map);
+    for len in LENGTHS {
+        for (from, to) in [
+            (Device::CPU, "test:1"),
+            (toy(0), "cpu:0"),
+            (toy(1), "cpu:0"),
+        ] {
+            let tensor = scene.here.tensor(from, len, 1);
+            let found = soon(client.found(len, tensor, HashMap::new(), None))
+                .await
+                .unwrap();
+            assert_eq!(found, [to], "{len} of {from}");
+        }
+        let tensors = soon(client.plain(len, names(&[Device::CPU, toy(1)])))
+            .await
+            .unwrap();
+        assert_eq!(scene.here.found(&tensors[0], len, 0), "test:0");
+        assert_eq!(scene.here.found(&tensors[1], len, 1), "cpu:0");
+    }
+}
+
+#[tokio::test]
+async fn items_of_streams_land_where_the_trait_or_the_map_says() {
+    for over in TRANSPORTS {
+        let scene = Scene::over(over).await;
+        let mapped = scene.client.with_device_map(crossed());
+        for len in LENGTHS {
+            let items = |from| repeat(&scene.here.tensor(from, len, 1), 7);
+            for (stream, there, here) in [
+                (scene.client.streams(len, items(toy(0))), "test:1", "test:0"),
+                (
+                    scene.client.streams(len, items(Device::CPU)),
+                    "test:1",
+                    "test:0",
+                ),
+                (mapped.streams(len, items(toy(1))), "test:1", "test:0"),
+                (
+                    scene.client.plain_streams(len, items(toy(0))),
+                    "cpu:0",
+                    "cpu:0",
+                ),
+                (mapped.plain_streams(len, items(toy(0))), "test:1", "test:0"),
+                (mapped.plain_streams(len, items(toy(1))), "test:0", "test:1"),
+                (
+                    mapped.plain_streams(len, items(Device::CPU)),
+                    "cpu:0",
+                    "cpu:0",
+                ),
+            ] {
+                let items: Vec<_> = soon(stream.try_collect()).await.unwrap();
+                assert_eq!(items.len(), 7);
+                for (was, item) in &items {
+                    let found = scene.here.found(item, len, 1);
+                    assert_eq!((&**was, &*found), (there, here), "{len} over {over}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_stayed_is_fetched_to_a_device() {
+    for over in TRANSPORTS {
+        let scene = Scene::over(over).await;
+        for len in LENGTHS {
+            let kept = soon(scene.client.keep(scene.here.tensor(toy(0), len, 1)))
+                .await
+                .unwrap();
+            for device in [toy(0), toy(1), Device::CPU] {
+                let tensor = soon(kept.fetch_to(device)).await.unwrap();
+                assert_eq!(scene.here.found(&tensor, len, 1), device.to_string());
+            }
+            let tensor = soon(kept.fetch()).await.unwrap();
+            assert_eq!(scene.here.found(&tensor, len, 1), "cpu:0");
+        }
+    }
+}
+
+/// Rows are gathered in main memory, and each caller has its own where the trait says.
+#[tokio::test]
+async fn rows_of_a_batch_come_back_to_a_device() {
+    let scene = Scene::over("shm").await;
+    let mapped = scene.client.with_device_map(crossed());
+    let rows = |from| scene.here.tensor(from, 1, 1);
+    let (one, other) = (
+        scene.client.batch(rows(Device::CPU)),
+        mapped.batch(rows(toy(0))),
+    );
+    let (one, other) = soon(async { tokio::join!(one, other) }).await;
+    for tensor in [one.unwrap(), other.unwrap()] {
+        assert_eq!(scene.here.found(&tensor, 1, 1), "test:1");
+    }
+    assert_eq!(*scene.batches.lock().unwrap(), ["2 rows on cpu:0"]);
+}
+
+/// What a call of no wishes costs on the wire is what it cost before: its message has no target, and no flag.
+#[tokio::test]
+async fn many_at_once_do_not_mix() {
+    let scene = Scene::over("shm").await;
+    let mapped = scene.client.with_device_map(crossed());
+    let calls = (0..200usize).map(|i| {
+        let (client, wanted) = match i % 3 {
+            0 => (&scene.client, "cpu:0"),
+            _ => (&mapped, "test:1"),
+        };
+        let len = 50 + 700 * i;
+        let call = client.plain(len, names(&[toy(0)]));
+        let here = &scene.here;
+        async move {
+            let tensors = call.await.unwrap();
+            assert_eq!(here.found(&tensors[0], len, 0), wanted, "{i}");
+        }
+    });
+    soon(
+        futures_util::stream::iter(calls)
+            .buffer_unordered(32)
+            .collect::<()>(),
+    )
+    .await;
+}

@@ -1,0 +1,135 @@
+//! What stands on calls: several servers, and definitions that differ.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tensorpipe::{Device, Tensor};
+use tensorpipe_rpc::{
+    CallContext, ConnectError, Connection, DeviceMap, Replicas, Server, tensor_service,
+};
+
+use super::scene::{BenchClient, BenchService, Bencher, Scene, Side, USUAL, names, soon, toy};
+
+#[tokio::test]
+async fn calls_over_replicas_land_where_they_are_asked_to() {
+    let scene = Scene::over("tcp").await;
+    let replicas = Replicas::builder()
+        .context(&scene.here.context)
+        .url(scene.server.url())
+        .connect()
+        .await
+        .unwrap();
+    let client = BenchClient::on(&replicas).await.unwrap();
+    let map = DeviceMap::new([(toy(1), toy(0))]).unwrap();
+    let mapped = client.with_device_map(map);
+    for len in [10, 300_000] {
+        let x = scene.here.tensor(toy(1), len, 1);
+        let found = soon(mapped.found(
+            len,
+            &x,
+            HashMap::from([("x".to_owned(), vec![x.clone()])]),
+            None,
+        ));
+        assert_eq!(found.await.unwrap(), ["test:0", "test:1"]);
+        let tensors = soon(mapped.plain(len, names(&[toy(0), toy(1)])))
+            .await
+            .unwrap();
+        assert_eq!(scene.here.found(&tensors[0], len, 0), "test:1");
+        assert_eq!(scene.here.found(&tensors[1], len, 1), "cpu:0");
+        let tensors = soon(client.placed(len, names(&[Device::CPU])))
+            .await
+            .unwrap();
+        assert_eq!(scene.here.found(&tensors[0], len, 0), "test:0");
+    }
+}
+
+#[tensor_service]
+trait Asks {
+    /// Where tensors were that went back and forth, by a call of the server's.
+    async fn back(&self, cx: &CallContext) -> Vec<String>;
+}
+
+struct Asker(Side);
+
+impl Asks for Asker {
+    async fn back(&self, cx: &CallContext) -> Vec<String> {
+        let client = BenchClient::on(&cx.connection().unwrap()).await.unwrap();
+        let map = DeviceMap::new([(toy(0), toy(1))]).unwrap();
+        let mapped = client.with_device_map(map);
+        let x = self.0.tensor(toy(0), 70_000, 1);
+        let mut found = mapped.found(70_000, x, HashMap::new(), None).await.unwrap();
+        let tensors = mapped.plain(70_000, names(&[toy(1)])).await.unwrap();
+        found.push(self.0.found(&tensors[0], 70_000, 0));
+        let tensors = client.placed(70_000, names(&[Device::CPU])).await.unwrap();
+        found.push(self.0.found(&tensors[0], 70_000, 0));
+        found
+    }
+}
+
+/// Whoever makes a call is its client, also a server.
+#[tokio::test]
+async fn calls_back_land_where_their_caller_asks() {
+    let (here, there) = (Side::new("shm", USUAL), Side::new("shm", USUAL));
+    let server = Server::builder()
+        .context(&there.context)
+        .service(AsksService::new(Asker(there.clone())))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let connection = Connection::builder()
+        .context(&here.context)
+        .service(BenchService::new(Bencher::new(&here)))
+        .connect(server.url())
+        .await
+        .unwrap();
+    let client = AsksClient::on(&connection).await.unwrap();
+    let found = soon(client.back()).await.unwrap();
+    assert_eq!(found, ["test:1", "test:0", "test:0"]);
+}
+
+mod elsewhere {
+    use super::*;
+
+    #[tensor_service]
+    pub(super) trait Place {
+        async fn take(&self, #[tensor(device = "test:0")] x: Tensor);
+    }
+}
+
+mod nowhere {
+    use super::*;
+
+    #[tensor_service]
+    pub(super) trait Place {
+        async fn take(&self, x: Tensor);
+    }
+}
+
+struct Takes;
+
+impl elsewhere::Place for Takes {
+    async fn take(&self, x: Tensor) {
+        drop(x);
+    }
+}
+
+/// Where tensors land is part of what both ends must agree on.
+#[tokio::test]
+async fn a_client_of_another_definition_is_told_where_it_differs() {
+    let service = elsewhere::PlaceService::from_arc(Arc::new(Takes));
+    let server = Server::builder()
+        .service(service)
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let error = nowhere::PlaceClient::connect(server.url())
+        .await
+        .unwrap_err();
+    let ConnectError::Mismatch(words) = &error else {
+        panic!("{error:?}");
+    };
+    assert!(
+        words.contains("#[tensor(device = \"test:0\")] x: Tensor"),
+        "{words}"
+    );
+}

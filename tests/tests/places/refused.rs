@@ -1,0 +1,181 @@
+//! A place that cannot be had is an error for the caller, who asked for it; the connection goes on.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt;
+use tensorpipe::{Device, Misuse};
+use tensorpipe_rpc::{CallError, DeviceMap, PlaceError, Remote};
+
+use super::scene::{Has, Scene, USUAL, names, repeat, soon, toy};
+
+/// Its words, where this side knows the reason: whether it is for want of memory, and the device.
+#[track_caller]
+fn here<T, E: std::fmt::Debug>(
+    found: Result<T, CallError<E>>,
+    ran: bool,
+) -> (&'static str, Device, String) {
+    match found {
+        Err(CallError::NoPlace {
+            error: PlaceError::Here(misuse),
+            may_have_run,
+        }) if may_have_run == ran => match &misuse {
+            Misuse::OutOfReach { device, .. } => ("reach", *device, misuse.to_string()),
+            Misuse::NoAllocator { device, .. } => ("memory", *device, misuse.to_string()),
+            _ => panic!("{misuse:?}"),
+        },
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("it has a place"),
+    }
+}
+
+/// And where the server does.
+#[track_caller]
+fn there<T, E: std::fmt::Debug>(found: Result<T, CallError<E>>, ran: bool) -> String {
+    match found {
+        Err(CallError::NoPlace {
+            error: PlaceError::There(words),
+            may_have_run,
+        }) if may_have_run == ran => words.to_string(),
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("it has a place"),
+    }
+}
+
+fn to_nowhere() -> DeviceMap {
+    DeviceMap::new([(toy(0), toy(7)), (toy(7), toy(0))]).unwrap()
+}
+
+#[tokio::test]
+async fn an_argument_that_no_channel_brings_there_is_not_sent() {
+    for over in ["tcp", "memory"] {
+        let scene = Scene::over(over).await;
+        for len in [10, 300_000] {
+            for from in [Device::CPU, toy(0)] {
+                let x = scene.here.tensor(from, len, 1);
+                let (why, device, words) = here(soon(scene.client.farther(x)).await, false);
+                assert_eq!((why, device), ("reach", toy(7)));
+                assert!(
+                    words.contains("tensor 0") && words.contains("Pipe::route"),
+                    "{words}"
+                );
+            }
+            let mapped = scene.client.with_device_map(to_nowhere());
+            let x = scene.here.tensor(toy(0), len, 1);
+            let (why, device, _) = here(
+                soon(mapped.found(len, x, HashMap::new(), None)).await,
+                false,
+            );
+            assert_eq!((why, device), ("reach", toy(7)));
+        }
+        assert_eq!(scene.ran(), 0);
+        scene.goes_on().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_memory_there_says_so_and_does_not_run() {
+    let there_has = Has {
+        memory: false,
+        ..USUAL
+    };
+    let scene = Scene::of("tcp", USUAL, there_has).await;
+    for len in [10, 300_000] {
+        let x = scene.here.tensor(toy(0), len, 1);
+        let words = there(soon(scene.client.keep(x)).await, false);
+        assert!(words.contains("no memory of test:1"), "{words}");
+        assert!(words.contains("ContextBuilder::allocator"), "{words}");
+    }
+    assert_eq!(scene.ran(), 0);
+    scene.goes_on().await;
+}
+
+/// Known before the method runs: nothing brings tensors there.
+#[tokio::test]
+async fn a_result_that_nothing_brings_here_is_not_asked_for() {
+    let scene = Scene::over("tcp").await;
+    let (why, device, words) = here(soon(scene.client.far()).await, false);
+    assert_eq!((why, device), ("reach", toy(7)));
+    assert!(words.contains("the result"), "{words}");
+    let kept = soon(scene.client.keep(scene.here.tensor(Device::CPU, 10, 1)))
+        .await
+        .unwrap();
+    let (why, device, _) = here(soon(kept.fetch_to(toy(9))).await, false);
+    assert_eq!((why, device), ("reach", toy(9)));
+    assert_eq!(scene.ran(), 1);
+    scene.goes_on().await;
+    // What is in this process is not moved by a call.
+    let mine = Remote::new(scene.here.tensor(toy(0), 10, 1));
+    let tensor = soon(mine.fetch_to(toy(0))).await.unwrap();
+    assert_eq!(scene.here.found(&tensor, 10, 1), "test:0");
+    let (why, device, words) = here(soon(mine.fetch_to(Device::CPU)).await, false);
+    assert_eq!((why, device), ("reach", Device::CPU));
+    assert!(words.contains("in this process, on test:0"), "{words}");
+}
+
+/// Known when it comes: its bytes have not moved, and the method has run.
+#[tokio::test]
+async fn a_client_without_memory_there_blames_nobody_else() {
+    let here_has = Has {
+        memory: false,
+        ..USUAL
+    };
+    let scene = Scene::of("tcp", here_has, USUAL).await;
+    for len in [10, 300_000] {
+        let (why, device, _) = here(soon(scene.client.placed(len, names(&[toy(1)]))).await, true);
+        assert_eq!((why, device), ("memory", toy(0)));
+        let map = DeviceMap::new([(toy(1), toy(0))]).unwrap();
+        let mapped = scene.client.with_device_map(map);
+        let (why, device, _) = here(soon(mapped.plain(len, names(&[toy(0)]))).await, true);
+        assert_eq!((why, device), ("memory", toy(1)));
+    }
+    assert_eq!(scene.ran(), 4);
+    scene.goes_on().await;
+}
+
+/// The server finds that no channel brings the result where the caller's map wants it: the caller hears of it, as one who asked.
+#[tokio::test]
+async fn a_result_that_the_server_cannot_send_there_is_the_callers_error() {
+    let there_has = Has {
+        devices: 3,
+        ..USUAL
+    };
+    let scene = Scene::of("tcp", USUAL, there_has).await;
+    let map = DeviceMap::new([(toy(7), toy(2))]).unwrap();
+    let mapped = scene.client.with_device_map(map);
+    for len in [10, 300_000] {
+        let words = there(soon(mapped.plain(len, names(&[toy(2)]))).await, true);
+        assert!(
+            words.contains("test:7") && words.contains("from test:2"),
+            "{words}"
+        );
+    }
+    assert_eq!(scene.ran(), 2);
+    scene.goes_on().await;
+}
+
+#[tokio::test]
+async fn an_item_without_a_place_ends_its_stream() {
+    let scene = Scene::over("tcp").await;
+    let mapped = scene.client.with_device_map(to_nowhere());
+    let items = repeat(&scene.here.tensor(toy(0), 300_000, 1), 3);
+    let ended = soon(mapped.plain_streams(300_000, items).try_collect::<Vec<_>>()).await;
+    assert_eq!(here(ended, true).1, toy(7));
+    scene.goes_on().await;
+
+    let no_memory = Has {
+        memory: false,
+        ..USUAL
+    };
+    let scene = Scene::of("tcp", USUAL, no_memory).await;
+    let items = repeat(&scene.here.tensor(toy(0), 300_000, 1), 3);
+    let ended = soon(scene.client.streams(300_000, items).try_collect::<Vec<_>>()).await;
+    let words = there(ended, true);
+    assert!(words.contains("no memory of test:1"), "{words}");
+    scene.goes_on().await;
+
+    let scene = Scene::of("tcp", no_memory, USUAL).await;
+    let items = repeat(&scene.here.tensor(Device::CPU, 300_000, 1), 3);
+    let ended = soon(scene.client.streams(300_000, items).try_collect::<Vec<_>>()).await;
+    assert_eq!(here(ended, true).0, "memory");
+    scene.goes_on().await;
+}
