@@ -93,7 +93,6 @@ async fn main() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::any::Any;
-    use std::sync::LazyLock;
 
     use tensorpipe::conformance::channel::Subject;
     use tensorpipe::conformance::device::Fixture;
@@ -142,17 +141,21 @@ mod tests {
     }
 
     fn subject() -> Subject {
-        static QUEUES: LazyLock<Queues> = LazyLock::new(Queues::new);
-        static POOL: LazyLock<DevicePool> =
-            LazyLock::new(|| DevicePool::new(card(0), Arc::new(Cards)));
-        let room = |len| POOL.take(len).unwrap();
-        let upload = move |bytes: &[u8]| QUEUES.write(bytes, room(bytes.len()));
-        let download = |buffer: &Buffer| match buffer.is_empty() {
+        let uploads = Arc::new(Queues::new());
+        let (downloads, held) = (uploads.clone(), uploads.clone());
+        let pool = DevicePool::new(card(0), Arc::new(Cards));
+        let room = move |len| pool.take(len).unwrap();
+        let upload = {
+            let room = room.clone();
+            move |bytes: &[u8]| uploads.write(bytes, room(bytes.len()))
+        };
+        let download = move |buffer: &Buffer| match buffer.is_empty() {
             true => Vec::new(),
-            false => QUEUES.read(buffer)(),
+            false => downloads.read(buffer)(),
         };
         Subject::on(card(0), || Arc::new(DmaChannel), upload, room, download)
             .with_allocator(Arc::new(Cards))
+            .with_hold(move || held.hold_writes(card(0)))
     }
 
     tensorpipe::device_conformance!(cards, Queues::new);
