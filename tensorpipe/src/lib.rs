@@ -43,7 +43,7 @@
 //!
 //! [`Context`] holds the backends, the pool, limits and timeouts; [`Context::listen`] and [`Context::connect`] make
 //! [`Pipe`]s. [`Pipe::route`] says what was chosen, and why nothing else. A transport, channel or kind of device of your own implements
-//! the traits of [`transports`] and [`channels`]. Calls, with `#[tensor_service]`, are the crate `tensorpipe-rpc`.
+//! the traits of [`transports`], [`channels`] and [`device`]. Calls, with `#[tensor_service]`, are the crate `tensorpipe-rpc`.
 //!
 //! # Features
 //!

@@ -107,7 +107,7 @@ impl Bench {
 }
 
 fn subject(bench: &Bench, inner: fn() -> Arc<dyn Channel>) -> Subject {
-    let [a, b, c, d] = [(); 4].map(|()| bench.clone());
+    let [a, b, c, d, e] = [(); 5].map(|()| bench.clone());
     let subject = Subject::on(
         TEST,
         move || a.staged(inner()),
@@ -119,7 +119,8 @@ fn subject(bench: &Bench, inner: fn() -> Arc<dyn Channel>) -> Subject {
             bytes
         },
     );
-    subject.with_allocator(Arc::new(bench.devices.clone()))
+    let subject = subject.with_allocator(Arc::new(bench.devices.clone()));
+    subject.with_hold(move || e.queues.hold_writes(TEST))
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {

@@ -1,11 +1,13 @@
 //! What every channel has to do: the contract in [`channels`](crate::channels), through pipes between two contexts that
 //! have this channel alone and let no tensor ride in a message's frame.
 
+mod devices;
 mod dying;
 mod giving_up;
 mod handlers;
 mod moving;
 
+pub use devices::{a_queue_that_stands_still_holds_up_no_pipe, to_and_from_main_memory};
 pub use dying::{
     a_reader_that_dies_leaves_nothing, a_writer_that_dies_leaves_nothing,
     dying_in_the_middle_leaves_nothing, memory_is_given_back,
@@ -21,6 +23,7 @@ pub use moving::{
     server_to_client,
 };
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,6 +43,7 @@ type Make = dyn Fn() -> Arc<dyn Channel> + Send + Sync;
 type Upload = dyn Fn(&[u8]) -> Buffer + Send + Sync;
 type Room = dyn Fn(usize) -> BufferMut + Send + Sync;
 type Download = dyn Fn(&Buffer) -> Vec<u8> + Send + Sync;
+type Hold = dyn Fn() -> Box<dyn Any + Send> + Send + Sync;
 
 /// A channel, and how bytes get onto its device and back.
 #[derive(Clone)]
@@ -50,6 +54,7 @@ pub struct Subject {
     room: Arc<Room>,
     download: Arc<Download>,
     allocator: Option<Arc<dyn Allocator>>,
+    hold: Option<Arc<Hold>>,
     /// A channel may open connections later.
     listeners: Arc<Mutex<Vec<Listener>>>,
 }
@@ -73,7 +78,7 @@ impl Subject {
     }
 
     /// A channel for `device`: `upload` makes memory there of bytes, `room` makes memory there to be filled, `download`
-    /// fetches the bytes.
+    /// fetches the bytes. It is given buffers without bytes, too, whose memory is no allocator's ([`Buffer::empty`]).
     pub fn on(
         device: Device,
         make: impl Fn() -> Arc<dyn Channel> + Send + Sync + 'static,
@@ -88,14 +93,25 @@ impl Subject {
             room: Arc::new(room),
             download: Arc::new(download),
             allocator: None,
+            hold: None,
             listeners: Arc::default(),
         }
     }
 
-    /// Whose contexts have this allocator.
+    /// Whose contexts have this allocator: for a channel that takes memory of a device for what it receives
+    /// ([`LaneIo::allocate`](crate::channels::LaneIo::allocate)).
     pub fn with_allocator(self, allocator: Arc<dyn Allocator>) -> Self {
         Self {
             allocator: Some(allocator),
+            ..self
+        }
+    }
+
+    /// Whose device can be made to stand still: what `upload` queues does not go on until the result of `hold` is dropped. Without
+    /// it the suite does not see a lane that waits for its device.
+    pub fn with_hold(self, hold: impl Fn() -> Box<dyn Any + Send> + Send + Sync + 'static) -> Self {
+        Self {
+            hold: Some(Arc::new(hold)),
             ..self
         }
     }
@@ -206,6 +222,7 @@ macro_rules! __channel_scenarios {
             cancel_of_the_writer_leaves_the_pipe_going dropped_reads_leave_the_pipe_going
             a_writer_that_dies_leaves_nothing a_reader_that_dies_leaves_nothing
             dying_in_the_middle_leaves_nothing memory_is_given_back
+            to_and_from_main_memory a_queue_that_stands_still_holds_up_no_pipe
         }
     };
 }

@@ -10,6 +10,7 @@ pub use fixture::TestFixture;
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use super::{PATIENCE, assert_same, eventually, pattern};
 use crate::device::{Allocator, Buffer, BufferMut, Device, DevicePool, Domain, Fence};
@@ -283,6 +284,12 @@ pub async fn what_is_read_is_not_overwritten(subject: Subject) {
     let again = room(memory);
     assert!(!again.unfinished().is_empty(), "a queue reads it");
     let second = subject.fixture.write(&pattern(len, 5), again);
+    // Long enough for a queue that does not wait.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(
+        second.ready().is_some(),
+        "it is overwritten while it is read"
+    );
     drop(held);
     check_read(read, len, 4).await;
     subject.check(&second, 5).await;

@@ -11,7 +11,7 @@
 //! ```ignore
 //! tensorpipe::transport_conformance!(mine, || Arc::new(MyTransport::new()), "address");
 //! tensorpipe::channel_conformance!(my_channel, || Arc::new(MyChannel::new()));
-//! tensorpipe::device_conformance!(my_device, || MyFixture::new());
+//! tensorpipe::device_conformance!(my_device, MyFixture::new);
 //! tensorpipe::pipe_conformance!(both, || my_context(), "mine://address");
 //! ```
 //!

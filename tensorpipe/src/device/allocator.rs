@@ -22,7 +22,8 @@ pub trait Allocator: Send + Sync + 'static {
     /// The devices that it has memory of; always the same ones.
     fn devices(&self) -> Vec<Device>;
 
-    /// Fresh memory of at least `len` bytes.
+    /// Fresh memory of at least `len` bytes. A [`DevicePool`] asks for sizes that it can use again, which are larger than what is
+    /// taken of it.
     ///
     /// # Errors
     /// When the device has no such memory.

@@ -25,7 +25,8 @@ pub trait Fence: Send + Sync + 'static {
     /// `None` before it is reached; then whether the work before it succeeded.
     fn reached(&self) -> Option<Result<(), DeviceError>>;
 
-    /// Runs `act` when it is reached: on a thread that may call the device, or at once if it is reached already.
+    /// Runs `act` when it is reached: on a thread that may call the device, or at once, within this call, if it is reached
+    /// already.
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>);
 
     /// For a queue of the same kind, which orders its own work behind it on the device.
@@ -81,7 +82,8 @@ impl QueuedWork {
         self.lock().add_user(fence);
     }
 
-    /// What must be reached before the memory is overwritten, used again or freed.
+    /// What must be reached before the memory is overwritten, used again or freed: the work that it is
+    /// [ready](QueuedWork::ready) behind, and the work that [uses](QueuedWork::use_until) it.
     pub fn unfinished(&self) -> Vec<Arc<dyn Fence>> {
         let mut queued = self.lock();
         queued.users.retain(|fence| fence.reached().is_none());

@@ -60,7 +60,8 @@ pub trait Memory: Send + Sync + 'static {
     fn registrable(&self) -> Option<Registrable<'_>> {
         None
     }
-    /// For a channel that knows its own kind of memory.
+    /// For a channel that knows its own kind of memory. Memory of a [`DevicePool`](super::DevicePool) answers with what the
+    /// [`Allocator`](super::Allocator) made.
     fn as_any(&self) -> &dyn Any;
     /// The same, to write.
     fn as_any_mut(&mut self) -> &mut dyn Any;

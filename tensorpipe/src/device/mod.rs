@@ -1,6 +1,21 @@
 //! Devices and the memory that lives on them.
 //!
 //! A [`Device`] is a kind and an index. Kinds are names, not an enum: a backend outside this crate brings its own.
+//!
+//! # A device of your own
+//!
+//! The example `custom_device` has each of these:
+//!
+//! 1. A [`DeviceKind`].
+//! 2. A [`Memory`] that keeps a [`QueuedWork`] beside its handle on the device, and frees the handle when it is dropped.
+//! 3. A [`Fence`] for positions in the device's queues.
+//! 4. An [`Allocator`] of that memory, for [`ContextBuilder::allocator`](crate::ContextBuilder::allocator).
+//! 5. Whatever queues copies on the device. A copy orders itself behind [`Buffer::ready`] of its source and behind
+//!    [`BufferMut::unfinished`] of its destination. With the fence of the copy it calls [`Buffer::use_until`] on the source,
+//!    and [`BufferMut::freeze_at`] on the destination.
+//! 6. A [`Channel`](crate::channels::Channel) that has the device among its devices.
+//!
+//! The suites of the module `conformance` (a feature) check 2 to 5, and 6.
 
 mod allocator;
 mod destination;

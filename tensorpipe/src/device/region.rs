@@ -32,7 +32,7 @@ impl Buffer {
         }
     }
 
-    /// No bytes, on this device.
+    /// No bytes, on this device. Its memory is no allocator's.
     pub fn empty(device: Device) -> Self {
         if device.is_cpu() {
             // Aligned, as every type wants even where there is nothing.
@@ -245,7 +245,8 @@ impl BufferMut {
             .map(|bytes| &mut bytes[..len])
     }
 
-    /// The memory, to write, for a channel that knows its own kind.
+    /// The memory, to write, for a channel that knows its own kind. The bytes to fill begin where the memory begins, and may be
+    /// fewer. `None` while somebody keeps a `Weak` of it.
     pub fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
         Arc::get_mut(&mut self.memory)
     }

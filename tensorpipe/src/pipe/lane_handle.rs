@@ -13,6 +13,12 @@ use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
 
 /// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
+///
+/// Two places must not call it, except for `clone` and [`LaneHandle::resume_at`]:
+///
+/// - A lane's own methods, which have [`LaneIo`]. The pipe holds a lock while it calls them, and the call would wait for that lock for
+///   ever. A callback of [`Fence::when_reached`] runs within the method, too, if the fence is reached already.
+/// - A device's thread. The call may drive the pipe and run its [`Handler`](crate::Handler), which may wait for that device.
 #[derive(Clone)]
 pub struct LaneHandle {
     core: Weak<Core>,
@@ -133,7 +139,8 @@ impl LaneHandle {
     }
 
     /// As [`LaneHandle::resume`], when `fence` is reached, from a task of the pipe's runtime: a device's thread must not run the
-    /// pipe's handler, which may wait for that device. So a lane may call it from inside its methods, too.
+    /// pipe's handler, which may wait for that device. So a lane may call it from inside its methods, too. `resume` is called
+    /// where the fence failed as well: ask it how it was [reached](Fence::reached).
     pub fn resume_at(&self, op: OpId, fence: &Arc<dyn Fence>) {
         let Some(core) = self.core.upgrade() else {
             return;

@@ -317,7 +317,8 @@ impl Pipe {
         .await
     }
 
-    /// The next message, read into pooled memory. Not cancel safe: a message whose read is dropped is given up.
+    /// The next message, read into pooled memory. Not cancel safe: a message whose read is dropped is given up. A tensor on a device
+    /// may be here before its bytes are, see [`Incoming::read`].
     ///
     /// # Errors
     /// As [`Pipe::read_descriptor`] and [`Incoming::read`].

@@ -96,6 +96,9 @@ impl Incoming {
 
     /// Reads all of it into pooled memory. The read is under way from now on, polled or not; dropping the future gives
     /// it up, and the pipe goes on.
+    ///
+    /// A tensor on a device may be here before its bytes are: [`Buffer::ready`](crate::Buffer::ready) is the fence behind which
+    /// they are read. Tensors in main memory are here with their bytes.
     pub fn read(self) -> Read {
         Read(self.read_into(Allocation::default()))
     }

@@ -182,12 +182,12 @@ impl LaneIo<'_> {
         self.host.runtime()
     }
 
-    /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`].
+    /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
     pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
         self.runtime().spawn_blocking(work);
     }
 
-    /// Runs a future of the lane's own; it reports through the [`LaneHandle`].
+    /// Runs a future of the lane's own; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime().spawn(work);
     }
