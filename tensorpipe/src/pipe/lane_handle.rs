@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 
 use super::core::Core;
 use super::driver::wake_all;
-use super::lane::{Copy, LaneIo, LaneResult, Outcome};
+use super::lane::{Copy, LaneIo, LaneResult, Outcome, is_called};
 use super::shared::Shared;
 use crate::channels::ChannelFault;
 use crate::device::{Buffer, BufferMut, Fence};
@@ -16,8 +16,8 @@ use crate::sync::{Arc, Weak, lock};
 ///
 /// Two places must not call it, except for `clone` and [`LaneHandle::resume_at`]:
 ///
-/// - A lane's own methods, which have [`LaneIo`]. The pipe holds a lock while it calls them, and the call would wait for that lock for
-///   ever. A callback of [`Fence::when_reached`] runs within the method, too, if the fence is reached already.
+/// - A lane's own methods, which have [`LaneIo`]. The pipe holds a lock while it calls them: the call would wait for that lock for
+///   ever, and panics instead. A callback of [`Fence::when_reached`] runs within the method, too, if the fence is reached already.
 /// - A device's thread. The call may drive the pipe and run its [`Handler`](crate::Handler), which may wait for that device.
 #[derive(Clone)]
 pub struct LaneHandle {
@@ -193,15 +193,25 @@ impl LaneHandle {
     }
 
     fn with_shared(&self, act: impl FnOnce(&mut Shared)) {
-        if let Some(core) = self.core.upgrade() {
+        if let Some(core) = self.core() {
             act(&mut lock(&core.shared));
         }
     }
 
     fn with(&self, act: impl FnOnce(&Arc<Core>)) {
-        if let Some(core) = self.core.upgrade() {
+        if let Some(core) = self.core() {
             act(&core);
             core.drive();
         }
+    }
+
+    /// Its pipe, to be locked.
+    fn core(&self) -> Option<Arc<Core>> {
+        let core = self.core.upgrade()?;
+        assert!(
+            !is_called(&core.driver.wakers),
+            "a method of a lane has called its `LaneHandle`, which would wait for that method for ever: use `LaneIo` there, or `LaneHandle::resume_at`"
+        );
+        Some(core)
     }
 }

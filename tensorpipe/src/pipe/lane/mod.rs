@@ -6,11 +6,38 @@ mod host;
 pub(super) use self::copy::Copy;
 pub(super) use self::host::{LaneHost, PipeHost};
 
+use std::cell::Cell;
+
 use super::budget::out_of_memory;
+use super::driver::Wakers;
 use crate::channels::{ChannelFault, Want};
 use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
 use crate::error::Error;
 use crate::proto::OpId;
+use crate::sync::Arc;
+
+thread_local! {
+    /// The pipe of which a lane's method runs on this thread, under its lock: the address of its wakers.
+    static CALLED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Calls a method of a lane of the pipe with these wakers.
+pub(super) fn call<T>(pipe: &Arc<Wakers>, method: impl FnOnce() -> T) -> T {
+    /// Also where the method panics.
+    struct Outer(usize);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            CALLED.set(self.0);
+        }
+    }
+    let _outer = Outer(CALLED.replace(Arc::as_ptr(pipe).addr()));
+    method()
+}
+
+/// Whether a method of a lane of this pipe runs on this thread.
+pub(super) fn is_called(pipe: &Arc<Wakers>) -> bool {
+    CALLED.get() == Arc::as_ptr(pipe).addr()
+}
 
 /// How an operation of a lane went on.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneIo, Link, Want};
+use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::pipe::inbound::late::answer_late;
 use crate::proto::OpId;
@@ -38,15 +38,21 @@ impl Channel for Hands {
     fn sends_at_once(&self) -> bool {
         true
     }
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(HandsLane(self.0.clone())))
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(HandsLane(self.0.clone(), link.handle)))
     }
 }
 
-struct HandsLane(Table);
+struct HandsLane(Table, LaneHandle);
+
+/// A tensor of so many bytes its lane reports in the wrong way.
+const HASTY: usize = 5000;
 
 impl Lane for HandsLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        if source.len() == HASTY {
+            self.1.sent(op);
+        }
         lock(&self.0).insert(op.message, source);
         io.control(op, []);
         io.sent(op);
@@ -235,4 +241,11 @@ async fn fewer_are_held_back_than_have_left_and_of_a_lone_one_nothing() {
         }
         read(&server, messages).await;
     }
+}
+
+#[tokio::test]
+#[should_panic(expected = "use `LaneIo` there")]
+async fn a_lane_that_would_wait_for_itself_says_so() {
+    let (client, _server) = pair("hasty").await;
+    let _ = soon(client.write(Message::new("").tensor(tensor(HASTY)))).await;
 }

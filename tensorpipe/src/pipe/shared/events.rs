@@ -7,7 +7,7 @@ use crate::channels::{ChannelFault, Lane};
 use crate::device::{Buffer, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
-use crate::pipe::lane::{LaneIo, LaneResult, Outcome, PipeHost};
+use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
 use crate::proto::{Event, OpId};
 use crate::sync::Arc;
 
@@ -190,7 +190,7 @@ impl Shared {
             taken: &mut self.taken,
             runtime: &self.runtime,
         });
-        act(&mut *slot.lane, &mut io);
+        lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
         if (before.streamed, before.copied) != (after.streamed, after.copied)
             && let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing)
