@@ -88,15 +88,17 @@ impl Future for Background {
 }
 
 impl Background {
-    /// Until the connection of a pipe that has ended has said goodbye.
+    /// Until the connection of a pipe that has ended has said goodbye, or had its time: a thread may be held up with it.
     fn see_off(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            // Whoever has the connection now wakes this task when it is gone, or waits.
             self.core.drive();
             let until = match lock(&self.core.shared).goodbye {
-                Goodbye::Said => return Poll::Ready(()),
                 Goodbye::Until(until) if until > Instant::now() => until,
-                _ => return Poll::Pending,
+                Goodbye::Until(_) | Goodbye::None => {
+                    self.core.wait_no_longer();
+                    continue;
+                }
+                Goodbye::Said => return Poll::Ready(()),
             };
             self.sleep.as_mut().reset(until.into());
             if self.sleep.as_mut().poll(cx).is_pending() {
@@ -130,7 +132,7 @@ impl Drop for Background {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
         // Nobody keeps the time any more.
-        lock(&core.shared).hurry();
+        core.wait_no_longer();
         // Also where it had ended before: a thread in its last moments may have left it to this task to tell the handler.
         core.drive();
     }

@@ -250,6 +250,13 @@ impl Core {
         self.call_handler();
     }
 
+    /// Nobody waits any longer for the goodbye of the connection: whoever has it drops it.
+    pub(super) fn wait_no_longer(&self) {
+        let mut wakes = Vec::new();
+        lock(&self.shared).said_goodbye(&mut wakes);
+        wake_all(wakes);
+    }
+
     /// A message may be lost: the pipe ends.
     fn handler_panicked(self: &Arc<Self>, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<&str>().copied();

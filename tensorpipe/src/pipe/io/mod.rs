@@ -17,7 +17,7 @@ pub(crate) use self::common::Common;
 use self::patience::Patience;
 use self::receive::Bulk;
 use self::send::Piece;
-use super::driver::tuning::{GOODBYE, RECEIVE_BUFFER, TURNS};
+use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
 use super::driver::{Round, Seen, wake_all};
 use super::shared::{Goodbye, Shared};
 use crate::device::Buffer;
@@ -240,19 +240,10 @@ impl Io {
             .poll_shutdown(&mut cx)
             .is_pending();
         let mut shared = lock(&common.shared);
-        if waits {
-            let now = Instant::now();
-            let until = match shared.goodbye {
-                Goodbye::None => now + GOODBYE,
-                Goodbye::Until(until) => until,
-                Goodbye::Hurried | Goodbye::Said => now,
-            };
-            if now < until {
-                shared.goodbye = Goodbye::Until(until);
-                drop(shared);
-                // It keeps the time.
-                return common.driver.wakers.wake_background();
-            }
+        if let (true, Goodbye::Until(until)) = (waits, shared.goodbye)
+            && Instant::now() < until
+        {
+            return;
         }
         shared.said_goodbye(wakes);
         drop(shared);

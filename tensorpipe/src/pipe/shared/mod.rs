@@ -19,6 +19,7 @@ pub(super) use self::deliveries::{Deliveries, Delivery, Taken, Waiting};
 pub(super) use self::reading::Reading;
 pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
+use super::driver::tuning::GOODBYE;
 use super::driver::{Interest, Wakers};
 use super::lane::LaneResult;
 use super::stats::LaneStats;
@@ -42,16 +43,14 @@ pub(crate) struct LaneSlot {
 /// What is done when a message begins to leave.
 pub(super) type Note = Box<dyn FnOnce() + Send>;
 
-/// What the connection of a pipe that has ended does.
+/// Whether the connection of a pipe has said goodbye.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goodbye {
-    /// It has not begun to say goodbye.
+    /// The pipe has not ended.
     None,
-    /// It may go on with that until then.
+    /// It may go on with that until then, and whoever closes waits for it.
     Until(Instant),
-    /// Nobody can wait for it: its runtime has shut down.
-    Hurried,
-    /// It is gone.
+    /// It is gone, or nobody waits for it any more: whoever still has it drops it.
     Said,
 }
 
@@ -236,14 +235,7 @@ impl Shared {
         }
     }
 
-    /// Nobody keeps the time of a goodbye any more.
-    pub(super) fn hurry(&mut self) {
-        if self.goodbye != Goodbye::Said {
-            self.goodbye = Goodbye::Hurried;
-        }
-    }
-
-    /// The connection is gone.
+    /// The connection of a pipe that has ended is gone, or nobody waits for it any more.
     pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
         self.goodbye = Goodbye::Said;
         self.wake(Interest::End, wakes);
@@ -309,6 +301,7 @@ impl Shared {
             return;
         }
         self.ended = Some(error.clone());
+        self.goodbye = Goodbye::Until(Instant::now() + GOODBYE);
         self.permit = None;
         self.leaving.clear();
         self.stamps.clear();
