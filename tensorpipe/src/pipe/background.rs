@@ -92,7 +92,8 @@ impl Background {
     fn see_off(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.core.drive();
-            let until = match lock(&self.core.shared).goodbye {
+            let goodbye = lock(&self.core.shared).goodbye;
+            let until = match goodbye {
                 Goodbye::Until(until) if until > Instant::now() => until,
                 Goodbye::Until(_) | Goodbye::None => {
                     self.core.wait_no_longer();
