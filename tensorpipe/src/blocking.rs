@@ -325,8 +325,9 @@ mod tests {
     /// Everything that a reader may do with a message, from a thread; then the end, from both sides.
     #[test]
     fn a_thread_reads_into_its_memory_skips_refuses_and_closes() {
-        let context = Context::new();
-        let listener = context.listen(["tcp://127.0.0.1:0"]).unwrap();
+        // The writer closes its context, and with it whatever that has not read.
+        let (here, context) = (Context::new(), Context::new());
+        let listener = here.listen(["tcp://127.0.0.1:0"]).unwrap();
         let url = listener.url().to_string();
         let message = || Message::new("big").tensor(Tensor::from(vec![7u8; 1 << 20]));
         let writer = std::thread::spawn(move || {
