@@ -28,9 +28,13 @@ impl Origin {
         page().cloned().map(current).map(Self)
     }
 
-    /// Whether this is that process, and not a forked child of it.
+    /// Whether this is that process, and not a forked child of it. Asked many times a message: two loads.
+    #[inline]
     pub(crate) fn is_here(self) -> bool {
-        page().is_ok_and(|page| page.load(Ordering::Relaxed) == self.0)
+        // SAFETY: null, or the page, which is never unmapped.
+        let page = unsafe { NUMBER.load(Ordering::Relaxed).as_ref() };
+        // Made here or by an ancestor: whoever has an origin has seen the page.
+        page.is_some_and(|page| page.load(Ordering::Relaxed) == self.0)
     }
 }
 
@@ -46,6 +50,7 @@ impl Owner {
     }
 
     /// Whether this is a forked child of that process.
+    #[inline]
     pub fn is_elsewhere(self) -> bool {
         self.0.is_some_and(|origin| !origin.is_here())
     }
@@ -161,9 +166,14 @@ fn current(page: &AtomicU64) -> u64 {
     set.map_or_else(|found| found, |_| next)
 }
 
+/// The page, once it is there.
+static NUMBER: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+
 fn page() -> Result<&'static &'static AtomicU64, SystemError> {
     static PAGE: Known<Result<&'static AtomicU64, SystemError>> = Known::new();
-    PAGE.get_or(make).as_ref().map_err(Clone::clone)
+    let page = PAGE.get_or(make).as_ref().map_err(Clone::clone)?;
+    NUMBER.store(ptr::from_ref(*page).cast_mut(), Ordering::Relaxed);
+    Ok(page)
 }
 
 fn make() -> Result<&'static AtomicU64, SystemError> {
