@@ -132,7 +132,8 @@ impl<'a> Scene<'a> {
                 self.need = len;
             }
             Input::Message(arriving) => self.arrive(arriving),
-            Input::Bulk { target, len } => {
+            Input::Bulk(len) => {
+                let target = self.pipe.bulk_target();
                 assert!(len > 0 && len <= 1 << 14, "{len} bytes in one frame");
                 let dest = target.and_then(|op| self.pipe.take_dest(op));
                 let dest = dest.map(|(dest, at)| {
@@ -154,11 +155,11 @@ impl<'a> Scene<'a> {
     fn arrive(&mut self, arriving: Arriving) {
         self.events();
         self.need = 0;
+        let offer = self.pipe.offered(&arriving, &self.input);
         let Arriving {
             message,
             head,
             here,
-            offer,
         } = arriving;
         let offer = offer.filter(|offer| {
             assert!(offer.word.start <= offer.word.end && offer.word.end <= self.input.len());

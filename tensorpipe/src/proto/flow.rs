@@ -156,19 +156,20 @@ impl ReceiveWindow {
 
     /// Counts a message that came in.
     pub(crate) fn receive(&mut self, amount: Amount) -> Result<(), PeerFault> {
-        self.received = self.received.plus(amount);
-        let pairs = [
-            ("messages", self.received.messages, self.announced.messages),
-            ("message bytes", self.received.bytes, self.announced.bytes),
-            ("bytes ahead", self.received.ahead, self.announced.ahead),
-        ];
-        match pairs
-            .into_iter()
-            .find(|(_, received, limit)| received > limit)
-        {
-            Some((what, _, limit)) => Err(PeerFault::CreditExceeded { what, limit }),
-            None => Ok(()),
+        let received = self.received.plus(amount);
+        self.received = received;
+        let limit = self.announced;
+        let exceeded = |what, limit| Err(PeerFault::CreditExceeded { what, limit });
+        if received.messages > limit.messages {
+            return exceeded("messages", limit.messages);
         }
+        if received.bytes > limit.bytes {
+            return exceeded("message bytes", limit.bytes);
+        }
+        if received.ahead > limit.ahead {
+            return exceeded("bytes ahead", limit.ahead);
+        }
+        Ok(())
     }
 
     /// Counts a message that the application is done with. Returns the WINDOW to send once half of a window is free, or

@@ -20,8 +20,8 @@ pub(crate) enum Input {
     NeedMore(usize),
     /// The head of a message is here.
     Message(Arriving),
-    /// The next `len` bytes belong to a part, or to nobody.
-    Bulk { target: Option<OpId>, len: u64 },
+    /// The next bytes, so many, belong to [a part, or to nobody](PipeState::bulk_target).
+    Bulk(u64),
 }
 
 /// A message whose head is here. If that is all there is of it, or the driver has the rest, nothing more need be said; if not, the
@@ -33,8 +33,6 @@ pub(crate) struct Arriving {
     /// How many bytes ride, if they are the next ones of the input, for the driver to take. `None`: they come as
     /// [`Input::Bulk`] once the driver says [`start_eager`](PipeState::start_eager).
     pub(crate) here: Option<usize>,
-    /// What the channel of the only part that does not ride says about it, if that is here.
-    pub(crate) offer: Option<Offer>,
 }
 
 /// A channel's word about a part of a message that has just come.
@@ -42,7 +40,7 @@ pub(crate) struct Arriving {
 pub(crate) struct Offer {
     pub(crate) part: u16,
     pub(crate) channel: u8,
-    /// Where it stands in the input behind the head.
+    /// Where it stands in what follows the head.
     pub(crate) word: Range<usize>,
 }
 
@@ -89,37 +87,8 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         loop {
             match self.parser.state {
-                State::Skip { left } => {
-                    return Ok((
-                        used,
-                        Input::Bulk {
-                            target: None,
-                            len: left,
-                        },
-                    ));
-                }
-                State::Data { op, left } => {
-                    return Ok((
-                        used,
-                        Input::Bulk {
-                            target: Some(op),
-                            len: left,
-                        },
-                    ));
-                }
-                State::Eager {
-                    message,
-                    part,
-                    left,
-                } => {
-                    let op = OpId::incoming(message, part);
-                    return Ok((
-                        used,
-                        Input::Bulk {
-                            target: Some(op),
-                            len: left,
-                        },
-                    ));
+                State::Skip { left } | State::Data { left, .. } | State::Eager { left, .. } => {
+                    return Ok((used, Input::Bulk(left)));
                 }
                 State::Header => match self.frame(&input[used..])? {
                     Frame::Done(len) => used += len,
@@ -129,6 +98,15 @@ impl<S: Clone, D> PipeState<S, D> {
                     }
                 },
             }
+        }
+    }
+
+    /// Whose the bytes are that [`Input::Bulk`] announces.
+    pub(crate) fn bulk_target(&self) -> Option<OpId> {
+        match self.parser.state {
+            State::Data { op, .. } => Some(op),
+            State::Eager { message, part, .. } => Some(OpId::incoming(message, part)),
+            State::Header | State::Skip { .. } => None,
         }
     }
 
@@ -152,10 +130,16 @@ impl<S: Clone, D> PipeState<S, D> {
                 let Some(body) = rest.get(..len as usize) else {
                     return Ok(Frame::NeedMore(HEADER_LEN + len as usize));
                 };
-                self.control_frame(Control::decode(kind, flags, body)?)?;
+                self.decode_control(kind, flags, body)?;
                 Ok(Frame::Done(HEADER_LEN + len as usize))
             }
         }
+    }
+
+    /// Apart, as other frames than messages are: each message should not pay for it.
+    #[inline(never)]
+    fn decode_control(&mut self, kind: Kind, flags: u8, body: &[u8]) -> Result<(), PeerFault> {
+        self.control_frame(Control::decode(kind, flags, body)?)
     }
 
     fn message_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
@@ -173,36 +157,36 @@ impl<S: Clone, D> PipeState<S, D> {
         self.at_once.check(&head)?;
         let incoming = InMessage::new(&head, self.at_once);
         self.receive_window.receive(incoming.credit)?;
-        let offer = self.offer_behind(&head, head_len, len, rest);
         let message = self.incoming.push(incoming);
         let used = HEADER_LEN + head_len;
         let eager_len = u64::from(len) - head_len as u64;
         if self.closing.ignore_from.is_some_and(|from| message >= from) {
-            self.expect_parts(message, &head);
-            self.refuse(message, ResetCode::Closing, "");
-            self.parser.state = State::skip(eager_len);
+            self.ignore(message, &head, eager_len);
             return Ok(Frame::Done(used));
         }
         let is_here = eager_len <= WHOLE_UP_TO && rest.len() >= len as usize;
-        let here = is_here.then_some(eager_len as usize);
-        let offer = offer.filter(|_| is_here);
         let arriving = Arriving {
             message,
             head,
-            here,
-            offer,
+            here: is_here.then_some(eager_len as usize),
         };
         Ok(Frame::Message(used, arriving))
     }
 
-    /// What the frame behind this message says of its only part that does not ride. `rest` begins with the message's body, of
-    /// `len` bytes, and that with its head.
-    fn offer_behind(&self, head: &Head, head_len: usize, len: u32, rest: &[u8]) -> Option<Offer> {
-        if head.carriages().is_empty() {
-            return None;
-        }
+    /// This side goes: the message is not looked at, nor the bytes behind its head.
+    #[cold]
+    fn ignore(&mut self, message: u64, head: &Head, eager_len: u64) {
+        self.expect_parts(message, head);
+        self.refuse(message, ResetCode::Closing, "");
+        self.parser.state = State::skip(eager_len);
+    }
+
+    /// What the frame behind a message that has just come says of its only part that does not ride, if both are here. `rest` follows
+    /// the message's head.
+    pub(crate) fn offered(&self, arriving: &Arriving, rest: &[u8]) -> Option<Offer> {
+        let eager_len = arriving.here?;
         let mut bulk = None;
-        for (part, carriage) in head.carriages().iter().enumerate() {
+        for (part, carriage) in arriving.head.carriages().iter().enumerate() {
             if let Carriage::Bulk { channel, .. } = *carriage {
                 let first = bulk.replace((part as u16, channel)).is_none();
                 if !first || !self.at_once.contains(channel) {
@@ -211,7 +195,7 @@ impl<S: Clone, D> PipeState<S, D> {
             }
         }
         let (part, channel) = bulk?;
-        let behind = rest.get(len as usize..)?;
+        let behind = rest.get(eager_len..)?;
         let (header, body) = behind.split_first_chunk::<HEADER_LEN>()?;
         let header = Header::decode(header).ok()?;
         // No flags: it comes from the writer's lane.
@@ -221,10 +205,10 @@ impl<S: Clone, D> PipeState<S, D> {
         let body = body.get(..header.len as usize)?;
         let (op, word) = body.split_first_chunk::<OP_LEN>()?;
         let [message @ .., a, b] = *op;
-        let usual = u64::from_le_bytes(message) == self.incoming.next
+        let usual = u64::from_le_bytes(message) == arriving.message
             && u16::from_le_bytes([a, b]) == part
             && word.len() <= CHANNEL_MAX;
-        let start = len as usize - head_len + HEADER_LEN + OP_LEN;
+        let start = eager_len + HEADER_LEN + OP_LEN;
         usual.then_some(Offer {
             part,
             channel,
@@ -232,6 +216,7 @@ impl<S: Clone, D> PipeState<S, D> {
         })
     }
 
+    #[inline(never)]
     fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
         let frame = Kind::Data.name();
         check_len(

@@ -15,6 +15,7 @@ use crate::pipe::driver::tuning::{
     COPIED_AT_ONCE, DIRECT_FROM, MESSAGES_IN_A_ROW, READ_BULK, READS_IN_A_ROW, READS_PER_CLOCK,
     RECEIVE_BUFFER, RECEIVE_BUFFER_BULK, SIGN_OF_LIFE,
 };
+use crate::pipe::shared::Shared;
 use crate::proto::{Input, OpId};
 use crate::stop;
 use crate::sync::lock;
@@ -110,30 +111,10 @@ impl Io {
                     let rest = &self.received[self.start..self.end];
                     self.start += shared.arrive(arriving, rest, wakes)?;
                 }
-                Input::Bulk { target, len } => {
-                    let dest = match target {
-                        Some(op) => shared.place(op, len, wakes)?,
-                        None => None,
-                    };
-                    let (mut dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
-                    if len <= COPIED_AT_ONCE && len <= (self.end - self.start) as u64 {
-                        let bytes = &self.received[self.start..self.start + len as usize];
-                        copy(bytes, dest.as_mut(), at, common);
-                        self.start += len as usize;
-                        if let Some(message) = shared.state.bulk_received(len, dest) {
-                            shared.arrive_rest(message, wakes);
-                        }
-                        continue;
+                Input::Bulk(len) => {
+                    if !self.take_bulk(common, shared, len, wakes)? {
+                        break;
                     }
-                    self.bulk = Some(Bulk {
-                        left: len,
-                        got: 0,
-                        dest,
-                        op: target,
-                        at,
-                    });
-                    self.bulky = len >= COPIED_AT_ONCE;
-                    break;
                 }
             }
         }
@@ -141,6 +122,41 @@ impl Io {
         self.gather(shared, wakes);
         self.found = !shared.arrived.is_empty();
         Ok(common.pauses_for())
+    }
+
+    /// The next `len` bytes are of a part, or nobody's. Returns `false` if they are still to be read.
+    #[inline(never)]
+    fn take_bulk(
+        &mut self,
+        common: &Common,
+        shared: &mut Shared,
+        len: u64,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<bool, Error> {
+        let target = shared.state.bulk_target();
+        let dest = match target {
+            Some(op) => shared.place(op, len, wakes)?,
+            None => None,
+        };
+        let (mut dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
+        if len <= COPIED_AT_ONCE && len <= (self.end - self.start) as u64 {
+            let bytes = &self.received[self.start..self.start + len as usize];
+            copy(bytes, dest.as_mut(), at, common);
+            self.start += len as usize;
+            if let Some(message) = shared.state.bulk_received(len, dest) {
+                shared.arrive_rest(message, wakes);
+            }
+            return Ok(true);
+        }
+        self.bulk = Some(Bulk {
+            left: len,
+            got: 0,
+            dest,
+            op: target,
+            at,
+        });
+        self.bulky = len >= COPIED_AT_ONCE;
+        Ok(false)
     }
 
     /// Returns `false` if the connection wants to wait.
@@ -186,6 +202,7 @@ impl Io {
             // What a channel streams counts as a sign of life, too.
             shared.state.heard(self.read_at);
             shared.process(wakes);
+            self.gather(&mut shared, wakes);
         }
         Ok(true)
     }

@@ -115,16 +115,27 @@ impl Shared {
         rest: &[u8],
         wakes: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
+        if arriving.head.carriages().is_empty() {
+            let arrival = Arrival::without_parts(arriving.message, arriving.head, true);
+            self.offer(arrival, wakes);
+            return Ok(0);
+        }
+        self.arrive_with_parts(arriving, rest, wakes)
+    }
+
+    #[inline(never)]
+    fn arrive_with_parts(
+        &mut self,
+        arriving: Arriving,
+        rest: &[u8],
+        wakes: &mut Vec<Waker>,
+    ) -> Result<usize, Error> {
+        let offer = self.state.offered(&arriving, rest);
         let Arriving {
             message,
             head,
             here,
-            offer,
         } = arriving;
-        if head.carriages().is_empty() {
-            self.offer(Arrival::without_parts(message, head, true), wakes);
-            return Ok(0);
-        }
         let adopted = offer.and_then(|offer| self.adopt(message, &head, rest, offer));
         let rides = |carriage: &Carriage| *carriage == Carriage::Eager;
         let whole = adopted.is_some() || head.carriages().iter().all(rides);

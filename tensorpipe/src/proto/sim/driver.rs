@@ -139,13 +139,15 @@ impl End {
                     waits = 0;
                     self.arrive(arriving);
                 }
-                Input::Bulk { target, len } if self.direct => {
+                Input::Bulk(len) if self.direct => {
+                    let target = self.pipe.bulk_target();
                     let dest = target.and_then(|op| self.pipe.take_dest(op));
                     let (got, left) = (0, len);
                     self.chunk = Some(Chunk { dest, got, left });
                     waits = 0;
                 }
-                Input::Bulk { target, len } => {
+                Input::Bulk(len) => {
+                    let target = self.pipe.bulk_target();
                     let len = self.input.len().min(len as usize);
                     if len == 0 {
                         return Ok(());
@@ -168,11 +170,11 @@ impl End {
 
     /// A message whose head is here.
     fn arrive(&mut self, arriving: Arriving) {
+        let offer = self.pipe.offered(&arriving, &self.input);
         let Arriving {
             message,
             head,
             here,
-            offer,
         } = arriving;
         // Here the bytes of a part are the channel's word about it.
         let len_of = |offer: &Offer| head.part_len(offer.part.into());

@@ -63,7 +63,7 @@ fn word(message: u64, part: u16, yours: bool) -> Control {
 fn offered(state: &mut State, frames: &[u8]) -> Option<(usize, Arriving, Offer)> {
     match state.handle(frames, Instant::now()) {
         Ok((used, Input::Message(arriving))) => {
-            let offer = arriving.offer.clone()?;
+            let offer = state.offered(&arriving, &frames[used..])?;
             Some((used, arriving, offer))
         }
         _ => None,

@@ -160,6 +160,17 @@ pub(crate) struct Head {
     parts: Option<Box<HeadParts>>,
 }
 
+/// What stands at the front of a head, and the length of the body that it is of.
+struct Front {
+    body_len: usize,
+    /// Where the metadata begins in the body.
+    fields_end: usize,
+    /// Bytes of the message's own metadata.
+    message_meta: usize,
+    payload_count: u16,
+    tensor_count: u16,
+}
+
 /// One has its place without an allocation.
 type Payloads = SmallVec<[PayloadDescriptor; 1]>;
 type Tensors = SmallVec<[TensorDescriptor; 1]>;
@@ -301,6 +312,7 @@ impl Head {
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
     /// many bytes are needed before it can be decoded.
+    #[inline]
     pub(crate) fn decode(
         body_so_far: &[u8],
         body_len: u32,
@@ -337,10 +349,39 @@ impl Head {
         if parts as usize * 8 > r.remaining() {
             return Err(truncated);
         }
-        if parts == 0 {
-            return Self::of_metadata(body_so_far, body_len, 4 + fields_len, message_meta);
+        let front = Front {
+            body_len,
+            fields_end: 4 + fields_len,
+            message_meta,
+            payload_count,
+            tensor_count,
+        };
+        match parts {
+            0 => Self::of_metadata(body_so_far, &front),
+            _ => Self::of_parts(body_so_far, &front, (r, meta), channels, limits),
         }
-        let mut carriages = Carriages::with_capacity(parts as usize);
+    }
+
+    /// There are payloads or tensors, of which `r` comes next. Apart: what has none should not pay for it.
+    #[inline(never)]
+    fn of_parts(
+        body_so_far: &[u8],
+        &Front {
+            body_len,
+            fields_end,
+            message_meta,
+            payload_count,
+            tensor_count,
+        }: &Front,
+        (mut r, mut meta): (Reader<'_>, MetadataLengths),
+        channels: usize,
+        limits: &WireLimits,
+    ) -> Result<Result<(Self, usize), usize>, PeerFault> {
+        let truncated = PeerFault::Truncated {
+            frame: Kind::Message.name(),
+        };
+        let parts = usize::from(payload_count) + usize::from(tensor_count);
+        let mut carriages = Carriages::with_capacity(parts);
         let mut payloads = SmallVec::with_capacity(usize::from(payload_count));
         let mut tensors = SmallVec::with_capacity(usize::from(tensor_count));
         let mut metas = SmallVec::<[usize; 4]>::new();
@@ -383,14 +424,14 @@ impl Head {
             });
             metas.push(meta.add(r.u32()?)?);
         }
-        let head_len = 4 + fields_len + meta.total as usize;
+        let head_len = fields_end + meta.total as usize;
         if head_len > body_len {
             return Err(truncated);
         }
         if body_so_far.len() < head_len {
             return Ok(Err(head_len));
         }
-        let metadata = &body_so_far[4 + fields_len..head_len];
+        let metadata = &body_so_far[fields_end..head_len];
         let mut bytes = Bytes::copy_from_slice(metadata);
         let message = bytes.split_to(message_meta);
         let places = (payloads
@@ -417,22 +458,18 @@ impl Head {
         Ok(Ok((head, head_len)))
     }
 
-    /// There is nothing but `metadata` bytes behind the fields.
-    fn of_metadata(
-        body: &[u8],
-        body_len: usize,
-        fields: usize,
-        metadata: usize,
-    ) -> Result<Result<(Self, usize), usize>, PeerFault> {
+    /// There is nothing but metadata behind the fields.
+    #[inline]
+    fn of_metadata(body: &[u8], front: &Front) -> Result<Result<(Self, usize), usize>, PeerFault> {
         let frame = Kind::Message.name();
-        let head_len = fields + metadata;
-        match body_len.cmp(&head_len) {
+        let head_len = front.fields_end + front.message_meta;
+        match front.body_len.cmp(&head_len) {
             Ordering::Less => Err(PeerFault::Truncated { frame }),
             Ordering::Greater => Err(PeerFault::Malformed {
                 frame,
                 what: "eager parts that do not fill the frame",
             }),
-            Ordering::Equal => Ok(match body.get(fields..head_len) {
+            Ordering::Equal => Ok(match body.get(front.fields_end..head_len) {
                 None => Err(head_len),
                 Some(metadata) => {
                     let metadata = Bytes::copy_from_slice(metadata);
