@@ -29,5 +29,7 @@ tensorpipe_loom::models! {
         an_operation_waits_behind_a_forgotten_poller,
         an_operation_leaves_a_pipe_that_listens,
         a_poller_that_was_stopped_leaves_no_trace,
-        a_pipe_begins_to_listen;
+        a_pipe_begins_to_listen,
+        a_handler_is_polled_for,
+        one_is_written_while_one_that_is_polled_for_comes;
 }

@@ -73,7 +73,7 @@ impl Place {
         })
     }
 
-    /// As the runtime's `Device` parses it.
+    /// As the runtime's `Device` parses it, of what a tensor can be on.
     fn parse(text: &str) -> Option<Self> {
         let (kind, index) = text.split_once(':')?;
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -83,7 +83,8 @@ impl Place {
         }
         let kind = kind.to_owned();
         let index = index.parse().ok()?;
-        Some(Self { kind, index })
+        // There is one main memory.
+        (kind != "cpu" || index == 0).then_some(Self { kind, index })
     }
 
     /// Whether it is main memory.
@@ -121,7 +122,7 @@ fn device(meta: &ParseNestedMeta<'_>) -> syn::Result<Place> {
     let literal: LitStr = value.parse()?;
     Place::parse(&literal.value()).ok_or_else(|| {
         let message = format!(
-            "`{}` is not a device: write a lower-case kind of at most 15 characters and an index, as in \"cuda:0\"",
+            "`{}` is not a device: write a lower-case kind of at most 15 characters and an index, as in \"cuda:0\"; main memory is \"cpu:0\"",
             literal.value()
         );
         syn::Error::new_spanned(literal.to_token_stream(), message)
@@ -136,6 +137,7 @@ mod tests {
     fn a_device_is_what_the_runtime_takes_for_one() {
         let parsed = |text| Place::parse(text).map(|place| (place.kind, place.index));
         assert_eq!(parsed("cuda:3"), Some(("cuda".to_owned(), 3)));
+        assert_eq!(parsed("cpu:0"), Some(("cpu".to_owned(), 0)));
         assert_eq!(parsed("my_npu2:0"), Some(("my_npu2".to_owned(), 0)));
         assert_eq!(parsed("abcdefghijklmno:0").map(|(_, index)| index), Some(0));
         for wrong in [
@@ -150,6 +152,7 @@ mod tests {
             "0cuda:0",
             "cu-da:0",
             "abcdefghijklmnop:0",
+            "cpu:1",
         ] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }

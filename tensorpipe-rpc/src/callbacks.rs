@@ -31,7 +31,7 @@ impl ConnectionBuilder {
     /// [`Misuse`](tensorpipe::Misuse) for two services of one name, or one with a type
     /// that no call can carry (`serde_json::Value`).
     pub fn over(self, pipe: Pipe) -> Result<Connection, Error> {
-        let engine = Arc::new(ServerShared::of(self)?).connect(pipe);
+        let engine = Arc::new(ServerShared::of(self)?).connect(pipe)?;
         Ok(Connection { engine })
     }
 }

@@ -173,6 +173,16 @@ impl CallPlacement {
         })
     }
 
+    /// The same for another attempt, which reads other messages.
+    pub(crate) fn of_attempt(&self) -> Arc<Self> {
+        let results = self.results.as_ref();
+        let results = results.map(|results| ReceivePlacement::new(results.placement.clone()));
+        Arc::new(Self {
+            results,
+            ..self.clone()
+        })
+    }
+
     /// What stands behind the header of the call: where its results are to land, unless the server knows.
     pub(crate) fn encode_results(&self) -> Option<Vec<u8>> {
         let results = self.results.as_ref().filter(|_| self.sends_results)?;
@@ -198,7 +208,7 @@ impl CallPlacement {
             return Ok(());
         };
         let mut pairs = route.channels.iter().flat_map(|channel| &channel.pairs);
-        if device.is_cpu() || pairs.any(|(ours, _)| ours == device) {
+        if *device == Device::CPU || pairs.any(|(ours, _)| ours == device) {
             return Ok(());
         }
         Err(Misuse::OutOfReach {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Listener, Pipe, PipeStats, Url};
+use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -49,7 +49,9 @@ impl ServerBuilder {
         let (accepting, door) = (shared.clone(), listener.clone());
         let accept = tokio::spawn(async move {
             while let Ok(pipe) = door.accept().await {
-                accepting.serve(pipe);
+                if let Err(error) = accepting.serve(pipe) {
+                    tracing::warn!(%error, "a pipe is not served");
+                }
             }
         });
         Ok(Server {
@@ -95,8 +97,11 @@ impl Server {
     }
 
     /// Serves a pipe that came another way.
-    pub fn serve(&self, pipe: Pipe) {
-        self.shared.serve(pipe);
+    ///
+    /// # Errors
+    /// [`Misuse::Other`] where the pipe has a handler already, as one that another server or a connection has.
+    pub fn serve(&self, pipe: Pipe) -> Result<(), Misuse> {
+        self.shared.serve(pipe)
     }
 
     /// The pipes being served.
@@ -138,7 +143,7 @@ impl Server {
 
     /// Stops in good order: no new pipes and calls (callers learn that theirs did not run), calls under way end first and
     /// their replies get across, for [`ServerLimits::drain`](crate::ServerLimits::drain) at most, then the pipes close, within
-    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger). Where it listened is free from the beginning. Returns how many calls
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their connections' goodbyes. Where it listened is free from the beginning. Returns how many calls
     /// had to be given up.
     pub async fn shutdown(self) -> usize {
         self.stop_listening();
@@ -156,7 +161,8 @@ impl Server {
         let left = until.saturating_duration_since(Instant::now());
         engines.iter().for_each(|engine| engine.start_closing(left));
         for engine in &engines {
-            engine.pipe.ended().await;
+            // It closes already: what is waited for is its end, and its connection's goodbye.
+            let _ = engine.pipe.close().await;
         }
         given_up
     }

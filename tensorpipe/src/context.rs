@@ -192,8 +192,8 @@ impl Context {
         }
     }
 
-    /// Ends everything: listeners stop, and each pipe delivers what was written to it, all within
-    /// [`Timeouts::linger`]. The context cannot be used afterwards.
+    /// Ends everything: listeners stop, and each pipe delivers what was written to it and says goodbye, all within
+    /// [`Timeouts::linger`] and a second. The context cannot be used afterwards.
     ///
     /// # Errors
     /// The first error of a pipe that could not deliver everything.

@@ -4,15 +4,18 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::channels::{BasicChannel, Channel, ChannelFault, Lane, LaneIo, Link, OpId, Want};
 use tensorpipe::transports::{
     Acceptor, BoxFuture, Connection, MemoryTransport, TcpTransport, Transport,
 };
-use tensorpipe::{Context, Error, Identity, Message, Pipe};
+use tensorpipe::{
+    Buffer, BufferMut, ConnectPolicy, Context, ContextBuilder, Device, Error, Identity, Message,
+    Pipe, Timeouts,
+};
 use tensorpipe_rpc::{CallContext, Server, tensor_service};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
@@ -32,13 +35,19 @@ struct Veiled {
     manners: Manners,
     /// Under way.
     saying: Option<Pin<Box<Sleep>>>,
+    hot: bool,
 }
 
-/// How long a goodbye takes, how many were said, and who the peer has proved to be.
+/// How long a goodbye takes, how many were begun and said, and who the peer has proved to be.
 #[derive(Clone, Default)]
 struct Manners {
     takes: Duration,
+    /// Whoever is asked to say it panics.
+    panics: bool,
+    begun: Arc<AtomicUsize>,
     said: Arc<AtomicUsize>,
+    /// One was asked for while it was told that somebody polls.
+    hot: Arc<AtomicBool>,
     identity: Option<Identity>,
 }
 
@@ -55,6 +64,7 @@ impl Veiled {
             sent: 0,
             manners: manners.clone(),
             saying: None,
+            hot: false,
         })
     }
 
@@ -80,6 +90,23 @@ impl Connection for Veiled {
 
     fn identity(&self) -> Option<Identity> {
         self.manners.identity.clone()
+    }
+
+    fn can_be_hot(&self) -> bool {
+        self.inner.can_be_hot()
+    }
+
+    fn looks_cost(&self) -> bool {
+        self.inner.looks_cost()
+    }
+
+    fn set_hot(&mut self, hot: bool) {
+        self.hot = hot;
+        self.inner.set_hot(hot);
+    }
+
+    fn look(&mut self) -> bool {
+        self.inner.look()
     }
 }
 
@@ -122,6 +149,9 @@ impl AsyncWrite for Veiled {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        self.manners.begun.fetch_add(1, Ordering::SeqCst);
+        self.manners.hot.fetch_or(self.hot, Ordering::SeqCst);
+        assert!(!self.manners.panics, "by design");
         ready!(self.poll_record(cx))?;
         let takes = self.manners.takes;
         let saying = self.saying.get_or_insert_with(|| Box::pin(sleep(takes)));
@@ -181,13 +211,16 @@ fn context() -> Context {
 }
 
 fn context_with(manners: &Manners) -> Context {
+    builder_with(manners).build().unwrap()
+}
+
+fn builder_with(manners: &Manners) -> ContextBuilder {
     let transport: Arc<dyn Transport> =
         Arc::new(VeiledTransport(TcpTransport::new(), manners.clone()));
     let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    let builder = Context::builder()
+    Context::builder()
         .transports([transport])
-        .channels([channel]);
-    builder.build().unwrap()
+        .channels([channel])
 }
 
 tensorpipe::pipe_conformance!(pipes, context, "veiled://127.0.0.1:0");
@@ -198,10 +231,23 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 async fn pair(manners: &Manners) -> (Context, Pipe, Pipe) {
-    let context = context_with(manners);
+    pair_of(context_with(manners)).await
+}
+
+async fn pair_of(context: Context) -> (Context, Pipe, Pipe) {
     let listener = context.listen(["veiled://127.0.0.1:0"]).await.unwrap();
     let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
     (context, client.unwrap(), server.unwrap())
+}
+
+/// Nothing is left of the connections, each of which has two handles on what counts, nor of the context's transport.
+async fn are_gone(manners: &Manners) {
+    soon(async {
+        while Arc::strong_count(&manners.said) > 3 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -243,13 +289,120 @@ async fn a_goodbye_that_never_ends_holds_nobody_for_ever() {
     let (closed, _) = soon(async { tokio::join!(client.close(), server.ended()) }).await;
     closed.unwrap();
     drop(server);
-    // Nor a descriptor: each connection is dropped, with its two handles on what counts.
-    soon(async {
-        while Arc::strong_count(&manners.said) > 3 {
+    are_gone(&manners).await;
+}
+
+/// A channel of which every read breaks its rules.
+struct Breaks;
+
+struct BreaksLane;
+
+impl Channel for Breaks {
+    fn name(&self) -> &'static str {
+        "breaks"
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        vec![(Device::CPU, Vec::new())]
+    }
+
+    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(BreaksLane))
+    }
+}
+
+impl Lane for BreaksLane {
+    fn send(&mut self, _: OpId, _: Buffer, _: &mut LaneIo<'_>) {}
+
+    fn recv(&mut self, op: OpId, _: Want, io: &mut LaneIo<'_>) {
+        io.fault(op, ChannelFault("by design".to_owned()));
+    }
+
+    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        Ok(())
+    }
+
+    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
+
+    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
+}
+
+/// The pipe ends in the middle of an operation, which has its error at once. Nobody else looks at it: there is no keep-alive, and
+/// whoever polled for it has long stopped.
+#[tokio::test]
+async fn a_pipe_that_a_channel_ends_lets_go_of_its_connection_in_time() {
+    // What looks after blocked runtimes wakes the first pipe that it finds at rest: this one.
+    let _first = pair(&Manners::default()).await;
+    let manners = Manners {
+        takes: Duration::from_secs(3600),
+        ..Manners::default()
+    };
+    let mut timeouts = Timeouts::default();
+    timeouts.silence = None;
+    let channel: Arc<dyn Channel> = Arc::new(Breaks);
+    let context = builder_with(&manners)
+        .channels([channel])
+        .timeouts(timeouts)
+        .connect_policy(ConnectPolicy::once());
+    let (context, client, server) = pair_of(context.build().unwrap()).await;
+    let tensor = tensorpipe::Tensor::from(vec![1u8; 1 << 20]);
+    client.send(Message::new("bulk").tensor(tensor)).unwrap();
+    let incoming = soon(server.read_descriptor()).await.unwrap();
+    sleep(Duration::from_millis(300)).await;
+    let error = soon(incoming.read()).await.unwrap_err();
+    assert!(error.to_string().contains("by design"), "{error}");
+    // The peer says nothing that would wake it; what looks after blocked runtimes would, after five seconds.
+    let before = Arc::strong_count(&manners.said);
+    drop(server);
+    let gone = async {
+        while Arc::strong_count(&manners.said) == before {
             sleep(Duration::from_millis(10)).await;
         }
-    })
-    .await;
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(4), gone);
+    in_time.await.expect("nobody keeps the time");
+    drop((client, context));
+}
+
+#[tokio::test]
+async fn nobody_polls_for_a_goodbye() {
+    let manners = Manners {
+        takes: Duration::from_millis(5),
+        ..Manners::default()
+    };
+    for _ in 0..20 {
+        let (_context, client, server) = pair(&manners).await;
+        for _ in 0..20 {
+            client.send(Message::new("keeps both polling")).unwrap();
+            let message = soon(server.read()).await.unwrap();
+            server.send(message).unwrap();
+            soon(client.read()).await.unwrap();
+        }
+        let (closed, _) = soon(async { tokio::join!(client.close(), server.ended()) }).await;
+        closed.unwrap();
+    }
+    assert!(
+        !manners.hot.load(Ordering::SeqCst),
+        "it asks nobody to be woken"
+    );
+}
+
+#[tokio::test]
+async fn a_connection_that_panics_over_its_goodbye_harms_nobody() {
+    let manners = Manners {
+        panics: true,
+        ..Manners::default()
+    };
+    let (context, client, server) = pair(&manners).await;
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.read().await }
+    });
+    soon(server.close()).await.unwrap();
+    soon(waiting).await.unwrap().unwrap_err();
+    drop((client, server, context));
+    are_gone(&manners).await;
+    assert_eq!(manners.begun.load(Ordering::SeqCst), 2);
 }
 
 #[test]
@@ -337,4 +490,21 @@ async fn a_handler_knows_who_calls() {
             .unwrap();
         assert_eq!(client.knock().await.unwrap(), answer);
     }
+}
+
+#[tokio::test]
+async fn a_server_that_shuts_down_waits_for_the_goodbyes_of_its_pipes() {
+    let manners = Manners {
+        takes: Duration::from_millis(50),
+        ..Manners::default()
+    };
+    let (here, there) = (context_with(&Manners::default()), context_with(&manners));
+    let server = Server::builder()
+        .context(&there)
+        .service(DoorService::new(Porter));
+    let server = server.listen("veiled://127.0.0.1:0").await.unwrap();
+    let client = DoorClient::connect_with(&here, server.url()).await.unwrap();
+    client.knock().await.unwrap();
+    soon(server.shutdown()).await;
+    assert_eq!(manners.said.load(Ordering::SeqCst), 1);
 }

@@ -2,7 +2,7 @@
 
 use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
 use super::io::{Io, Line};
-use super::leave::{Pushed, Submitted, When, leave};
+use super::leave::{Left, Pushed, When, leave};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
@@ -37,8 +37,8 @@ impl Core {
     }
 
     /// One whose connection can be polled.
-    pub(super) fn that_can_be_polled() -> Self {
-        Self::with(true, usize::MAX, None)
+    pub(super) fn that_can_be_polled(handler: Option<fn(&Arc<Self>, u32)>) -> Self {
+        Self::with(true, usize::MAX, handler)
     }
 
     /// One whose connection takes a byte at once.
@@ -102,8 +102,9 @@ impl Core {
 
     fn send_and_receive(&self, io: &mut Io) -> Round {
         // Here and below: what cannot be polled spares the models steps.
+        let hot = self.able && self.driver.is_polling();
         if self.able {
-            io.set_polled(self.driver.is_polling());
+            io.set_polled(hot);
         }
         io.send(self);
         let written = self.written.load(Ordering::Relaxed);
@@ -129,7 +130,10 @@ impl Core {
                 self.deliveries
                     .store(shared.deliveries.len(), Ordering::Release);
                 if !self.driver.delivery.is_held() {
-                    round = Round::More;
+                    round = match hot {
+                        true => Round::Came,
+                        false => Round::More,
+                    };
                 }
             }
             if self.has_enough {
@@ -159,28 +163,28 @@ impl Core {
     }
 
     /// The application sends a message, which leaves at once if it can.
-    pub(super) fn submit(self: &Arc<Self>, when: When) -> Submitted {
-        let submitted = self.send_or_queue(when);
+    pub(super) fn submit(self: &Arc<Self>, when: When) -> (u64, Left) {
+        let (id, left) = self.send_or_queue(when);
         // As `tensorpipe/src/pipe/outbound/mod.rs`, and whoever calls it.
         if !self.driver.delivery.is_held_here() && self.driver.is_kicked() {
             self.drive();
         }
-        if submitted.drive {
+        if left.drive {
             self.drive();
         }
-        submitted
+        (id, left)
     }
 
-    fn send_or_queue(self: &Arc<Self>, when: When) -> Submitted {
+    fn send_or_queue(self: &Arc<Self>, when: When) -> (u64, Left) {
         let mut shared = lock(&self.shared);
         let Some(mut io) = self.driver.hold() else {
             drop(shared);
             self.written.fetch_add(1, Ordering::Relaxed);
-            return Submitted {
-                id: u64::MAX,
+            let left = Left {
                 over: true,
                 drive: true,
             };
+            return (u64::MAX, left);
         };
         let pushed = Pushed {
             id: shared.state.write(),
@@ -188,7 +192,7 @@ impl Core {
             kept: false,
         };
         io.push(MESSAGE);
-        leave(self, shared, io, pushed, when)
+        (pushed.id, leave(self, shared, io, pushed, when))
     }
 
     /// One that leaves with the next turn of whoever drives: the background task is told.
@@ -213,12 +217,8 @@ impl Core {
     }
 
     /// Whether whoever asks how this write ends is told that it is over.
-    pub(super) fn is_written(&self, submitted: &Submitted) -> bool {
-        submitted.over
-            || matches!(
-                lock(&self.shared).writes.get(&submitted.id),
-                Some(Some(Ok(())))
-            )
+    pub(super) fn is_written(&self, (id, left): (u64, Left)) -> bool {
+        left.over || matches!(lock(&self.shared).writes.get(&id), Some(Some(Ok(()))))
     }
 
     /// How many messages have left.

@@ -59,7 +59,7 @@ pub fn one_that_leaves_in_part_is_heard_of() {
         let submitted = core.submit(When::Watched);
         other.join().unwrap();
         assert_eq!(core.sent(), 1, "something is left behind");
-        assert!(core.is_written(&submitted), "its writer waits for ever");
+        assert!(core.is_written(submitted), "its writer waits for ever");
         assert_eq!(lock(&core.shared).state.in_part, None);
     });
 }

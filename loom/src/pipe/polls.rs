@@ -4,8 +4,10 @@
 
 use loom::future::block_on;
 
+use super::core::Core;
 use super::tasks::{Pipe, Task, call_for, wait_for};
 use crate::check;
+use crate::sync::Arc;
 
 /// An operation polls, polls again, and sleeps: whenever its message comes, it gets it.
 pub fn an_operation_that_polls_gets_its_message() {
@@ -168,5 +170,35 @@ pub fn a_pipe_begins_to_listen() {
         pipe.core.arrive();
         pipe.act_on_wakes(None);
         assert_eq!(pipe.core.received(), 1, "nobody polls");
+    });
+}
+
+/// Messages for a handler come while the background task polls: each is given to it, and answered, though a round that found one
+/// is not followed by another.
+pub fn a_handler_is_polled_for() {
+    check(2, || {
+        let answer = |core: &Arc<Core>, _| core.answer();
+        let pipe = Pipe::that_listens_and_can_be_polled(&[true, true, false], answer);
+        let serving = pipe.spawn(|core, background| while background.act_on_wakes(core) {});
+        pipe.core.arrive();
+        pipe.core.arrive();
+        serving.join().unwrap();
+        pipe.act_on_wakes(None);
+        assert_eq!(pipe.core.received(), 2, "nobody polls");
+        assert_eq!(pipe.core.sent(), 2, "an answer is left behind");
+    });
+}
+
+/// A message is written while another thread finds one by polling, and has no more to do than give it to the handler: it leaves.
+pub fn one_is_written_while_one_that_is_polled_for_comes() {
+    check(3, || {
+        let pipe = Pipe::that_listens_and_can_be_polled(&[true; 8], |_, _| ());
+        pipe.background.act_on_wakes(&pipe.core);
+        assert!(pipe.core.driver.is_polling());
+        pipe.core.arrive();
+        let driving = pipe.spawn(|core, _| core.drive());
+        pipe.core.write();
+        driving.join().unwrap();
+        assert_eq!(pipe.core.sent(), 1, "it is left behind");
     });
 }

@@ -25,8 +25,22 @@ impl Pipe {
 
     /// A pipe whose connection can be polled, and is not. For how long it pays to poll, `answers` says.
     pub(super) fn that_can_be_polled(answers: &'static [bool]) -> Self {
+        Self::polled_with(answers, None)
+    }
+
+    /// The same with a handler, which takes messages at any time.
+    pub(super) fn that_listens_and_can_be_polled(
+        answers: &'static [bool],
+        handler: fn(&Arc<Core>, u32),
+    ) -> Self {
+        let pipe = Self::polled_with(answers, Some(handler));
+        pipe.core.driver.listen();
+        pipe
+    }
+
+    fn polled_with(answers: &'static [bool], handler: Option<fn(&Arc<Core>, u32)>) -> Self {
         poll_time::answer(&[]);
-        let pipe = Self::with(Core::that_can_be_polled());
+        let pipe = Self::with(Core::that_can_be_polled(handler));
         poll_time::answer(answers);
         pipe
     }

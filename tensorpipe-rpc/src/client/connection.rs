@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorpipe::{Context, Pipe, Route};
+use tensorpipe::{Context, Misuse, Pipe, Route};
 
 use crate::engine::Engine;
 
@@ -39,16 +39,19 @@ impl Connection {
         context: &Context,
         url: impl AsRef<str>,
     ) -> Result<Self, tensorpipe::Error> {
-        let connection = Self::over(context.connect(url.as_ref()).await?);
+        let connection = Self::over(context.connect(url.as_ref()).await?)?;
         connection.was_reached_at(url.as_ref());
         Ok(connection)
     }
 
     /// Makes calls on a pipe, which must not be used for anything else from now on. Inside a tokio runtime.
-    pub fn over(pipe: Pipe) -> Self {
-        Self {
-            engine: Engine::start(pipe, None),
-        }
+    ///
+    /// # Errors
+    /// [`Misuse::Other`] where the pipe has a handler already, as one that another connection or a server has.
+    pub fn over(pipe: Pipe) -> Result<Self, Misuse> {
+        Ok(Self {
+            engine: Engine::start(pipe, None)?,
+        })
     }
 
     /// Remembers by which URL the other end was reached: others may reach it there, too.

@@ -39,7 +39,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Handler, Held, Incoming, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Handler, Held, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
@@ -78,8 +78,8 @@ impl Engine {
         self.owner.is_elsewhere()
     }
 
-    /// Puts an engine on a pipe.
-    pub(crate) fn start(pipe: Pipe, serving: Option<Serving>) -> Arc<Self> {
+    /// Puts an engine on a pipe that has no handler.
+    pub(crate) fn start(pipe: Pipe, serving: Option<Serving>) -> Result<Arc<Self>, Misuse> {
         let unread = match &serving {
             Some(serving) => serving.unread.clone(),
             None => unread_of(&pipe, &ServerLimits::default()),
@@ -101,13 +101,15 @@ impl Engine {
         if let Some(serving) = &engine.serving {
             serving.caller.set_engine(&engine);
         }
-        pipe.set_handler(Arc::new(Receiver {
+        let receiver = Receiver {
             engine: Arc::downgrade(&engine),
             serves: engine.serving.is_some(),
             pipe: pipe.name().into(),
-        }));
+        };
+        pipe.set_handler(Arc::new(receiver))
+            .inspect_err(|_| engine.meter.closed(&pipe))?;
         Calls::watch_deadlines(&engine);
-        engine
+        Ok(engine)
     }
 
     /// The peer's number for a service, if it was asked before.

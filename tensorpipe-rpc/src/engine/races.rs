@@ -21,7 +21,7 @@ impl Asked {
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
         let (near, peer) = tokio::join!(context.connect(url), listener.accept());
-        let engine = Engine::start(near.unwrap(), None);
+        let engine = Engine::start(near.unwrap(), None).unwrap();
         let (_, slot) = engine.ask(Kind::Claim, &[0; 16], None, None).unwrap();
         let peer = peer.unwrap();
         let asked = soon(peer.read()).await.unwrap();

@@ -95,7 +95,7 @@ impl ServerShared {
     }
 
     /// Calls on `pipe`, and the services served there.
-    pub(crate) fn connect(self: &Arc<Self>, pipe: Pipe) -> Arc<Engine> {
+    pub(crate) fn connect(self: &Arc<Self>, pipe: Pipe) -> Result<Arc<Engine>, Misuse> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let serving = Serving::new(self.clone(), id, &pipe, Arc::default());
         Engine::start(pipe.clone(), Some(serving))
@@ -107,12 +107,13 @@ impl ServerShared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) {
+    pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) -> Result<(), Misuse> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
         let member = self.shares.join(id, pipe.peer_addr());
         let serving = Serving::new(self.clone(), id, &pipe, member);
-        let engine = Engine::start(pipe.clone(), Some(serving));
+        let engine =
+            Engine::start(pipe.clone(), Some(serving)).inspect_err(|_| self.shares.leave(id))?;
         {
             let mut connections = self.connections();
             if self.is_draining() {
@@ -120,7 +121,7 @@ impl ServerShared {
                 drop(connections);
                 self.shares.leave(id);
                 engine.pipe.go_away(GOODBYE);
-                return;
+                return Ok(());
             }
             connections.insert(id, engine);
         }
@@ -128,6 +129,7 @@ impl ServerShared {
         if pipe.has_ended() {
             self.forget(id);
         }
+        Ok(())
     }
 
     /// From now on nothing new is served. Returns the connections there are.

@@ -156,7 +156,7 @@ async fn of_a_server() {
         let (near, far) = tokio::join!(context.connect(&url), listener.accept());
         let numbers = Numbers(seed * 0x9e37_79b9);
         let server = tokio::spawn(any_server(far.unwrap(), numbers));
-        let connection = Connection::over(near.unwrap());
+        let connection = Connection::over(near.unwrap()).unwrap();
         let client = LabClient::on(&connection).await.unwrap();
         let hurried = client.with_deadline(Duration::from_millis(30));
         let large = Tensor::zeros(DType::U8, [1 << 20]).unwrap();

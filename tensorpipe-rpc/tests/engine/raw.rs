@@ -52,7 +52,7 @@ pub(crate) async fn by_hand() -> (Connection, Pipe) {
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let (near, far) = tokio::join!(context.connect(url), listener.accept());
-    (Connection::over(near.unwrap()), far.unwrap())
+    (Connection::over(near.unwrap()).unwrap(), far.unwrap())
 }
 
 /// Such a server takes a client's bind.

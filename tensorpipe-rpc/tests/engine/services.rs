@@ -138,7 +138,10 @@ async fn two_ends_that_both_only_call_tell_each_other() {
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let (a, b) = tokio::join!(context.connect(&url), listener.accept());
-    let (a, _b) = (Connection::over(a.unwrap()), Connection::over(b.unwrap()));
+    let (a, _b) = (
+        Connection::over(a.unwrap()).unwrap(),
+        Connection::over(b.unwrap()).unwrap(),
+    );
     match LabClient::on(&a).await {
         Err(error @ ConnectError::NoService { .. }) => {
             assert!(error.to_string().contains("client"), "{error}");

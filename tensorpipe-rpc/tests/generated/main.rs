@@ -18,7 +18,7 @@ use tensorpipe_rpc::{Connection, Server, Service};
 
 /// A connection, within this process, to a server of this one service.
 async fn connection(service: impl Service) -> Connection {
-    Connection::over(pipe(service).await)
+    Connection::over(pipe(service).await).unwrap()
 }
 
 /// The same without what makes calls of messages.

@@ -177,7 +177,7 @@ async fn the_two_protocols_do_not_mistake_each_other() {
 
     let (client, served) = super::pipes(&context).await;
     let mut served: ServerEnd = transport(served);
-    let connection = Connection::over(client);
+    let connection = Connection::over(client).unwrap();
     let (client, end) =
         within(async { tokio::join!(OtherClient::on(&connection), served.next()) }).await;
     let error = client.unwrap_err().to_string();

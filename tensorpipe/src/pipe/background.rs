@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::core::Core;
+use super::driver::runtime::Home;
 use super::driver::tuning::TICK;
 use super::heartbeat;
 use super::shared::Goodbye;
@@ -45,12 +46,14 @@ impl Future for Background {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let core = this.core.clone();
-        let driver = &core.driver;
-        if driver.drive_in_background(&core, &mut this.polls, cx.waker()) {
+        let _home = Home::of(Some(this.core.id));
+        let driver = &this.core.driver;
+        if driver.drive_in_background(&this.core, &mut this.polls, cx.waker()) {
             // Its clock can wait that long.
             return Poll::Pending;
         }
+        let core = this.core.clone();
+        let driver = &core.driver;
         loop {
             this.finish_closing();
             if lock(&core.shared).is_over() {

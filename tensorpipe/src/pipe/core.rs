@@ -2,9 +2,9 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -13,14 +13,14 @@ use super::budget::{Announcements, Budget};
 use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
 use super::io::{Common, Io};
 use super::peer_limits::PeerLimits;
-use super::shared::{Delivery, Shared, Taken};
+use super::shared::{Delivery, Shared};
 use super::stats::Counters;
 use crate::config::Timeouts;
 use crate::device::{Allocators, Buffer, Destination, Pool};
-use crate::error::Error;
+use crate::error::{Error, Misuse};
 use crate::proto::PipeState;
 use crate::route::{ChannelChoice, Routes};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::sys::fork::Owner;
 
 /// An operation that is awaited.
@@ -44,8 +44,8 @@ pub(crate) struct Core {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    /// Who is given what arrives, once there is somebody.
-    handler: OnceLock<Arc<dyn Deliver>>,
+    /// Who is given what arrives, once there is somebody and until it has heard of the pipe's end. Locked while it is called.
+    handler: Mutex<Option<Arc<dyn Deliver>>>,
     /// There may be messages that are not handed over: `false` only where there is none.
     may_be_unwritten: AtomicBool,
 }
@@ -109,7 +109,7 @@ impl Core {
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
-            handler: OnceLock::new(),
+            handler: Mutex::new(None),
             may_be_unwritten: AtomicBool::new(false),
         }
     }
@@ -187,9 +187,10 @@ impl Core {
             self.driver.kick();
             return self.driver.wakers.wake_background();
         }
-        let enters = self.driver.listens() && runtime::is_available();
+        let at_home = runtime::is_home(self.id);
+        let enters = !at_home && self.driver.listens() && runtime::is_available();
         let given_so_far = Cell::new(0);
-        let mut next = Taken::new();
+        let (mut next, mut gone) = (VecDeque::new(), None);
         let give = || {
             // Not held during the calls, which use the pipe.
             let (goes_on, answers) = {
@@ -208,20 +209,26 @@ impl Core {
             if answers {
                 self.send_out();
             }
-            let Some(handler) = self.handler.get().filter(|_| !next.is_empty()) else {
+            if next.is_empty() {
                 return false;
-            };
+            }
+            let mut handler = lock(&self.handler);
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
-            let _runtime = enters.then(|| self.runtime.enter());
+            let _runtime = enters.then(|| (self.runtime.enter(), runtime::Home::of(None)));
             given_so_far.set(given_so_far.get() + next.len() as u32);
-            let mut left = next.len();
-            for delivery in next.drain(..) {
-                left -= 1;
-                self.deliveries.set_taken(left);
-                let give = || handler.give(self, delivery);
-                // Whoever drives is not whoever wrote the handler.
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
-                    self.handler_panicked(&*panic);
+            while let Some(delivery) = next.pop_front() {
+                self.deliveries.set_taken(next.len());
+                let is_last = matches!(delivery, Delivery::Closed(_));
+                if let Some(called) = &*handler {
+                    let give = || called.give(self, delivery);
+                    // Whoever drives is not whoever wrote the handler.
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
+                        self.handler_panicked(&*panic);
+                    }
+                }
+                if is_last {
+                    // It may hold this pipe. Dropped when nothing is locked.
+                    gone = handler.take();
                 }
             }
             true
@@ -229,14 +236,31 @@ impl Core {
         let is_left = || self.deliveries.count() > 0;
         self.driver.delivery.deliver(give, is_left);
         self.driver.came(given_so_far.get());
+        drop(gone);
     }
 
-    /// From now on messages are pushed to `handler`, those that wait first; unless they are pushed to another one.
-    pub(super) fn push_to(self: &Arc<Self>, handler: Arc<dyn Deliver>) {
-        if self.handler.set(handler).is_ok() {
-            lock(&self.shared).start_pushing();
-            self.drive();
+    /// From now on messages are pushed to `handler`, those that wait first; `listens`: they are taken at any time.
+    pub(super) fn push_to(
+        self: &Arc<Self>,
+        handler: Arc<dyn Deliver>,
+        listens: bool,
+    ) -> Result<(), Misuse> {
+        // Whoever has it locked calls one.
+        let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).is_pushing());
+        let Some(mut place) = place else {
+            return Err(Misuse::Other(format!(
+                "pipe {} has a handler already",
+                self.name
+            )));
+        };
+        *place = Some(handler);
+        if listens {
+            self.driver.listen();
         }
+        lock(&self.shared).start_pushing();
+        drop(place);
+        self.drive();
+        Ok(())
     }
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.

@@ -74,7 +74,7 @@ use self::outbound::{When, submit, submit_message, write};
 use self::shared::Arrival;
 use crate::address::PeerAddr;
 use crate::device::Pool;
-use crate::error::{Error, ResetCode};
+use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::route::Route;
 use crate::sync::lock;
@@ -344,13 +344,14 @@ impl Pipe {
         }
     }
 
-    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. Once:
-    /// a later handler gets nothing.
-    pub fn set_handler(&self, handler: Arc<impl Handler>) {
-        if handler.listens() {
-            self.core().driver.listen();
-        }
-        self.core().push_to(handler);
+    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. The pipe keeps it
+    /// until it has told it how it ended ([`Handler::closed`]): one that holds the pipe keeps it open until then.
+    ///
+    /// # Errors
+    /// [`Misuse::Other`](crate::Misuse::Other) where it has a handler: there is one in the life of a pipe.
+    pub fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse> {
+        let listens = handler.listens();
+        self.core().push_to(handler, listens)
     }
 
     /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].

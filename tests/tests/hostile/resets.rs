@@ -86,7 +86,7 @@ fn busy(way: Way, what: &str, timeouts: Timeouts) -> Scene {
         ask.send(listener.url().to_string()).unwrap();
         let pipe = listener.accept().await.unwrap();
         let go_on = Mutex::new(go_on);
-        pipe.set_handler(Arc::new(Blocks { go_on, tell }));
+        pipe.set_handler(Arc::new(Blocks { go_on, tell })).unwrap();
         pipe
     });
     let mut raw = Raw::open(&connected.recv().unwrap());

@@ -84,7 +84,7 @@ async fn a_handler_hears_how_each_message_came() {
     every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let notes = Arc::new(Notes::default());
-        server.set_handler(notes.clone());
+        server.set_handler(notes.clone()).unwrap();
         let both = message(1, small).tensor(message(2, LARGE).tensors.remove(0).tensor);
         for _ in 0..3 {
             within("a write", client.write(both.clone())).await.unwrap();

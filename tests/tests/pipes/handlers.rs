@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tensorpipe::{Error, Handler, Incoming, ResetCode};
+use tensorpipe::{Allocation, Error, Handler, Incoming, Place, ResetCode};
 
 use super::*;
 
@@ -25,7 +25,7 @@ impl Answers {
             blocks,
             ..Self::default()
         });
-        pipe.set_handler(handler.clone());
+        pipe.set_handler(handler.clone()).unwrap();
         handler
     }
 
@@ -183,7 +183,7 @@ async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
         let (client, server) = pair(&context, &context).await;
         let (other, far) = pair(&context, &context).await;
         let handler = Arc::new(Panics(AtomicUsize::new(0)));
-        server.set_handler(handler.clone());
+        server.set_handler(handler.clone()).unwrap();
         for number in 0..3 {
             client.send(message(number, 10)).unwrap();
         }
@@ -203,4 +203,94 @@ async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
         exchange(&other, &far, 1, 70_000).await;
     })
     .await;
+}
+
+/// Keeps what comes, for somebody else to accept.
+#[derive(Default)]
+struct Keeps {
+    pipe: Mutex<Option<Pipe>>,
+    kept: Mutex<Vec<Incoming>>,
+    complete: Mutex<Vec<Message>>,
+}
+
+impl Handler for Keeps {
+    fn incoming(&self, incoming: Incoming) {
+        self.kept.lock().unwrap().push(incoming);
+    }
+    fn message(&self, _: u64, message: Result<Message, Error>) {
+        self.complete.lock().unwrap().push(message.unwrap());
+    }
+    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+    fn going_away(&self, _: u64, _: &str) {}
+    fn closed(&self, _: &Error) {}
+}
+
+/// The first is here whole, and copied to where it is wanted; the second waits for its go-ahead. Both ends sleep, and nothing else
+/// moves the pipe.
+#[tokio::test]
+async fn what_is_accepted_after_the_handler_has_returned_comes() {
+    // What looks after blocked runtimes wakes the first pipe that it finds at rest: this one.
+    let _first = tcp_pair().await;
+    for context in [over_tcp(), over_shm()] {
+        let context = context
+            .timeouts(timeouts(|timeouts| {
+                timeouts.silence = None;
+            }))
+            .limits(limits(|limits| limits.window_ahead = 0))
+            .build()
+            .unwrap();
+        let (client, server) = pair(&context, &context).await;
+        let handler = Arc::new(Keeps::default());
+        server.set_handler(handler.clone()).unwrap();
+        for (number, len) in [(0, 100), (1, 3 << 20)] {
+            client.send(message(number, len)).unwrap();
+            eventually("it comes", || handler.kept.lock().unwrap().len() == 1).await;
+            // Nobody polls any more.
+            pause(300).await;
+            let incoming = handler.kept.lock().unwrap().pop().unwrap();
+            let place = server.pool().take(len);
+            let allocation = Allocation {
+                payloads: Vec::new(),
+                tensors: vec![Place::Into(place)],
+            };
+            assert!(incoming.accept_into(allocation).is_none());
+            // Whoever keeps a blocked runtime's pipe alive would move it after ten seconds.
+            let complete = || handler.complete.lock().unwrap().len() == 1;
+            let complete = eventually("its bytes", complete);
+            let soon = tokio::time::timeout(Duration::from_secs(5), complete);
+            soon.await.expect("nobody moves it");
+            let complete = handler.complete.lock().unwrap().pop().unwrap();
+            check(&complete, number, len);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_holds_its_pipe_is_let_go_of_when_that_has_ended() {
+    let (client, server) = tcp_pair().await;
+    let handler = Arc::new(Keeps::default());
+    *handler.pipe.lock().unwrap() = Some(server.clone());
+    server.set_handler(handler.clone()).unwrap();
+    let held = Arc::downgrade(&handler);
+    drop((handler, server));
+    within("close", client.close()).await.unwrap();
+    eventually("the end", || held.strong_count() == 0).await;
+}
+
+#[tokio::test]
+async fn a_pipe_has_one_handler() {
+    let (client, server) = tcp_pair().await;
+    let first = Arc::new(Keeps::default());
+    server.set_handler(first.clone()).unwrap();
+    let refused = server.set_handler(Arc::new(Keeps::default())).unwrap_err();
+    assert!(
+        refused.to_string().contains("has a handler already"),
+        "{refused}"
+    );
+    client.send(message(0, 10)).unwrap();
+    eventually("it comes", || first.kept.lock().unwrap().len() == 1).await;
+    within("close", client.close()).await.unwrap();
+    within("the end", server.ended()).await;
+    server.set_handler(first).unwrap_err();
 }

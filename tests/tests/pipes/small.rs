@@ -49,7 +49,7 @@ async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
     every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let handler = Arc::new(Picky::default());
-        server.set_handler(handler.clone());
+        server.set_handler(handler.clone()).unwrap();
         client.send(Message::new("one")).unwrap();
         let refused = client.send(Message::new("refuse")).unwrap();
         client.send(Message::new("drop")).unwrap();
@@ -83,7 +83,7 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
     every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let handler = Arc::new(Picky::default());
-        server.set_handler(handler.clone());
+        server.set_handler(handler.clone()).unwrap();
         let mut noted = Vec::new();
         for number in 0..MANY {
             let note = |id| noted.push(id);

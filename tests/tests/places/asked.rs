@@ -162,6 +162,24 @@ async fn items_of_streams_land_where_the_trait_or_the_map_says() {
 }
 
 #[tokio::test]
+async fn how_items_came_is_counted_with_a_map_as_without() {
+    let scene = Scene::over(TRANSPORTS[0]).await;
+    let client = scene.client.with_stats();
+    let mut carried = Vec::new();
+    for client in [client.with_device_map(crossed()), client] {
+        let items = repeat(&scene.here.tensor(Device::CPU, 100, 1), 7);
+        let mut stream = client.plain_streams(100, items);
+        while let Some(item) = soon(stream.next()).await {
+            item.unwrap();
+        }
+        let carriage = stream.stats().result.expect("a stream").carriage;
+        carried.push((carriage.streamed, carriage.copied, carriage.channels));
+    }
+    assert!(carried[1].0 > Some(0), "{:?}", carried[1]);
+    assert_eq!(carried[0], carried[1]);
+}
+
+#[tokio::test]
 async fn a_value_that_stayed_is_fetched_to_a_device() {
     for over in TRANSPORTS {
         let scene = Scene::over(over).await;

@@ -25,10 +25,11 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
     let mut on_trial = false;
     loop {
         shared.connecting(index);
-        let hopeless = match context.connect_with(&*url, &ConnectPolicy::once()).await {
-            Ok(pipe) => {
+        let connected = context.connect_with(&*url, &ConnectPolicy::once()).await;
+        let connected = connected.and_then(|pipe| Ok(Connection::over(pipe)?));
+        let hopeless = match connected {
+            Ok(connection) => {
                 let begun = Instant::now();
-                let connection = Connection::over(pipe);
                 connection.was_reached_at(&url);
                 let live = Live::new(connection, on_trial);
                 shared.came(index, &live);

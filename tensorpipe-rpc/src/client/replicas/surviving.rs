@@ -133,7 +133,7 @@ impl SurvivingCall {
             streams: None,
             pins: Vec::new(),
             noted,
-            places: self.places.clone(),
+            places: self.places.as_deref().map(CallPlacement::of_attempt),
         });
         let call = Some(UnderWay::new(engine.clone(), slot));
         Attempt { place, call }

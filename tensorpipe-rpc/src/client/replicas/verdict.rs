@@ -19,6 +19,11 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
     match error {
         CallError::ShuttingDown => Verdict::Gone,
         CallError::Overloaded(_) | CallError::Unimplemented(_) => Verdict::NotHere,
+        // Each replica has a route of its own, and channels.
+        CallError::NoPlace {
+            may_have_run: false,
+            ..
+        } => Verdict::NotHere,
         CallError::Connection { error, .. } => match error {
             // Of this side, and the same with any server.
             Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,
@@ -37,6 +42,7 @@ mod tests {
     use tensorpipe::{Misuse, ResetCode};
 
     use super::*;
+    use crate::error::PlaceError;
 
     fn connection(error: Error) -> CallError {
         CallError::Connection {
@@ -68,8 +74,13 @@ mod tests {
             code: ResetCode::Failed,
             reason: "behind".into(),
         };
+        let no_place = |may_have_run| CallError::NoPlace {
+            error: PlaceError::There("no such device".into()),
+            may_have_run,
+        };
         let not_here = [
             connection(refused),
+            no_place(false),
             CallError::Overloaded("busy".into()),
             CallError::Unimplemented("old".into()),
         ];
@@ -80,6 +91,7 @@ mod tests {
         let last = [
             connection(Misuse::NoRuntime.into()),
             CallError::Deadline { after },
+            no_place(true),
             CallError::Panicked("oh".into()),
             CallError::BadArguments("what".into()),
             CallError::Other("new".into()),

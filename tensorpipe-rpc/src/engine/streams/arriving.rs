@@ -79,12 +79,13 @@ impl Engine {
 
     /// Reads a message of items.
     fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Incoming) {
-        let id = incoming.id();
-        if incoming.is_whole() && streams.receive_placement.is_none() {
-            let came = match &streams.carried {
-                Some(_) => incoming.stats(),
-                None => MessageStats::default(),
-            };
+        let (id, whole) = (incoming.id(), incoming.is_whole());
+        // Of one that is not, whoever reads the rest counts.
+        let came = match &streams.carried {
+            Some(_) if whole => incoming.stats(),
+            _ => MessageStats::default(),
+        };
+        if whole && streams.receive_placement.is_none() {
             if let Some(message) = incoming.accept() {
                 self.items_complete(streams, id, header, message, came);
             }
@@ -100,7 +101,7 @@ impl Engine {
         };
         match accepted {
             Some(message) if self.reading.take(id).is_some() => {
-                self.items_complete(streams, id, header, message, MessageStats::default());
+                self.items_complete(streams, id, header, message, came);
             }
             // The stream was dropped between its announcement and the read.
             None if !self.reading.has(id) => {

@@ -258,7 +258,7 @@ async fn a_task_that_reads_a_stream_learns_that_its_call_is_over() {
         banks.is_clean().await;
         // The connection breaks.
         let other = banks.near.connect(banks.server.url().to_string()).await;
-        let other = Connection::over(other.unwrap());
+        let other = Connection::over(other.unwrap()).unwrap();
         let client = FlowClient::on(&other).await.unwrap();
         let call = client.reads_elsewhere(endless(), false);
         until(|| banks.at_it() == 1).await;

@@ -67,7 +67,7 @@ pub async fn callbacks_are_deferred(subject: Subject) {
         inside: AtomicBool::new(false),
         seen: AtomicUsize::new(0),
     });
-    server.set_handler(echo.clone());
+    server.set_handler(echo.clone()).unwrap();
     for _ in 0..5 {
         let written = client.write(subject.message(&[(100_000, 4)]));
         for parts in [(300_000, 5), (200_000, 6)] {

@@ -18,6 +18,8 @@ use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, try_lock};
 pub(in crate::pipe) enum Round {
     /// Nothing to do until the connection wakes somebody.
     Idle,
+    /// Messages are to be delivered. There was nothing else, and somebody polls for what comes next.
+    Came,
     /// Stopped early to let messages be delivered.
     More,
     /// Much was done, and there is more: it is others' turn.
@@ -127,8 +129,8 @@ impl<W> Driver<W> {
             drop(work);
             deliver();
             match ended {
-                Round::Idle if self.is_kicked() => {}
-                Round::Idle => return false,
+                Round::Idle | Round::Came if self.is_kicked() => {}
+                Round::Idle | Round::Came => return false,
                 Round::More => self.kick(),
                 Round::Enough => {
                     self.kick();

@@ -4,6 +4,7 @@
 //! aborts the process. Thread locals end in the reverse order of their first use. Ours is made behind tokio's: while it is
 //! there, so is that one.
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
@@ -14,6 +15,31 @@ use crate::sync::thread_local;
 
 thread_local! {
     static AVAILABLE: Available = Available::new();
+}
+
+thread_local! {
+    /// The pipe whose background task this thread polls: it is within that pipe's runtime.
+    static HOME: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Whether this thread is known to be within the runtime of this pipe. To enter it once more costs more than a small message.
+pub(in crate::pipe) fn is_home(pipe: u64) -> bool {
+    HOME.get() == Some(pipe)
+}
+
+/// As long as it lives, this thread is within the runtime of this pipe, or it is not known of which.
+pub(in crate::pipe) struct Home(Option<u64>);
+
+impl Home {
+    pub(in crate::pipe) fn of(pipe: Option<u64>) -> Self {
+        Self(HOME.replace(pipe))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        HOME.set(self.0);
+    }
 }
 
 struct Available(bool);
@@ -98,7 +124,7 @@ mod tests {
         let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
         let (tells, told) = unbounded_channel();
         let server = server.unwrap();
-        server.set_handler(Arc::new(Tells(tells)));
+        server.set_handler(Arc::new(Tells(tells))).unwrap();
         (client.unwrap(), server, told)
     }
 

@@ -188,6 +188,7 @@ impl Wakers {
 }
 
 /// Wakes all of them, without a lock. One that panics does not keep the others asleep.
+#[inline]
 pub(in crate::pipe) fn wake_all(wakes: Vec<Waker>) {
     wakes.into_iter().for_each(wake);
 }

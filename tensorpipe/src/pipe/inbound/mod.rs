@@ -143,7 +143,11 @@ impl Incoming {
         match self.start(allocation, true) {
             Err(error) => Some(Err(error)),
             Ok(None) => self.take_whole(),
-            Ok(Some(_)) => None,
+            Ok(Some(_)) => {
+                // The go-ahead leaves, and the handler is given what is complete already, wherever this is called.
+                self.core.drive();
+                None
+            }
         }
     }
 

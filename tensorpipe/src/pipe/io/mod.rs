@@ -9,6 +9,7 @@ mod send;
 mod tests;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Instant;
@@ -120,7 +121,6 @@ impl Io {
                 lock(&common.shared).end(error, &mut wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
                 self.let_go(common, &mut wakes);
-                common.driver.wakers.wake_background();
                 Round::Idle
             }
         };
@@ -162,6 +162,12 @@ impl Io {
         }
     }
 
+    /// Whether all that has come is acted on, and nothing waits to be sent.
+    fn is_through(&self) -> bool {
+        let (read, sent) = (self.start == self.end, self.pieces.is_empty());
+        read && sent && self.bulk.is_none() && self.marks.is_empty()
+    }
+
     /// Whether what has come is to be read now. Who looks sees to it that it is some time.
     fn is_time_to_read(&mut self) -> bool {
         if !self.hot || !self.patience.is_on() {
@@ -194,8 +200,10 @@ impl Io {
             self.send(common, wakes)?;
             let received = self.receive(common, wakes)?;
             if common.pauses_for() > 0 {
-                self.settle(common, wakes);
-                return Ok(Round::More);
+                return Ok(match self.hot && self.is_through() {
+                    true => Round::Came,
+                    false => Round::More,
+                });
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
             if !received && !self.send(common, wakes)? {
@@ -219,7 +227,12 @@ impl Io {
     /// Lets go of all memory held for the connection, which says goodbye.
     fn let_go(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
         self.leaving = self.connection.take();
+        // Nobody polls for its goodbye: it asks to be woken for what it waits for, and the background task keeps the time.
+        if let (true, Some(connection)) = (std::mem::take(&mut self.hot), &mut self.leaving) {
+            connection.set_hot(false);
+        }
         self.say_goodbye(common, wakes);
+        common.driver.wakers.wake_background();
         // Outside the lock: a lane may use its handle while it is dropped.
         let lanes = lock(&common.shared).take_retired_lanes();
         drop(lanes);
@@ -232,22 +245,29 @@ impl Io {
     /// Shuts the connection down, as far as it does not have to wait, and drops it then. What the system has not taken by now was
     /// not delivered in good order anyway.
     fn say_goodbye(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
-        let Some(connection) = &mut self.leaving else {
+        let Some(mut connection) = self.leaving.take() else {
             return;
         };
         let mut cx = Context::from_waker(&self.waker);
-        let waits = Pin::new(&mut **connection)
-            .poll_shutdown(&mut cx)
-            .is_pending();
+        // Whoever drives is not whoever wrote the connection, and may just drop its last handle.
+        let poll = || Pin::new(&mut *connection).poll_shutdown(&mut cx);
+        let waits = match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(said) => said.is_pending(),
+            Err(_) => {
+                tracing::warn!(pipe = %common.name, "its connection panicked over its goodbye");
+                false
+            }
+        };
         let mut shared = lock(&common.shared);
         if let (true, Goodbye::Until(until)) = (waits, shared.goodbye)
             && Instant::now() < until
         {
+            self.leaving = Some(connection);
             return;
         }
         shared.said_goodbye(wakes);
         drop(shared);
-        self.leaving = None;
+        drop(connection);
         common.driver.wakers.wake_background();
         tracing::debug!(pipe = %common.name, cut_off = waits, "connection closed");
     }

@@ -11,8 +11,8 @@ mod tests;
 pub(super) mod write;
 
 use self::choose::choose;
-use self::leave::{Pushed, leave};
-pub(super) use self::leave::{Submitted, When};
+pub(super) use self::leave::When;
+use self::leave::{Left, Pushed, leave};
 use super::core::Core;
 use super::driver::wake_all;
 use super::io::Io;
@@ -110,6 +110,16 @@ impl<'a> Outbound<'a> {
     }
 }
 
+/// What became of a message.
+#[derive(Debug)]
+pub(super) struct Submitted {
+    pub(super) id: u64,
+    /// Every byte is handed over.
+    pub(super) over: bool,
+    /// It waits for the caller, or somebody else, to drive.
+    pub(super) drive: bool,
+}
+
 /// Sends a whole message.
 pub(super) fn submit_message(
     core: &Arc<Core>,
@@ -128,13 +138,21 @@ pub(super) fn submit(
     when: When,
     note: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
-    let submitted = send_or_queue(core, message, when, note);
-    // Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler
-    // looks by itself.
-    if !core.is_handling() && core.driver.is_kicked() {
-        core.drive();
+    // Dropped last; and what became of the message is written once, to where the caller wants it.
+    let _kicked = Kicked(core);
+    send_or_queue(core, message, when, note)
+}
+
+/// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by
+/// itself.
+struct Kicked<'a>(&'a Arc<Core>);
+
+impl Drop for Kicked<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_handling() && self.0.driver.is_kicked() {
+            self.0.drive();
+        }
     }
-    submitted
 }
 
 fn send_or_queue(
@@ -189,9 +207,9 @@ fn send_or_queue(
         alone,
         kept: written.kept,
     };
-    let submitted = leave(core, guard, io, pushed, when);
+    let Left { over, drive } = leave(core, guard, io, pushed, when);
     wake_all(wakes);
-    Ok(submitted)
+    Ok(Submitted { id, over, drive })
 }
 
 /// Why nothing more can be written.

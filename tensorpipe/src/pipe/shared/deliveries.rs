@@ -6,8 +6,6 @@
 
 use std::collections::VecDeque;
 
-use smallvec::SmallVec;
-
 use super::Arrival;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
@@ -46,9 +44,6 @@ impl Delivery {
         }
     }
 }
-
-/// Some that are given to the handler one after another.
-pub(in crate::pipe) type Taken = SmallVec<[Delivery; TAKEN]>;
 
 #[derive(Default)]
 pub(in crate::pipe) struct Deliveries {
@@ -97,12 +92,15 @@ impl Deliveries {
         }
     }
 
-    /// Moves the first ones to `taken`, which is empty. They still count as waiting.
-    pub(in crate::pipe) fn take(&mut self, taken: &mut Taken) {
-        let many = self.queue.len().min(TAKEN);
-        taken.extend(self.queue.drain(..many));
+    /// Moves the first ones to `taken`, which is empty, and whose memory the queue takes where it has none. They still count as
+    /// waiting.
+    pub(in crate::pipe) fn take(&mut self, taken: &mut VecDeque<Delivery>) {
+        match self.queue.len() <= TAKEN {
+            true => std::mem::swap(&mut self.queue, taken),
+            false => taken.extend(self.queue.drain(..TAKEN)),
+        }
         self.bytes -= taken.iter().map(Delivery::weight).sum::<usize>();
-        self.waiting.set_taken(many);
+        self.waiting.set_taken(taken.len());
         self.recount();
         if self.waiting.is_too_much() && self.queue.len() <= MANY / 2 && self.bytes <= MUCH / 2 {
             self.waiting.too_much.store(false, Ordering::SeqCst);
@@ -131,7 +129,7 @@ mod tests {
     }
 
     fn take(deliveries: &mut Deliveries) -> usize {
-        let mut taken = Taken::new();
+        let mut taken = VecDeque::new();
         deliveries.take(&mut taken);
         taken.len()
     }

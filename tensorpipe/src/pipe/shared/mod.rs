@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 pub(super) use self::arrival::Arrival;
-pub(super) use self::deliveries::{Deliveries, Delivery, Taken, Waiting};
+pub(super) use self::deliveries::{Deliveries, Delivery, Waiting};
 pub(super) use self::reading::Reading;
 pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
@@ -102,7 +102,7 @@ pub(crate) struct Shared {
     pub(super) linger_until: Option<Instant>,
     /// And how long that is.
     pub(super) linger: Duration,
-    /// Its place among the pipes of its listener.
+    /// Its place among the pipes of its listener, until its connection is gone.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
     /// First of this side's messages that the peer has not looked at, because it goes.
     pub(super) ignored_from: Option<u64>,
@@ -178,7 +178,12 @@ impl Shared {
         }
     }
 
-    /// From now on messages are pushed to a handler, those that wait first.
+    /// Whether messages are pushed to a handler.
+    pub(super) fn is_pushing(&self) -> bool {
+        self.pushes
+    }
+
+    /// From now on they are, those that wait first.
     pub(super) fn start_pushing(&mut self) {
         self.pushes = true;
         for arrival in std::mem::take(&mut self.arrived) {
@@ -238,6 +243,7 @@ impl Shared {
     /// The connection of a pipe that has ended is gone, or nobody waits for it any more.
     pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
         self.goodbye = Goodbye::Said;
+        self.permit = None;
         self.wake(Interest::End, wakes);
     }
 
@@ -302,7 +308,6 @@ impl Shared {
         }
         self.ended = Some(error.clone());
         self.goodbye = Goodbye::Until(Instant::now() + GOODBYE);
-        self.permit = None;
         self.leaving.clear();
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
