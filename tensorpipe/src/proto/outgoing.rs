@@ -46,7 +46,6 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         let start = out.len();
         write::put(metadata, parts, self.at_once, out);
-        segments.push(Segment::Control(out.len() - start));
         let number = self.outgoing.pass();
         let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
         Ok(Written {

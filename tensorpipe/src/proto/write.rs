@@ -72,7 +72,7 @@ impl<S> OutgoingPart<S> {
     }
 }
 
-/// Where frames are put together that leave next.
+/// Where a frame is put together that leaves next: behind what is there, and what rides in it into `segments`.
 #[derive(Debug)]
 pub(crate) struct Room<'a, S> {
     pub(crate) out: &'a mut Vec<u8>,
@@ -256,6 +256,7 @@ pub(super) fn send_ahead<S>(parts: &mut [OutPart<S>], frame: &mut [u8]) {
 }
 
 /// Appends the frame of a message, up to the bytes that ride, to `out`.
+#[inline]
 pub(super) fn put<S>(
     metadata: &[u8],
     parts: &mut OutgoingParts<S>,

@@ -37,6 +37,8 @@ pub(super) struct Io {
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
+    /// Where the frame of the message begins that is put among them.
+    frame_at: usize,
     pieces: VecDeque<Piece>,
     queued: u64,
     segments: Vec<Segment<Buffer>>,
@@ -81,6 +83,7 @@ impl Io {
             hot: false,
             frames: Vec::new(),
             frames_sent: 0,
+            frame_at: 0,
             pieces: VecDeque::new(),
             queued: 0,
             segments: Vec::new(),

@@ -163,6 +163,7 @@ impl Io {
     /// already.
     pub(in crate::pipe) fn room(&mut self) -> Option<Room<'_, Buffer>> {
         let open = self.failed.is_none() && self.connection.is_some() && !stop::is_any_armed();
+        self.frame_at = self.frames.len();
         (open && self.queued < SEND_BACKLOG).then_some(Room {
             out: &mut self.frames,
             segments: &mut self.segments,
@@ -171,7 +172,10 @@ impl Io {
 
     /// Queues the message that was put into the [room](Self::room).
     pub(in crate::pipe) fn push_message(&mut self) {
-        self.take_segments();
+        self.push_bytes(self.frames.len() - self.frame_at);
+        if !self.segments.is_empty() {
+            self.take_segments();
+        }
         self.gathered += 1;
     }
 

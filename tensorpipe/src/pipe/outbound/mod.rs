@@ -86,6 +86,7 @@ impl<'a> Outbound<'a> {
     }
 
     /// Adds all of these, if there are any.
+    #[inline]
     pub fn extend<T: Into<MessageTensor>>(&mut self, payloads: Vec<Payload>, tensors: Vec<T>) {
         if !payloads.is_empty() {
             payloads

@@ -188,6 +188,7 @@ impl End {
         let written = self.pipe.write(&message.metadata, &mut parts, room);
         let Written { number, sent, kept } = written.unwrap_or_else(|misuse| panic!("{misuse}"));
         if sent {
+            segments.insert(0, Segment::Control(out.len()));
             // The link may take all of it at once, or not.
             if number % 2 == 0 {
                 self.pipe.left_in_part(number);

@@ -89,6 +89,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    #[inline]
     pub(crate) fn begin(out: &'a mut Vec<u8>, metadata: usize) -> Self {
         let start = out.len();
         out.reserve(FRONT + metadata);
@@ -114,6 +115,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The next part: payloads first. Its flags are the first byte.
+    #[inline(never)]
     pub(crate) fn part(&mut self, part: &PartFields<'_>) {
         self.counts[usize::from(part.tensor.is_some())] += 1;
         if part.carriage == Carriage::Eager {
@@ -123,6 +125,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The metadata of the message, and of each part. Returns the length of the frame's body.
+    #[inline]
     pub(crate) fn end<'b>(self, metadata: &[u8], parts: impl Iterator<Item = &'b [u8]>) -> u32 {
         let out = self.out;
         let fields = (out.len() - self.start - HEADER_LEN - 4) as u32;
