@@ -131,6 +131,8 @@ impl Engine {
 }
 
 /// Names the targets of its arguments, and says behind its header where its results are to land. Returns how long that is then.
+/// Apart: a call of which nobody says so should not pay for it.
+#[inline(never)]
 fn name_places(places: &CallPlacement, encoded: &mut Encoded, header_len: usize) -> usize {
     if let Some(arguments) = &places.arguments {
         arguments.name_targets(encoded);

@@ -45,18 +45,25 @@ pub(super) fn outbound<T>(
         if encoded.targets.is_empty() {
             outbound.extend(encoded.payloads, encoded.tensors);
         } else {
-            let targets = encoded.targets.into_iter().chain(std::iter::repeat(None));
-            let tensors = encoded.tensors.into_iter().zip(targets);
-            let tensors = tensors.map(|(tensor, target)| MessageTensor {
-                target,
-                ..tensor.into()
-            });
-            outbound.extend(encoded.payloads, tensors.collect());
+            let tensors = with_targets(encoded.tensors, encoded.targets);
+            outbound.extend(encoded.payloads, tensors);
         }
         send(&mut outbound)
     };
     spare::keep(encoded.metadata);
     sent
+}
+
+/// Tensors and where they go, as far as that is said.
+#[inline(never)]
+fn with_targets(tensors: Vec<Tensor>, targets: Vec<Option<Device>>) -> Vec<MessageTensor> {
+    let targets = targets.into_iter().chain(std::iter::repeat(None));
+    let tensors = tensors.into_iter().zip(targets);
+    let targeted = tensors.map(|(tensor, target)| MessageTensor {
+        target,
+        ..tensor.into()
+    });
+    targeted.collect()
 }
 
 /// Whether the body is a payload. Where the peer takes it neither way, the pipe says which limit is in the way.

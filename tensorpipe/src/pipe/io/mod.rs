@@ -2,11 +2,11 @@
 //! and bulk bytes straight into their place.
 
 mod common;
-mod patience;
 mod receive;
 mod send;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,9 +15,9 @@ use std::task::{Context, Waker};
 use std::time::Instant;
 
 pub(crate) use self::common::Common;
-use self::patience::Patience;
 use self::receive::Bulk;
 use self::send::Piece;
+use self::together::{Reads, Sends};
 use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
 use super::driver::{Round, Seen, wake_all};
 use super::shared::{Goodbye, Shared};
@@ -43,14 +43,7 @@ pub(super) struct Io {
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
-    /// Frames were left to whoever drives next, who was told.
-    owes_send: bool,
-    /// Messages among the frames that nobody has tried to write.
-    gathered: u32,
-    /// Messages that left outside of a round in this turn: since something came in, or somebody came for what was left behind.
-    left: u32,
-    /// Something was left behind in it.
-    turn_ends: bool,
+    sends: Sends,
     received: Vec<u8>,
     start: usize,
     end: usize,
@@ -67,8 +60,9 @@ pub(super) struct Io {
     failed: Option<Error>,
     /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
     read_at: Instant,
-    reads: u32,
-    patience: Patience,
+    /// Reads since it was looked at.
+    reads_since: u32,
+    reads: Reads,
 }
 
 impl Io {
@@ -88,10 +82,7 @@ impl Io {
             queued: 0,
             segments: Vec::new(),
             unflushed: false,
-            owes_send: false,
-            gathered: 0,
-            left: 0,
-            turn_ends: false,
+            sends: Sends::default(),
             received,
             start: 0,
             end,
@@ -103,8 +94,8 @@ impl Io {
             found: false,
             failed: None,
             read_at: Instant::now(),
-            reads: 0,
-            patience: Patience::default(),
+            reads_since: 0,
+            reads: Reads::default(),
         }
     }
 
@@ -112,9 +103,7 @@ impl Io {
     pub(super) fn round(&mut self, common: &Common) -> Round {
         let mut wakes = Vec::new();
         self.adopt_heat(common);
-        if std::mem::take(&mut self.turn_ends) {
-            self.left = 0;
-        }
+        self.sends.round_begins();
         let outcome = self.send_and_receive(common, &mut wakes);
         self.count_wakes(common);
         let round = match outcome {
@@ -149,18 +138,18 @@ impl Io {
     /// Looks whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
     /// enough for a read.
     pub(super) fn look(&mut self, many: bool, sends: bool) -> Seen {
-        self.patience.set(many);
+        self.reads.set(many);
         // Without a connection there is nothing to wait for: whoever looks should see why.
         let Some(connection) = &mut self.connection else {
             return Seen::Enough;
         };
-        let wanted = self.patience.wanted();
-        if (self.owes_send && sends) || connection.look_for(wanted) {
+        let wanted = self.reads.wanted();
+        if (self.sends.is_owed() && sends) || connection.look_for(wanted) {
             return Seen::Enough;
         }
         match wanted > 1 && connection.look() {
             false => Seen::Nothing,
-            true if self.patience.is_over() => Seen::Enough,
+            true if self.reads.is_over() => Seen::Enough,
             true => Seen::Some,
         }
     }
@@ -173,10 +162,10 @@ impl Io {
 
     /// Whether what has come is to be read now. Who looks sees to it that it is some time.
     fn is_time_to_read(&mut self) -> bool {
-        if !self.hot || !self.patience.is_on() {
+        if !self.hot || !self.reads.is_on() {
             return true;
         }
-        let wanted = self.patience.wanted();
+        let wanted = self.reads.wanted();
         (self.connection.as_mut()).is_none_or(|connection| connection.look_for(wanted))
     }
 

@@ -260,8 +260,8 @@ impl Io {
         };
         common.counters.read(len);
         common.driver.found();
-        self.left = 0;
-        self.patience.read(len);
+        self.sends.turn_begins();
+        self.reads.read(len);
         self.look_at_the_clock(common);
         Ok(Some(len))
     }
@@ -270,11 +270,11 @@ impl Io {
     /// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
     /// costs more than a frame, and is looked at now and then.
     fn look_at_the_clock(&mut self, common: &Common) {
-        self.reads += 1;
-        if self.reads < READS_PER_CLOCK && common.driver.is_polling() {
+        self.reads_since += 1;
+        if self.reads_since < READS_PER_CLOCK && common.driver.is_polling() {
             return;
         }
-        self.reads = 0;
+        self.reads_since = 0;
         let now = Instant::now();
         if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
             lock(&common.shared).state.heard(now);

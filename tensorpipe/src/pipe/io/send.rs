@@ -12,8 +12,7 @@ use super::Io;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::pipe::driver::tuning::{
-    COPIED_INTO_FRAME, RECEIVE_BUFFER, SEND_BACKLOG, SEND_BATCH, SEND_BATCH_COSTLY, WRITE_BYTES,
-    WRITE_PIECES, WRITES_IN_A_ROW,
+    COPIED_INTO_FRAME, RECEIVE_BUFFER, SEND_BACKLOG, WRITE_BYTES, WRITE_PIECES, WRITES_IN_A_ROW,
 };
 use crate::pipe::shared::Shared;
 use crate::proto::{Mark, Room, Segment};
@@ -176,7 +175,7 @@ impl Io {
         if !self.segments.is_empty() {
             self.take_segments();
         }
-        self.gathered += 1;
+        self.sends.pushed();
     }
 
     /// Not all of message `number`, which was pushed last, is with the connection: `Written` tells when it is.
@@ -184,26 +183,19 @@ impl Io {
         self.pieces.push_back(Piece::Mark(Mark::Message(number)));
     }
 
-    /// Whether what waits leaves now: it is worth a write of its own, which is a system call or not, and the peer works on it while
-    /// more is written. Where it is none, no more are held back than have left in this turn: whoever writes few and then computes
-    /// holds back the fewer, and of one that comes alone nothing.
+    /// Whether what waits leaves now: see [`Sends::is_due`](super::Sends::is_due).
     pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
-        self.gathered
-            >= match costly {
-                true => SEND_BATCH_COSTLY,
-                false => self.left.clamp(1, SEND_BATCH),
-            }
+        self.sends.is_due(costly)
     }
 
     /// What waits is left to whoever drives next. Returns whether somebody has to be told.
     pub(in crate::pipe) fn owe_send(&mut self) -> bool {
-        self.turn_ends = true;
-        !std::mem::replace(&mut self.owes_send, true)
+        self.sends.owe()
     }
 
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
-        self.left = self.left.saturating_add(self.gathered);
+        self.sends.leave();
         self.adopt_heat(common);
         let written = self.write(common).and_then(|_| self.flush(common));
         self.count_wakes(common);
@@ -218,7 +210,7 @@ impl Io {
 
     /// One write. Returns `false` if the connection wants to wait.
     fn write(&mut self, common: &Common) -> Result<bool, Error> {
-        (self.owes_send, self.gathered) = (false, 0);
+        self.sends.write();
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
