@@ -268,7 +268,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_at_a_fork_is_free_in_the_child() {
+    fn a_forked_child_finds_a_lock_free_that_was_held() {
         static NAMES: PerProcess<Mutex<Vec<&str>>> = PerProcess::new();
         let names = || NAMES.get(Mutex::default);
         let mut held = lock(names());
@@ -284,7 +284,7 @@ pub(crate) mod tests {
 
     /// With a `OnceLock` that a thread is about to fill, the child waits for a thread that it does not have.
     #[test]
-    fn what_is_being_found_out_at_a_fork_is_found_out_by_the_child() {
+    fn a_forked_child_finds_out_what_was_being_found_out() {
         static NUMBER: Known<u32> = Known::new();
         let [begun, end] = [(); 2].map(|()| std::sync::Barrier::new(2));
         std::thread::scope(|scope| {

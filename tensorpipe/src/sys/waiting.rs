@@ -50,7 +50,7 @@ mod tests {
     use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 
     #[test]
-    fn more_are_waited_for_than_may_be_opened() {
+    fn a_forked_child_waits_for_more_than_it_may_open() {
         if opens_files_anyway() {
             return;
         }
