@@ -217,7 +217,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
     /// The channel for tensors, for systems that have channels: xth, lease, cma, mpt, basic, ring, which is basic over shm, or default, of which a context chooses.
-    /// Without it basic over tcp and shm, over memory the negotiation's choice.
+    /// Without it basic over tcp, which stands for a network, else what a context chooses.
     #[arg(long)]
     pub(crate) channel: Option<String>,
     /// Connections that channel mpt has for a tensor; without it as many as it takes by itself.

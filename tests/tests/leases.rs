@@ -6,6 +6,8 @@
 mod calls;
 #[path = "leases/claims.rs"]
 mod claims;
+#[path = "leases/copies.rs"]
+mod copies;
 #[path = "leases/denied.rs"]
 mod denied;
 #[path = "leases/ends.rs"]

@@ -48,8 +48,13 @@ struct Manners {
     said: Arc<AtomicUsize>,
     /// One was asked for while it was told that somebody polls.
     hot: Arc<AtomicBool>,
+    /// It always has something to say that nobody need be given.
+    floods: Arc<AtomicBool>,
     identity: Option<Identity>,
 }
+
+/// A frame of a kind that nobody knows, which says that it may be skipped.
+const SKIPPED: [u8; 8] = [0, 0, 0, 0, 200, 1, 0, 0];
 
 /// Bytes of one record.
 const RECORD: usize = 16 << 10;
@@ -106,7 +111,7 @@ impl Connection for Veiled {
     }
 
     fn look(&mut self) -> bool {
-        self.inner.look()
+        self.manners.floods.load(Ordering::SeqCst) || self.inner.look()
     }
 }
 
@@ -116,6 +121,12 @@ impl AsyncRead for Veiled {
         cx: &mut TaskContext<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.manners.floods.load(Ordering::SeqCst) {
+            while buf.remaining() >= SKIPPED.len() {
+                buf.put_slice(&SKIPPED);
+            }
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         ready!(Pin::new(&mut *self.inner).poll_read(cx, buf))?;
         for byte in &mut buf.filled_mut()[before..] {
@@ -265,6 +276,32 @@ async fn whoever_closes_waits_until_its_connection_has_said_goodbye() {
     assert!(manners.said.load(Ordering::SeqCst) >= 1);
     soon(server.close()).await.unwrap_err();
     assert_eq!(manners.said.load(Ordering::SeqCst), 2);
+}
+
+/// On the only thread of a runtime, where whoever reads without end holds up everything.
+#[test]
+fn a_peer_that_is_never_silent_leaves_time_for_others() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let manners = Manners::default();
+            let mut timeouts = Timeouts::default();
+            timeouts.linger = Duration::from_millis(100);
+            let context = builder_with(&manners).timeouts(timeouts).build().unwrap();
+            let (_context, client, server) = pair_of(context).await;
+            manners.floods.store(true, Ordering::SeqCst);
+            let read = tokio::time::timeout(Duration::from_millis(200), server.read()).await;
+            assert!(read.is_err(), "nothing was sent");
+            // Nobody awaits the end of either.
+            drop((client, server));
+            are_gone(&manners).await;
+        });
+        tell.send(()).unwrap();
+    });
+    let ended = told.recv_timeout(Duration::from_secs(30));
+    ended.expect("the thread reads for ever, or a pipe is kept beyond its time");
 }
 
 #[tokio::test]

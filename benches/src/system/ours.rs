@@ -14,9 +14,9 @@ use super::Route;
 use crate::pattern;
 use crate::plan::{Alloc, Plan, Transport};
 
-/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp and shm the channel is
-/// `basic` unless another one is asked for: the bytes stay on the connection. Over shm that is the copying path through the
-/// ring, which can be asked for as `ring`, too. `default` are the channels that a context has by itself, of which it chooses.
+/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp, which stands for a network, the
+/// channel is `basic` unless another one is asked for: the bytes stay on the connection. Else they are the channels that a context has
+/// by itself, of which it chooses (`default`). `ring` is the copying path through the ring of shm.
 ///
 /// # Errors
 /// When there is no such channel, or the transport has no sockets to be paced.
@@ -43,7 +43,7 @@ fn transport(plan: &Plan) -> Result<Arc<dyn tensorpipe::transports::Transport>> 
 
 fn wanted_channels(plan: &Plan) -> Result<Vec<Arc<dyn Channel>>> {
     let wanted = match (plan.transport, plan.channel.as_deref()) {
-        (Transport::Shm, Some("ring")) | (Transport::Tcp | Transport::Shm, None) => "basic",
+        (Transport::Shm, Some("ring")) | (Transport::Tcp, None) => "basic",
         (_, Some("ring")) => {
             bail!("`ring` is the copying path over shared memory, choose --transport shm")
         }

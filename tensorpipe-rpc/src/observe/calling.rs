@@ -217,11 +217,13 @@ impl Carriage {
         let MessageStats {
             streamed,
             copied,
+            copied_by_writer,
             channels,
             ..
         } = how;
         self.streamed = Some(streamed);
         self.copied = Some(copied);
+        self.copied_by_writer = Some(copied_by_writer);
         let known = pipe.route().channels.iter().take(64).enumerate();
         let carried = known.filter(|(bit, _)| channels >> bit & 1 == 1);
         self.channels = carried.map(|(_, channel)| channel.name.clone()).collect();

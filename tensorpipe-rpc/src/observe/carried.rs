@@ -30,6 +30,8 @@ impl Counted {
         let travelled = &mut self.travelled;
         travelled.streamed = travelled.streamed.saturating_add(how.streamed);
         travelled.copied = travelled.copied.saturating_add(how.copied);
+        travelled.copied_by_writer =
+            (travelled.copied_by_writer).saturating_add(how.copied_by_writer);
         travelled.channels |= how.channels;
     }
 }

@@ -20,10 +20,10 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    const LEN: usize = 48;
+    const LEN: usize = 56;
 
     /// Of what has come of the stream that is an argument.
-    const ARGUMENT_LEN: usize = 32;
+    const ARGUMENT_LEN: usize = 40;
 
     /// Of how long the reply waited for its turn, behind all others.
     const LEAVING_LEN: usize = 8;
@@ -71,12 +71,12 @@ impl Figures {
             return None;
         }
         let (fields, _) = metadata.get(REPLY_HEADER..header.len)?.as_chunks::<8>();
-        let ([receiving, waiting, handling, streamed, copied, channels], more) =
-            fields.split_first_chunk::<6>()?;
+        let ([receiving, waiting, handling, request @ ..], more) =
+            fields.split_first_chunk::<7>()?;
         let time = |nanos: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*nanos));
-        let request = travelled([streamed, copied, channels]);
+        let request = travelled(request);
         let known = numbers(request) != UNKNOWN;
-        let (argument, more) = match more.split_first_chunk::<4>() {
+        let (argument, more) = match more.split_first_chunk::<5>() {
             // A later version that has more to tell says so where there is no such stream.
             Some((argument, more)) => ((*argument != NO_ARGUMENT).then_some(argument), more),
             None => (None, more),
@@ -90,31 +90,39 @@ impl Figures {
                 leaving: more.first().map_or(Duration::ZERO, time),
             },
             request: known.then_some(request),
-            argument: argument.map(|[items, streamed, copied, channels]| Counted {
+            argument: argument.map(|[items, came @ ..]| Counted {
                 items: u64::from_le_bytes(*items),
                 // The caller knows what it sent.
                 bytes: 0,
-                travelled: travelled([streamed, copied, channels]),
+                travelled: travelled(came),
             }),
         })
     }
 }
 
 /// Stands for an argument, where there is none and more follows.
-const NO_ARGUMENT: [[u8; 8]; 4] = [[u8::MAX; 8]; 4];
+const NO_ARGUMENT: [[u8; 8]; 5] = [[u8::MAX; 8]; 5];
 
 /// Stands for what is not known.
-const UNKNOWN: [u64; 3] = [u64::MAX; 3];
+const UNKNOWN: [u64; 4] = [u64::MAX; 4];
 
-fn numbers(travelled: MessageStats) -> [u64; 3] {
-    [travelled.streamed, travelled.copied, travelled.channels]
+fn numbers(travelled: MessageStats) -> [u64; 4] {
+    let MessageStats {
+        streamed,
+        copied,
+        copied_by_writer,
+        channels,
+        ..
+    } = travelled;
+    [streamed, copied, copied_by_writer, channels]
 }
 
-fn travelled(numbers: [&[u8; 8]; 3]) -> MessageStats {
-    let [streamed, copied, channels] = numbers.map(|number| u64::from_le_bytes(*number));
+fn travelled(numbers: &[[u8; 8]; 4]) -> MessageStats {
+    let [streamed, copied, copied_by_writer, channels] = numbers.map(u64::from_le_bytes);
     let mut travelled = MessageStats::default();
     travelled.streamed = streamed;
     travelled.copied = copied;
+    travelled.copied_by_writer = copied_by_writer;
     travelled.channels = channels;
     travelled
 }
@@ -132,24 +140,20 @@ mod tests {
                 handling: Duration::from_millis(1),
                 leaving: Duration::from_nanos(5),
             },
-            request: Some(of(3, 4, 1)),
+            request: Some(of([3, 4, 7, 1])),
             argument: None,
         }
     }
 
-    fn of(streamed: u64, copied: u64, channels: u64) -> MessageStats {
-        travelled(
-            [streamed, copied, channels]
-                .map(u64::to_le_bytes)
-                .each_ref(),
-        )
+    fn of(numbers: [u64; 4]) -> MessageStats {
+        travelled(&numbers.map(u64::to_le_bytes))
     }
 
     fn of_stream() -> Figures {
         let argument = Counted {
             items: 9,
             bytes: 0,
-            travelled: of(5, 6, 2),
+            travelled: of([5, 6, 0, 2]),
         };
         Figures {
             argument: Some(argument),
@@ -194,7 +198,7 @@ mod tests {
 
     #[test]
     fn those_of_a_later_server_that_tells_more_are_not_taken_for_an_argument() {
-        let (none, more) = ([u8::MAX; 32], [3; 24]);
+        let (none, more) = ([u8::MAX; 40], [3; 24]);
         for figures in [figures(), of_stream()] {
             let mut later = reply(figures);
             let header_len = figures.header_len();

@@ -100,6 +100,9 @@ impl Meter {
 
     /// Tells what the pipe has done since the last time.
     pub(crate) fn read(&self, pipe: &Pipe) {
+        if !self.is_open.load(Ordering::Relaxed) {
+            return;
+        }
         let mut told = lock(&self.told);
         let now = pipe.stats();
         counter!("tensorpipe_pipe_bytes_out").increment(now.bytes_out - told.bytes_out);
@@ -117,7 +120,8 @@ impl Meter {
         self.close();
     }
 
-    fn close(&self) {
+    /// No more is told.
+    pub(crate) fn close(&self) {
         if self.is_open.swap(false, Ordering::Relaxed) {
             gauge!("tensorpipe_pipes_open").decrement(1);
         }

@@ -41,4 +41,6 @@ impl Meter {
     pub(crate) fn read(&self, _: &Pipe) {}
 
     pub(crate) fn closed(&self, _: &Pipe) {}
+
+    pub(crate) fn close(&self) {}
 }

@@ -122,6 +122,9 @@ pub struct Carriage {
     /// Bytes of its payloads and tensors that the reader's CPU, and only it, copied from where the writer has them. `None`
     /// where that is not known.
     pub copied: Option<u64>,
+    /// Bytes of them that the writer's CPU, and only it, copied, into memory that the reader has mapped. `None` where that is not
+    /// known.
+    pub copied_by_writer: Option<u64>,
     /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame.
     pub channels: Vec<String>,
 }
@@ -158,14 +161,14 @@ impl CallStats {
     /// you fill, or copy in a handler. `None` where one of the two messages, or a sent item, is not accounted for.
     pub fn bytes_copied_here(&self) -> Option<u64> {
         let (there, here) = self.ways();
-        let there = there.map(|way| way.streamed);
+        let there = there.flat_map(|way| [way.streamed, way.copied_by_writer]);
         sum(there.chain(here.flat_map(|way| [way.streamed, way.copied])))
     }
 
     /// The same at the server.
     pub fn bytes_copied_there(&self) -> Option<u64> {
         let (there, here) = self.ways();
-        let here = here.map(|way| way.streamed);
+        let here = here.flat_map(|way| [way.streamed, way.copied_by_writer]);
         sum(here.chain(there.flat_map(|way| [way.streamed, way.copied])))
     }
 
@@ -228,6 +231,7 @@ mod tests {
             bytes: 100,
             streamed: Some(streamed),
             copied: Some(copied),
+            copied_by_writer: Some(0),
             channels: Vec::new(),
         };
         let mut stats = CallStats {
@@ -238,6 +242,12 @@ mod tests {
         assert_eq!(stats.bytes_copied_here(), Some(1101));
         assert_eq!(stats.bytes_copied_there(), Some(111));
         assert_eq!(stats.bytes_copied(), Some(1212));
+        stats.request.copied_by_writer = Some(5000);
+        stats.reply.copied_by_writer = Some(50_000);
+        assert_eq!(stats.bytes_copied_here(), Some(6101));
+        assert_eq!(stats.bytes_copied_there(), Some(50_111));
+        stats.request.copied_by_writer = Some(0);
+        stats.reply.copied_by_writer = Some(0);
         let items = |carriage| Some(StreamStats { items: 1, carriage });
         stats.argument = items(way(10_000, 100_000));
         stats.result = items(way(0, 7));

@@ -49,7 +49,7 @@ pub use xth::XthChannel;
 use std::sync::Arc;
 
 pub use crate::address::SettledPeer;
-use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::device::{Buffer, BufferMut, Device, MemoryKind, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo, Outcome};
 pub use crate::proto::OpId;
@@ -93,10 +93,11 @@ pub trait Channel: Send + Sync + 'static {
         costs::BASIC.to_vec()
     }
 
-    /// Whether it moves bytes. One that does not, because the peer gets the memory itself, is chosen before those that do, wherever
-    /// it stands among a context's channels; but not before one that has, or about which the context has, an entry for just
-    /// [that kind of memory](Threshold::of). By default it does.
-    fn moves_bytes(&self) -> bool {
+    /// Whether it moves the bytes of such memory. One that does not, because the peer gets the memory itself, is chosen before those
+    /// that do, wherever it stands among a context's channels; but not before one that has, or about which the context has, an entry
+    /// for just [that kind of memory](Threshold::of). By default it does.
+    fn moves_bytes(&self, memory: MemoryKind) -> bool {
+        let _ = memory;
         true
     }
 
@@ -156,6 +157,16 @@ impl std::fmt::Debug for Link {
     }
 }
 
+/// What a part of a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PartKind {
+    /// Bytes that their reader most likely parses.
+    Payload,
+    /// Numbers.
+    Tensor,
+}
+
 /// Where a part should go.
 #[derive(Debug)]
 pub enum Want {
@@ -179,6 +190,8 @@ pub struct Adopted {
     pub answer: &'static [u8],
     /// Whether the peer's lane keeps something until then; else the answer waits until there is time, or something else to send.
     pub urgent: bool,
+    /// Whether the peer's CPU has copied it for that.
+    pub is_copy: bool,
 }
 
 /// The peer's lane sent something that makes no sense; in words.
@@ -187,10 +200,10 @@ pub struct ChannelFault(pub String);
 
 /// One end of a channel on one pipe. See the module's documentation for the contract.
 pub trait Lane: Send {
-    /// Whether it can carry just this memory, which is of a kind that its channel carries. Where it cannot, the next channel is
-    /// asked.
-    fn carries(&self, source: &Buffer) -> bool {
-        let _ = source;
+    /// Whether it can carry just this memory, which is of a kind that its channel carries, as such a part. Where it cannot, the next
+    /// channel is asked.
+    fn carries(&self, source: &Buffer, kind: PartKind) -> bool {
+        let _ = (source, kind);
         true
     }
 

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::error::Error;
 use crate::process::{Token, process_id, random_token};
 use crate::sync::{Mutex, lock};
@@ -59,7 +59,7 @@ impl Channel for XthChannel {
         costs::XTH.to_vec()
     }
 
-    fn moves_bytes(&self) -> bool {
+    fn moves_bytes(&self, _: MemoryKind) -> bool {
         false
     }
 

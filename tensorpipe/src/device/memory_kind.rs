@@ -8,7 +8,7 @@ use super::DeviceKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Ordinary main memory, also that of received parts.
+    /// Ordinary main memory, also that of received parts that were not borrowed.
     Heap,
     /// Memory that can be lent to other processes of this machine: of [`Pool::tensor`](crate::Pool::tensor).
     Pool,

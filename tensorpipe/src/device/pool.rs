@@ -160,6 +160,16 @@ impl Pool {
         }
     }
 
+    /// Such memory and no other; `None` where there is none.
+    pub(crate) fn take_lendable(&self, len: usize) -> Option<BufferMut> {
+        Some(self.lendables.take(len)?.0)
+    }
+
+    /// Whether there is likely to be some.
+    pub(crate) fn has_lendable(&self, len: usize) -> bool {
+        self.lendables.has_room(len)
+    }
+
     /// As [`Pool::try_take_lendable`], all zeros.
     ///
     /// # Errors

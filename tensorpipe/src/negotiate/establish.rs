@@ -71,7 +71,7 @@ impl OpenChannel {
             name: self.channel.name(),
             pairs: &self.pairs,
             thresholds,
-            moves_bytes: self.channel.moves_bytes(),
+            moves_bytes: Box::new(|memory| self.channel.moves_bytes(memory)),
             setback: route.setback.clone(),
         }
     }

@@ -341,6 +341,7 @@ impl Core {
             self.driver.delivery.finish_accepted(finish);
             shared.start_closing();
         }
+        self.driver.closes();
         // First, so that what is said now leaves before the background task sees that the peer has everything.
         self.drive();
         self.driver.wakers.wake_background();

@@ -151,6 +151,17 @@ impl LaneHandle {
         }));
     }
 
+    /// Runs what takes long on a thread for blocking work, and then [resumes](Self::resume) `op`.
+    pub(crate) fn resume_after(&self, op: OpId, work: impl FnOnce() + Send + 'static) {
+        if let Some(core) = self.core.upgrade() {
+            let handle = self.clone();
+            core.runtime.spawn_blocking(move || {
+                work();
+                handle.resume(op);
+            });
+        }
+    }
+
     /// Ends the pipe: a connection of the channel's own is lost, or its peer sends nonsense on it.
     pub fn broken(&self, error: Error) {
         self.with(|core| core.fail(error));

@@ -57,6 +57,7 @@ pub use self::budget::Held;
 pub(crate) use self::core::{Core, Parts};
 pub use self::handler::Handler;
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
+pub(crate) use self::lane::Work;
 pub use self::lane::{LaneIo, Outcome};
 pub use self::lane_handle::LaneHandle;
 pub use self::outbound::Outbound;

@@ -18,7 +18,8 @@ pub struct PipeStats {
     /// How often the peer slept and had to be woken by a system call of its own, where the transport does that itself (shm).
     pub wakes: u64,
     /// Payload and tensor bytes copied from the receive buffer, or by a channel from memory of the peer's, into their place, or
-    /// from pooled memory into that of a reader who brought some; the rest was read into it directly, or not moved at all.
+    /// from pooled memory into that of a reader who brought some, or by channel `lease` for the peer to read; the rest was read into its
+    /// place directly, or not moved at all.
     /// What goes through a ring in shared memory is counted as written and read.
     pub bytes_copied: u64,
     /// Bytes of tensors that a channel has lent to the peer, which reads them where they are.
@@ -31,7 +32,7 @@ pub struct PipeStats {
     pub bytes_diverted: u64,
 }
 
-/// How the payloads and tensors of one message came to their reader. What neither of the two counts was not copied by
+/// How the payloads and tensors of one message came to their reader. What none of the three counts was not copied by
 /// anybody's CPU: it was lent, or handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,6 +42,8 @@ pub struct MessageStats {
     pub streamed: u64,
     /// Bytes that the reader's CPU copied from where the writer has them.
     pub copied: u64,
+    /// Bytes that the writer's CPU, and only it, copied, into memory that the reader has mapped.
+    pub copied_by_writer: u64,
     /// Which channels carried parts of it: bit `n` is [`Route::channels`](crate::Route::channels)`[n]`. None, where all of it
     /// came in the message's own frame.
     pub channels: u64,
@@ -63,6 +66,7 @@ impl MessageStats {
     pub(super) fn add(&mut self, before: LaneStats, after: LaneStats) {
         self.streamed += after.streamed - before.streamed;
         self.copied += after.copied - before.copied;
+        self.copied_by_writer += after.copied_by_writer - before.copied_by_writer;
     }
 }
 
@@ -71,6 +75,7 @@ impl std::ops::AddAssign for MessageStats {
     fn add_assign(&mut self, other: Self) {
         self.streamed += other.streamed;
         self.copied += other.copied;
+        self.copied_by_writer += other.copied_by_writer;
         self.channels |= other.channels;
     }
 }
@@ -110,9 +115,16 @@ pub(crate) struct LaneStats {
     pub(super) diverted: u64,
     /// Expected on a connection.
     pub(super) streamed: u64,
+    /// That came as copies.
+    pub(super) copied_by_writer: u64,
 }
 
 impl LaneStats {
+    /// What is counted of each message, too.
+    pub(super) fn of_messages(self) -> [u64; 3] {
+        [self.streamed, self.copied, self.copied_by_writer]
+    }
+
     pub(super) fn add_to(self, stats: PipeStats) -> PipeStats {
         PipeStats {
             bytes_copied: stats.bytes_copied + self.copied,

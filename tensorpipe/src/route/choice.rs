@@ -63,8 +63,8 @@ pub(crate) struct Served<'a> {
     pub(crate) pairs: &'a [(Device, Device)],
     /// Its own entries.
     pub(crate) thresholds: Vec<Threshold>,
-    /// Or the peer gets the memory itself.
-    pub(crate) moves_bytes: bool,
+    /// Of which memory it moves the bytes; of other memory the peer gets the memory itself.
+    pub(crate) moves_bytes: Box<dyn Fn(MemoryKind) -> bool + 'a>,
     pub(crate) setback: Setback,
 }
 
@@ -159,14 +159,15 @@ impl Table {
                         rows.push(Row::new(*source, *memory, *target));
                         rows.len() - 1
                     });
+                    let moves_bytes = (served.moves_bytes)(*memory);
                     let candidate = Candidate {
                         channel: channel as u8,
                         name: served.name,
                         pays: counts.pays,
-                        stays: counts.of_just_this || !served.moves_bytes,
+                        stays: counts.of_just_this || !moves_bytes,
                         setback: served.setback.clone(),
                     };
-                    rows[at].add(candidate, served.moves_bytes);
+                    rows[at].add(candidate, moves_bytes);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Reading the memory of another process of this machine.
 //!
 //! Invariant: what was read is that process's, and no other's that has its number now. The number comes from the kernel, for the
-//! other end of a socket; a pidfd made at the same time says, before and after each read, that the process runs; and while it
-//! runs nobody else gets its number.
+//! other end of a socket; a pidfd made at the same time says afterwards that the process [runs](Process::runs), and while it runs
+//! nobody else gets its number.
 
 #![allow(unsafe_code, reason = "nix has no form of `PR_SET_PTRACER`")]
 
@@ -54,7 +54,8 @@ impl Process {
         })
     }
 
-    /// Fills `dest` with what it has at `from`. After an error, parts of `dest` may be overwritten.
+    /// Fills `dest` with what it has at `from`. After an error, parts of `dest` may be overwritten. Whoever has read asks in the
+    /// end whether it still [runs](Self::runs): else it was perhaps another one.
     ///
     /// # Errors
     /// See [`Unread`].
@@ -63,24 +64,27 @@ impl Process {
         from.checked_add(dest.len()).ok_or(Unread::Unmapped)?;
         let mut done = 0;
         while done < dest.len() {
-            self.runs()?;
             let remote = RemoteIoVec {
                 base: from + done,
                 len: dest.len() - done,
             };
             let mut local = [IoSliceMut::new(&mut dest[done..])];
             match process_vm_readv(self.pid, &mut local, &[remote]) {
-                Ok(0) | Err(Errno::EFAULT) => return Err(Unread::Unmapped),
+                Ok(0) | Err(Errno::EFAULT) => return self.runs().and(Err(Unread::Unmapped)),
                 Ok(len) => done += len,
                 Err(Errno::EINTR) => {}
                 Err(Errno::ESRCH) => return Err(Unread::Ended),
-                Err(errno) => return Err(Unread::Denied(errno)),
+                Err(errno) => return self.runs().and(Err(Unread::Denied(errno))),
             }
         }
-        self.runs()
+        Ok(())
     }
 
-    fn runs(&self) -> Result<(), Unread> {
+    /// Whether it has not ended.
+    ///
+    /// # Errors
+    /// [`Unread::Ended`].
+    pub(crate) fn runs(&self) -> Result<(), Unread> {
         let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::ZERO) {
             Ok(0) => Ok(()),
@@ -204,17 +208,25 @@ mod tests {
         let source = [3_u8; 64];
         let from = source.as_ptr().expose_provenance() as u64;
         let mut dest = [0; 64];
-        assert_eq!(reused.read(from, &mut dest), Ok(()));
-        dest.fill(0);
+        let read = |process: &Process, dest: &mut [u8]| {
+            process.read(from, dest)?;
+            process.runs()
+        };
+        assert_eq!(read(&reused, &mut dest), Ok(()));
         child.kill().unwrap();
         // Not waited for: it is a zombie until `wait`.
         let mut ended = [PollFd::new(gone.pidfd.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut ended, PollTimeout::from(10_000_u16)), Ok(1));
-        assert_eq!(gone.read(from, &mut dest), Err(Unread::Ended));
+        assert_eq!(read(&gone, &mut dest), Err(Unread::Ended));
         child.wait().unwrap();
-        assert_eq!(gone.read(from, &mut dest), Err(Unread::Ended));
-        assert_eq!(reused.read(from, &mut dest), Err(Unread::Ended));
-        assert_eq!(dest, [0; 64], "nothing was read");
+        assert_eq!(read(&gone, &mut dest), Err(Unread::Ended));
+        assert_eq!(read(&reused, &mut dest), Err(Unread::Ended));
+        let nowhere = reused.read(8, &mut dest);
+        assert_eq!(
+            nowhere,
+            Err(Unread::Ended),
+            "it is not its memory that is missing"
+        );
     }
 
     #[test]

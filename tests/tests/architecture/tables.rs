@@ -63,6 +63,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "pipe::LaneHandle",
             "pipe::LaneIo",
             "pipe::Outcome",
+            "pipe::Work",
             "process",
             "proto::OpId",
             "route::Pays",

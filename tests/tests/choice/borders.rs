@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tensorpipe::channels::Channel;
 use tensorpipe::{Band, Carrier, Device, Limits, MemoryKind, Pays, Pipe, Threshold};
 
-use super::scene::{LONGEST, Scene, basic_alone, between_processes, sends, within_process};
+use super::scene::{
+    LONGEST, Scene, basic_alone, between_processes, lends_no_copies, sends, within_process,
+};
 
 type Channels = fn() -> Vec<Arc<dyn Channel>>;
 
@@ -78,7 +80,7 @@ async fn the_readers_limits_are_in_it() {
         limits.window_bytes = 8 << 20;
         let scene = Scene::with("tcp", between_processes, limits.clone(), |builder| {
             // Whichever processors this machine has.
-            builder.threshold("cma", Threshold::new(Pays::From(4 << 20)))
+            lends_no_copies(builder).threshold("cma", Threshold::new(Pays::From(4 << 20)))
         })
         .await;
         let words = scene.client.route().to_string();

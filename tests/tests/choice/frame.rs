@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{Channel, LeaseChannel};
-use tensorpipe::{Carrier, Error, MemoryKind, Message, Misuse, Payload, Tensor};
+use tensorpipe::{
+    Carrier, ContextBuilder, Error, Limits, MemoryKind, Message, Misuse, Payload, Tensor,
+};
 
-use super::scene::{Scene, check, soon};
+use super::scene::{Scene, check, lends_no_copies, soon};
 
 const KIB: u64 = 1 << 10;
 
@@ -26,10 +28,14 @@ async fn small_tensors_arrive_where_no_channel_carries_them() {
         ),
         (
             lease_alone,
-            "\n  heap: in the frame <= 64 KiB, nothing above\n  pool, borrowed: in the frame <= 4 KiB, lease above",
+            "\n  heap: in the frame <= 64 KiB, lease above\n  pool, borrowed: in the frame <= 4 KiB, lease above",
         ),
     ] {
-        let scene = Scene::over("tcp", channels).await;
+        let wishes: fn(ContextBuilder) -> ContextBuilder = match channels().is_empty() {
+            true => |builder| builder,
+            false => lends_no_copies,
+        };
+        let scene = Scene::with("tcp", channels, Limits::default(), wishes).await;
         let route = scene.client.route().to_string();
         assert!(route.contains(words), "{route}");
         for len in [0, 1, 4 * KIB, 64 * KIB] {
@@ -73,7 +79,8 @@ async fn what_does_not_ride_is_refused_and_the_pipe_goes_on() {
 
 #[tokio::test]
 async fn a_full_frame_leaves_the_rest_to_the_channel_that_would_pay_soonest() {
-    let scene = Scene::over("tcp", super::scene::between_processes).await;
+    let channels = super::scene::between_processes;
+    let scene = Scene::with("tcp", channels, Limits::default(), lends_no_copies).await;
     let parts = 10;
     let message = (0..parts).fold(Message::new("m"), |message, _| {
         message.tensor(scene.tensor(MemoryKind::Heap, 60 * KIB))

@@ -8,7 +8,7 @@ use tensorpipe::{
     Carrier, Context, ContextBuilder, Device, Error, MemoryKind, Pays, Route, Threshold,
 };
 
-use super::scene::{between_processes, soon, transport, url};
+use super::scene::{between_processes, lends_no_copies, soon, transport, url};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -43,7 +43,7 @@ fn routes(
 ) -> [Route; 2] {
     let builder = move || {
         let builder = Context::builder().transports([transport(name)]);
-        builder.channels(between_processes())
+        lends_no_copies(builder.channels(between_processes()))
     };
     let (tell, told) = mpsc::channel();
     let listens = bound(ends[1], async move {

@@ -7,7 +7,8 @@ use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthC
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    Carrier, Context, ContextBuilder, DType, Limits, Listener, MemoryKind, Message, Pipe, Tensor,
+    Carrier, Context, ContextBuilder, DType, Limits, Listener, MemoryKind, Message, Pays, Pipe,
+    Tensor, Threshold,
 };
 pub(crate) use tensorpipe_tests::{check, soon};
 
@@ -41,6 +42,12 @@ pub(crate) fn between_processes() -> Vec<Arc<dyn Channel>> {
         Arc::new(CmaChannel::also_within_process()),
         Arc::new(BasicChannel::new()),
     ]
+}
+
+/// Whose ordinary memory is not copied to be lent: it is left to the other channels.
+pub(crate) fn lends_no_copies(builder: ContextBuilder) -> ContextBuilder {
+    let none = Threshold::new(Pays::LastResort).of(MemoryKind::Heap);
+    builder.threshold("lease", none)
 }
 
 /// Within one process.

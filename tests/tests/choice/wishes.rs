@@ -7,7 +7,7 @@ use tensorpipe::{
     Carrier, ContextBuilder, Device, Error, Limits, MemoryKind, Pays, Pipe, Threshold,
 };
 
-use super::scene::{Scene, between_processes, within_process};
+use super::scene::{Scene, between_processes, lends_no_copies, within_process};
 
 const MIB: u64 = 1 << 20;
 
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 async fn a_context_has_the_last_word_on_its_own_sending() {
     let lend = Threshold::new(Pays::From(2 * MIB)).of(MemoryKind::Pool);
     let scene = Scene::with("tcp", between_processes, Limits::default(), |builder| {
-        builder
+        lends_no_copies(builder)
             .threshold("cma", Threshold::new(Pays::LastResort))
             .threshold("cma", Threshold::new(Pays::From(MIB)).over("tcp"))
             .threshold("lease", lend)
@@ -47,12 +47,32 @@ async fn a_context_has_the_last_word_on_its_own_sending() {
 async fn over_rings_cma_is_used_by_who_wants_it() {
     let wish = Threshold::new(Pays::From(MIB)).over("shm");
     let scene = Scene::with("shm", between_processes, Limits::default(), |builder| {
-        builder.threshold("cma", wish)
+        lends_no_copies(builder).threshold("cma", wish)
     })
     .await;
     for (len, carrier) in [(MIB - 1, "basic"), (MIB, "cma")] {
         let found = scene.sends(MemoryKind::Heap, len).await;
         assert_eq!(found, Carrier::Channel(carrier));
+    }
+}
+
+/// What has room in the frame is with its reader whether or not that reads: the rest is copied once, and lent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ordinary_memory_is_copied_to_be_lent() {
+    for transport in ["shm", "tcp"] {
+        let scene = Scene::over(transport, between_processes).await;
+        let words = scene.client.route().to_string();
+        let expected = "\n  heap: in the frame < 32 KiB, lease above\
+                        \n  pool, borrowed: in the frame <= 4 KiB, lease above";
+        assert!(words.ends_with(expected), "{words}");
+        for (len, carrier) in [
+            (32 * 1024 - 1, Carrier::Frame),
+            (32 * 1024, Carrier::Channel("lease")),
+            (300_000, Carrier::Channel("lease")),
+            (5 * MIB, Carrier::Channel("lease")),
+        ] {
+            assert_eq!(scene.sends(MemoryKind::Heap, len).await, carrier, "{len}");
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use tensorpipe::channels::{Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    Context, ContextBuilder, DType, LendableStats, Message, MessageTensor, Pipe, Pool, PoolOptions,
-    Tensor,
+    Context, ContextBuilder, DType, Error, LendableStats, Message, MessageTensor, Payload, Pipe,
+    Pool, PoolOptions, Tensor,
 };
 use tensorpipe_tests::{Fate, forbid, say};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
@@ -94,7 +94,13 @@ pub(crate) fn play() {
         let pipe = context.connect(&url).await.unwrap();
         let mut kept = Vec::new();
         let mut eaten = Vec::new();
-        while let Ok(message) = pipe.read().await {
+        loop {
+            let message = match pipe.read().await {
+                Ok(message) => message,
+                // Taken back.
+                Err(Error::Reset { .. }) => continue,
+                Err(_) => break,
+            };
             let text = String::from_utf8(message.metadata.to_vec()).unwrap();
             let words: Vec<&str> = text.split(' ').collect();
             let answer = match words[..] {
@@ -116,6 +122,18 @@ pub(crate) fn play() {
                 ["stats"] => {
                     let stats = pipe.stats();
                     format!("{} {}", stats.bytes_borrowed, stats.bytes_copied)
+                }
+                ["give", "heap", len, seed] => {
+                    let (len, seed): (usize, u64) = (len.parse().unwrap(), seed.parse().unwrap());
+                    let tensor = Tensor::from_vec(pattern(len, seed), [len as u64]).unwrap();
+                    pipe.send(Message::new("given").tensor(tensor)).unwrap();
+                    continue;
+                }
+                ["give", "payload", len, seed] => {
+                    let bytes = pattern(len.parse().unwrap(), seed.parse().unwrap());
+                    let message = Message::new("given").payload(Payload::new(bytes));
+                    pipe.send(message).unwrap();
+                    continue;
                 }
                 ["give", len, seed] => {
                     let tensor = made(context.pool(), len.parse().unwrap(), seed.parse().unwrap());

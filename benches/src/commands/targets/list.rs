@@ -161,6 +161,27 @@ const fn call(
     }
 }
 
+/// An echo after a pause.
+const fn asleep(name: &'static str, work: &'static str, bytes: u64) -> Target {
+    call(
+        name,
+        work,
+        ("rpc@shm", Case::Paced, bytes),
+        TOKIO,
+        Aim::Above(0.0),
+    )
+}
+
+const fn upload(name: &'static str, work: &'static str, bytes: u64) -> Target {
+    call(
+        name,
+        work,
+        ("rpc@shm", Case::Upload, bytes),
+        TOKIO,
+        Aim::Above(0.0),
+    )
+}
+
 const fn idle(name: &'static str, work: &'static str, figure: Figure, aim: Aim) -> Target {
     Target {
         name,
@@ -217,6 +238,13 @@ pub(super) static ALL: &[Target] = &[
         TOKIO,
         Aim::AtMost(0.6),
     ),
+    upload(
+        "upload-64KiB",
+        "rpc upload, 64 KiB, ordinary memory",
+        64 * KIB,
+    ),
+    upload("upload-1MiB", "… 1 MiB", MIB),
+    upload("upload-16MiB", "… 16 MiB", 16 * MIB),
     call(
         "upload",
         "rpc upload, 256 MiB, ordinary memory",
@@ -251,6 +279,11 @@ pub(super) static ALL: &[Target] = &[
         TARPC,
         Aim::Above(0.0),
     ),
+    asleep("paced-64KiB", "… with 64 KiB, ordinary memory", 64 * KIB),
+    asleep("paced-256KiB", "… 256 KiB", 256 * KIB),
+    asleep("paced-1MiB", "… 1 MiB", MIB),
+    asleep("paced-4MiB", "… 4 MiB", 4 * MIB),
+    asleep("paced-16MiB", "… 16 MiB", 16 * MIB),
     idle(
         "idle-cpu",
         "idle server, 10 pipes over shm, of a core",

@@ -235,6 +235,7 @@ mod tests {
             ("upload-pool", Begin::Awake),
             ("upload", Begin::AsTheyAre),
             ("paced", Begin::Asleep),
+            ("paced-1MiB", Begin::Asleep),
         ] {
             let (_, plan) = turns().plan(target(name)?.ours, Flavor::Current)?;
             assert_eq!(plan.begin(), expected, "{name}");

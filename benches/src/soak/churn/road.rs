@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{Context, Pays, Pool, PoolOptions, Threshold};
+use tensorpipe::{Context, MemoryKind, Pays, Pool, PoolOptions, Threshold};
 
 /// A transport between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,10 @@ impl Road {
         Ok(Context::builder()
             .transports([transport])
             .threshold("cma", Threshold::new(Pays::From(READ)))
+            .threshold(
+                "lease",
+                Threshold::new(Pays::From(COPIED)).of(MemoryKind::Heap),
+            )
             .pool(Pool::new(PoolOptions {
                 retain: KEPT,
                 ..PoolOptions::default()
@@ -50,6 +54,9 @@ impl Road {
 
 /// From which size on ordinary memory is read by the other process: so that some of it is, over any transport, and some streamed.
 const READ: u64 = 256 << 10;
+
+/// And from which on it is copied for it.
+const COPIED: u64 = 512 << 10;
 
 /// What a pool keeps warm between two rests, ordinary memory and lendable memory each: little, so that blocks are given back
 /// in the bustle, too.

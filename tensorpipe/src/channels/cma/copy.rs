@@ -1,18 +1,22 @@
-//! Copying a tensor out of another process: in pieces, by two threads where that pays, until somebody says stop.
+//! Copying a tensor out of another process: in pieces, by whoever drives the pipe, or by two threads where that pays; until somebody
+//! says stop.
 
 use super::frame::{Refusal, Ticket};
 use super::neighbour::Met;
+use super::{LaneHandle, LaneIo, OpId};
 use crate::device::BufferMut;
+use crate::pipe::Work;
 use crate::stop;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
 use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{Process, Unread};
 use crate::sys::processors::Processors;
 
-/// What is read at once, in bytes: between two of them it is looked whether the copy is still wanted.
-const PIECE: usize = 2 << 20;
+/// What is read at once, in bytes: some tens of microseconds, between which it is looked whether the copy is still wanted, and others
+/// have their turn.
+const PIECE: usize = 256 << 10;
 
-/// From this size on, in bytes, a second thread helps: less is done before it runs.
+/// From this size on, in bytes, a second thread helps, if a processor is left for it: less is done before it runs.
 const TOGETHER: usize = 4 << 20;
 
 /// How reading an operation's memory ended.
@@ -26,25 +30,19 @@ pub(super) enum Outcome {
     Ended,
 }
 
-/// Looks at the notice, copies, looks again. `None`: nobody wants it any more.
-pub(super) fn fetch(
-    met: Result<Arc<Met>, Refusal>,
+/// A tensor that is read: looks at the notice, copies, looks again, and then whether it was this process all the while.
+#[derive(Debug)]
+pub(super) struct Reading {
+    met: Arc<Met>,
     ticket: Ticket,
-    mut dest: BufferMut,
-    cancelled: &AtomicBool,
-) -> Option<Outcome> {
-    let read = met.map_err(Trouble::Refused);
-    let read = read.and_then(|met| read_by(&met, ticket, &mut dest, cancelled));
-    if cancelled.load(Ordering::Relaxed) {
-        return None;
-    }
-    Some(match read {
-        Ok(()) => Outcome::Read(dest),
-        Err(Trouble::Ended) => Outcome::Ended,
-        Err(Trouble::Refused(refusal)) => Outcome::Refused(dest, refusal),
-    })
+    dest: BufferMut,
+    /// Where it lies, once that is known.
+    from: Option<u64>,
+    /// How much of it is here.
+    done: usize,
 }
 
+#[derive(Debug)]
 enum Trouble {
     Refused(Refusal),
     Ended,
@@ -59,37 +57,84 @@ impl From<Unread> for Trouble {
     }
 }
 
-fn read_by(
-    met: &Met,
-    ticket: Ticket,
-    dest: &mut BufferMut,
-    cancelled: &AtomicBool,
-) -> Result<(), Trouble> {
-    let gone = || {
+impl Reading {
+    pub(super) fn new(met: Arc<Met>, ticket: Ticket, dest: BufferMut) -> Self {
+        Self {
+            met,
+            ticket,
+            dest,
+            from: None,
+            done: 0,
+        }
+    }
+
+    /// Reads one piece more; `true`: that was the last.
+    fn step(&mut self) -> Result<bool, Trouble> {
+        let from = match self.from {
+            Some(from) => from,
+            None => *self.from.insert(look(&self.met, self.ticket)?),
+        };
+        let at = from.checked_add(self.done as u64);
+        let dest = bytes(&mut self.dest)?;
+        let len = dest.len();
+        let piece = &mut dest[self.done..len.min(self.done + PIECE)];
+        self.met.process.read(at.ok_or(Unread::Unmapped)?, piece)?;
+        self.done += piece.len();
+        if self.done < len {
+            return Ok(false);
+        }
+        self.settle().map(|()| true)
+    }
+
+    /// All of it, with a second thread.
+    fn read_together(&mut self, cancelled: &AtomicBool) -> Result<(), Trouble> {
+        let from = look(&self.met, self.ticket)?;
+        let dest = bytes(&mut self.dest)?;
+        copy_together(&self.met.process, from, dest, cancelled)?;
+        self.settle()
+    }
+
+    /// Whether what was read is what was meant.
+    fn settle(&self) -> Result<(), Trouble> {
+        fence(Ordering::SeqCst);
+        look(&self.met, self.ticket)?;
+        Ok(self.met.process.runs()?)
+    }
+
+    fn outcome(self, read: Result<(), Trouble>) -> Outcome {
+        match read {
+            Ok(()) => Outcome::Read(self.dest),
+            Err(Trouble::Ended) => Outcome::Ended,
+            Err(Trouble::Refused(refusal)) => Outcome::Refused(self.dest, refusal),
+        }
+    }
+}
+
+fn look(met: &Met, ticket: Ticket) -> Result<u64, Trouble> {
+    met.look(ticket)?.ok_or_else(|| {
         Trouble::Refused(Refusal {
             reason: "the writer has taken its notice down".to_owned(),
             lasting: false,
         })
-    };
-    let from = met.look(ticket)?.ok_or_else(gone)?;
-    let Some(dest) = dest.as_bytes_mut() else {
-        return Err(Trouble::Refused(Refusal {
-            reason: "the place for it is not main memory".to_owned(),
-            lasting: false,
-        }));
-    };
-    copy(&met.process, from, dest, cancelled)?;
-    fence(Ordering::SeqCst);
-    met.look(ticket)?.ok_or_else(gone).map(drop)
+    })
 }
 
-fn copy(
+fn bytes(dest: &mut BufferMut) -> Result<&mut [u8], Trouble> {
+    dest.as_bytes_mut().ok_or_else(|| {
+        Trouble::Refused(Refusal {
+            reason: "the place for it is not main memory".to_owned(),
+            lasting: false,
+        })
+    })
+}
+
+/// With a second thread, for whose work there is [leave](Helper).
+fn copy_together(
     process: &Process,
     from: u64,
     dest: &mut [u8],
     cancelled: &AtomicBool,
 ) -> Result<(), Unread> {
-    let together = dest.len() >= TOGETHER;
     let pieces = Mutex::new(dest.chunks_mut(PIECE).enumerate());
     let failed = AtomicBool::new(false);
     let work = || {
@@ -103,16 +148,10 @@ fn copy(
                 failed.store(true, Ordering::Relaxed);
                 return Err(unread);
             }
-            if together {
-                stop::at(stop::MEMORY_HALF_READ);
-            }
+            stop::at(stop::MEMORY_HALF_READ);
         }
         Ok(())
     };
-    let helper = together.then(Helper::hire).flatten();
-    if helper.is_none() {
-        return work();
-    }
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("tensorpipe-cma".to_owned());
         // Where the system has no thread left, this one does it all.
@@ -167,19 +206,6 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Does it, on this thread. Returns whether anybody still wants to hear.
-    pub(super) fn run(
-        self: &Arc<Self>,
-        met: Result<Arc<Met>, Refusal>,
-        ticket: Ticket,
-        dest: BufferMut,
-    ) -> bool {
-        let outcome = fetch(met, ticket, dest, &self.cancelled);
-        let wanted = outcome.is_some();
-        *lock(&self.outcome) = outcome;
-        wanted
-    }
-
     pub(super) fn take_outcome(&self) -> Option<Outcome> {
         lock(&self.outcome).take()
     }
@@ -187,6 +213,91 @@ impl Job {
     /// It stops within a piece.
     pub(super) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Unless nobody wants it any more.
+    fn ends(&self, outcome: Outcome) {
+        if !self.cancelled.load(Ordering::Relaxed) {
+            *lock(&self.outcome) = Some(outcome);
+        }
+    }
+}
+
+/// A copy under way, for whoever makes it.
+pub(super) struct Copy {
+    pub(super) op: OpId,
+    pub(super) job: Arc<Job>,
+    pub(super) handle: LaneHandle,
+    /// `None` once it is over.
+    pub(super) reading: Option<Reading>,
+}
+
+impl Copy {
+    /// Has it made: by whoever drives the pipe, or, where much of it can be done meanwhile, by two threads.
+    pub(super) fn start(self, io: &mut LaneIo<'_>) {
+        let len = self
+            .reading
+            .as_ref()
+            .map_or(0, |reading| reading.dest.len());
+        match (len >= TOGETHER).then(Helper::hire).flatten() {
+            Some(helper) => self.make_together(helper),
+            None => io.work(self.op, self),
+        }
+    }
+
+    fn make_together(mut self, helper: Helper) {
+        let (op, handle) = (self.op, self.handle.clone());
+        handle.resume_after(op, move || {
+            if let Some(mut reading) = self.reading.take() {
+                let read = reading.read_together(&self.job.cancelled);
+                self.job.ends(reading.outcome(read));
+            }
+            drop(helper);
+        });
+    }
+}
+
+impl Work for Copy {
+    fn step(&mut self) -> bool {
+        let Some(mut reading) = self.reading.take() else {
+            return false;
+        };
+        if self.job.cancelled.load(Ordering::Relaxed) {
+            return false;
+        }
+        let read = reading.step();
+        stop::at(stop::MEMORY_HALF_READ);
+        match read {
+            Ok(false) => {
+                self.reading = Some(reading);
+                return true;
+            }
+            Ok(true) => self.job.ends(reading.outcome(Ok(()))),
+            Err(trouble) => self.job.ends(reading.outcome(Err(trouble))),
+        }
+        false
+    }
+
+    fn elsewhere(mut self: Box<Self>) {
+        let (op, handle) = (self.op, self.handle.clone());
+        handle.resume_after(op, move || while self.step() {});
+    }
+}
+
+#[cfg(test)]
+impl Reading {
+    /// All of it.
+    pub(super) fn read(mut self) -> Outcome {
+        let read = match self.dest.len() >= TOGETHER {
+            true => self.read_together(&AtomicBool::new(false)),
+            false => loop {
+                match self.step() {
+                    Ok(false) => {}
+                    read => break read.map(drop),
+                }
+            },
+        };
+        self.outcome(read)
     }
 }
 

@@ -1,14 +1,15 @@
 //! One end of channel `cma` on one pipe.
 //!
 //! An operation is in one table at a time: at the writer `shown` until the reader has read it or wants the bytes; at the reader
-//! `wanted` until it is told of the notice, then `reading` while a thread copies. Dropping what is `shown` takes its notice down.
+//! `told` until the application reads, or `wanted` until it is told of the notice, then `reading` while somebody copies. Dropping
+//! what is `shown` takes its notice down.
 
 use std::collections::HashMap;
 
 use super::board::{Board, Notice};
-use super::copy::{Job, Outcome};
+use super::copy::{Copy, Job, Outcome, Reading};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
-use super::neighbour::Neighbour;
+use super::neighbour::{Met, Neighbour};
 use super::{Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::sync::Arc;
@@ -18,8 +19,24 @@ pub(super) struct CmaLane {
     handle: LaneHandle,
     setback: Setback,
     shown: HashMap<OpId, Outgoing>,
+    told: HashMap<OpId, FromWriter>,
     wanted: HashMap<OpId, Want>,
-    reading: HashMap<OpId, Arc<Job>>,
+    reading: HashMap<OpId, UnderWay>,
+}
+
+/// What is read.
+enum UnderWay {
+    /// The writer's process is being met.
+    Meeting(Ticket, BufferMut),
+    Copying(Arc<Job>),
+}
+
+impl UnderWay {
+    fn cancel(&self) {
+        if let Self::Copying(job) = self {
+            job.cancel();
+        }
+    }
 }
 
 /// What was sent.
@@ -35,6 +52,7 @@ impl CmaLane {
             handle: link.handle,
             setback: link.setback,
             shown: HashMap::new(),
+            told: HashMap::new(),
             wanted: HashMap::new(),
             reading: HashMap::new(),
         }
@@ -101,20 +119,69 @@ impl CmaLane {
         let Some(dest) = room(op, want, io) else {
             return Ok(());
         };
-        let job = Arc::new(Job::default());
-        self.reading.insert(op, job.clone());
-        let (neighbour, handle) = (self.neighbour.clone(), self.handle.clone());
-        let copy = move |met| {
-            if job.run(met, ticket, dest) {
-                handle.resume(op);
+        match self.neighbour.known() {
+            Some(met) => self.copy(op, met, ticket, dest, io),
+            None => {
+                self.reading.insert(op, UnderWay::Meeting(ticket, dest));
+                let (neighbour, handle) = (self.neighbour.clone(), self.handle.clone());
+                io.spawn(async move {
+                    // What came of it is known then.
+                    let _ = neighbour.meet().await;
+                    handle.resume(op);
+                });
             }
+        }
+        Ok(())
+    }
+
+    /// The writer's process was met.
+    fn copy(
+        &mut self,
+        op: OpId,
+        met: Result<Arc<Met>, Refusal>,
+        ticket: Ticket,
+        dest: BufferMut,
+        io: &mut LaneIo<'_>,
+    ) {
+        let met = match met {
+            Ok(met) => met,
+            Err(refusal) => return self.refused(op, dest, refusal, io),
         };
-        match neighbour.known() {
-            Some(met) => io.spawn_blocking(move || copy(met)),
-            None => io.spawn(async move {
-                let met = neighbour.meet().await;
-                tokio::task::spawn_blocking(move || copy(met));
-            }),
+        let job = Arc::new(Job::default());
+        self.reading.insert(op, UnderWay::Copying(job.clone()));
+        let copy = Copy {
+            op,
+            job,
+            handle: self.handle.clone(),
+            reading: Some(Reading::new(met, ticket, dest)),
+        };
+        copy.start(io);
+    }
+
+    /// The writer's memory cannot be read.
+    fn refused(&self, op: OpId, dest: BufferMut, refusal: Refusal, io: &mut LaneIo<'_>) {
+        tracing::debug!(refusal.reason, "a tensor is asked for instead of read");
+        if refusal.lasting {
+            self.setback.cannot_receive(refusal.reason.as_str());
+        }
+        ask_for_bytes(op, Want::Into(dest), refusal, io);
+    }
+
+    /// The reader has both what it was told and a place for it.
+    fn settle(
+        &mut self,
+        op: OpId,
+        told: FromWriter,
+        want: Want,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), Fault> {
+        match told {
+            FromWriter::Notice(ticket) => return self.read(op, ticket, want, io),
+            FromWriter::Cannot => {
+                let reason = "as the writer says".to_owned();
+                let lasting = false;
+                ask_for_bytes(op, want, Refusal { reason, lasting }, io);
+            }
         }
         Ok(())
     }
@@ -140,26 +207,29 @@ impl Lane for CmaLane {
         io.control(op, frame.encode());
     }
 
-    fn recv(&mut self, op: OpId, want: Want, _: &mut LaneIo<'_>) {
-        self.wanted.insert(op, want);
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        match self.told.remove(&op) {
+            None => drop(self.wanted.insert(op, want)),
+            Some(told) => {
+                if let Err(fault) = self.settle(op, told, want, io) {
+                    io.fault(op, fault);
+                }
+            }
+        }
     }
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), Fault> {
         if op.outgoing {
             return self.answered(op, FromReader::decode(body)?, io);
         }
-        let frame = FromWriter::decode(body)?;
-        let Some(want) = self.wanted.remove(&op) else {
-            return Ok(());
-        };
-        match frame {
-            FromWriter::Notice(ticket) => self.read(op, ticket, want, io),
-            FromWriter::Cannot => {
-                let reason = "as the writer says".to_owned();
-                let lasting = false;
-                ask_for_bytes(op, want, Refusal { reason, lasting }, io);
+        let told = FromWriter::decode(body)?;
+        match self.wanted.remove(&op) {
+            // The protocol sees to it that there is one for each operation.
+            None => {
+                self.told.insert(op, told);
                 Ok(())
             }
+            Some(want) => self.settle(op, told, want, io),
         }
     }
 
@@ -171,20 +241,27 @@ impl Lane for CmaLane {
     }
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), Fault> {
-        let job = self.reading.remove(&op);
-        match job.and_then(|job| job.take_outcome()) {
+        let job = match self.reading.remove(&op) {
+            Some(UnderWay::Copying(job)) => job,
+            Some(UnderWay::Meeting(ticket, dest)) => {
+                let met = self.neighbour.known().unwrap_or_else(|| {
+                    Err(Refusal {
+                        reason: "the writer's exchange was not met in time".to_owned(),
+                        lasting: false,
+                    })
+                });
+                self.copy(op, met, ticket, dest, io);
+                return Ok(());
+            }
+            None => return Ok(()),
+        };
+        match job.take_outcome() {
             Some(Outcome::Read(dest)) => {
                 io.copied(dest.len() as u64);
                 io.control(op, FromReader::Done.encode());
                 io.received(op, dest.freeze());
             }
-            Some(Outcome::Refused(dest, refusal)) => {
-                tracing::debug!(refusal.reason, "a tensor is asked for instead of read");
-                if refusal.lasting {
-                    self.setback.cannot_receive(refusal.reason.as_str());
-                }
-                ask_for_bytes(op, Want::Into(dest), refusal, io);
-            }
+            Some(Outcome::Refused(dest, refusal)) => self.refused(op, dest, refusal, io),
             // Its connection has ended with it, or will: the pipe says so.
             Some(Outcome::Ended) | None => {}
         }
@@ -193,16 +270,17 @@ impl Lane for CmaLane {
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
         self.shown.remove(&op);
+        self.told.remove(&op);
         self.wanted.remove(&op);
-        if let Some(job) = self.reading.remove(&op) {
-            job.cancel();
+        if let Some(reading) = self.reading.remove(&op) {
+            reading.cancel();
         }
     }
 }
 
 impl Drop for CmaLane {
     fn drop(&mut self) {
-        self.reading.values().for_each(|job| job.cancel());
+        self.reading.values().for_each(UnderWay::cancel);
     }
 }
 

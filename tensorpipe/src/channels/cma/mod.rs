@@ -95,6 +95,10 @@ impl Channel for CmaChannel {
         costs::cma(Processors::here(), reader)
     }
 
+    fn sends_at_once(&self) -> bool {
+        true
+    }
+
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
         let peer = Access::Read.peer(self.name(), &link)?;
         let neighbour = Neighbour::of(peer.process, &peer.exchange);

@@ -3,13 +3,13 @@
 use nix::errno::Errno;
 
 use super::board::{Board, SLOTS};
-use super::copy::{Outcome, fetch};
+use super::copy::{Outcome, Reading};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::neighbour::{Met, Neighbour};
 use super::*;
 use crate::channels::exchange::{PACKET_MAX, PATIENCE, Packet};
 use crate::device::{Buffer, BufferMut};
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
 use crate::wire_md::examples;
 
@@ -40,7 +40,10 @@ fn meet(neighbour: &Arc<Neighbour>) -> Result<Arc<Met>, Refusal> {
 
 fn try_fetch(neighbour: &Arc<Neighbour>, ticket: Ticket) -> Outcome {
     let dest = BufferMut::zeroed(ticket.len as usize);
-    fetch(meet(neighbour), ticket, dest, &AtomicBool::new(false)).unwrap()
+    match meet(neighbour) {
+        Ok(met) => Reading::new(met, ticket, dest).read(),
+        Err(refusal) => Outcome::Refused(dest, refusal),
+    }
 }
 
 #[track_caller]
@@ -120,17 +123,6 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
     }
     writer.join().unwrap();
     println!("{taken} of 200 were taken whole");
-}
-
-#[test]
-fn a_cancelled_copy_has_no_outcome() {
-    let neighbour = myself();
-    let (_notice, ticket) = shown(&Buffer::copy_from_slice(&[7; 1000]));
-    let cancelled = AtomicBool::new(true);
-    let dest = BufferMut::zeroed(1000);
-    let outcome = fetch(meet(&neighbour), ticket, dest, &cancelled);
-    assert!(outcome.is_none());
-    assert!(cancelled.load(Ordering::Relaxed));
 }
 
 /// What a neighbour says whose exchange answers like this.

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
+use super::copies::Copies;
 use super::offer::Offer;
 use super::{Command, Exchange, Unlent};
-use crate::device::{Buffer, LendableBlock, Memory};
+use crate::device::{Buffer, BufferMut, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::ledger::{LOANS, Ledger, Open, Pinned};
@@ -31,6 +32,8 @@ pub(in crate::channels) struct Borrower {
     has_warned: AtomicBool,
     /// Segments of which something was lent to it: it may have these and no others.
     segments: Mutex<BTreeMap<SegmentId, Told>>,
+    /// For ordinary memory.
+    copies: Copies,
 }
 
 /// A segment that a borrower was told of.
@@ -49,7 +52,27 @@ impl Borrower {
             ledger: OnceLock::new(),
             has_warned: AtomicBool::new(false),
             segments: Mutex::default(),
+            copies: Copies::new(),
         }
+    }
+
+    /// Whether `len` bytes of ordinary memory can be copied for it: it may keep as much as it can have.
+    pub(in crate::channels) fn has_room(&self, len: usize) -> bool {
+        self.copies.has_room(len)
+    }
+
+    /// Memory for a copy, to be lent to it.
+    pub(in crate::channels) fn take(&self, len: usize) -> Option<BufferMut> {
+        let (memory, first) = self.copies.take(len)?;
+        if let (true, Some(exchange)) = (first, self.exchange.upgrade()) {
+            exchange.ask(Command::Tidy);
+        }
+        Some(memory)
+    }
+
+    /// Frees unused copies, if none was made for a while. Returns whether to look again.
+    pub(super) fn tidy(&self) -> bool {
+        self.copies.tidy()
     }
 
     /// Offers memory to it; why not, in words. Nothing of it is needed any more to [recall](Self::recall) the offer.
@@ -152,6 +175,7 @@ impl Borrower {
         if let Some(ledger) = self.ledger() {
             ledger.close();
         }
+        self.copies.free();
     }
 }
 

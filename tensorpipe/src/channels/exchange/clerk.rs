@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::EventFd;
 
 use super::call::Call;
+use super::copies::IDLE;
 use super::guest::{Guest, Stays, Watched};
 use super::{Command, Exchange};
 use crate::sync::Arc;
@@ -50,6 +51,8 @@ pub(super) struct Clerk {
     watched: Vec<Watched>,
     calls: Vec<Call>,
     paused_until: Option<Instant>,
+    /// When to look for copies that nobody uses.
+    tidy_at: Option<Instant>,
     /// It has said that it cannot wait.
     has_warned: bool,
 }
@@ -71,6 +74,7 @@ impl Clerk {
             watched: Vec::new(),
             calls: Vec::new(),
             paused_until: None,
+            tidy_at: None,
             has_warned: false,
         })
     }
@@ -113,6 +117,7 @@ impl Clerk {
                 (!said || call.listen().is_ok()) && call.expire(Instant::now())
             });
             watched.into_iter().for_each(|guest| self.keep_watch(guest));
+            self.tidy();
             if accept {
                 self.accept();
             }
@@ -128,7 +133,7 @@ impl Clerk {
         let strangers = self.guests.iter().filter(|guest| guest.is_stranger());
         let deadlines = strangers.map(|guest| guest.arrived + PATIENCE);
         let deadlines = deadlines.chain(self.calls.iter().filter_map(Call::deadline));
-        let deadline = deadlines.chain(self.paused_until).min();
+        let deadline = deadlines.chain(self.paused_until).chain(self.tidy_at).min();
         // Rounded up, so that the deadline has passed when it wakes.
         let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
             let millis = deadline.saturating_duration_since(now).as_millis() + 1;
@@ -165,6 +170,21 @@ impl Clerk {
         }
         let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
         fds.iter().map(happened).collect()
+    }
+
+    /// Frees copies that nobody uses, when it is time.
+    fn tidy(&mut self) {
+        if self.tidy_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        let guests = self
+            .guests
+            .iter()
+            .filter_map(|guest| guest.borrower.as_ref());
+        let borrowers = guests.chain(self.watched.iter().map(|watched| &watched.borrower));
+        // Of each of them.
+        let used = borrowers.filter(|borrower| borrower.tidy()).count();
+        self.tidy_at = (used > 0).then(|| Instant::now() + IDLE);
     }
 
     /// Whoever comes and goes again and again takes one descriptor.
@@ -209,6 +229,9 @@ impl Clerk {
                     guest.untold.push_back(segment);
                     guest.tell();
                 }
+            }
+            Command::Tidy => {
+                self.tidy_at.get_or_insert_with(|| Instant::now() + IDLE);
             }
             Command::Leave(lender) => self.calls.retain(|call| call.lender() != lender),
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::clerk::PATIENCE;
 use super::offer::Offer;
 use super::{Command, Exchange, Unlent};
-use crate::device::{Memory, MemoryKind};
+use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
@@ -80,8 +80,13 @@ impl Lender {
             .store(pid.try_into().unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Takes an offer that came over this lane, without a system call.
-    pub(in crate::channels) fn take(self: &Arc<Self>, offer: &Offer, lane: u64) -> Taking {
+    /// Takes an offer that came over this lane, without a system call. Who writes to it gets a copy from `pool`.
+    pub(in crate::channels) fn take(
+        self: &Arc<Self>,
+        offer: &Offer,
+        lane: u64,
+        pool: &Pool,
+    ) -> Taking {
         let (segment, debts) = {
             let has = lock(&self.has);
             match (has.segments.get(&offer.segment), &has.debts) {
@@ -106,6 +111,7 @@ impl Lender {
             lane,
             had_by: AtomicU32::new(HERE),
             contested: AtomicBool::new(false),
+            pool: pool.clone(),
         })
     }
 
@@ -214,6 +220,8 @@ pub(in crate::channels) struct Borrowed {
     had_by: AtomicU32,
     /// A message in which it goes back was withdrawn, and may arrive all the same.
     contested: AtomicBool,
+    /// For a copy that can be written to.
+    pool: Pool,
 }
 
 const HERE: u32 = 0;
@@ -283,6 +291,9 @@ impl Memory for Borrowed {
     }
     fn len(&self) -> usize {
         self.range.len()
+    }
+    fn another(&self, len: usize) -> Option<BufferMut> {
+        self.pool.try_take(len).ok()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         Some(self.segment.bytes(self.range.clone()))

@@ -9,7 +9,7 @@
 //!   Place ── told in device descriptors ──   who can meet, and under which name       place.rs
 //!   Exchange, its thread ── packets ──       descriptors passed, questions answered   clerk.rs, call.rs, packet.rs
 //!   Invitation                               which process is at a pipe's other end   invitation.rs
-//!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, lender.rs, offer.rs
+//!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, offer.rs
 //! ```
 //!
 //! Invariant: who the other is, is what the kernel says about the socket. A peer's descriptor only says where to go.
@@ -17,6 +17,7 @@
 mod borrower;
 mod call;
 mod clerk;
+mod copies;
 mod guest;
 mod invitation;
 mod lender;
@@ -88,6 +89,8 @@ enum Command {
         borrower: Arc<Borrower>,
         segment: SegmentId,
     },
+    /// Copies are made for a borrower: look after a while whether they still are.
+    Tidy,
     /// Close the connection of the lender with this id: nothing of it is borrowed any more.
     Leave(u64),
 }

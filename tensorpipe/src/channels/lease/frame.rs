@@ -10,6 +10,8 @@ use crate::process::Token;
 pub(super) enum FromWriter {
     /// Here it lies.
     Offer(Offer),
+    /// Here a copy of it lies.
+    Copy(Offer),
     /// It cannot be lent now: ask for its bytes.
     Cannot,
     /// It lies in what the reader has lent to the writer, as this entry of its ledger.
@@ -35,6 +37,9 @@ const OFFER: u8 = 1;
 const CANNOT: u8 = 2;
 const YOURS: u8 = 3;
 const INVITE: u8 = 4;
+const COPY: u8 = 5;
+/// Beside one of these.
+const AWAITED: u8 = 0x80;
 const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
 const STREAM_ALWAYS: u8 = 3;
@@ -44,7 +49,17 @@ const CAME: u8 = 4;
 const REASON: usize = 500;
 
 impl FromWriter {
-    pub(super) fn encode(&self) -> SmallVec<[u8; 1 + OFFER_LEN]> {
+    /// What is offered, and whether that is a copy.
+    pub(super) fn offer(self) -> Option<(Offer, bool)> {
+        match self {
+            Self::Offer(offer) => Some((offer, false)),
+            Self::Copy(offer) => Some((offer, true)),
+            Self::Cannot | Self::Yours(_) | Self::Invite(_) => None,
+        }
+    }
+
+    /// `awaited`: somebody waits for the answer.
+    pub(super) fn encode(&self, awaited: bool) -> SmallVec<[u8; 1 + OFFER_LEN]> {
         let (kind, offer) = match self {
             Self::Cannot => return SmallVec::from_slice(&[CANNOT]),
             Self::Invite(number) => {
@@ -53,29 +68,34 @@ impl FromWriter {
                 return out;
             }
             Self::Offer(offer) => (OFFER, offer),
+            Self::Copy(offer) => (COPY, offer),
             Self::Yours(offer) => (YOURS, offer),
         };
-        let mut out = SmallVec::from_buf([kind; 1 + OFFER_LEN]);
+        let awaited = if awaited { AWAITED } else { 0 };
+        let mut out = SmallVec::from_buf([kind | awaited; 1 + OFFER_LEN]);
         out[1..].copy_from_slice(&offer.encode());
         out
     }
 
-    pub(super) fn decode(body: &[u8]) -> Result<Self, Fault> {
+    /// The same, and whether somebody waits for the answer.
+    pub(super) fn decode(body: &[u8]) -> Result<(Self, bool), Fault> {
         if body == [CANNOT] {
-            return Ok(Self::Cannot);
+            return Ok((Self::Cannot, false));
         }
         let nonsense = || Fault("an offer that makes no sense".to_owned());
         let (kind, rest) = body.split_first().ok_or_else(nonsense)?;
         if *kind == INVITE {
             let number = Token::try_from(rest).map_err(|_| nonsense())?;
-            return Ok(Self::Invite(number));
+            return Ok((Self::Invite(number), false));
         }
         let offer = Offer::decode(rest).ok_or_else(nonsense)?;
-        match *kind {
-            OFFER => Ok(Self::Offer(offer)),
-            YOURS => Ok(Self::Yours(offer)),
-            _ => Err(nonsense()),
-        }
+        let told = match *kind & !AWAITED {
+            OFFER => Self::Offer(offer),
+            COPY => Self::Copy(offer),
+            YOURS => Self::Yours(offer),
+            _ => return Err(nonsense()),
+        };
+        Ok((told, *kind & AWAITED != 0))
     }
 }
 
@@ -125,16 +145,23 @@ mod tests {
                 number: 1 << 60,
             },
         });
-        let bytes = offer.encode();
+        for awaited in [true, false] {
+            let decoded = FromWriter::decode(&offer.encode(awaited));
+            assert_eq!(decoded, Ok((offer, awaited)));
+        }
+        let bytes = offer.encode(false);
         assert_eq!(bytes.len(), 49);
-        assert_eq!(FromWriter::decode(&bytes), Ok(offer));
         let mut yours = bytes.to_vec();
         yours[0] = 3;
-        let sent_back = FromWriter::decode(&yours).unwrap();
+        let (sent_back, _) = FromWriter::decode(&yours).unwrap();
         assert!(matches!(sent_back, FromWriter::Yours(_)));
-        assert_eq!(*sent_back.encode(), yours[..]);
+        assert_eq!(*sent_back.encode(false), yours[..]);
+        yours[0] = 5;
+        let (copy, _) = FromWriter::decode(&yours).unwrap();
+        assert!(matches!(copy, FromWriter::Copy(_)));
+        assert_eq!(*copy.encode(false), yours[..]);
         for told in [FromWriter::Cannot, FromWriter::Invite([6; 16])] {
-            assert_eq!(FromWriter::decode(&told.encode()), Ok(told));
+            assert_eq!(FromWriter::decode(&told.encode(true)), Ok((told, false)));
         }
         let always = FromReader::StreamAlways("another user's".to_owned());
         for answer in [

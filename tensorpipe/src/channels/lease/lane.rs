@@ -1,6 +1,6 @@
 //! One end of channel `lease` on one pipe.
 //!
-//! An operation is in one table at a time: at the writer `offered` until it hears that the reader has taken the offer or wants the
+//! An operation is in one table at a time: at the writer `copying` while ordinary memory is copied, then `offered` until it hears that the reader has taken the offer or wants the
 //! bytes, which is no hurry: who has the memory stands in the ledger, and the lane keeps no handle on what it has offered. At the
 //! reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching` while the exchange is asked.
 //! Whatever is left when the lane goes was taken by nobody, and is withdrawn.
@@ -12,12 +12,13 @@
 
 use std::collections::BTreeMap;
 
+use super::copying::Job;
 use super::frame::{FromReader, FromWriter};
 use super::writing::Told;
-use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
+use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Setback, Want};
 use super::{Exchange, Invitation, Lender, Offer, Place, Taking};
 use crate::address::SettledPeer;
-use crate::device::{Buffer, BufferMut, Memory, MemoryKind};
+use crate::device::{Buffer, BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::segment::SegmentId;
@@ -36,8 +37,11 @@ pub(super) struct LeaseLane {
     invited: Option<Token>,
     /// It was accepted there.
     is_welcome: Arc<AtomicBool>,
-    handle: LaneHandle,
+    pub(super) handle: LaneHandle,
     pub(super) setback: Setback,
+    /// For who writes to what was borrowed.
+    pool: Pool,
+    pub(super) copying: BTreeMap<OpId, Job>,
     /// What the peer was told of.
     pub(super) offered: BTreeMap<OpId, Told>,
     wanted: BTreeMap<OpId, Want>,
@@ -58,6 +62,8 @@ impl LeaseLane {
             is_welcome: Arc::default(),
             handle: link.handle,
             setback: link.setback,
+            pool: link.pool,
+            copying: BTreeMap::new(),
             offered: BTreeMap::new(),
             wanted: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -75,7 +81,9 @@ impl LeaseLane {
     ) -> Result<(), Fault> {
         match told {
             FromWriter::Cannot => self.ask_for_bytes(op, want, io),
-            FromWriter::Offer(offer) => return self.take(op, offer, want, false, io),
+            FromWriter::Offer(_) | FromWriter::Copy(_) => {
+                return self.take(op, told, want, false, io);
+            }
             FromWriter::Yours(offer) => {
                 check(&offer, &want)?;
                 match self.returned(&offer) {
@@ -138,17 +146,24 @@ impl LeaseLane {
     fn take(
         &mut self,
         op: OpId,
-        offer: Offer,
+        told: FromWriter,
         want: Want,
         fetched: bool,
         io: &mut LaneIo<'_>,
     ) -> Result<(), Fault> {
+        let Some((offer, is_copy)) = told.offer() else {
+            return Ok(());
+        };
         check(&offer, &want)?;
-        match self.lender.take(&offer, self.id) {
-            Taking::Taken(borrowed) => self.taken(op, borrowed, want, io),
+        match self.lender.take(&offer, self.id, &self.pool) {
+            Taking::Taken(borrowed) => {
+                if is_copy {
+                    io.copied_by_writer(offer.len);
+                }
+                self.taken(op, borrowed, want, io);
+            }
             Taking::Unknown if fetched || self.cannot_fetch() => self.ask_for_bytes(op, want, io),
             Taking::Unknown => {
-                let told = FromWriter::Offer(offer);
                 self.fetch(op, told, want, Some(offer.segment), io);
             }
             // The writer's RESET, or the end of the pipe, is behind this.
@@ -186,12 +201,17 @@ impl LeaseLane {
 }
 
 impl Lane for LeaseLane {
-    fn carries(&self, source: &Buffer) -> bool {
-        source.memory().kind() != MemoryKind::Borrowed || self.borrowed(source).is_some()
+    fn carries(&self, source: &Buffer, kind: PartKind) -> bool {
+        match source.memory().kind() {
+            MemoryKind::Borrowed => self.borrowed(source).is_some(),
+            // Whoever parses bytes wants them where no other process can change them: they would be copied once more.
+            MemoryKind::Heap => kind == PartKind::Tensor && self.has_room(source.len()),
+            _ => true,
+        }
     }
 
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        self.offer(op, source, io);
+        self.offer(op, source, false, io);
     }
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
@@ -207,12 +227,14 @@ impl Lane for LeaseLane {
 
     fn adopt(&mut self, _: OpId, body: &[u8], len: u64, _: &mut LaneIo<'_>) -> Option<Adopted> {
         // What is wrong with it is found again, and said, where it comes as any other does.
-        let (memory, urgent) = match FromWriter::decode(body).ok()? {
-            FromWriter::Offer(offer) if offer.len == len => match self.lender.take(&offer, self.id)
-            {
-                Taking::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
-                Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
-            },
+        let (told, awaited) = FromWriter::decode(body).ok()?;
+        let (memory, urgent) = match told {
+            FromWriter::Offer(offer) | FromWriter::Copy(offer) if offer.len == len => {
+                match self.lender.take(&offer, self.id, &self.pool) {
+                    Taking::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
+                    Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
+                }
+            }
             FromWriter::Yours(offer) if offer.len == len => {
                 let returned = self.returned(&offer)?;
                 // The peer keeps what is not over until it hears of this.
@@ -224,7 +246,8 @@ impl Lane for LeaseLane {
         Some(Adopted {
             memory,
             answer: FromReader::TAKEN,
-            urgent,
+            urgent: urgent || awaited,
+            is_copy: matches!(told, FromWriter::Copy(_)),
         })
     }
 
@@ -232,7 +255,7 @@ impl Lane for LeaseLane {
         if op.outgoing {
             return self.answered(op, FromReader::decode(body)?, io);
         }
-        let told = FromWriter::decode(body)?;
+        let (told, _) = FromWriter::decode(body)?;
         if let FromWriter::Invite(number) = told
             && *self.invited.get_or_insert(number) != number
         {
@@ -256,8 +279,14 @@ impl Lane for LeaseLane {
     }
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), Fault> {
+        if let Some(job) = self.copying.remove(&op) {
+            self.copied(op, &job, io);
+            return Ok(());
+        }
         match self.fetching.remove(&op) {
-            Some((FromWriter::Offer(offer), want)) => self.take(op, offer, want, true, io),
+            Some((told @ (FromWriter::Offer(_) | FromWriter::Copy(_)), want)) => {
+                self.take(op, told, want, true, io)
+            }
             Some((told, want)) => {
                 self.come(op, told, want, true, io);
                 Ok(())
@@ -267,6 +296,7 @@ impl Lane for LeaseLane {
     }
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
+        self.copying.remove(&op);
         if let Some(told) = self.offered.remove(&op) {
             self.withdraw(&told);
         }

@@ -1,6 +1,6 @@
-//! Main memory of another process on this machine: lent instead of copied.
+//! Main memory of another process on this machine: lent instead of sent.
 //!
-//! What lies in lendable memory ([`Pool::tensor`](crate::Pool::tensor)) is not sent: the writer's lane *offers* it, as a place
+//! What lies in ordinary memory is copied for that, once ([`copying`]). What lies in lendable memory ([`Pool::tensor`](crate::Pool::tensor)) is not sent: the writer's lane *offers* it, as a place
 //! in a segment and an entry in a ledger, and the reader's lane *takes* the offer and yields a buffer over its own read-only
 //! mapping of the segment. Dropping the buffer gives it back: one store into the ledger, which both processes have mapped.
 //!
@@ -20,6 +20,7 @@
 //! Where something is missing (no descriptors left, a ledger that is full, an exchange that does not answer), the tensor is sent as
 //! bytes on the pipe's connection, like over `basic`. If it will not get better, both ends' routes say why.
 
+mod copying;
 mod frame;
 mod lane;
 mod writing;
@@ -30,13 +31,19 @@ use super::exchange::{
     Taking, Unlent,
 };
 use super::{
-    Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback,
-    Threshold, Want, costs,
+    Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind,
+    Setback, Threshold, Want, costs,
 };
-use crate::device::Device;
+use crate::device::{Device, MemoryKind};
 use crate::error::Error;
 
 /// Channel `lease`.
+///
+/// Tensors in lendable memory are lent as they are. Of others their writer lends a copy, to whoever has room for it: one process
+/// may keep 256 MiB of such copies of another one's (less where [`PoolOptions::lendable`](crate::PoolOptions::lendable) is less by default), and gets the next ones
+/// over other channels. A context that wants received tensors in memory of its own leaves this channel out, or reads them into
+/// [`Place::Into`](crate::Place::Into); one that does not want to copy says
+/// `threshold("lease", Threshold::new(Pays::LastResort).of(MemoryKind::Heap))`.
 ///
 /// # Trust
 ///
@@ -92,8 +99,8 @@ impl Channel for LeaseChannel {
         costs::LEASE.to_vec()
     }
 
-    fn moves_bytes(&self) -> bool {
-        false
+    fn moves_bytes(&self, memory: MemoryKind) -> bool {
+        memory == MemoryKind::Heap
     }
 
     fn sends_at_once(&self) -> bool {

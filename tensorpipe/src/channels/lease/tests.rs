@@ -19,10 +19,10 @@ fn the_examples_are_what_the_code_writes_and_reads() {
             number: 0x8877_6655_4433_2211,
         },
     });
-    assert_eq!(examples["OFFER"], offer.encode().to_vec());
-    assert_eq!(FromWriter::decode(&examples["OFFER"]), Ok(offer));
+    assert_eq!(examples["OFFER"], offer.encode(true).to_vec());
+    assert_eq!(FromWriter::decode(&examples["OFFER"]), Ok((offer, true)));
     let invite = FromWriter::Invite([0x22; 16]);
-    assert_eq!(examples["INVITE"], invite.encode().to_vec());
+    assert_eq!(examples["INVITE"], invite.encode(false).to_vec());
     for (name, packet) in [
         ("HELLO", Packet::Hello([0x22; 16])),
         ("FETCH", Packet::Fetch([0x11; 16])),

@@ -1,16 +1,19 @@
 //! What the writer's lane tells of a tensor, and what becomes of it when the reader's answers.
 
+use super::copying::{AT_ONCE, Copying, Job, UNASKED};
 use super::frame::{FromReader, FromWriter};
 use super::lane::LeaseLane;
-use super::{Borrowed, Borrower, Fault, LaneIo, Offer, OpId, Returned, Unlent};
-use crate::device::Buffer;
+use super::{Borrowed, Borrower, Fault, Invitation, LaneIo, Offer, OpId, Returned, Unlent};
+use crate::device::{Buffer, BufferMut, MemoryKind};
 use crate::process::Token;
 use crate::sync::Arc;
+use crate::sys::copy;
 use crate::sys::ledger::Open;
 
 /// What the peer was told of a tensor, and what it takes to send its bytes instead.
 pub(super) enum Told {
-    Offer(Offer, Open),
+    /// Of the tensor, or (`true`) of a copy.
+    Offer(Offer, Open, bool),
     Cannot(Buffer),
     Yours(Offer, Buffer),
     Invite(Token, Buffer),
@@ -19,7 +22,8 @@ pub(super) enum Told {
 impl Told {
     fn words(&self) -> FromWriter {
         match self {
-            Self::Offer(offer, _) => FromWriter::Offer(*offer),
+            Self::Offer(offer, _, false) => FromWriter::Offer(*offer),
+            Self::Offer(offer, _, true) => FromWriter::Copy(*offer),
             Self::Cannot(_) => FromWriter::Cannot,
             Self::Yours(offer, _) => FromWriter::Yours(*offer),
             Self::Invite(number, _) => FromWriter::Invite(*number),
@@ -44,10 +48,10 @@ impl LeaseLane {
             return Ok(());
         };
         match (answer, told) {
-            (FromReader::Taken, Told::Offer(offer, open)) => {
+            (FromReader::Taken, Told::Offer(offer, open, is_copy)) => {
                 let ledger = self.borrower().and_then(|borrower| borrower.ledger());
                 if ledger.is_none_or(|ledger| ledger.is_open(offer.entry)) {
-                    self.offered.insert(op, Told::Offer(offer, open));
+                    self.offered.insert(op, Told::Offer(offer, open, is_copy));
                     return Err(Fault("an offer that is not taken in the ledger".to_owned()));
                 }
                 io.lent(offer.len);
@@ -68,7 +72,7 @@ impl LeaseLane {
                 return Err(Fault("an offer is taken that was not made".to_owned()));
             }
             (FromReader::Came, Told::Invite(_, source)) if self.borrower().is_some() => {
-                self.offer(op, source, io);
+                self.offer(op, source, true, io);
             }
             (FromReader::Came, told) => {
                 // What it was told is withdrawn with the lane.
@@ -81,7 +85,7 @@ impl LeaseLane {
                     self.setback.cannot_send(reason);
                 }
                 let source = match told {
-                    Told::Offer(offer, open) => {
+                    Told::Offer(offer, open, _) => {
                         let borrower = self.borrower();
                         let source = borrower.and_then(|borrower| borrower.recall(&offer, open));
                         let taken = || Fault("bytes are asked for of what was taken".to_owned());
@@ -103,7 +107,7 @@ impl LeaseLane {
 
     pub(super) fn withdraw(&self, told: &Told) {
         match told {
-            Told::Offer(offer, _) => {
+            Told::Offer(offer, ..) => {
                 if let Some(ledger) = self.borrower().and_then(|borrower| borrower.ledger()) {
                     ledger.withdraw(offer.entry);
                 }
@@ -117,11 +121,74 @@ impl LeaseLane {
         }
     }
 
-    /// Tells the peer of a tensor.
-    pub(super) fn offer(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let told = self.tell(source);
-        io.control(op, told.words().encode());
+    /// Sends a tensor; `asked`: the peer has said that it wants it.
+    pub(super) fn offer(&mut self, op: OpId, source: Buffer, asked: bool, io: &mut LaneIo<'_>) {
+        let told = match source.memory().kind() {
+            MemoryKind::Heap => match self.copy(op, source, asked, io) {
+                Some(told) => told,
+                // It is told of when the copy is made.
+                None => return,
+            },
+            _ => self.tell(source),
+        };
+        self.say(op, told, io);
+    }
+
+    fn say(&mut self, op: OpId, told: Told, io: &mut LaneIo<'_>) {
+        io.control(op, told.words().encode(io.is_awaited()));
         self.offered.insert(op, told);
+    }
+
+    /// Lends a copy of ordinary memory. `None`: it is being made.
+    fn copy(&mut self, op: OpId, source: Buffer, asked: bool, io: &mut LaneIo<'_>) -> Option<Told> {
+        let invitation = match self.invitation() {
+            Ok(invitation) => invitation,
+            Err(unlent) => return Some(self.cannot(unlent, source)),
+        };
+        let len = source.len();
+        let Some(borrower) = invitation.borrower().filter(|_| asked || len <= UNASKED) else {
+            return Some(Told::Invite(invitation.number(), source));
+        };
+        let Some(mut dest) = borrower.take(len) else {
+            return Some(Told::Cannot(source));
+        };
+        // What is mapped from a file may have to be read from it first.
+        if len > AT_ONCE || !source.memory().is_private() {
+            let (copying, job) = Copying::new(op, (source, dest), self.handle.clone());
+            self.copying.insert(op, job);
+            io.work(op, copying);
+            return None;
+        }
+        if let (Some(from), Some(to)) = (source.as_bytes(), dest.as_bytes_mut()) {
+            copy::copy(from, to);
+        }
+        Some(self.lend_copy(source, dest, io))
+    }
+
+    /// Lends a copy that is made.
+    fn lend_copy(&mut self, source: Buffer, dest: BufferMut, io: &mut LaneIo<'_>) -> Told {
+        io.copied(source.len() as u64);
+        match self.lend(&dest.freeze()) {
+            Ok(Lent::Offer(offer, open)) => Told::Offer(offer, open, true),
+            Ok(Lent::WhenItComes(number)) => Told::Invite(number, source),
+            Err(unlent) => self.cannot(unlent, source),
+        }
+    }
+
+    /// A copy is made, unless its message was abandoned.
+    pub(super) fn copied(&mut self, op: OpId, job: &Job, io: &mut LaneIo<'_>) {
+        if let Some((source, dest)) = job.take() {
+            let told = self.lend_copy(source, dest, io);
+            self.say(op, told, io);
+        }
+    }
+
+    fn cannot(&self, unlent: Unlent, source: Buffer) -> Told {
+        tracing::debug!(unlent.reason, "a tensor is copied instead of lent");
+        if unlent.lasting {
+            self.setback.cannot_send(unlent.reason);
+        }
+        Told::Cannot(source)
     }
 
     /// What the peer is told of a tensor.
@@ -135,23 +202,21 @@ impl LeaseLane {
             return Told::Yours(offer, source);
         }
         match self.lend(&source) {
-            Ok(Lent::Offer(offer, open)) => Told::Offer(offer, open),
+            Ok(Lent::Offer(offer, open)) => Told::Offer(offer, open, false),
             Ok(Lent::WhenItComes(number)) => Told::Invite(number, source),
-            Err(unlent) => {
-                tracing::debug!(unlent.reason, "a tensor is copied instead of lent");
-                if unlent.lasting {
-                    self.setback.cannot_send(unlent.reason);
-                }
-                Told::Cannot(source)
-            }
+            Err(unlent) => self.cannot(unlent, source),
         }
     }
 
-    fn lend(&mut self, source: &Buffer) -> Result<Lent, Unlent> {
-        let invitation = match &self.invitation {
+    fn invitation(&mut self) -> Result<&Arc<Invitation>, Unlent> {
+        Ok(match &mut self.invitation {
             Some(invitation) => invitation,
-            None => self.invitation.insert(self.exchange.invite()?),
-        };
+            none => none.insert(self.exchange.invite()?),
+        })
+    }
+
+    fn lend(&mut self, source: &Buffer) -> Result<Lent, Unlent> {
+        let invitation = self.invitation()?;
         match invitation.borrower() {
             Some(borrower) => {
                 let (offer, open) = borrower.lend(source)?;
@@ -159,6 +224,12 @@ impl LeaseLane {
             }
             None => Ok(Lent::WhenItComes(invitation.number())),
         }
+    }
+
+    /// Whether ordinary memory of `len` bytes can be copied for the peer; asked before it is known, so.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.borrower()
+            .is_none_or(|borrower| borrower.has_room(len))
     }
 
     /// What the peer has lent. An invitation does not prove that: whoever relays it would hear of loans that it has not made. So

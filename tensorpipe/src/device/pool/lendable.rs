@@ -157,6 +157,22 @@ impl Lendables {
         Some((piece?, false))
     }
 
+    /// Whether there is room for `len` bytes, used and unused memory together.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        let Some((size, segment_len)) = layout(len) else {
+            return false;
+        };
+        let mut state = lock(&self.state);
+        let room = |state: &State| {
+            let in_use = state.stats.mapped_bytes - state.idle_bytes;
+            in_use + segment_len as u64 <= self.limit || state.has_free(size)
+        };
+        room(&state) || {
+            state.sweep_all();
+            room(&state)
+        }
+    }
+
     pub(super) fn stats(&self) -> LendableStats {
         let mut state = lock(&self.state);
         state.sweep_all();
@@ -200,7 +216,8 @@ impl Lendables {
 
 impl State {
     fn reuse(&mut self, size: usize) -> Option<Piece> {
-        if !self.has_free(size) {
+        // What was lent last, and is back, is warmer than what is free.
+        if !self.sweep_last(size) && !self.has_free(size) {
             self.sweep(size);
         }
         let shelf = self.shelves.get_mut(&size)?;
@@ -290,6 +307,18 @@ impl State {
             slab.idle_since = self.clock;
             self.idle_bytes += len;
         }
+    }
+
+    /// Looks whether the piece of a size that was lent last is back.
+    fn sweep_last(&mut self, size: usize) -> bool {
+        let lent = self.shelves.get_mut(&size).map(|shelf| &mut shelf.lent);
+        let is_back = |(_, loans): &mut (Piece, Loans)| loans.iter().all(Loan::is_back);
+        let Some((piece, _)) = lent.and_then(|lent| lent.pop_back_if(is_back)) else {
+            return false;
+        };
+        self.stats.lent_bytes -= size as u64;
+        self.put(piece);
+        true
     }
 
     /// Looks which lent pieces of a size are back.

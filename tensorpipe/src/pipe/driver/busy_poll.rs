@@ -43,6 +43,8 @@ pub(in crate::pipe) struct BusyPoll {
     waiting: AtomicBool,
     /// A handler takes messages at any time: somebody always waits.
     listens: AtomicBool,
+    /// The pipe is closing: its background task keeps its clock, and does not poll.
+    closing: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
     together: AtomicU32,
     /// The same where some came, until somebody asks.
@@ -73,6 +75,7 @@ impl BusyPoll {
             polls_seen: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
             listens: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             together: AtomicU32::new(0),
             some_together: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
@@ -117,6 +120,15 @@ impl<W> Driver<W> {
         self.polling.listens.store(true, Ordering::SeqCst);
         // Polling may have been left on.
         self.wakers.wake_background();
+    }
+
+    /// From now on the background task does not poll: a peer that always has something to say must not keep it from the clock.
+    pub(in crate::pipe) fn closes(&self) {
+        self.polling.closing.store(true, Ordering::SeqCst);
+    }
+
+    fn is_closing(&self) -> bool {
+        self.polling.closing.load(Ordering::SeqCst)
     }
 
     /// How many messages came in one go last, if nobody has asked since.
@@ -195,6 +207,12 @@ impl<W> Driver<W> {
     ) -> bool {
         let polling = &self.polling;
         if !polling.able {
+            return false;
+        }
+        if who == BACKGROUND && self.is_closing() {
+            if std::mem::take(polls) {
+                self.stop_polling(core);
+            }
             return false;
         }
         polling.waiting.store(true, Ordering::Relaxed);
@@ -287,7 +305,7 @@ impl<W> Driver<W> {
         self.wakers.set_background(waker);
         // Operations that are awaited poll for themselves, unless the one that did has just ended.
         let may_poll = self.is_polling() || self.wakers.waiting() == 0;
-        if may_poll {
+        if may_poll && !self.is_closing() {
             self.start_polling();
         }
         self.drive(core);

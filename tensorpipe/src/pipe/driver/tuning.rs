@@ -78,6 +78,13 @@ pub(in crate::pipe) const DELAYED_ANSWER: Duration = Duration::from_millis(1);
 
 // Turns of sending and receiving. Each side looks around after a mebibyte or two, so that nothing else waits for a tensor.
 
+/// A step of a lane's work that took so long is the last one that whoever drives does of it: memory that is not there (mapped from
+/// a file, swapped out) holds up everybody else. Chosen: some fifty steps' usual time.
+pub(in crate::pipe) const SLOW_STEP: Duration = Duration::from_millis(1);
+
+/// Steps of lanes' work in a row, before what waits is sent. Chosen: a mebibyte.
+pub(in crate::pipe) const STEPS_IN_A_ROW: usize = 4;
+
 /// Turns of sending and receiving in a round. Chosen: a mebibyte or two each.
 pub(in crate::pipe) const TURNS: usize = 2;
 

@@ -127,7 +127,7 @@ impl Incoming {
     }
 
     /// Has all of it read into pooled memory and given to the pipe's [`Handler`](super::Handler). `Some` if it was here
-    /// whole: then the handler is not called.
+    /// whole: then the handler is not called. Else the handler may be called, on another thread, before this returns.
     pub fn accept(mut self) -> Option<Result<Message, Error>> {
         if self.is_whole() {
             return self.take_whole();
@@ -135,7 +135,8 @@ impl Incoming {
         self.accept_into(Allocation::default())
     }
 
-    /// The same, with each part where the allocation says. Where it fails, memory in it ([`Place::Into`]) is dropped.
+    /// The same, with each part where the allocation says; the handler is called for a message that was here whole, too, if parts of
+    /// it have to be copied. Where it fails, memory in it ([`Place::Into`]) is dropped.
     ///
     /// # Errors
     /// As [`Incoming::read_into`]; what is known at once is returned at once.
@@ -143,12 +144,28 @@ impl Incoming {
         match self.start(allocation, true) {
             Err(error) => Some(Err(error)),
             Ok(None) => self.take_whole(),
-            Ok(Some(_)) => {
-                // The go-ahead leaves, and the handler is given what is complete already, wherever this is called.
-                self.core.drive();
-                None
-            }
+            Ok(Some(id)) => self.accepted(id),
         }
+    }
+
+    /// A message is being read for the handler.
+    fn accepted(&self, id: u64) -> Option<Result<Message, Error>> {
+        let core = &self.core;
+        let mut shared = lock(&core.shared);
+        if shared.is_over() {
+            // The handler has heard of the end, or will, and of nothing behind it.
+            let result = shared.reads.get_mut(&id)?.take_result();
+            shared.reads.remove(&id);
+            return result;
+        }
+        drop(shared);
+        // The go-ahead leaves, and the handler is given what is complete already, wherever this is called: but not from here,
+        // where its caller may hold what it needs.
+        core.driver.kick();
+        if !core.is_handling() {
+            core.driver.wakers.notify();
+        }
+        None
     }
 
     /// Does not want it: the writer does not send what it has not sent yet, and sees no error.
@@ -269,7 +286,7 @@ impl Incoming {
                 places,
                 plan.skipped,
                 plan.elsewhere,
-                pushed,
+                pushed && !over,
             );
             if let Some(copy) = copy {
                 if over || !copy.takes_a_while() {
@@ -315,9 +332,9 @@ pub(super) fn finish(core: &Arc<Core>, shared: &mut Shared, arrival: &Arrival) -
     if let Some((part, body, urgent)) = arrival.said() {
         let op = OpId::incoming(arrival.id, part);
         // Whoever reads it most likely writes soon.
-        match core.driver.is_polling() && !urgent {
-            true => answer_late(core, shared, op, body),
-            false => shared.state.channel(op, body),
+        match urgent {
+            false => answer_late(core, shared, op, body),
+            true => shared.state.channel(op, body),
         }
     }
     shared.state.take_whole(arrival.id);

@@ -18,12 +18,13 @@ pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use self::send::Piece;
 use self::together::{Reads, Sends};
-use super::driver::tuning::{RECEIVE_BUFFER, TURNS};
+use super::driver::tuning::{RECEIVE_BUFFER, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
 use super::driver::{Round, Seen, wake_all};
+use super::lane::Work;
 use super::shared::{Goodbye, Shared};
 use crate::device::Buffer;
 use crate::error::Error;
-use crate::proto::{Mark, Segment};
+use crate::proto::{Mark, OpId, Segment};
 use crate::sync::{MutexGuard, lock};
 use crate::transports::Connection;
 
@@ -44,6 +45,8 @@ pub(super) struct Io {
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
     sends: Sends,
+    /// Of lanes, a step of each in turn.
+    work: VecDeque<(OpId, Box<dyn Work>)>,
     received: Vec<u8>,
     start: usize,
     end: usize,
@@ -83,6 +86,7 @@ impl Io {
             segments: Vec::new(),
             unflushed: false,
             sends: Sends::default(),
+            work: VecDeque::new(),
             received,
             start: 0,
             end,
@@ -144,7 +148,7 @@ impl Io {
             return Seen::Enough;
         };
         let wanted = self.reads.wanted();
-        if (self.sends.is_owed() && sends) || connection.look_for(wanted) {
+        if !self.work.is_empty() || (self.sends.is_owed() && sends) || connection.look_for(wanted) {
             return Seen::Enough;
         }
         match wanted > 1 && connection.look() {
@@ -157,7 +161,7 @@ impl Io {
     /// Whether all that has come is acted on, and nothing waits to be sent.
     fn is_through(&self) -> bool {
         let (read, sent) = (self.start == self.end, self.pieces.is_empty());
-        read && sent && self.bulk.is_none() && self.marks.is_empty()
+        read && sent && self.bulk.is_none() && self.marks.is_empty() && self.work.is_empty()
     }
 
     /// Whether what has come is to be read now. Who looks sees to it that it is some time.
@@ -189,6 +193,8 @@ impl Io {
         }
         self.let_go_of_unwanted(common);
         for _ in 0..TURNS {
+            // First: what comes of it leaves with what waits.
+            self.work(common, wakes);
             self.send(common, wakes)?;
             let received = self.receive(common, wakes)?;
             if common.pauses_for() > 0 {
@@ -198,12 +204,34 @@ impl Io {
                 });
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
-            if !received && !self.send(common, wakes)? {
+            if !received && !self.send(common, wakes)? && self.work.is_empty() {
                 return Ok(Round::Idle);
             }
             self.settle(common, wakes);
         }
         Ok(Round::Enough)
+    }
+
+    /// Does some of the lanes' work.
+    fn work(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
+        for _ in 0..STEPS_IN_A_ROW {
+            let Some((op, mut work)) = self.work.pop_front() else {
+                return;
+            };
+            let begun = Instant::now();
+            if work.step() {
+                match begun.elapsed() < SLOW_STEP {
+                    true => self.work.push_back((op, work)),
+                    false => work.elsewhere(),
+                }
+                continue;
+            }
+            drop(work);
+            let mut shared = lock(&common.shared);
+            shared.resume(op, wakes);
+            shared.process(wakes);
+            self.gather(&mut shared, wakes);
+        }
     }
 
     /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.
@@ -229,6 +257,7 @@ impl Io {
         let lanes = lock(&common.shared).take_retired_lanes();
         drop(lanes);
         self.pieces.clear();
+        self.work.clear();
         self.frames = Vec::new();
         self.received = Vec::new();
         self.bulk = None;

@@ -3,7 +3,7 @@
 //! Lanes know operations by their [`OpId`] alone, and their host by this trait. A transfer that belongs to no message needs
 //! nothing but an id of its own and a host that knows it.
 
-use super::LaneResult;
+use super::{LaneResult, Work};
 use crate::device::{Allocators, Buffer, BufferMut, Destination, Device};
 use crate::error::Error;
 use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
@@ -30,6 +30,9 @@ pub(in crate::pipe) trait LaneHost {
     /// Operations that went on.
     fn results(&mut self) -> &mut Vec<LaneResult>;
 
+    /// What whoever drives is to do.
+    fn work(&mut self) -> &mut Vec<(OpId, Box<dyn Work>)>;
+
     /// What lanes count.
     fn stats(&mut self) -> &mut LaneStats;
 
@@ -41,6 +44,7 @@ pub(in crate::pipe) trait LaneHost {
 pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) state: &'a mut PipeState<Buffer, Destination>,
     pub(in crate::pipe) results: &'a mut Vec<LaneResult>,
+    pub(in crate::pipe) work: &'a mut Vec<(OpId, Box<dyn Work>)>,
     pub(in crate::pipe) stats: &'a mut LaneStats,
     pub(in crate::pipe) allocators: &'a Allocators,
     pub(in crate::pipe) announcements: Option<&'a Announcements>,
@@ -49,6 +53,8 @@ pub(in crate::pipe) struct PipeHost<'a> {
     /// The same of what is resident.
     pub(in crate::pipe) taken: &'a mut Option<Reservation>,
     pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
+    /// Somebody waits until the message is written.
+    pub(in crate::pipe) awaited: bool,
 }
 
 impl PipeHost<'_> {
@@ -104,6 +110,10 @@ impl LaneHost for PipeHost<'_> {
 
     fn results(&mut self) -> &mut Vec<LaneResult> {
         self.results
+    }
+
+    fn work(&mut self) -> &mut Vec<(OpId, Box<dyn Work>)> {
+        self.work
     }
 
     fn stats(&mut self) -> &mut LaneStats {

@@ -2,9 +2,11 @@
 
 mod copy;
 mod host;
+mod work;
 
 pub(super) use self::copy::Copy;
 pub(super) use self::host::{LaneHost, PipeHost};
+pub(crate) use self::work::Work;
 
 use std::cell::Cell;
 
@@ -107,6 +109,11 @@ impl LaneIo<'_> {
         self.host().control(op, body.as_ref());
     }
 
+    /// Whether somebody waits until the outgoing part that this is about is sent, as far as is known.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.host.awaited
+    }
+
     /// Sends main memory as part `op` on the pipe's own connection; `Lane::streamed` tells when it is through.
     pub fn stream(&mut self, op: OpId, source: Buffer) {
         self.host().stream(op, source);
@@ -205,8 +212,19 @@ impl LaneIo<'_> {
         self.host().stats().copied += bytes;
     }
 
+    /// Counts bytes of what is received that the peer's lane has copied
+    /// ([`MessageStats::copied_by_writer`](crate::MessageStats::copied_by_writer)).
+    pub fn copied_by_writer(&mut self, bytes: u64) {
+        self.host().stats().copied_by_writer += bytes;
+    }
+
     pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
         self.host.runtime()
+    }
+
+    /// Has whoever drives the pipe do this, in steps.
+    pub(crate) fn work(&mut self, op: OpId, work: impl Work + 'static) {
+        self.host().work().push((op, Box::new(work)));
     }
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`](crate::channels::LaneHandle).

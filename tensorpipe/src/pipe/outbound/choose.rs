@@ -1,5 +1,6 @@
 //! Which channel carries each part of a message.
 
+use crate::channels::PartKind;
 use crate::device::{Buffer, Device};
 use crate::error::Misuse;
 use crate::pipe::shared::{LaneSlot, Shared};
@@ -19,10 +20,14 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
             None if part.source.as_bytes().is_none() => {
                 return Err(Misuse::NotOnCpu(part.source.device()));
             }
-            None => part.channel = sender.choose(&part.source, &mut Some(Device::CPU), 0)?,
+            None => {
+                let target = &mut Some(Device::CPU);
+                part.channel = sender.choose(&part.source, PartKind::Payload, target, 0)?;
+            }
             Some(tensor) => {
                 let mut target = tensor.target;
-                part.channel = sender.choose(&part.source, &mut target, tensors)?;
+                let kind = PartKind::Tensor;
+                part.channel = sender.choose(&part.source, kind, &mut target, tensors)?;
                 part.target = target;
                 tensors += 1;
             }
@@ -44,6 +49,7 @@ impl Sender<'_> {
     fn choose(
         &mut self,
         memory: &Buffer,
+        kind: PartKind,
         target: &mut Option<Device>,
         tensor: usize,
     ) -> Result<Option<u8>, Misuse> {
@@ -53,7 +59,7 @@ impl Sender<'_> {
         let lanes = self.lanes;
         let carries = |channel: u8| {
             let slot = lanes.get(usize::from(channel));
-            slot.is_some_and(|slot| slot.lane.carries(memory))
+            slot.is_some_and(|slot| slot.lane.carries(memory, kind))
         };
         // What the CPU cannot read does not ride, whatever its device is called.
         let riding = match memory.as_bytes() {

@@ -54,6 +54,10 @@ pub(in crate::pipe) fn leave(
         core.driver.kick_holding(&io);
         return left(false, false);
     }
+    if shared.has_work() {
+        // Whoever drives does it first: what comes of it leaves with the message.
+        return left(false, true);
+    }
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);

@@ -150,8 +150,13 @@ struct Kicked<'a>(&'a Arc<Core>);
 
 impl Drop for Kicked<'_> {
     fn drop(&mut self) {
-        if !self.0.is_handling() && self.0.driver.is_kicked() {
-            self.0.drive();
+        if self.0.is_handling() || !self.0.driver.is_kicked() {
+            return;
+        }
+        match std::thread::panicking() {
+            false => self.0.drive(),
+            // A second panic would end the process.
+            true => self.0.driver.wakers.notify(),
         }
     }
 }
@@ -178,6 +183,11 @@ fn send_or_queue(
     let room = io.as_deref_mut().filter(|_| !waits).and_then(Io::room);
     let written = (shared.state).write(message.metadata, &mut message.parts, room)?;
     let (id, watched) = (written.number, when == When::Watched);
+    let mut io = io.filter(|_| written.sent);
+    if let Some(io) = &mut io {
+        // First: its frame stands among the others already, and a note of somebody else's may panic.
+        io.push_message();
+    }
     note(id);
     if written.kept {
         core.has_unwritten();
@@ -185,14 +195,13 @@ fn send_or_queue(
             shared.writes.insert(id, None);
         }
     }
-    let Some(mut io) = io.filter(|_| written.sent) else {
+    let Some(mut io) = io else {
         return Ok(Submitted {
             id,
             over: false,
             drive: true,
         });
     };
-    io.push_message();
     let mut wakes = Vec::new();
     if written.kept || shared.state.has_late() {
         // What the channels say leaves with it, also that for which nobody waits. What they have done already waits for a

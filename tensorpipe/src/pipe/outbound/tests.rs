@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want};
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::pipe::inbound::late::answer_late;
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
@@ -32,7 +32,7 @@ impl Channel for Hands {
     fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         vec![Threshold::new(Pays::From(1000))]
     }
-    fn moves_bytes(&self) -> bool {
+    fn moves_bytes(&self, _: MemoryKind) -> bool {
         false
     }
     fn sends_at_once(&self) -> bool {
@@ -66,6 +66,7 @@ impl Lane for HandsLane {
             memory,
             answer: &[],
             urgent: false,
+            is_copy: false,
         })
     }
     fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {

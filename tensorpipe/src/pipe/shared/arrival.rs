@@ -71,6 +71,9 @@ impl Arrival {
     pub(in crate::pipe) fn take_adopted(&mut self, part: u16, channel: u8, adopted: Adopted) {
         let here = self.here.get_or_insert_default();
         here.came.carried_by(channel);
+        if adopted.is_copy {
+            here.came.copied_by_writer = adopted.memory.len() as u64;
+        }
         let at = here.parts.partition_point(|(before, _)| *before < part);
         here.parts.insert(at, (part, adopted.memory));
         here.answer = Some(Answer {

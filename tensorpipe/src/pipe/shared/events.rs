@@ -12,9 +12,14 @@ use crate::proto::{Event, OpId};
 use crate::sync::Arc;
 
 impl Shared {
-    /// Whether neither the protocol nor a lane has something to say.
+    /// Whether there is work of lanes for whoever drives.
+    pub(in crate::pipe) fn has_work(&self) -> bool {
+        !self.lane_work.is_empty()
+    }
+
+    /// Whether neither the protocol nor a lane has something to say, or to be done.
     pub(in crate::pipe) fn is_idle(&self) -> bool {
-        self.lane_results.is_empty() && !self.state.has_event()
+        self.lane_results.is_empty() && !self.has_work() && !self.state.has_event()
     }
 
     /// Acts on everything that the protocol and the lanes have to say.
@@ -182,6 +187,7 @@ impl Shared {
         let mut io = LaneIo::new(PipeHost {
             state: &mut self.state,
             results: &mut self.lane_results,
+            work: &mut self.lane_work,
             stats: &mut self.lane_stats,
             allocators: &self.allocators,
             // What this side sends was announced by nobody.
@@ -189,10 +195,11 @@ impl Shared {
             announced: &mut self.announced,
             taken: &mut self.taken,
             runtime: &self.runtime,
+            awaited: op.outgoing && self.writes.contains_key(&op.message),
         });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
-        if (before.streamed, before.copied) != (after.streamed, after.copied)
+        if before.of_messages() != after.of_messages()
             && let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing)
         {
             reading.stats.add(before, after);

@@ -21,7 +21,7 @@ pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
 use super::driver::tuning::GOODBYE;
 use super::driver::{Interest, Wakers};
-use super::lane::LaneResult;
+use super::lane::{LaneResult, Work};
 use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     /// Lanes of a pipe that has ended, to be dropped without the lock.
     retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
+    /// What whoever drives next is to do for lanes.
+    pub(super) lane_work: Vec<(OpId, Box<dyn Work>)>,
     pub(super) lane_stats: LaneStats,
     allocators: Allocators,
     announcements: Announcements,
@@ -135,6 +137,7 @@ impl Shared {
             lanes: Vec::new(),
             retired_lanes: Vec::new(),
             lane_results: Vec::new(),
+            lane_work: Vec::new(),
             lane_stats: LaneStats::default(),
             allocators,
             announcements,
@@ -316,6 +319,7 @@ impl Shared {
         self.state.abandon();
         self.retired_lanes.append(&mut self.lanes);
         self.lane_results.clear();
+        self.lane_work.clear();
         let reads: Vec<u64> = self.reads.keys().copied().collect();
         for message in reads {
             self.end_read(message, Err(error.clone()), wakes);

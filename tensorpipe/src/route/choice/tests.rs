@@ -22,7 +22,7 @@ fn served(name: &'static str, thresholds: Vec<Threshold>) -> Served<'static> {
         name,
         pairs: MAIN,
         thresholds,
-        moves_bytes: true,
+        moves_bytes: Box::new(|_| true),
         setback: Setback::default(),
     }
 }
@@ -31,7 +31,7 @@ fn lends() -> Served<'static> {
     let pays = Threshold::new(Pays::From(4 * KIB + 1));
     let kinds = [MemoryKind::Pool, MemoryKind::Borrowed];
     Served {
-        moves_bytes: false,
+        moves_bytes: Box::new(|_| false),
         ..served("lends", kinds.map(|kind| pays.clone().of(kind)).to_vec())
     }
 }

@@ -1,0 +1,102 @@
+//! Copies of ordinary memory for one borrower, which reads them where they are.
+//!
+//! They lie in segments of their own: a borrower that may read one finds nothing in it but what was copied for it. What it keeps
+//! counts against a share of its own, and takes nothing of what applications get from their pools. Unused ones are freed when none
+//! was made for a while, and when the borrower's process has ended.
+
+use std::time::Duration;
+
+use crate::device::{BufferMut, Pool, PoolOptions};
+use crate::sync::{AtomicBool, Ordering};
+
+/// A borrower's share is this part of what a pool may lend: 256 MiB of 4 GiB.
+const SHARE: u64 = 16;
+
+/// After so long unused they are freed. Chosen: as long as a connection over `shm` keeps its larger rings.
+pub(super) const IDLE: Duration = Duration::from_secs(10);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(in crate::channels) struct Copies {
+    pool: Pool,
+    /// Some were made since somebody looked last.
+    used: AtomicBool,
+}
+
+impl Copies {
+    pub(super) fn new() -> Self {
+        let share = PoolOptions::default().lendable / SHARE;
+        Self {
+            pool: Pool::new(PoolOptions {
+                retain: share,
+                lendable: share,
+            }),
+            used: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether there is room for `len` bytes.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.pool.has_lendable(len)
+    }
+
+    /// Room for `len` bytes, and whether none was used for a while: then somebody has to look after them. `None` where there is
+    /// no room.
+    pub(super) fn take(&self, len: usize) -> Option<(BufferMut, bool)> {
+        let memory = self.pool.take_lendable(len)?;
+        // A load is cheaper than an exchange.
+        let used = self.used.load(Ordering::Relaxed) || self.used.swap(true, Ordering::Relaxed);
+        Some((memory, !used))
+    }
+
+    /// Frees what is unused, if none was made since this was called last. Returns whether some was.
+    pub(super) fn tidy(&self) -> bool {
+        let used = self.used.swap(false, Ordering::Relaxed);
+        if !used {
+            self.pool.trim(0);
+        }
+        used
+    }
+
+    /// The borrower's process has ended: all of them are back.
+    pub(super) fn free(&self) {
+        self.pool.trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_used_for_a_while_is_freed() {
+        let copies = Copies::new();
+        let (memory, first) = copies.take(100_000).unwrap();
+        assert!(first);
+        drop(memory);
+        assert!(!copies.take(100_000).unwrap().1);
+        assert!(copies.tidy());
+        assert!(
+            copies.pool.stats().lendable.mapped_bytes > 0,
+            "used a moment ago"
+        );
+        assert!(!copies.tidy());
+        assert_eq!(copies.pool.stats().lendable.mapped_bytes, 0);
+        assert!(
+            copies.take(100_000).unwrap().1,
+            "somebody has to look after it again"
+        );
+    }
+
+    #[test]
+    fn a_share_that_is_in_use_has_no_room() {
+        let copies = Copies::new();
+        let share = (PoolOptions::default().lendable / SHARE) as usize;
+        assert!(copies.has_room(share) && !copies.has_room(share + 1));
+        let half = copies.take(share / 2).unwrap();
+        assert!(copies.has_room(share / 4) && !copies.has_room(share));
+        assert!(copies.take(share).is_none());
+        drop(half);
+        assert!(copies.has_room(share), "what is unused makes room");
+    }
+}
