@@ -193,8 +193,10 @@ impl Io {
         }
         self.let_go_of_unwanted(common);
         for _ in 0..TURNS {
-            // First: what comes of it leaves with what waits.
-            self.work(common, wakes);
+            if !self.work.is_empty() {
+                // First: what comes of it leaves with what waits.
+                self.work(common, wakes);
+            }
             self.send(common, wakes)?;
             let received = self.receive(common, wakes)?;
             if common.pauses_for() > 0 {
@@ -213,6 +215,7 @@ impl Io {
     }
 
     /// Does some of the lanes' work.
+    #[inline(never)]
     fn work(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
         for _ in 0..STEPS_IN_A_ROW {
             let Some((op, mut work)) = self.work.pop_front() else {

@@ -49,7 +49,9 @@ impl Io {
     }
 
     pub(super) fn gather(&mut self, shared: &mut Shared, wakes: &mut Vec<Waker>) {
-        self.work.extend(shared.lane_work.drain(..));
+        if shared.has_work() {
+            self.work.extend(shared.lane_work.drain(..));
+        }
         let mut before = self.queued;
         if before >= WRITE_BYTES / 2 {
             return;
