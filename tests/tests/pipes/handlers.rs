@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tensorpipe::{Allocation, Error, Handler, Incoming, Place, ResetCode};
+use tensorpipe::{Allocation, Error, Handler, Incoming, Outbound, Place, ResetCode};
 
 use super::*;
 
@@ -264,6 +264,41 @@ async fn what_is_accepted_after_the_handler_has_returned_comes() {
             check(&complete, number, len);
         }
     }
+}
+
+/// Of a message whose writer's own code fails, all that was put together still leaves: what follows stands where it should.
+#[tokio::test]
+async fn a_note_that_panics_leaves_the_stream_in_order() {
+    let (client, server) = tcp_pair().await;
+    let note = |_| panic!("by design");
+    let submit = || client.submit(&mut Outbound::new(b"noted"), false, note);
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(submit)).unwrap_err();
+    client.send(message(1, 100)).unwrap();
+    let noted = within("the first", server.read()).await.unwrap();
+    assert_eq!(noted.metadata, "noted");
+    check(&within("the second", server.read()).await.unwrap(), 1, 100);
+}
+
+/// Nobody is called any more: whoever accepts has it.
+#[tokio::test]
+async fn what_is_accepted_when_the_pipe_has_ended_is_returned() {
+    let (client, server) = tcp_pair().await;
+    let handler = Arc::new(Keeps::default());
+    server.set_handler(handler.clone()).unwrap();
+    client.send(message(0, 100)).unwrap();
+    eventually("it comes", || handler.kept.lock().unwrap().len() == 1).await;
+    within("close", client.close()).await.unwrap();
+    within("the end", server.ended()).await;
+    let allocation = Allocation {
+        payloads: Vec::new(),
+        tensors: vec![Place::Into(server.pool().take(100))],
+    };
+    let incoming = handler.kept.lock().unwrap().pop().unwrap();
+    let accepted = incoming
+        .accept_into(allocation)
+        .expect("nobody hears of it");
+    check(&accepted.unwrap(), 0, 100);
+    assert!(handler.complete.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
