@@ -328,7 +328,7 @@ mod tests {
     fn lines_are_selected_by_their_name_or_by_how_it_begins() -> Result<()> {
         assert_eq!(names(&[])?.len(), ALL.len());
         assert_eq!(names(&["echo"])?, ["echo"]);
-        assert_eq!(names(&["upload-"])?, ["upload-pool"]);
+        assert_eq!(names(&["download-"])?, ["download-pool"]);
         assert_eq!(
             names(&["idle", "pipe-4"])?,
             ["pipe-4KiB", "idle-cpu", "idle-memory"]
