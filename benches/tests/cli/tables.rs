@@ -162,7 +162,7 @@ fn batches_are_measured_beside_single_calls() {
 
 #[test]
 fn an_idle_server_is_measured() {
-    let output = bench("idle --system tokio,pipe@shm --connections 3 --seconds 0.3 --json");
+    let output = bench("idle --system tokio,pipe@shm+ring --connections 3 --seconds 0.3 --json");
     let rows = rows(&output);
     assert_eq!(rows.len(), 2);
     assert_eq!(text(&rows[1], "transport"), "shm");
