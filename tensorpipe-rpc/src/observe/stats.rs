@@ -122,8 +122,7 @@ pub struct Carriage {
     /// Bytes of its payloads and tensors that the reader's CPU, and only it, copied from where the writer has them. `None`
     /// where that is not known.
     pub copied: Option<u64>,
-    /// Bytes of them that the writer's CPU, and only it, copied, into memory that the reader has mapped. `None` where that is not
-    /// known.
+    /// Bytes of them that the writer's CPU copied into memory that the reader has mapped. `None` where that is not known.
     pub copied_by_writer: Option<u64>,
     /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame.
     pub channels: Vec<String>,

@@ -165,6 +165,11 @@ impl Pool {
         Some(self.lendables.take(len)?.0)
     }
 
+    /// The same, without a system call: of what is free.
+    pub(crate) fn take_free_lendable(&self, len: usize) -> Option<BufferMut> {
+        self.lendables.take_free(len)
+    }
+
     /// Whether there is likely to be some.
     pub(crate) fn has_lendable(&self, len: usize) -> bool {
         self.lendables.has_room(len)

@@ -42,7 +42,8 @@ pub struct MessageStats {
     pub streamed: u64,
     /// Bytes that the reader's CPU copied from where the writer has them.
     pub copied: u64,
-    /// Bytes that the writer's CPU, and only it, copied, into memory that the reader has mapped.
+    /// Bytes that the writer's CPU copied into memory that the reader has mapped. Where the reader brought memory of its own, its CPU
+    /// copied them once more, which `copied` counts.
     pub copied_by_writer: u64,
     /// Which channels carried parts of it: bit `n` is [`Route::channels`](crate::Route::channels)`[n]`. None, where all of it
     /// came in the message's own frame.

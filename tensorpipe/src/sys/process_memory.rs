@@ -86,10 +86,15 @@ impl Process {
     /// [`Unread::Ended`].
     pub(crate) fn runs(&self) -> Result<(), Unread> {
         let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::ZERO) {
-            Ok(0) => Ok(()),
-            // Without an answer it may be anybody.
-            _ => Err(Unread::Ended),
+        loop {
+            match poll(&mut fds, PollTimeout::ZERO) {
+                Ok(0) => return Ok(()),
+                Ok(_) => return Err(Unread::Ended),
+                // A signal was pending.
+                Err(Errno::EINTR) => {}
+                // Without an answer it may be anybody.
+                Err(errno) => return Err(Unread::Denied(errno)),
+            }
         }
     }
 }

@@ -1,7 +1,13 @@
 //! Tensors of ordinary memory: their writer copies them once, into memory that the reader has mapped.
 
+use std::sync::{Arc, Mutex};
+
+use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
-use tensorpipe::{Buffer, Context, DType, Error, MemoryKind, Message, Tensor};
+use tensorpipe::{
+    Buffer, Context, DType, Error, Handler, Incoming, MemoryKind, Message, Pipe, ResetCode, Tensor,
+    Write,
+};
 
 use super::scene::{
     Keeps, Peer, alone, check, context, eventually, lendable, made, mappings, over_tcp, runtime,
@@ -203,7 +209,7 @@ fn what_is_taken_back_at_any_moment_is_let_go_of() {
         for len in [MIB, 64 * MIB] {
             for micros in [0u64, 20, 50, 100, 200, 500, 1000, 3000, 10_000] {
                 let tensor = of_heap(len, 2);
-                let memory = std::sync::Arc::downgrade(tensor.buffer().memory());
+                let memory = Arc::downgrade(tensor.buffer().memory());
                 let write = peer.pipe.write(Message::new("keep").tensor(tensor));
                 tokio::time::sleep(std::time::Duration::from_micros(micros)).await;
                 write.cancel();
@@ -254,31 +260,31 @@ fn payloads_come_in_private_memory() {
     });
 }
 
-/// A handler on the only thread of its runtime sends much, and small messages pass between the pieces.
+/// Two ends in this process, as if in two; the client's process is known to the server, and the server's to the client.
+async fn within_process() -> (Context, Pipe, Pipe) {
+    let channels: Vec<Arc<dyn Channel>> = vec![
+        Arc::new(LeaseChannel::also_within_process()),
+        Arc::new(BasicChannel::new()),
+    ];
+    let context = Context::builder().channels(channels).build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    let (client, server) = (client.unwrap(), server.unwrap());
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        from.send(Message::new("first").tensor(of_heap(40_000, 1)))
+            .unwrap();
+        soon("the first", to.read()).await.unwrap();
+    }
+    (context, client, server)
+}
+
 #[test]
 fn small_messages_pass_while_much_is_copied() {
-    // Both ends are here, as if in two processes.
-    use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel};
-    let channels = || -> Vec<std::sync::Arc<dyn Channel>> {
-        vec![
-            std::sync::Arc::new(LeaseChannel::also_within_process()),
-            std::sync::Arc::new(BasicChannel::new()),
-        ]
-    };
     runtime().block_on(async {
-        let context = Context::builder().channels(channels()).build().unwrap();
-        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
-        client
-            .send(Message::new("first").tensor(of_heap(40_000, 1)))
-            .unwrap();
-        soon("the first", server.read()).await.unwrap();
+        let (_context, client, server) = within_process().await;
         let write = client.write(Message::new("large").tensor(of_heap(200 * MIB, 2)));
-        let large = soon("its descriptor", server.read_descriptor())
-            .await
-            .unwrap();
-        let mut read = Box::pin(large.read());
+        let large = soon("its descriptor", server.read_descriptor()).await;
+        let mut read = Box::pin(large.unwrap().read());
         assert!(futures_util::poll!(&mut read).is_pending());
         client.send(Message::new("small")).unwrap();
         let small = soon("a small one", server.read()).await.unwrap();
@@ -290,5 +296,44 @@ fn small_messages_pass_while_much_is_copied() {
         let (written, read) = soon("the large one", async { tokio::join!(write, read) }).await;
         written.unwrap();
         check(&read.unwrap().tensors[0].tensor, 2);
+    });
+}
+
+/// Sends what has to be copied, and then a small message of which somebody wants to know how it ends.
+struct Answers {
+    pipe: Pipe,
+    write: Mutex<Option<Write>>,
+}
+
+impl Handler for Answers {
+    fn incoming(&self, incoming: Incoming) {
+        drop(incoming);
+        let large = Message::new("large").tensor(of_heap(MIB, 2));
+        self.pipe.send(large).unwrap();
+        *self.write.lock().unwrap() = Some(self.pipe.write(Message::new("small")));
+    }
+    fn message(&self, _: u64, _: Result<Message, Error>) {}
+    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+    fn going_away(&self, _: u64, _: &str) {}
+    fn closed(&self, _: &Error) {}
+}
+
+#[test]
+fn whoever_writes_behind_a_copy_hears_how_it_ended() {
+    runtime().block_on(async {
+        let (_context, client, server) = within_process().await;
+        let handler = Arc::new(Answers {
+            pipe: server.clone(),
+            write: Mutex::default(),
+        });
+        server.set_handler(handler.clone()).unwrap();
+        client.send(Message::new("go")).unwrap();
+        for expected in ["large", "small"] {
+            let message = soon("an answer", client.read()).await.unwrap();
+            assert_eq!(message.metadata, expected);
+        }
+        let write = handler.write.lock().unwrap().take().unwrap();
+        soon("its end", write).await.unwrap();
     });
 }

@@ -24,6 +24,9 @@ pub(super) struct CmaLane {
     reading: HashMap<OpId, UnderWay>,
 }
 
+/// Tensors of one pipe that stand on the board at once: one peer that does not read leaves room for others.
+const SHOWN_MOST: usize = 128;
+
 /// What is read.
 enum UnderWay {
     /// The writer's process is being met.
@@ -61,6 +64,9 @@ impl CmaLane {
     fn show(&self, source: &Buffer) -> Result<Notice, String> {
         if let Some(reason) = self.setback.sending() {
             return Err(reason.to_owned());
+        }
+        if self.shown.len() >= SHOWN_MOST {
+            return Err("the peer has not read many".to_owned());
         }
         let (exchange, board) = (Exchange::here(), Board::here());
         exchange.show_board(board.address());

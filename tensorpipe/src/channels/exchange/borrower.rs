@@ -58,12 +58,21 @@ impl Borrower {
 
     /// Whether `len` bytes of ordinary memory can be copied for it: it may keep as much as it can have.
     pub(in crate::channels) fn has_room(&self, len: usize) -> bool {
-        self.copies.has_room(len)
+        let has_slot = self.ledger().is_none_or(|ledger| ledger.has_room());
+        has_slot && self.copies.has_room(len)
     }
 
-    /// Memory for a copy, to be lent to it.
+    /// Memory for a copy, to be lent to it. It may take a while: a new segment is made where none is free.
     pub(in crate::channels) fn take(&self, len: usize) -> Option<BufferMut> {
-        let (memory, first) = self.copies.take(len)?;
+        self.taken(self.copies.take(len)?)
+    }
+
+    /// The same, if some is free.
+    pub(in crate::channels) fn take_free(&self, len: usize) -> Option<BufferMut> {
+        self.taken(self.copies.take_free(len)?)
+    }
+
+    fn taken(&self, (memory, first): (BufferMut, bool)) -> Option<BufferMut> {
         if let (true, Some(exchange)) = (first, self.exchange.upgrade()) {
             exchange.ask(Command::Tidy);
         }

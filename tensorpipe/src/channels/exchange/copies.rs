@@ -4,10 +4,11 @@
 //! counts against a share of its own, and takes nothing of what applications get from their pools. Unused ones are freed when none
 //! was made for a while, and when the borrower's process has ended.
 
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::device::{BufferMut, Pool, PoolOptions};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// A borrower's share is this part of what a pool may lend: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
@@ -15,38 +16,64 @@ const SHARE: u64 = 16;
 /// After so long unused they are freed. Chosen: as long as a connection over `shm` keeps its larger rings.
 pub(super) const IDLE: Duration = Duration::from_secs(10);
 
+/// So long tensors go by other channels where there was no memory. Chosen.
+const REFUSED: Duration = Duration::from_millis(100);
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::channels) struct Copies {
     pool: Pool,
     /// Some were made since somebody looked last.
     used: AtomicBool,
+    /// Until when the system is not asked again, which had no memory, or no descriptor.
+    refused: Mutex<Option<Instant>>,
 }
 
 impl Copies {
     pub(super) fn new() -> Self {
-        let share = PoolOptions::default().lendable / SHARE;
+        let share = Self::share();
         Self {
             pool: Pool::new(PoolOptions {
                 retain: share,
                 lendable: share,
             }),
             used: AtomicBool::new(false),
+            refused: Mutex::default(),
         }
+    }
+
+    /// The most that a borrower can ever keep, in bytes.
+    pub(in crate::channels) fn share() -> u64 {
+        // What the system says of its memory is in files.
+        static SHARE_OF_ALL: OnceLock<u64> = OnceLock::new();
+        *SHARE_OF_ALL.get_or_init(|| PoolOptions::default().lendable / SHARE)
     }
 
     /// Whether there is room for `len` bytes.
     pub(super) fn has_room(&self, len: usize) -> bool {
-        self.pool.has_lendable(len)
+        let refused = lock(&self.refused).is_some_and(|until| until > Instant::now());
+        !refused && self.pool.has_lendable(len)
     }
 
     /// Room for `len` bytes, and whether none was used for a while: then somebody has to look after them. `None` where there is
     /// no room.
     pub(super) fn take(&self, len: usize) -> Option<(BufferMut, bool)> {
-        let memory = self.pool.take_lendable(len)?;
+        let Some(memory) = self.pool.take_lendable(len) else {
+            *lock(&self.refused) = Some(Instant::now() + REFUSED);
+            return None;
+        };
+        Some((memory, self.is_first()))
+    }
+
+    /// The same, of what is free: no segment is made.
+    pub(super) fn take_free(&self, len: usize) -> Option<(BufferMut, bool)> {
+        let memory = self.pool.take_free_lendable(len)?;
+        Some((memory, self.is_first()))
+    }
+
+    fn is_first(&self) -> bool {
         // A load is cheaper than an exchange.
-        let used = self.used.load(Ordering::Relaxed) || self.used.swap(true, Ordering::Relaxed);
-        Some((memory, !used))
+        !(self.used.load(Ordering::Relaxed) || self.used.swap(true, Ordering::Relaxed))
     }
 
     /// Frees what is unused, if none was made since this was called last. Returns whether some was.
@@ -91,12 +118,14 @@ mod tests {
     #[test]
     fn a_share_that_is_in_use_has_no_room() {
         let copies = Copies::new();
-        let share = (PoolOptions::default().lendable / SHARE) as usize;
+        let share = Copies::share() as usize;
         assert!(copies.has_room(share) && !copies.has_room(share + 1));
         let half = copies.take(share / 2).unwrap();
         assert!(copies.has_room(share / 4) && !copies.has_room(share));
         assert!(copies.take(share).is_none());
         drop(half);
+        assert!(!copies.has_room(share), "it is not asked again at once");
+        std::thread::sleep(REFUSED);
         assert!(copies.has_room(share), "what is unused makes room");
     }
 }

@@ -27,6 +27,7 @@ mod place;
 
 pub(super) use self::borrower::{Borrower, Returned};
 pub(super) use self::clerk::PATIENCE;
+pub(super) use self::copies::Copies;
 pub(super) use self::invitation::Invitation;
 pub(super) use self::lender::{Borrowed, Lender, Taking};
 pub(super) use self::offer::{OFFER_LEN, Offer};

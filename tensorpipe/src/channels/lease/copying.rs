@@ -2,11 +2,11 @@
 //!
 //! | bytes | copied |
 //! |---|---|
-//! | up to [`AT_ONCE`] | in [`send`](super::Lane::send), where nobody but this process can have a say in how long that takes |
+//! | up to [`AT_ONCE`] | in [`send`](super::Lane::send), where there is memory for it and nobody but this process has a say in how long that takes |
 //! | up to [`UNASKED`] | by whoever drives the pipe, in pieces; the message leaves behind its last one |
 //! | more | the same, when the reader has asked for it |
 
-use super::{LaneHandle, OpId};
+use super::{Borrower, LaneHandle, OpId};
 use crate::device::{Buffer, BufferMut};
 use crate::pipe::Work;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
@@ -26,12 +26,12 @@ pub(super) struct Job(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     cancelled: AtomicBool,
-    /// What is copied, and the copy, once that is made.
-    done: Mutex<Option<(Buffer, BufferMut)>>,
+    /// What is copied, and the copy, once that is made; none where there was no memory for it.
+    done: Mutex<Option<(Buffer, Option<BufferMut>)>>,
 }
 
 impl Job {
-    pub(super) fn take(&self) -> Option<(Buffer, BufferMut)> {
+    pub(super) fn take(&self) -> Option<(Buffer, Option<BufferMut>)> {
         lock(&self.0.done).take()
     }
 }
@@ -47,20 +47,31 @@ pub(super) struct Copying {
     op: OpId,
     handle: LaneHandle,
     shared: Arc<Shared>,
+    /// Whom it is for.
+    borrower: Arc<Borrower>,
     /// `None` once it is over.
-    memory: Option<(Buffer, BufferMut)>,
+    source: Option<Buffer>,
+    /// Taken in the first step: to make a segment takes long.
+    dest: Option<BufferMut>,
     done: usize,
 }
 
 impl Copying {
-    /// Both are main memory of the same length.
-    pub(super) fn new(op: OpId, memory: (Buffer, BufferMut), handle: LaneHandle) -> (Self, Job) {
+    /// Of main memory.
+    pub(super) fn new(
+        op: OpId,
+        source: Buffer,
+        borrower: Arc<Borrower>,
+        handle: LaneHandle,
+    ) -> (Self, Job) {
         let shared = Arc::<Shared>::default();
         let copying = Self {
             op,
             handle,
             shared: shared.clone(),
-            memory: Some(memory),
+            borrower,
+            source: Some(source),
+            dest: None,
             done: 0,
         };
         (copying, Job(shared))
@@ -69,22 +80,27 @@ impl Copying {
 
 impl Work for Copying {
     fn step(&mut self) -> bool {
-        let Some((source, dest)) = &mut self.memory else {
+        if self.shared.cancelled.load(Ordering::Relaxed) {
+            (self.source, self.dest) = (None, None);
+        }
+        let Some(source) = &self.source else {
             return false;
         };
-        if self.shared.cancelled.load(Ordering::Relaxed) {
-            self.memory = None;
-            return false;
+        let len = source.len();
+        if self.dest.is_none() {
+            self.dest = self.borrower.take(len);
         }
-        let end = source.len().min(self.done + AT_ONCE);
-        if let (Some(from), Some(to)) = (source.as_bytes(), dest.as_bytes_mut()) {
+        let end = len.min(self.done + AT_ONCE);
+        let dest = self.dest.as_mut().and_then(BufferMut::as_bytes_mut);
+        if let (Some(from), Some(to)) = (source.as_bytes(), dest) {
             copy::copy(&from[self.done..end], &mut to[self.done..end]);
         }
         self.done = end;
-        if end < source.len() {
+        if end < len && self.dest.is_some() {
             return true;
         }
-        *lock(&self.shared.done) = self.memory.take();
+        let copied = self.source.take().map(|source| (source, self.dest.take()));
+        *lock(&self.shared.done) = copied;
         false
     }
 

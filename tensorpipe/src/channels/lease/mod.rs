@@ -27,8 +27,8 @@ mod writing;
 
 use self::lane::LeaseLane;
 use super::exchange::{
-    Access, Borrowed, Borrower, Exchange, Invitation, Lender, OFFER_LEN, Offer, Place, Returned,
-    Taking, Unlent,
+    Access, Borrowed, Borrower, Copies, Exchange, Invitation, Lender, OFFER_LEN, Offer, Place,
+    Returned, Taking, Unlent,
 };
 use super::{
     Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind,

@@ -3,7 +3,7 @@
 use super::copying::{AT_ONCE, Copying, Job, UNASKED};
 use super::frame::{FromReader, FromWriter};
 use super::lane::LeaseLane;
-use super::{Borrowed, Borrower, Fault, Invitation, LaneIo, Offer, OpId, Returned, Unlent};
+use super::{Borrowed, Borrower, Copies, Fault, Invitation, LaneIo, Offer, OpId, Returned, Unlent};
 use crate::device::{Buffer, BufferMut, MemoryKind};
 use crate::process::Token;
 use crate::sync::Arc;
@@ -149,16 +149,15 @@ impl LeaseLane {
         let Some(borrower) = invitation.borrower().filter(|_| asked || len <= UNASKED) else {
             return Some(Told::Invite(invitation.number(), source));
         };
-        let Some(mut dest) = borrower.take(len) else {
-            return Some(Told::Cannot(source));
-        };
         // What is mapped from a file may have to be read from it first.
-        if len > AT_ONCE || !source.memory().is_private() {
-            let (copying, job) = Copying::new(op, (source, dest), self.handle.clone());
+        let is_short = len <= AT_ONCE && source.memory().is_private();
+        let Some(mut dest) = is_short.then(|| borrower.take_free(len)).flatten() else {
+            let borrower = borrower.clone();
+            let (copying, job) = Copying::new(op, source, borrower, self.handle.clone());
             self.copying.insert(op, job);
             io.work(op, copying);
             return None;
-        }
+        };
         if let (Some(from), Some(to)) = (source.as_bytes(), dest.as_bytes_mut()) {
             copy::copy(from, to);
         }
@@ -177,10 +176,12 @@ impl LeaseLane {
 
     /// A copy is made, unless its message was abandoned.
     pub(super) fn copied(&mut self, op: OpId, job: &Job, io: &mut LaneIo<'_>) {
-        if let Some((source, dest)) = job.take() {
-            let told = self.lend_copy(source, dest, io);
-            self.say(op, told, io);
-        }
+        let told = match job.take() {
+            None => return,
+            Some((source, None)) => Told::Cannot(source),
+            Some((source, Some(dest))) => self.lend_copy(source, dest, io),
+        };
+        self.say(op, told, io);
     }
 
     fn cannot(&self, unlent: Unlent, source: Buffer) -> Told {
@@ -226,10 +227,12 @@ impl LeaseLane {
         }
     }
 
-    /// Whether ordinary memory of `len` bytes can be copied for the peer; asked before it is known, so.
+    /// Whether ordinary memory of `len` bytes can be copied for the peer; before it is known, as far as anybody's share goes.
     pub(super) fn has_room(&self, len: usize) -> bool {
-        self.borrower()
-            .is_none_or(|borrower| borrower.has_room(len))
+        match self.borrower() {
+            Some(borrower) => borrower.has_room(len),
+            None => len as u64 <= Copies::share(),
+        }
     }
 
     /// What the peer has lent. An invitation does not prove that: whoever relays it would hear of loans that it has not made. So

@@ -122,6 +122,20 @@ impl Lendables {
             .map(|buffer| (buffer, warm))
     }
 
+    /// The same, of what is free.
+    pub(super) fn take_free(self: &Arc<Self>, len: usize) -> Option<BufferMut> {
+        let (size, _) = layout(len).filter(|_| len > 0)?;
+        let origin = Origin::here().ok()?;
+        let piece = {
+            let mut state = lock(&self.state);
+            if state.origin != Some(origin) {
+                return None;
+            }
+            state.reuse(size)?
+        };
+        BufferMut::from_memory(Arc::new(LendableBlock::new(piece, self)), len).ok()
+    }
+
     fn piece(&self, len: usize) -> Option<(Piece, bool)> {
         let (size, segment_len) = layout(len)?;
         let origin = Origin::here().ok()?;

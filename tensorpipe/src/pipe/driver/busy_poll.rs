@@ -210,7 +210,7 @@ impl<W> Driver<W> {
             return false;
         }
         if who == BACKGROUND && self.is_closing() {
-            if std::mem::take(polls) {
+            if std::mem::take(polls) || polling.poller() == VACANT {
                 self.stop_polling(core);
             }
             return false;

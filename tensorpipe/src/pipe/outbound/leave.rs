@@ -56,6 +56,11 @@ pub(in crate::pipe) fn leave(
     }
     if shared.has_work() {
         // Whoever drives does it first: what comes of it leaves with the message.
+        drop(shared);
+        if alone || watched || kept {
+            io.push_mark(id);
+            left_in_part(core, &io, id, watched && !kept);
+        }
         return left(false, true);
     }
     // Channels may have said more than there was room for.

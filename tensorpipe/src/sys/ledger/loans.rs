@@ -309,6 +309,15 @@ impl<P: Place> Ledger<P> {
         Some((slot, generation))
     }
 
+    /// Whether one more loan has a slot.
+    pub(crate) fn has_room(&self) -> bool {
+        let mut slots = lock(&self.slots);
+        if slots.free.is_empty() && slots.used.len() >= P::SLOTS as usize {
+            self.reap(&mut slots);
+        }
+        !slots.free.is_empty() || slots.used.len() < P::SLOTS as usize
+    }
+
     /// Finds the slots whose loans are back: parked ones, and those whose owner has not looked.
     fn reap(&self, slots: &mut Slots) {
         let Slots { used, free } = slots;
