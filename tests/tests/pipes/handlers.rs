@@ -3,7 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tensorpipe::{Allocation, Error, Handler, Incoming, Outbound, Place, ResetCode};
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
+use tensorpipe::{
+    Allocation, Error, Handler, Incoming, Outbound, Pays, Place, ResetCode, Threshold, Write,
+};
 
 use super::*;
 
@@ -264,6 +267,57 @@ async fn what_is_accepted_after_the_handler_has_returned_comes() {
             check(&complete, number, len);
         }
     }
+}
+
+/// Accepts what its channel has to copy, and writes what somebody wants to know the end of.
+struct Acknowledges {
+    pipe: Pipe,
+    write: Mutex<Option<Write>>,
+    complete: AtomicUsize,
+}
+
+impl Handler for Acknowledges {
+    fn incoming(&self, incoming: Incoming) {
+        assert!(incoming.accept().is_none());
+        *self.write.lock().unwrap() = Some(self.pipe.write(Message::new("accepted")));
+    }
+    fn message(&self, _: u64, message: Result<Message, Error>) {
+        check(&message.unwrap(), 1, 1 << 20);
+        self.complete.fetch_add(1, Ordering::SeqCst);
+    }
+    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
+    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
+    fn going_away(&self, _: u64, _: &str) {}
+    fn closed(&self, _: &Error) {}
+}
+
+#[tokio::test]
+async fn whoever_writes_behind_what_it_accepted_hears_how_it_ended() {
+    let channels: [Arc<dyn Channel>; 2] = [
+        Arc::new(CmaChannel::also_within_process()),
+        Arc::new(BasicChannel::new()),
+    ];
+    let context = over_tcp()
+        .channels(channels)
+        .threshold("cma", Threshold::new(Pays::BeyondFrame))
+        .build()
+        .unwrap();
+    let (client, server) = pair(&context, &context).await;
+    // From then on the reader knows its writer's process.
+    exchange(&client, &server, 0, 1 << 20).await;
+    let handler = Arc::new(Acknowledges {
+        pipe: server.clone(),
+        write: Mutex::default(),
+        complete: AtomicUsize::new(0),
+    });
+    server.set_handler(handler.clone()).unwrap();
+    client.send(message(1, 1 << 20)).unwrap();
+    let answer = within("an answer", client.read()).await.unwrap();
+    assert_eq!(answer.metadata, "accepted");
+    let write = handler.write.lock().unwrap().take().unwrap();
+    within("its end", write).await.unwrap();
+    let complete = || handler.complete.load(Ordering::SeqCst) == 1;
+    eventually("the copy", complete).await;
 }
 
 /// Of a message whose writer's own code fails, all that was put together still leaves: what follows stands where it should.
