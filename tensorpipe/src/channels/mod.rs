@@ -101,8 +101,8 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
-    /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's:
-    /// the reader gets memory that is there already. Its lanes stream nothing that theirs did not ask for.
+    /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's before
+    /// that reads: what its lane is told is where the part is. Its lanes stream nothing that theirs did not ask for.
     fn sends_at_once(&self) -> bool {
         false
     }

@@ -161,25 +161,10 @@ const fn call(
     }
 }
 
-/// An echo after a pause.
-const fn asleep(name: &'static str, work: &'static str, bytes: u64) -> Target {
-    call(
-        name,
-        work,
-        ("rpc@shm", Case::Paced, bytes),
-        TOKIO,
-        Aim::Above(0.0),
-    )
-}
-
-const fn upload(name: &'static str, work: &'static str, bytes: u64) -> Target {
-    call(
-        name,
-        work,
-        ("rpc@shm", Case::Upload, bytes),
-        TOKIO,
-        Aim::Above(0.0),
-    )
+/// A call with ordinary memory, beside the same by hand.
+const fn by_hand(name: &'static str, work: &'static str, case: Case, bytes: u64) -> Target {
+    let aim = Aim::Above(0.0);
+    call(name, work, ("rpc@shm", case, bytes), TOKIO, aim)
 }
 
 const fn idle(name: &'static str, work: &'static str, figure: Figure, aim: Aim) -> Target {
@@ -243,8 +228,8 @@ pub(super) static ALL: &[Target] = &[
         "rpc upload, 64 KiB, ordinary memory",
         64 * KIB,
     ),
-    upload("upload-1MiB", "… 1 MiB", MIB),
-    upload("upload-16MiB", "… 16 MiB", 16 * MIB),
+    by_hand("upload-1MiB", "… 1 MiB", Case::Upload, MIB),
+    by_hand("upload-16MiB", "… 16 MiB", Case::Upload, 16 * MIB),
     call(
         "upload",
         "rpc upload, 256 MiB, ordinary memory",
@@ -279,11 +264,16 @@ pub(super) static ALL: &[Target] = &[
         TARPC,
         Aim::Above(0.0),
     ),
-    asleep("paced-64KiB", "… with 64 KiB, ordinary memory", 64 * KIB),
-    asleep("paced-256KiB", "… 256 KiB", 256 * KIB),
-    asleep("paced-1MiB", "… 1 MiB", MIB),
-    asleep("paced-4MiB", "… 4 MiB", 4 * MIB),
-    asleep("paced-16MiB", "… 16 MiB", 16 * MIB),
+    by_hand(
+        "paced-64KiB",
+        "… with 64 KiB, ordinary memory",
+        Case::Paced,
+        64 * KIB,
+    ),
+    by_hand("paced-256KiB", "… 256 KiB", Case::Paced, 256 * KIB),
+    by_hand("paced-1MiB", "… 1 MiB", Case::Paced, MIB),
+    by_hand("paced-4MiB", "… 4 MiB", Case::Paced, 4 * MIB),
+    by_hand("paced-16MiB", "… 16 MiB", Case::Paced, 16 * MIB),
     idle(
         "idle-cpu",
         "idle server, 10 pipes over shm, of a core",
