@@ -223,9 +223,10 @@ pub(super) static ALL: &[Target] = &[
         TOKIO,
         Aim::AtMost(0.6),
     ),
-    upload(
+    by_hand(
         "upload-64KiB",
         "rpc upload, 64 KiB, ordinary memory",
+        Case::Upload,
         64 * KIB,
     ),
     by_hand("upload-1MiB", "… 1 MiB", Case::Upload, MIB),
