@@ -128,6 +128,8 @@ pub struct Link {
     pub peer: SettledPeer,
     /// Memory for what comes in.
     pub pool: Pool,
+    /// The context's [`Limits::receive_budget`](crate::Limits::receive_budget), in bytes.
+    pub receive_budget: u64,
     /// Where to say that it turned out not to work: the sender then chooses other channels, and the route says why.
     pub setback: Setback,
 }

@@ -173,6 +173,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             peer_devices: open.peer_devices,
             peer: peer.clone(),
             pool: context.pool().clone(),
+            receive_budget: context.limits.receive_budget,
             setback: route.setback,
         };
         let lane = open.channel.open(link)?;

@@ -10,8 +10,8 @@ use tensorpipe::{
 };
 
 use super::scene::{
-    Keeps, Peer, alone, check, context, eventually, lendable, made, mappings, over_tcp, runtime,
-    soon,
+    Keeps, Peer, alone, builder, check, context, eventually, lendable, made, mappings, over_tcp,
+    runtime, soon,
 };
 
 const MIB: usize = 1 << 20;
@@ -257,6 +257,34 @@ fn payloads_come_in_private_memory() {
             assert!(data.as_bytes().unwrap() == pattern(len, 4));
         }
         assert_eq!(peer.pipe.stats().bytes_borrowed, 0);
+    });
+}
+
+/// Who borrows nothing is offered nothing, and still gets back what it has lent itself.
+#[test]
+fn whoever_only_lends_has_what_it_receives_for_itself() {
+    alone(async || {
+        let context = builder("parent", 64 << 20).prefer_channel(LeaseChannel::lends_only());
+        let context = context.build().unwrap();
+        let peer = Peer::start(&context, &[]).await;
+        let lent = made(context.pool(), 3 * MIB, 9);
+        for len in [100_000, 3 * MIB] {
+            let copied = given(&peer, len, 5).await;
+            peer.pipe
+                .send(Message::new(format!("give {len} 6")))
+                .unwrap();
+            let mut message = soon("pool memory", peer.pipe.read()).await.unwrap();
+            let pooled = message.tensors.remove(0).tensor;
+            for (tensor, seed) in [(&copied, 5), (&pooled, 6)] {
+                assert!(tensor.buffer().memory().is_private());
+                check(tensor, seed);
+            }
+            let back = peer.echoes(&lent).await;
+            let at = |tensor: &Tensor| tensor.as_bytes().unwrap().as_ptr();
+            assert_eq!(at(&back), at(&lent), "nothing moved");
+        }
+        assert_eq!(peer.told("diverted").await, "0");
+        assert_eq!(peer.pipe.stats().bytes_lent, 2 * 3 * MIB as u64);
     });
 }
 

@@ -34,6 +34,8 @@ enum Lie {
     Writable,
     /// One that is shorter than its tensor.
     Truncated,
+    /// One of more memory than there is, with next to nothing in it.
+    Vast,
     /// A file that has a name.
     File,
     /// A packet without the descriptor that belongs to it.
@@ -250,6 +252,7 @@ fn answer(lie: Lie, socket: RawFd) {
         Lie::Unsealed => memory(LEN, &content, SealFlag::empty()),
         Lie::Writable => memory(LEN, &content, fixed()),
         Lie::Truncated => memory(4096, &content, read_only),
+        Lie::Vast => memory(16 << 40, &content, read_only),
         Lie::File => std::fs::File::open("/proc/self/exe").unwrap().into(),
         _ => memory(LEN, &content, read_only),
     };
@@ -313,6 +316,7 @@ fn what_cannot_be_relied_on_is_not_mapped_and_the_bytes_come_another_way() {
     for lie in [
         Lie::Unsealed,
         Lie::Writable,
+        Lie::Vast,
         Lie::File,
         Lie::NoDescriptor,
         Lie::ShortLedger,

@@ -81,7 +81,7 @@ impl Channel for CmaChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        Access::Read.devices((exchange.process(), exchange.name()))
+        Access::Read.devices((exchange.process(), exchange.name()), true)
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {

@@ -37,9 +37,33 @@ struct Has {
     /// Nothing is asked of it until then: it did not do what it should.
     unreliable_until: Option<Instant>,
     debts: Option<Arc<Debts>>,
-    segments: BTreeMap<SegmentId, Arc<Foreign>>,
+    segments: BTreeMap<SegmentId, Arc<Mapped>>,
     /// It was said that there is no room for more.
     has_warned: bool,
+}
+
+/// A segment of a lender's, counted by the exchange: a page that its lender has not filled is allocated when it is read, on account
+/// of who reads.
+#[derive(Debug)]
+struct Mapped {
+    memory: Foreign,
+    exchange: Arc<Exchange>,
+}
+
+impl Mapped {
+    /// In words why not, where no more may be mapped.
+    fn new(memory: Foreign, exchange: &Arc<Exchange>) -> Result<Self, String> {
+        let len = memory.len() as u64;
+        exchange.maps(len)?;
+        let exchange = exchange.clone();
+        Ok(Self { memory, exchange })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.exchange.unmaps(self.memory.len() as u64);
+    }
 }
 
 /// What became of an offer.
@@ -95,7 +119,7 @@ impl Lender {
             }
         };
         let end = offer.offset.checked_add(offer.len);
-        let Some(end) = end.filter(|end| *end <= segment.len() as u64) else {
+        let Some(end) = end.filter(|end| *end <= segment.memory.len() as u64) else {
             return Taking::Outside;
         };
         if !debts.take(offer.entry) {
@@ -143,11 +167,20 @@ impl Lender {
         lock(&self.has).debts = Some(Arc::new(debts));
     }
 
-    pub(super) fn mapped(&self, id: SegmentId, segment: Foreign) -> Result<(), Unlent> {
+    pub(super) fn mapped(&self, id: SegmentId, memory: Foreign) -> Result<(), Unlent> {
+        let mapped = Mapped::new(memory, &self.exchange);
         let mut has = lock(&self.has);
         has.room()?;
-        has.segments.insert(id, Arc::new(segment));
-        Ok(())
+        match mapped {
+            Ok(mapped) => {
+                has.segments.insert(id, Arc::new(mapped));
+                Ok(())
+            }
+            Err(reason) => {
+                has.unreliable_until = Some(Instant::now() + PATIENCE);
+                Err(has.full(reason, "a higher `Limits::receive_budget`"))
+            }
+        }
     }
 
     pub(super) fn has(&self, id: SegmentId) -> bool {
@@ -189,12 +222,14 @@ impl Has {
         }
         let reason =
             format!("{SEGMENTS} segments of the peer's are mapped, which is as many as may be");
+        Err(self.full(reason, "fewer contexts there, or larger tensors"))
+    }
+
+    fn full(&mut self, reason: String, remedy: &str) -> Unlent {
         if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!(
-                "{reason}: tensors in others are copied; fewer contexts there, or larger tensors, need fewer"
-            );
+            tracing::warn!("{reason}: tensors in others are copied; {remedy} would help");
         }
-        Err(Unlent::now(reason))
+        Unlent::now(reason)
     }
 }
 
@@ -208,7 +243,7 @@ impl Drop for Lender {
 #[derive(Debug)]
 pub(in crate::channels) struct Borrowed {
     range: Range<usize>,
-    segment: Arc<Foreign>,
+    segment: Arc<Mapped>,
     debts: Arc<Debts>,
     entry: Entry,
     id: SegmentId,
@@ -296,7 +331,7 @@ impl Memory for Borrowed {
         self.pool.try_take(len).ok()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        Some(self.segment.bytes(self.range.clone()))
+        Some(self.segment.memory.bytes(self.range.clone()))
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -325,7 +360,9 @@ mod tests {
 
     #[tokio::test]
     async fn more_segments_than_are_mapped_here_are_no_fault_of_their_lender() {
-        let lender = Exchange::here().lender("an exchange that is not there");
+        let exchange = Exchange::here();
+        exchange.may_map(1 << 50);
+        let lender = exchange.lender("an exchange that is not there");
         let pool = Pool::new(PoolOptions::default());
         let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
         let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();

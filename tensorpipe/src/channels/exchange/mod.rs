@@ -46,7 +46,7 @@ use tokio::sync::oneshot;
 use self::clerk::Clerk;
 use crate::error::SystemError;
 use crate::process::{Token, process_id};
-use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::{Owner, PerProcess};
 use crate::sys::peer::{Identity, Peer};
 use crate::sys::segment::SegmentId;
@@ -73,6 +73,9 @@ pub(in crate::channels) struct Exchange {
     lenders: Mutex<HashMap<String, Weak<Lender>>>,
     /// Where this process says what there is to read, for those of the same user who ask.
     board: OnceLock<u64>,
+    /// Bytes of other processes' segments that are mapped here, and how many may be.
+    mapped: AtomicU64,
+    most_mapped: AtomicU64,
 }
 
 /// What the clerk is asked to do.
@@ -115,6 +118,8 @@ impl Exchange {
             borrowers: Mutex::default(),
             lenders: Mutex::default(),
             board: OnceLock::new(),
+            mapped: AtomicU64::new(0),
+            most_mapped: AtomicU64::new(0),
         }
     }
 
@@ -174,6 +179,29 @@ impl Exchange {
 
     fn board(&self) -> Option<u64> {
         self.board.get().copied()
+    }
+
+    /// A context may borrow so many bytes: all of them together as many as the one that may borrow most.
+    pub(in crate::channels) fn may_map(&self, bytes: u64) {
+        self.most_mapped.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a segment of another process; in words why not.
+    fn maps(&self, bytes: u64) -> Result<(), String> {
+        let most = self.most_mapped.load(Ordering::Relaxed);
+        let more = |now: u64| now.checked_add(bytes).filter(|now| *now <= most);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let counted = self.mapped.fetch_update(set, fetch, more);
+        let full = |mapped| {
+            format!(
+                "{mapped} bytes of other processes are mapped, and {bytes} more would be over {most}"
+            )
+        };
+        counted.map_err(full).map(|_| ())
+    }
+
+    fn unmaps(&self, bytes: u64) {
+        self.mapped.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// For a lane that has something to lend.

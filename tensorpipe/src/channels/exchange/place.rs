@@ -1,6 +1,6 @@
 //! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
 //!
-//! A device descriptor is a byte 1, the [`machine::Place`], for [`Access::Read`] what only a [`Reader`] needs, the process's
+//! A device descriptor is a byte 1, or 2 of who lends and does not borrow, the [`machine::Place`], for [`Access::Read`] what only a [`Reader`] needs, the process's
 //! random id, and the name of its exchange. A process that cannot do it says 0 and why.
 
 use crate::channels::Link;
@@ -12,6 +12,7 @@ use crate::sys::{fork, machine, memfd, peer, process_memory};
 
 const CANNOT: u8 = 0;
 const CAN: u8 = 1;
+const LENDS_ONLY: u8 = 2;
 
 /// What two processes of one machine have with each other's memory, and so what a descriptor tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(in crate::channels) enum Access {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::channels) struct Place {
     machine: machine::Place,
+    /// Whether it takes what is lent to it.
+    pub(in crate::channels) borrows: bool,
     /// For [`Access::Read`].
     pub(in crate::channels) reader: Option<Reader>,
     pub(in crate::channels) process: Token,
@@ -43,8 +46,15 @@ pub(in crate::channels) struct Reader {
 
 impl Access {
     /// The device descriptors of this process, whose exchange is at `exchange` (process, name).
-    pub(in crate::channels) fn devices(self, exchange: (Token, &str)) -> Vec<(Device, Vec<u8>)> {
-        let place = Place::here(self, exchange.0, exchange.1);
+    pub(in crate::channels) fn devices(
+        self,
+        exchange: (Token, &str),
+        borrows: bool,
+    ) -> Vec<(Device, Vec<u8>)> {
+        let mut place = Place::here(self, exchange.0, exchange.1);
+        if let Ok(place) = &mut place {
+            place.borrows = borrows;
+        }
         let place = place.as_ref().map_err(String::as_str);
         vec![(Device::CPU, Place::describe(place))]
     }
@@ -104,6 +114,7 @@ impl Place {
         };
         Ok(Self {
             machine: machine::Place::here()?,
+            borrows: true,
             reader,
             process,
             exchange: exchange.to_owned(),
@@ -114,7 +125,7 @@ impl Place {
     fn describe(place: Result<&Self, &str>) -> Vec<u8> {
         match place {
             Ok(place) => {
-                let mut bytes = vec![CAN];
+                let mut bytes = vec![if place.borrows { CAN } else { LENDS_ONLY }];
                 bytes.extend(place.machine.encode());
                 if let Some(reader) = place.reader {
                     let (device, inode) = reader.numbers;
@@ -136,7 +147,10 @@ impl Place {
     /// From a device descriptor; why there is none, in words.
     fn parse(access: Access, descriptor: &[u8]) -> Result<Self, String> {
         match descriptor.split_first() {
-            Some((&CAN, rest)) => Self::decode(access, rest),
+            Some((&CAN, rest)) => Self::decode(access, true, rest),
+            Some((&LENDS_ONLY, rest)) if access == Access::Lend => {
+                Self::decode(access, false, rest)
+            }
             Some((&CANNOT, reason)) => {
                 let reason = String::from_utf8_lossy(reason);
                 return Err(format!("{}: {reason}", access.cannot()));
@@ -146,7 +160,7 @@ impl Place {
         .ok_or_else(|| "its description of where it is makes no sense here".to_owned())
     }
 
-    fn decode(access: Access, rest: &[u8]) -> Option<Self> {
+    fn decode(access: Access, borrows: bool, rest: &[u8]) -> Option<Self> {
         let (machine, mut rest) = rest.split_at_checked(machine::Place::LEN)?;
         let mut reader = None;
         if access == Access::Read {
@@ -166,6 +180,7 @@ impl Place {
         }
         Some(Self {
             machine: machine::Place::decode(machine)?,
+            borrows,
             reader,
             process: *process,
             exchange,
@@ -219,7 +234,16 @@ mod tests {
             let here = place(access);
             let told = Place::describe(Ok(&here));
             assert!(told.len() < 1024);
-            assert_eq!(Place::parse(access, &told), Ok(here));
+            assert_eq!(Place::parse(access, &told), Ok(here.clone()));
+            let lends_only = Place {
+                borrows: false,
+                ..here
+            };
+            let told = Place::describe(Ok(&lends_only));
+            assert_eq!(
+                Place::parse(access, &told).is_ok_and(|place| !place.borrows),
+                access == Access::Lend
+            );
             let cannot = Place::describe(Err("a filter"));
             let reason = Place::parse(access, &cannot).unwrap_err();
             assert_eq!(reason, format!("{}: a filter", access.cannot()));

@@ -33,6 +33,8 @@ pub(super) struct LeaseLane {
     pub(super) invitation: Option<Arc<Invitation>>,
     /// Where the peer says that its exchange is.
     lender: Arc<Lender>,
+    /// Whether anything is taken of what it offers.
+    borrows: bool,
     /// The peer's invitation.
     invited: Option<Token>,
     /// It was accepted there.
@@ -50,14 +52,16 @@ pub(super) struct LeaseLane {
 }
 
 impl LeaseLane {
-    pub(super) fn new(exchange: &Arc<Exchange>, peer: &Place, link: Link) -> Self {
+    pub(super) fn new(exchange: &Arc<Exchange>, peer: &Place, borrows: bool, link: Link) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        exchange.may_map(link.receive_budget);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             peer: link.peer,
             exchange: exchange.clone(),
             invitation: None,
             lender: exchange.lender(&peer.exchange),
+            borrows,
             invited: None,
             is_welcome: Arc::default(),
             handle: link.handle,
@@ -109,7 +113,15 @@ impl LeaseLane {
     }
 
     fn cannot_fetch(&self) -> bool {
-        self.lender.is_unreliable() || self.setback.receiving().is_some()
+        !self.borrows || self.lender.is_unreliable() || self.setback.receiving().is_some()
+    }
+
+    /// Takes an offer, without a system call.
+    fn borrow(&self, offer: &Offer) -> Taking {
+        match self.borrows {
+            true => self.lender.take(offer, self.id, &self.pool),
+            false => Taking::Unknown,
+        }
     }
 
     /// Has the exchange bring the invitation to the lender's, and get a segment if one is named.
@@ -155,7 +167,7 @@ impl LeaseLane {
             return Ok(());
         };
         check(&offer, &want)?;
-        match self.lender.take(&offer, self.id, &self.pool) {
+        match self.borrow(&offer) {
             Taking::Taken(borrowed) => {
                 if is_copy {
                     io.copied_by_writer(offer.len);
@@ -230,7 +242,7 @@ impl Lane for LeaseLane {
         let (told, awaited) = FromWriter::decode(body).ok()?;
         let (memory, urgent) = match told {
             FromWriter::Offer(offer) | FromWriter::Copy(offer) if offer.len == len => {
-                match self.lender.take(&offer, self.id, &self.pool) {
+                match self.borrow(&offer) {
                     Taking::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
                     Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
                 }

@@ -41,8 +41,8 @@ use crate::error::Error;
 ///
 /// Tensors in lendable memory are lent as they are. Of others their writer lends a copy, to whoever has room for it: one process
 /// may keep 256 MiB of such copies of another one's (less where [`PoolOptions::lendable`](crate::PoolOptions::lendable) is less by default), and gets the next ones
-/// over other channels. A context that wants received tensors in memory of its own leaves this channel out, or reads them into
-/// [`Place::Into`](crate::Place::Into); one that does not want to copy says
+/// over other channels. A context that wants all tensors that it receives in memory of its own says
+/// `prefer_channel(LeaseChannel::lends_only())`; for single ones there is [`Place::Into`](crate::Place::Into). One that does not want to copy says
 /// `threshold("lease", Threshold::new(Pays::LastResort).of(MemoryKind::Heap))`.
 ///
 /// # Trust
@@ -58,12 +58,15 @@ use crate::error::Error;
 /// # Limits
 /// One process has at most 4096 loans of another one at once, over all pipes between them. Beyond, tensors are copied: a warning
 /// says so once, [`LendableStats::ledger_full`](crate::LendableStats::ledger_full) counts them, and
-/// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. A loan ends when its reader lets go of the tensor,
+/// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. Segments of others that are mapped have at most as
+/// many bytes as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of the process's contexts: to read a page
+/// that its lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its reader lets go of the tensor,
 /// whether or not its owner keeps it. What is sent back to its lender goes without a copy over the pipe that it came over, and over every
 /// pipe to that process whose transport is `shm`; over others it is copied.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {
     within_process: bool,
+    lends_only: bool,
 }
 
 impl LeaseChannel {
@@ -72,11 +75,21 @@ impl LeaseChannel {
         Self::default()
     }
 
+    /// Borrows nothing: what is received from other processes lies in memory of this one's, where nobody else can write. What this
+    /// process has lent itself still comes back without a copy.
+    pub fn lends_only() -> Self {
+        Self {
+            lends_only: true,
+            ..Self::default()
+        }
+    }
+
     /// Also where both ends are in one process, for which `xth` is better: for tests.
     #[doc(hidden)]
     pub fn also_within_process() -> Self {
         Self {
             within_process: true,
+            ..Self::default()
         }
     }
 }
@@ -88,15 +101,19 @@ impl Channel for LeaseChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        Access::Lend.devices((exchange.process(), exchange.name()))
+        Access::Lend.devices((exchange.process(), exchange.name()), !self.lends_only)
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
         Access::Lend.reaches(ours.1, theirs.1, self.within_process)
     }
 
-    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        costs::LEASE.to_vec()
+    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        let borrows = Access::Lend.place(peer).is_ok_and(|place| place.borrows);
+        let mut all = costs::LEASE.to_vec();
+        // What the peer has lent goes back all the same.
+        all.retain(|entry| borrows || entry.memory == Some(MemoryKind::Borrowed));
+        all
     }
 
     fn moves_bytes(&self, memory: MemoryKind) -> bool {
@@ -109,7 +126,8 @@ impl Channel for LeaseChannel {
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
         let peer = Access::Lend.peer(self.name(), &link)?;
-        Ok(Box::new(LeaseLane::new(&Exchange::here(), &peer, link)))
+        let lane = LeaseLane::new(&Exchange::here(), &peer, !self.lends_only, link);
+        Ok(Box::new(lane))
     }
 }
 
