@@ -50,7 +50,8 @@ impl Channel for Liar {
         Ok(Box::new(LyingLane {
             lie: self.0,
             source: None,
-            want: None,
+            wanted: None,
+            kept: None,
         }))
     }
 }
@@ -58,7 +59,24 @@ impl Channel for Liar {
 struct LyingLane {
     lie: Lie,
     source: Option<Buffer>,
-    want: Option<Want>,
+    /// Asked for, and not told of.
+    wanted: Option<OpId>,
+    /// Told of before anybody asked for it.
+    kept: Option<(OpId, Vec<u8>)>,
+}
+
+impl LyingLane {
+    /// What it says of a tensor that somebody wants.
+    fn answer(&self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) {
+        match self.lie {
+            Lie::NoAnswer => io.control(op, vec![9; 10]),
+            Lie::ReadTheUnreadable if body == [2] => io.control(op, vec![1]),
+            _ => {
+                io.expect(op, BufferMut::zeroed(LEN));
+                io.control(op, vec![3, b'n', b'o']);
+            }
+        }
+    }
 }
 
 fn notice(slot: u32, number: u64, len: u64) -> Vec<u8> {
@@ -84,23 +102,21 @@ impl Lane for LyingLane {
         io.control(op, body);
     }
 
-    fn recv(&mut self, _: OpId, want: Want, _: &mut LaneIo<'_>) {
-        self.want = Some(want);
+    fn recv(&mut self, op: OpId, _: Want, io: &mut LaneIo<'_>) {
+        match self.kept.take_if(|(kept, _)| *kept == op) {
+            Some((_, body)) => self.answer(op, &body, io),
+            None => self.wanted = Some(op),
+        }
     }
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         if op.outgoing {
             // The reader wants the bytes.
             io.stream(op, self.source.take().unwrap());
-            return Ok(());
-        }
-        match self.lie {
-            Lie::NoAnswer => io.control(op, vec![9; 10]),
-            Lie::ReadTheUnreadable if body == [2] => io.control(op, vec![1]),
-            _ => {
-                io.expect(op, BufferMut::zeroed(LEN));
-                io.control(op, vec![3, b'n', b'o']);
-            }
+        } else if self.wanted.take_if(|wanted| *wanted == op).is_some() {
+            self.answer(op, body, io);
+        } else {
+            self.kept = Some((op, body.to_vec()));
         }
         Ok(())
     }
