@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Batch(Batch),
     /// Measure the processor time and memory of an idle server with open connections.
     Idle(Idle),
+    /// Measure calls over many connections at once, one at a time on each.
+    Crowd(Crowd),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(LimitsArguments),
     /// Measure a rendezvous: from send to receive, within this process and to a second one.
@@ -169,6 +171,22 @@ pub(crate) struct Idle {
     /// Open connections.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) connections: u32,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Crowd {
+    /// Systems to measure.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "rpc@shm,tokio@unix,rpc@tcp,tokio@tcp"
+    )]
+    pub(crate) system: Vec<String>,
+    /// Numbers of connections.
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000", value_parser = clap::value_parser!(u32).range(1..=4000))]
+    pub(crate) connections: Vec<u32>,
     #[command(flatten)]
     pub(crate) options: Options,
 }

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Batch(arguments) => commands::batch::run(&arguments),
         Command::Idle(arguments) => commands::idle::run(&arguments),
+        Command::Crowd(arguments) => commands::crowd::run(&arguments),
         Command::Limits(arguments) => commands::limits::run(&arguments),
         Command::Targets(arguments) => commands::targets::run(&arguments),
         Command::Chain(arguments) => commands::chain::run(&arguments),

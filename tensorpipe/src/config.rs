@@ -31,7 +31,11 @@ pub struct Limits {
     pub window_messages: u32,
     /// Bytes of them, without bulk parts. Default 4 MiB.
     pub window_bytes: u64,
-    /// Bulk bytes that may be sent before the reader's go-ahead. Default 0.
+    /// The most that the peer of one pipe may send before this side's go-ahead, in bytes of parts that do not ride in the message's
+    /// frame. It saves a round trip, and costs a copy where such a part is then read into [`Place::Into`](crate::Place::Into). A pipe
+    /// begins with 256 KiB of it, has more when its messages had to wait, and 256 KiB again when it has not used that for 10 s. All
+    /// pipes together have at most a quarter of `receive_budget`, those of one host or user a quarter of that. A context with
+    /// memory on devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
     pub window_ahead: u64,
     /// Bytes of pooled memory that messages which are not complete make resident, over all pipes of the context: whole pages, of
     /// 2 MiB in tensors from that size on, as their first bytes come; all of what is shorter. So do calls that are complete and
@@ -63,7 +67,7 @@ impl Default for Limits {
             chunk: 256 << 10,
             window_messages: 1024,
             window_bytes: 4 << 20,
-            window_ahead: 0,
+            window_ahead: 4 << 20,
             receive_budget: half_of(sys::memory::available()),
             queued_writes: 1 << 16,
             handshakes: 256,
@@ -78,7 +82,8 @@ fn half_of(memory: Option<u64>) -> u64 {
 }
 
 impl Limits {
-    pub(crate) fn wire(&self) -> WireLimits {
+    /// For a pipe whose peer may send so many bytes ahead.
+    pub(crate) fn wire(&self, window_ahead: u64) -> WireLimits {
         WireLimits {
             chunk: self.chunk,
             eager_part: self.eager_part,
@@ -90,7 +95,7 @@ impl Limits {
             message: self.message,
             window_messages: u64::from(self.window_messages),
             window_bytes: self.window_bytes,
-            window_ahead: self.window_ahead,
+            window_ahead,
         }
     }
 
@@ -133,7 +138,7 @@ impl Limits {
             1,
             1 << 30,
         )?;
-        let frame = u64::from(self.wire().frame_max());
+        let frame = u64::from(self.wire(0).frame_max());
         range(
             "Limits::window_bytes (at least one message's frame)",
             self.window_bytes,

@@ -16,7 +16,7 @@ use crate::device::{Allocators, Device, DevicePool, Pool};
 use crate::error::{Error, Misuse, seconds};
 use crate::listener::Listener;
 use crate::negotiate;
-use crate::pipe::{Budget, Core, Pipe};
+use crate::pipe::{Budget, Core, CreditAhead, Pipe};
 use crate::route::Threshold;
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
@@ -47,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) thresholds: Vec<(String, Threshold)>,
     pub(crate) limits: Limits,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) credit_ahead: Arc<CreditAhead>,
     pub(crate) timeouts: Timeouts,
     connect: ConnectPolicy,
     pub(crate) allocators: Allocators,

@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod chain;
 pub(crate) mod churn;
 pub(crate) mod compare;
+pub(crate) mod crowd;
 pub(crate) mod idle;
 pub(crate) mod limits;
 pub(crate) mod ours;

@@ -20,7 +20,9 @@ mod tarpc_calls;
 pub(crate) use choice::Choice;
 
 use std::any::Any;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::BoxFuture;
@@ -160,7 +162,13 @@ pub(crate) trait AnySystem: Send + Sync {
     fn measure(&self, plan: Plan, address: String) -> BoxFuture<'static, Result<(Samples, Route)>>;
     /// Connects `count` times, makes a round on each connection and gives them back, open.
     fn hold(&self, plan: Plan, address: String, count: usize) -> BoxFuture<'static, Result<Held>>;
+    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each.
+    fn crowd(&self, plan: Plan, address: String, count: usize)
+    -> BoxFuture<'static, Result<Crowd>>;
 }
+
+/// How many rounds each connection made, and how long it took.
+pub(crate) type Crowd = (Vec<u64>, Duration);
 
 /// Open connections, closed when dropped, and their route.
 pub(crate) type Held = (Vec<Box<dyn Any + Send>>, Route);
@@ -217,7 +225,54 @@ impl<S: System> AnySystem for S {
             Ok((held, route))
         }))
     }
+
+    fn crowd(
+        &self,
+        plan: Plan,
+        address: String,
+        count: usize,
+    ) -> BoxFuture<'static, Result<Crowd>> {
+        let length = plan.duration();
+        Box::pin(bounded(2 * length + PATIENCE, async move {
+            let phase = Arc::new(AtomicU8::new(WARM));
+            let mut clients = Vec::new();
+            for _ in 0..count {
+                clients.push(S::connect(plan.clone(), address.clone()).await?);
+            }
+            let take_part = |client| tokio::spawn(take_part(client, phase.clone()));
+            let tasks: Vec<_> = clients.into_iter().map(take_part).collect();
+            tokio::time::sleep(length / 4).await;
+            phase.store(COUNTS, Ordering::Relaxed);
+            let begun = Instant::now();
+            tokio::time::sleep(length).await;
+            phase.store(COUNTS + 1, Ordering::Relaxed);
+            let took = begun.elapsed();
+            let mut rounds = Vec::new();
+            for task in tasks {
+                rounds.push(task.await.context("a connection's task")??);
+            }
+            Ok((rounds, took))
+        }))
+    }
 }
+
+/// Rounds on one connection, until there are enough: how many of them counted.
+async fn take_part(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<u64> {
+    client.prepare(0).await?;
+    let mut counted = 0;
+    loop {
+        match phase.load(Ordering::Relaxed) {
+            WARM => {}
+            COUNTS => counted += 1,
+            _ => return Ok(counted),
+        }
+        client.round().await?;
+    }
+}
+
+/// The phases of a crowd's rounds; they are over after these.
+const WARM: u8 = 0;
+const COUNTS: u8 = 1;
 
 async fn bounded<T>(bound: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(bound, work).await.with_context(|| {

@@ -158,11 +158,13 @@ async fn a_reader_that_does_not_read_slows_its_writer() {
             queued += 1;
             client.start_send_unpin(request(queued, 1 << 15)).unwrap();
         }
-        assert_eq!(queued as usize, MAX_WRITING);
+        // A few have left ahead of their reader.
+        let queued = queued as usize;
+        assert!((MAX_WRITING..MAX_WRITING + 8).contains(&queued), "{queued}");
         assert!(client.flush().now_or_never().is_none());
         let reader = async {
             let mut ids = Vec::new();
-            while ids.len() < MAX_WRITING {
+            while ids.len() < queued {
                 ids.push(id(server.next().await));
             }
             ids.sort_unstable();
@@ -170,7 +172,7 @@ async fn a_reader_that_does_not_read_slows_its_writer() {
         };
         let (flushed, ids) = tokio::join!(client.flush(), reader);
         flushed.unwrap();
-        assert!(ids.into_iter().eq(1..=MAX_WRITING as i64));
+        assert!(ids.into_iter().eq(1..=queued as i64));
         client.send(request(1000, 3)).await.unwrap();
         assert_eq!(id(server.next().await), 1000);
     })

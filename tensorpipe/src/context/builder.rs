@@ -7,7 +7,7 @@ use crate::channels::{self, Channel};
 use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::{Allocator, Allocators, Pool};
 use crate::error::Misuse;
-use crate::pipe::Budget;
+use crate::pipe::{Budget, CreditAhead};
 use crate::route::Threshold;
 use crate::sync::{AtomicBool, Mutex};
 use crate::transports::{self, Transport};
@@ -162,6 +162,7 @@ impl ContextBuilder {
             channels,
             thresholds: self.thresholds,
             budget: Budget::new(self.limits.receive_budget),
+            credit_ahead: CreditAhead::new(&self.limits, !self.allocators.is_empty()),
             limits: self.limits,
             timeouts: self.timeouts,
             connect: self.connect,

@@ -262,7 +262,8 @@ impl<'a> Scene<'a> {
             | Event::Flushed { .. }
             | Event::Channel { .. }
             | Event::Fin
-            | Event::FinAck => {}
+            | Event::FinAck
+            | Event::Recalled => {}
         }
     }
 

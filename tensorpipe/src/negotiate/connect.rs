@@ -36,9 +36,10 @@ async fn handshake(
 ) -> Result<Established, Error> {
     let connection = transport.connect(url.address()).await?;
     stop::at(stop::CONNECTED);
+    let credit = context.credit_ahead.begin(connection.peer());
     let mut guest = Guest::new(connection, url.to_string());
     guest
-        .send(&ClientHandshake::hello(&purpose(context)))
+        .send(&ClientHandshake::hello(&purpose(context, &credit)))
         .await?;
     stop::at(stop::HELLO_SENT);
     let mut handshake = ClientHandshake::default();
@@ -124,6 +125,7 @@ async fn handshake(
         stays,
         peer_name: answer.name,
         peer_limits: answer.limits,
+        credit,
         channels,
         refusals,
         connector: true,

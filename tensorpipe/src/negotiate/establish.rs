@@ -11,7 +11,7 @@ use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
-use crate::pipe::{Core, LaneHandle, LaneSlot, Parts, Pipe, spawn_background};
+use crate::pipe::{Core, Credit, LaneHandle, LaneSlot, Parts, Pipe, spawn_background};
 use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
@@ -47,6 +47,8 @@ pub(super) struct Established {
     pub(super) connector: bool,
     /// How channels get more connections later.
     pub(super) further: Further,
+    /// What the peer was told that it may send ahead.
+    pub(super) credit: Credit,
     /// Its place among the pipes of its listener.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
@@ -84,6 +86,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         refusals,
         permit,
         peer_limits,
+        credit,
         ..
     } = established;
     let frame = FrameRoom {
@@ -142,7 +145,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
     let keep_alive = KeepAlive::new(context.timeouts.silence, Instant::now());
     let state = PipeState::new(
-        context.limits.wire(),
+        context.limits.wire(credit.bytes()),
         peer_limits,
         channels.len(),
         keep_alive,
@@ -155,6 +158,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         choice,
         allocators: context.allocators.clone(),
         budget: context.budget.clone(),
+        credit,
         timeouts: context.timeouts.clone(),
         queued_writes: context.limits.queued_writes,
         runtime,

@@ -19,6 +19,7 @@ use crate::channels::Channel;
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, PeerFault};
+use crate::pipe::Credit;
 use crate::process::{process_id, random_token};
 use crate::proto::wire::hello::{Brochure, ChannelOffer, Purpose, TransportOffer};
 use crate::transports::{Connection, Transport};
@@ -122,7 +123,7 @@ fn unproven(transport: &str) -> String {
 }
 
 /// What this context offers.
-fn purpose(context: &Inner) -> Purpose {
+fn purpose(context: &Inner, credit: &Credit) -> Purpose {
     let transports = context.transports.iter();
     let transports = transports
         .map(|t| TransportOffer {
@@ -138,7 +139,7 @@ fn purpose(context: &Inner) -> Purpose {
     Purpose::Pipe {
         name: context.name.to_string(),
         process: process_id(),
-        limits: context.limits.wire(),
+        limits: context.limits.wire(credit.bytes()),
         brochure: Brochure {
             transports,
             channels: channels.collect(),

@@ -266,10 +266,11 @@ async fn welcome(
             pairs: selected.pairs,
         });
     }
+    let credit = context.credit_ahead.begin(guest.connection.peer());
     let answer = Answer {
         name: context.name.to_string(),
         process: process_id(),
-        limits: context.limits.wire(),
+        limits: context.limits.wire(credit.bytes()),
         moved: moved
             .as_ref()
             .map(|(name, address, token, _)| (name.clone(), address.clone(), *token)),
@@ -330,6 +331,7 @@ async fn welcome(
         stays: None,
         peer_name,
         peer_limits,
+        credit,
         channels,
         refusals,
         connector: false,

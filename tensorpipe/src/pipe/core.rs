@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use super::budget::{Announcements, Budget};
+use super::credit_ahead::Credit;
 use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
 use super::io::{Common, Io};
 use super::peer_limits::PeerLimits;
@@ -64,6 +65,7 @@ pub(crate) struct Parts {
     pub(crate) choice: ChannelChoice,
     pub(crate) allocators: Allocators,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) credit: Credit,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
@@ -86,7 +88,7 @@ impl Core {
             (parts.name.clone(), driver.wakers.clone()),
             parts.state,
             parts.allocators,
-            Announcements::new(&parts.budget),
+            (Announcements::new(&parts.budget), parts.credit),
             parts.runtime.clone(),
             parts.permit,
             parts.choice,
@@ -296,7 +298,7 @@ impl Core {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let shared = lock(&self.shared);
         let keep_alive = shared.state.next_timeout();
-        [keep_alive, shared.linger_until]
+        [keep_alive, shared.linger_until, shared.ahead.looked_at()]
             .into_iter()
             .flatten()
             .min()
@@ -306,6 +308,7 @@ impl Core {
         let (silent, lingered, linger) = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
+            shared.tidy_ahead(now);
             (
                 silent,
                 shared.linger_until.is_some_and(|until| now >= until),

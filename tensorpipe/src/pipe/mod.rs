@@ -35,6 +35,7 @@ mod awaiting;
 mod background;
 mod budget;
 mod core;
+mod credit_ahead;
 mod driver;
 mod ending;
 mod handler;
@@ -55,6 +56,7 @@ pub(crate) use self::background::spawn_background;
 pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
 pub(crate) use self::core::{Core, Parts};
+pub(crate) use self::credit_ahead::{Credit, CreditAhead};
 pub use self::handler::Handler;
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
 pub(crate) use self::lane::Work;
@@ -177,8 +179,14 @@ impl Pipe {
 
     /// What it has done so far.
     pub fn stats(&self) -> PipeStats {
-        let lanes = lock(&self.core().shared).lane_stats;
-        lanes.add_to(self.core().counters.snapshot())
+        let (lanes, bytes_dropped) = {
+            let shared = lock(&self.core().shared);
+            (shared.lane_stats, shared.state.dropped())
+        };
+        PipeStats {
+            bytes_dropped,
+            ..lanes.add_to(self.core().counters.snapshot())
+        }
     }
 
     /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the

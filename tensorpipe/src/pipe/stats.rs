@@ -30,6 +30,9 @@ pub struct PipeStats {
     /// neither end could do better just then. Where it never gets better,
     /// [`ChannelRoute::setback`](crate::ChannelRoute::setback) says why, and other channels are given them.
     pub bytes_diverted: u64,
+    /// Bytes of payloads and tensors that came on the pipe's connection for nothing: they were sent ahead, or were on their way, and were
+    /// skipped or refused, or there was no memory for them.
+    pub bytes_dropped: u64,
 }
 
 /// How the payloads and tensors of one message came to their reader. What none of the three counts was not copied by
@@ -94,6 +97,7 @@ impl std::ops::AddAssign for PipeStats {
             bytes_lent,
             bytes_borrowed,
             bytes_diverted,
+            bytes_dropped,
         } = other;
         self.writes += writes;
         self.reads += reads;
@@ -104,6 +108,7 @@ impl std::ops::AddAssign for PipeStats {
         self.bytes_lent += bytes_lent;
         self.bytes_borrowed += bytes_borrowed;
         self.bytes_diverted += bytes_diverted;
+        self.bytes_dropped += bytes_dropped;
     }
 }
 

@@ -1,4 +1,4 @@
-//! A forked child lets go of what it has inherited of a pipe: the pipe is its parent's, and stays as it is.
+//! What only the inside of a pipe shows: what a forked child lets go of, which stays its parent's, and credit that comes back.
 
 use std::time::Duration;
 
@@ -60,4 +60,53 @@ async fn a_forked_child_lets_go_of_what_it_awaited() {
     drop(held);
     drop(read);
     says_and_hears(&client, &server).await;
+}
+
+/// What a pipe has earned it loses when it is idle, and earns again.
+#[tokio::test]
+async fn credit_ahead_comes_back_from_an_idle_pipe() {
+    use super::credit_ahead::IDLE;
+    use crate::channels::{BasicChannel, Channel};
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let context = Context::builder().transports(tcp).channels(channels);
+    let context = context.build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    let (client, server) = (client.unwrap(), server.unwrap());
+    let large = || crate::Tensor::from_vec(vec![7u8; 1 << 20], [1 << 20]).unwrap();
+    let ahead = || lock(&server.core().shared).state.ahead();
+    let start = ahead().window;
+    let mut now = Instant::now();
+    for _ in 0..2 {
+        for _ in 0..3 {
+            let message = Message::new("large").tensor(large());
+            let (written, read) = tokio::join!(client.write(message), server.read());
+            written.unwrap();
+            read.unwrap();
+        }
+        assert_eq!(ahead().window, 2 << 20);
+        // It is looked at twice: in between nothing came.
+        for _ in 0..2 {
+            now = (now + IDLE).max(Instant::now() + IDLE);
+            lock(&server.core().shared).tidy_ahead(now);
+            server.core().drive();
+        }
+        says_and_hears(&client, &server).await;
+        let came_back = async {
+            while ahead().promised > start {
+                says_and_hears(&client, &server).await;
+            }
+        };
+        let came_back = tokio::time::timeout(Duration::from_secs(20), came_back);
+        came_back.await.expect("the peer keeps it");
+        assert_eq!(ahead().window, start);
+        let mut shared = lock(&server.core().shared);
+        assert_eq!(shared.ahead.credit().bytes(), start, "nor does the context");
+        shared.tidy_ahead(now + IDLE);
+        assert!(
+            shared.ahead.looked_at().is_none(),
+            "nothing is left to look at"
+        );
+    }
 }

@@ -35,6 +35,14 @@ impl<S: Clone, D> PipeState<S, D> {
                     ahead,
                 });
             }
+            Control::Recall { ahead } => {
+                let ahead = self.send_window.recall(ahead);
+                self.outbox.control(Control::Recalled { ahead });
+            }
+            Control::Recalled { ahead } => {
+                self.receive_window.recalled(ahead)?;
+                self.events.push_back(Event::Recalled);
+            }
             Control::Reset {
                 message,
                 answer: true,

@@ -1,5 +1,8 @@
 //! Credits. All counters are cumulative, so that a WINDOW frame can be lost in thought (coalesced) but never counted
-//! twice. Invariant: the writer's `sent` never exceeds the reader's last announced limit.
+//! twice. Invariant: the writer's `sent` never exceeds what the reader has `announced`.
+//!
+//! The window of bytes ahead changes. It grows with a WINDOW frame. To make it smaller the reader asks (RECALL), and goes on
+//! honouring what it has announced until the writer has answered (RECALLED).
 
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{Control, Kind};
@@ -106,7 +109,13 @@ impl SendWindow {
         fits
     }
 
-    /// The reader announced new limits. Limits never shrink: an older frame changes nothing.
+    /// The reader wants bytes ahead to be limited to this. Returns what the limit is now: not less than what is sent.
+    pub(crate) fn recall(&mut self, ahead: u64) -> u64 {
+        self.limit.ahead = self.limit.ahead.min(ahead.max(self.sent.ahead));
+        self.limit.ahead
+    }
+
+    /// The reader announced new limits. They do not shrink so: an older frame changes nothing.
     pub(crate) fn raise(&mut self, limit: Amount) {
         self.limit.messages = self.limit.messages.max(limit.messages);
         self.limit.bytes = self.limit.bytes.max(limit.bytes);
@@ -123,6 +132,26 @@ pub(crate) struct ReceiveWindow {
     announced: Amount,
     /// How much of each must have become free before it is worth a frame.
     due: Amount,
+    recall: Option<Recall>,
+}
+
+/// Bulk bytes ahead, as their reader counts them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// May be under way.
+    pub(crate) window: u64,
+    /// Have come, in all.
+    pub(crate) received: u64,
+    /// Have come and are not finished, or may still come.
+    pub(crate) promised: u64,
+}
+
+/// The writer has been asked for a lower limit of bytes ahead, and has not answered.
+#[derive(Clone, Copy, Debug)]
+struct Recall {
+    asked: u64,
+    /// The last limit that was announced since.
+    announced: u64,
 }
 
 impl ReceiveWindow {
@@ -133,14 +162,80 @@ impl ReceiveWindow {
         let due = Amount {
             messages: window.messages.div_ceil(2),
             bytes: window.bytes.div_ceil(2).min(spare),
-            ahead: window.ahead.div_ceil(2).max(1),
+            ahead: due_ahead(window.ahead),
         };
         Self {
             due,
+            recall: None,
             window,
             received: Amount::default(),
             finished: Amount::default(),
             announced: window,
+        }
+    }
+
+    /// Of bytes ahead.
+    pub(super) fn ahead(&self) -> Ahead {
+        Ahead {
+            window: self.window.ahead,
+            received: self.received.ahead,
+            promised: self.announced.ahead - self.finished.ahead,
+        }
+    }
+
+    /// Lets more bulk bytes be under way ahead.
+    pub(crate) fn widen(&mut self, ahead: u64) -> Option<Control> {
+        if ahead <= self.window.ahead {
+            return None;
+        }
+        self.window.ahead = ahead;
+        self.due.ahead = due_ahead(ahead);
+        Some(self.announce())
+    }
+
+    /// Lets fewer bulk bytes be under way ahead, once the writer has answered.
+    pub(crate) fn narrow(&mut self, ahead: u64) -> Option<Control> {
+        if self.recall.is_some() || ahead >= self.window.ahead {
+            return None;
+        }
+        self.window.ahead = ahead;
+        self.due.ahead = due_ahead(ahead);
+        // What is free since it was announced last was not announced.
+        let asked = self.finished.ahead.saturating_add(ahead);
+        let asked = asked.min(self.announced.ahead);
+        self.recall = Some(Recall {
+            asked,
+            announced: asked,
+        });
+        Some(Control::Recall { ahead: asked })
+    }
+
+    /// The writer has answered that its limit is `ahead`.
+    pub(crate) fn recalled(&mut self, ahead: u64) -> Result<(), PeerFault> {
+        let frame = Kind::Recalled.name();
+        let unexpected = |when| Err(PeerFault::Unexpected { frame, when });
+        let Some(Recall { asked, announced }) = self.recall.take() else {
+            return unexpected("in answer to no RECALL");
+        };
+        if ahead != asked.max(self.received.ahead) {
+            return unexpected("with a limit that is neither what was asked for nor what was sent");
+        }
+        self.announced.ahead = ahead.max(announced);
+        Ok(())
+    }
+
+    /// Announces all that is free. While the writer has not answered what was announced before it was asked holds as well.
+    fn announce(&mut self) -> Control {
+        let limit = self.finished.plus(self.window);
+        if let Some(recall) = &mut self.recall {
+            recall.announced = recall.announced.max(limit.ahead);
+        }
+        let ahead = limit.ahead.max(self.announced.ahead);
+        self.announced = Amount { ahead, ..limit };
+        Control::Window {
+            messages: limit.messages,
+            bytes: limit.bytes,
+            ahead: limit.ahead,
         }
     }
 
@@ -177,17 +272,13 @@ impl ReceiveWindow {
     pub(crate) fn finish(&mut self, amount: Amount) -> Option<Control> {
         self.finished = self.finished.plus(amount);
         let limit = self.finished.plus(self.window);
-        if limit.messages - self.announced.messages >= self.due.messages
+        let is_due = limit.messages - self.announced.messages >= self.due.messages
             || limit.bytes - self.announced.bytes >= self.due.bytes
-            || limit.ahead - self.announced.ahead >= self.due.ahead
-        {
-            self.announced = limit;
-            return Some(Control::Window {
-                messages: limit.messages,
-                bytes: limit.bytes,
-                ahead: limit.ahead,
-            });
-        }
-        None
+            || limit.ahead.saturating_sub(self.announced.ahead) >= self.due.ahead;
+        is_due.then(|| self.announce())
     }
+}
+
+fn due_ahead(window: u64) -> u64 {
+    window.div_ceil(2).max(1)
 }

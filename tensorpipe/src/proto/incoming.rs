@@ -67,7 +67,10 @@ impl<S: Clone, D> PipeState<S, D> {
             let skipped = skip.contains(&(i as u16));
             match part.carriage {
                 Carriage::Eager => {}
-                Carriage::Bulk { ahead: true, .. } if skipped => part.dest = None,
+                Carriage::Bulk { ahead: true, .. } if skipped => {
+                    part.dest = None;
+                    self.dropped += part.got;
+                }
                 Carriage::Bulk { ahead: true, .. } => {}
                 Carriage::Bulk { ahead: false, .. } if skipped => {
                     part.done = true;
@@ -106,6 +109,10 @@ impl<S: Clone, D> PipeState<S, D> {
         for (part, channel) in incoming.abandon() {
             let op = OpId::incoming(message, part);
             self.events.push_back(Event::Cancel { op, channel });
+        }
+        // What came ahead, and nobody has read.
+        if incoming.disposition == Disposition::Undecided {
+            self.dropped += incoming.bulk_received();
         }
         incoming.disposition = Disposition::Refused;
         if !tell {

@@ -86,13 +86,10 @@ impl<S> Outbox<S> {
                     | (Control::Pong { .. }, Control::Pong { .. })
             )
         };
-        match self
-            .control
-            .iter_mut()
-            .rev()
-            .take(4)
-            .find(|queued| replaces(queued))
-        {
+        // But limits before a RECALL are others than those behind it.
+        let recall = |queued: &&mut Control| !matches!(queued, Control::Recall { .. });
+        let last = self.control.iter_mut().rev().take(4);
+        match last.take_while(recall).find(|queued| replaces(queued)) {
             Some(queued) => *queued = frame,
             None => self.control.push_back(frame),
         }

@@ -113,6 +113,9 @@ impl<S: Clone, D> PipeState<S, D> {
         let refused = message.disposition == Disposition::Refused;
         let part = &mut message.parts[usize::from(op.part)];
         part.got += len;
+        if refused || dest.is_none() {
+            self.dropped += len;
+        }
         if !refused {
             part.dest = dest;
         }

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use super::flow::{AtOnce, ReceiveWindow, SendWindow};
+use super::flow::{Ahead, AtOnce, ReceiveWindow, SendWindow};
 use super::input::Parser;
 use super::keep_alive::KeepAlive;
 use super::output::Outbox;
@@ -102,6 +102,8 @@ pub(crate) enum Event<S, D> {
     Fin,
     /// The peer has everything that was sent.
     FinAck,
+    /// The peer has given up credit for bytes ahead.
+    Recalled,
     /// Bytes for a channel.
     Channel { op: OpId, channel: u8, body: Body },
 }
@@ -123,6 +125,8 @@ pub(crate) struct PipeState<S, D> {
     pub(super) events: VecDeque<Event<S, D>>,
     pub(super) keep_alive: KeepAlive,
     pub(super) closing: Closing,
+    /// Bytes of parts that have come for nothing.
+    pub(super) dropped: u64,
 }
 
 /// How far the good order of closing has come.
@@ -163,6 +167,7 @@ impl<S: Clone, D> PipeState<S, D> {
             events: VecDeque::new(),
             keep_alive,
             closing: Closing::default(),
+            dropped: 0,
         }
     }
 
@@ -231,6 +236,34 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The peer sends no more messages.
     pub(crate) fn is_closed_in(&self) -> bool {
         self.closing.fin_received
+    }
+
+    /// Bytes of parts that have come for nothing: on the pipe's own connection, and nobody wanted them.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// What the peer may send ahead.
+    pub(crate) fn ahead(&self) -> Ahead {
+        self.receive_window.ahead()
+    }
+
+    /// Lets the peer have `bytes` under way ahead, if that is more.
+    pub(crate) fn widen_ahead(&mut self, bytes: u64) {
+        if let Some(window) = self.receive_window.widen(bytes) {
+            self.outbox.control(window);
+        }
+    }
+
+    /// Lets the peer have no more than `bytes` under way ahead: [`Event::Recalled`] tells when that holds. `false`: it holds already,
+    /// or the peer has not answered yet.
+    pub(crate) fn narrow_ahead(&mut self, bytes: u64) -> bool {
+        let recall = self.receive_window.narrow(bytes);
+        let asks = recall.is_some();
+        recall
+            .into_iter()
+            .for_each(|recall| self.outbox.control(recall));
+        asks
     }
 
     /// Sends bytes of a channel about one of its operations: at most [`CHANNEL_MAX`].

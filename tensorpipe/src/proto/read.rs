@@ -93,6 +93,12 @@ impl<D> InMessage<D> {
         self.parts.iter().any(|part| bulk(part) && !part.done)
     }
 
+    /// Bytes of its bulk parts that have come on the pipe's own connection.
+    pub(super) fn bulk_received(&self) -> u64 {
+        let bulk = |part: &&InPart<D>| part.carriage != Carriage::Eager;
+        self.parts.iter().filter(bulk).map(|part| part.got).sum()
+    }
+
     /// Gives up all memory. Returns the parts that a channel may be at work on, with its number.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = (u16, u8)> + '_ {
         let disposition = self.disposition;

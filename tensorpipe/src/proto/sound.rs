@@ -13,7 +13,7 @@ impl<S: Clone, D> PipeState<S, D> {
         assert!(
             outstanding.messages <= ours.window_messages
                 && outstanding.bytes <= ours.window_bytes
-                && outstanding.ahead <= ours.window_ahead,
+                && outstanding.ahead <= self.receive_window.ahead().promised,
             "{outstanding:?}"
         );
         assert_eq!(outstanding.messages, held as u64);

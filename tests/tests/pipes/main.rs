@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod accounts;
+mod ahead;
 mod connecting;
 mod devices;
 mod dropped_futures;

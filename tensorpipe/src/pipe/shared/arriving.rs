@@ -59,9 +59,11 @@ impl Shared {
 
     /// A message that is being read cannot be: there is no memory for it, or its channel does not get on.
     pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
-        let pushed = self.reads.get(&message).is_some_and(Reading::is_pushed);
-        // A handler answers in its own way.
-        let code = match pushed {
+        let reading = self.reads.get(&message);
+        let pushed = reading.is_some_and(Reading::is_pushed);
+        let comes_ahead = reading.is_some_and(|reading| !reading.is_waited_for());
+        // A handler answers in its own way, and hears of what came ahead when it accepts that.
+        let code = match pushed || self.pushes && comes_ahead {
             true => ResetCode::Skipped,
             false => ResetCode::Failed,
         };
@@ -141,6 +143,7 @@ impl Shared {
         let whole = adopted.is_some() || head.carriages().iter().all(rides);
         if here.is_none() || !whole {
             self.state.expect_parts(message, &head);
+            self.earn_ahead(&head);
         }
         let Some(here) = here else {
             self.allocate_eager(message);

@@ -1,6 +1,7 @@
 //! What the protocol and the lanes have to say, and what follows from it.
 
 use std::task::Waker;
+use std::time::Instant;
 
 use super::{Delivery, Reading, Shared};
 use crate::channels::{ChannelFault, Lane};
@@ -162,6 +163,7 @@ impl Shared {
             Event::GoAway { next, text } => self.peer_goes(next, text, wakes),
             Event::Fin => self.wake(Interest::Descriptor, wakes),
             Event::FinAck => self.wakers.wake_background(),
+            Event::Recalled => self.lower_credit(Instant::now()),
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What the holders of a pipe share: the protocol's state, the lanes, and the operations that wait.
 
+mod ahead;
 mod arrival;
 mod arriving;
 mod deliveries;
@@ -14,11 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+use self::ahead::Ahead;
 pub(super) use self::arrival::Arrival;
 pub(super) use self::deliveries::{Deliveries, Delivery, Waiting};
 pub(super) use self::reading::Reading;
 pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
+use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
 use super::driver::{Interest, Wakers};
 use super::lane::{LaneResult, Work};
@@ -78,6 +81,7 @@ pub(crate) struct Shared {
     pub(super) lane_stats: LaneStats,
     allocators: Allocators,
     announcements: Announcements,
+    pub(super) ahead: Ahead,
     /// For what a lane has just allocated.
     announced: Vec<Announced>,
     taken: Option<Reservation>,
@@ -123,7 +127,7 @@ impl Shared {
         (name, wakers): (Arc<str>, Arc<Wakers>),
         state: PipeState<Buffer, Destination>,
         allocators: Allocators,
-        announcements: Announcements,
+        (announcements, credit): (Announcements, Credit),
         runtime: tokio::runtime::Handle,
         permit: Option<tokio::sync::OwnedSemaphorePermit>,
         choice: ChannelChoice,
@@ -141,6 +145,7 @@ impl Shared {
             lane_stats: LaneStats::default(),
             allocators,
             announcements,
+            ahead: Ahead::new(credit),
             announced: Vec::new(),
             taken: None,
             runtime,
@@ -247,6 +252,7 @@ impl Shared {
     pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
         self.goodbye = Goodbye::Said;
         self.permit = None;
+        self.ahead.end();
         self.wake(Interest::End, wakes);
     }
 

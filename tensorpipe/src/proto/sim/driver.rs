@@ -353,7 +353,10 @@ impl End {
                 self.pipe.part_received(op);
                 self.part(op, Some(body.to_vec()));
             }
-            Event::Cancel { op, .. } => self.cancelled.push(op),
+            Event::Cancel { op, .. } => {
+                self.early.remove(&op);
+                self.cancelled.push(op);
+            }
             Event::Written { message } => self.written.push(message),
             Event::Refused { message, code, .. } => self.refused.push((message, code)),
             Event::Reset { message, code, .. } => {
@@ -367,6 +370,7 @@ impl End {
             Event::GoAway { next, .. } => self.goaway.push(next),
             Event::Fin => self.fin = true,
             Event::FinAck => self.fin_ack = true,
+            Event::Recalled => {}
         }
     }
 

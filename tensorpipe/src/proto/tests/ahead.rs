@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::error::ResetCode;
+use super::hostile::control;
+use crate::error::{PeerFault, ResetCode};
 use crate::proto::OpId;
 use crate::proto::sim::{Pair, limits, message};
-use crate::proto::wire::frame::Kind;
+use crate::proto::wire::frame::{Control, Kind};
 
 fn pair(window_ahead: u64) -> Pair {
     let mut reader = limits();
@@ -117,4 +118,98 @@ fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
     assert_eq!((pair.a.written.len(), pair.a.refused.len()), (1, 0));
     assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
     pair.assert_clean();
+}
+
+/// As by RECALL, `b` takes back what `a` has not used; a tensor of 4000 bytes waits then.
+fn narrow(pair: &mut Pair, bytes: u64) {
+    assert!(pair.b.pipe.narrow_ahead(bytes));
+    assert!(!pair.b.pipe.narrow_ahead(0), "it has not answered");
+}
+
+#[test]
+fn credit_that_was_earned_is_used_and_taken_back() {
+    let mut pair = pair(1000);
+    pair.a.write(&message("waits").tensor(4000));
+    pair.run();
+    assert!(pair.a.written.is_empty());
+    pair.b.read(0);
+    pair.b.pipe.widen_ahead(5000);
+    pair.run();
+    pair.a.write(&message("ahead").tensor(4000));
+    pair.run();
+    assert_eq!(pair.a.written, [0, 1]);
+    pair.b.read(1);
+    narrow(&mut pair, 2000);
+    pair.run();
+    let ahead = pair.b.pipe.ahead();
+    assert_eq!((ahead.window, ahead.promised), (2000, 2000));
+    pair.a.write(&message("waits").tensor(4000));
+    pair.a.write(&message("ahead").tensor(2000));
+    pair.run();
+    assert_eq!(pair.a.written, [0, 1, 3]);
+    pair.b.read(2);
+    pair.b.read(3);
+    pair.run();
+    assert_eq!(pair.b.delivered.len(), 4);
+    pair.assert_clean();
+}
+
+/// What is on its way when it is asked for stays credit until it is read, whatever else is announced meanwhile.
+#[test]
+fn credit_that_is_being_used_is_taken_back_when_it_is_free() {
+    for more in [0, 6000] {
+        let mut pair = pair(10_000);
+        pair.a_to_b.latency = Duration::from_millis(5);
+        pair.b_to_a.latency = Duration::from_millis(5);
+        pair.a.write(&message("ahead").tensor(4000));
+        narrow(&mut pair, 1000);
+        if more > 0 {
+            pair.b.pipe.widen_ahead(more);
+        }
+        pair.run();
+        assert_eq!(pair.a.written, [0]);
+        let ahead = pair.b.pipe.ahead();
+        assert_eq!(ahead.promised, more.max(4000));
+        pair.b.read(0);
+        pair.run();
+        pair.a.write(&message("next").tensor(5500));
+        pair.run();
+        assert_eq!(pair.a.written.len(), 1 + usize::from(more > 0));
+        pair.b.read(1);
+        pair.run();
+        pair.assert_clean();
+    }
+}
+
+#[test]
+fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
+    let fault = |asked: Option<u64>, ahead: u64| {
+        let mut pair = pair(10_000);
+        pair.a.write(&message("ahead").tensor(4000));
+        pair.run();
+        if let Some(bytes) = asked {
+            narrow(&mut pair, bytes);
+        }
+        let bytes = control(&[Control::Recalled { ahead }]);
+        pair.b.receive(&bytes, pair.now);
+        pair.b.fault
+    };
+    for (asked, ahead) in [
+        (None, 10_000),
+        (Some(1000), 1000),
+        (Some(1000), 10_000),
+        (Some(6000), 4000),
+    ] {
+        let found = fault(asked, ahead);
+        let expected = matches!(
+            found,
+            Some(PeerFault::Unexpected {
+                frame: "RECALLED",
+                ..
+            })
+        );
+        assert!(expected, "{asked:?}, {ahead}: {found:?}");
+    }
+    assert_eq!(fault(Some(1000), 4000), None);
+    assert_eq!(fault(Some(6000), 6000), None);
 }

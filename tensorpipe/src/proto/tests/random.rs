@@ -22,6 +22,8 @@ enum Op {
     Reset(usize),
     Flush,
     GoAway,
+    /// Lets the other one send so much ahead.
+    Ahead(u64),
     Run(u64),
 }
 
@@ -35,6 +37,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..20).prop_map(Op::Reset),
         1 => Just(Op::Flush),
         1 => prop_oneof![9 => Just(Op::Flush), 1 => Just(Op::GoAway)],
+        2 => (0u64..40_000).prop_map(Op::Ahead),
         8 => (0u64..12).prop_map(Op::Run),
     ]
 }
@@ -105,6 +108,10 @@ fn act(op: &Op, ours: &mut Account, theirs: &mut Account, end: &mut End) {
             }
         }
         Op::GoAway => theirs.ignored_from = Some(end.pipe.go_away("bye")),
+        Op::Ahead(bytes) => {
+            end.pipe.widen_ahead(*bytes);
+            end.pipe.narrow_ahead(*bytes);
+        }
         Op::Run(_) => {}
     }
 }

@@ -66,7 +66,7 @@ fn answer() -> Answer {
     }
 }
 
-fn controls() -> [(&'static str, Control); 14] {
+fn controls() -> [(&'static str, Control); 16] {
     [
         (
             "GRANT",
@@ -83,6 +83,8 @@ fn controls() -> [(&'static str, Control); 14] {
                 ahead: 0,
             },
         ),
+        ("RECALL", Control::Recall { ahead: 1 << 18 }),
+        ("RECALLED", Control::Recalled { ahead: 5 << 16 }),
         ("RESET", reset(false)),
         ("RESET in answer", reset(true)),
         (

@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     Fin = 27,
     FinAck = 28,
     Channel = 29,
+    Recall = 30,
+    Recalled = 31,
 }
 
 impl Kind {
@@ -73,6 +75,8 @@ impl Kind {
             27 => Self::Fin,
             28 => Self::FinAck,
             29 => Self::Channel,
+            30 => Self::Recall,
+            31 => Self::Recalled,
             _ => return None,
         })
     }
@@ -108,6 +112,8 @@ impl Kind {
             Self::Fin => "FIN",
             Self::FinAck => "FIN_ACK",
             Self::Channel => "CHANNEL",
+            Self::Recall => "RECALL",
+            Self::Recalled => "RECALLED",
         }
     }
 }
@@ -166,6 +172,14 @@ pub(crate) enum Control {
     Window {
         messages: u64,
         bytes: u64,
+        ahead: u64,
+    },
+    /// Bulk bytes ahead have a lower limit from now on: this one, or what has been sent where that is more.
+    Recall {
+        ahead: u64,
+    },
+    /// They have, and which.
+    Recalled {
         ahead: u64,
     },
     /// The writer abandons a message, or (`answer`) confirms that nothing more comes of one that was refused.
@@ -230,6 +244,10 @@ impl Control {
                 out.put_u64(*bytes);
                 out.put_u64(*ahead);
             }),
+            Self::Recall { ahead } => put_frame(out, Kind::Recall, 0, |out| out.put_u64(*ahead)),
+            Self::Recalled { ahead } => {
+                put_frame(out, Kind::Recalled, 0, |out| out.put_u64(*ahead))
+            }
             Self::Reset {
                 message,
                 code,
@@ -289,6 +307,8 @@ impl Control {
                 bytes: r.u64()?,
                 ahead: r.u64()?,
             },
+            Kind::Recall => Self::Recall { ahead: r.u64()? },
+            Kind::Recalled => Self::Recalled { ahead: r.u64()? },
             Kind::Reset => Self::Reset {
                 message: r.u64()?,
                 code: ResetCode::from_code(r.u8()?),

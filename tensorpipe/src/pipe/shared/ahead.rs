@@ -1,0 +1,84 @@
+//! How much the peer may send ahead: more when a message of its had to wait, less when it uses none of it.
+
+use std::time::Instant;
+
+use super::Shared;
+use crate::pipe::credit_ahead::{Credit, IDLE};
+use crate::proto::{Carriage, Head};
+
+#[derive(Debug)]
+pub(in crate::pipe) struct Ahead {
+    credit: Credit,
+    /// When to look whether the peer uses what it has earned, and what had come ahead when that was looked at last.
+    look: Option<(Instant, u64)>,
+}
+
+impl Ahead {
+    pub(super) fn new(credit: Credit) -> Self {
+        Self { credit, look: None }
+    }
+
+    /// The peer has no use for it any more.
+    pub(super) fn end(&mut self) {
+        self.credit.lower(0);
+        self.look = None;
+    }
+
+    #[cfg(test)]
+    pub(in crate::pipe) fn credit(&self) -> &Credit {
+        &self.credit
+    }
+
+    pub(in crate::pipe) fn looked_at(&self) -> Option<Instant> {
+        self.look.map(|(at, _)| at)
+    }
+}
+
+impl Shared {
+    /// A message has come. If parts of it wait for this side, and would not have had to with more credit, the peer has that from
+    /// now on.
+    pub(super) fn earn_ahead(&mut self, head: &Head) {
+        let waits = |carriage: &Carriage| matches!(carriage, Carriage::Bulk { ahead: false, .. });
+        let bytes = head.sum(waits);
+        let (window, credit) = (self.state.ahead().window, &mut self.ahead.credit);
+        if bytes == 0 || bytes > credit.window() {
+            return;
+        }
+        credit.raise(2 * bytes.max(window));
+        if credit.bytes() <= window {
+            return;
+        }
+        self.state.widen_ahead(credit.bytes());
+        self.look_again(Instant::now());
+        self.wakers.wake_background();
+    }
+
+    /// Takes back what the peer has earned and does not use.
+    pub(in crate::pipe) fn tidy_ahead(&mut self, now: Instant) {
+        let Some((_, before)) = self.ahead.look.take_if(|(at, _)| *at <= now) else {
+            return;
+        };
+        let received = self.state.ahead().received;
+        if received != before {
+            return self.look_again(now);
+        }
+        if !self.state.narrow_ahead(self.ahead.credit.start()) {
+            self.lower_credit(now);
+        }
+    }
+
+    /// The peer has given up credit, or has finished what it had used of that.
+    pub(super) fn lower_credit(&mut self, now: Instant) {
+        let ahead = self.state.ahead();
+        let (window, promised) = (ahead.window, ahead.promised);
+        self.ahead.credit.lower(window.max(promised));
+        if self.ahead.credit.bytes() > window {
+            self.look_again(now);
+        }
+    }
+
+    fn look_again(&mut self, now: Instant) {
+        let received = self.state.ahead().received;
+        self.ahead.look = Some((now + IDLE, received));
+    }
+}

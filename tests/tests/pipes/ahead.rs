@@ -1,0 +1,132 @@
+//! Credit ahead: a message that had to wait for its reader's go-ahead is followed by others that need none.
+
+use std::time::Instant;
+
+use tensorpipe::Error;
+
+use super::*;
+
+/// Whether a message of so many bytes leaves although nobody reads it; then it is read.
+async fn leaves_unread((client, server): (&Pipe, &Pipe), number: u64, len: usize) -> bool {
+    let mut write = client.write(message(number, len));
+    let incoming = within("a descriptor", server.read_descriptor())
+        .await
+        .unwrap();
+    // Its bytes are behind its descriptor, if they come.
+    let left = tokio::time::timeout(Duration::from_millis(300), &mut write).await;
+    let read = within("a read", incoming.read()).await.unwrap();
+    check(&read, number, len);
+    match &left {
+        Ok(written) => written
+            .as_ref()
+            .map_or_else(|error| panic!("{error}"), |()| ()),
+        Err(_) => within("the write", &mut write).await.unwrap(),
+    }
+    left.is_ok()
+}
+
+#[tokio::test]
+async fn a_pipe_has_some_and_earns_more_by_using_it() {
+    let (client, server) = tcp_pair().await;
+    let ends = (&client, &server);
+    assert!(leaves_unread(ends, 1, 200 << 10).await, "it has 256 KiB");
+    assert!(!leaves_unread(ends, 2, 1 << 20).await, "and not more");
+    for number in 3..8 {
+        // Nothing else goes back that its credit would ride with.
+        pause(20).await;
+        assert!(leaves_unread(ends, number, 1 << 20).await, "{number}");
+    }
+    let larger = 5 << 20;
+    for number in 8..10 {
+        let left = leaves_unread(ends, number, larger).await;
+        assert!(!left, "more than a pipe can have");
+    }
+    assert!(leaves_unread((&server, &client), 1, 200 << 10).await);
+}
+
+#[tokio::test]
+async fn who_grants_none_is_asked_for_everything() {
+    let context = over_tcp()
+        .limits(limits(|limits| limits.window_ahead = 0))
+        .build()
+        .unwrap();
+    let (client, server) = pair(&context, &over_tcp().build().unwrap()).await;
+    for number in 1..4 {
+        assert!(!leaves_unread((&server, &client), number, 100 << 10).await);
+    }
+    assert!(leaves_unread((&client, &server), 1, 100 << 10).await);
+}
+
+/// What is granted to all pipes of one host is bounded: who comes later waits for its reader, and nothing else.
+#[tokio::test]
+async fn all_pipes_together_have_a_share_of_the_budget() {
+    let server = over_tcp()
+        .limits(limits(|limits| limits.receive_budget = 16 << 20))
+        .build()
+        .unwrap();
+    let client = over_tcp().build().unwrap();
+    let mut pipes = Vec::new();
+    for _ in 0..6 {
+        pipes.push(pair(&client, &server).await);
+    }
+    let mut left = Vec::new();
+    for (client, server) in &pipes {
+        left.push(leaves_unread((client, server), 1, 200 << 10).await);
+    }
+    assert_eq!(left, [true, true, true, true, false, false]);
+    drop(pipes.remove(0));
+    // It gives its credit back once it is gone.
+    let another = async || {
+        pause(100).await;
+        let (client, server) = pair(&client, &server).await;
+        leaves_unread((&client, &server), 1, 200 << 10).await
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while !another().await {
+        assert!(Instant::now() < until, "it does not come back");
+    }
+}
+
+/// Its bytes come all the same, take no memory, and are counted; the pipe goes on.
+#[tokio::test]
+async fn what_is_not_wanted_is_dropped_as_it_comes() {
+    let (client, server) = tcp_pair().await;
+    for number in 1..20 {
+        let write = client.write(message(number, 200 << 10));
+        within("a descriptor", server.read_descriptor())
+            .await
+            .unwrap()
+            .refuse("not today");
+        let ended = within("the write", write).await;
+        assert!(
+            matches!(ended, Ok(()) | Err(Error::Refused { .. })),
+            "{ended:?}"
+        );
+        exchange(&client, &server, number, 100).await;
+    }
+    let dropped = server.stats().bytes_dropped;
+    assert!(dropped > 0 && dropped <= 19 * (200 << 10), "{dropped}");
+}
+
+/// A reader without memory says so, and what needs none passes.
+#[tokio::test]
+async fn where_the_budget_is_used_up_small_messages_pass() {
+    let server = over_tcp()
+        .limits(limits(|limits| limits.receive_budget = 16 << 20))
+        .build()
+        .unwrap();
+    let (client, server) = pair(&over_tcp().build().unwrap(), &server).await;
+    let ends = (&client, &server);
+    assert!(leaves_unread(ends, 1, 200 << 10).await);
+    let held = server.hold(16 << 20).unwrap();
+    let write = client.write(message(2, 200 << 10));
+    let failed = within("the read", server.read()).await.unwrap_err();
+    assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
+    drop(write);
+    for number in 3..6 {
+        exchange(&client, &server, number, 1000).await;
+        exchange(&server, &client, number, 1000).await;
+    }
+    drop(held);
+    assert!(leaves_unread(ends, 7, 200 << 10).await);
+}
