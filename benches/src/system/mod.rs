@@ -258,9 +258,9 @@ impl<S: System> AnySystem for S {
 
 /// Rounds on one connection, until there are enough: how many of them counted.
 async fn take_part(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<u64> {
-    client.prepare(0).await?;
     let mut counted = 0;
     loop {
+        client.prepare(0).await?;
         match phase.load(Ordering::Relaxed) {
             WARM => {}
             COUNTS => counted += 1,
