@@ -59,7 +59,7 @@
 //! client.push("w", &value)   the generated stub: a Call, on its way from here on       #[tensor_service]
 //!   codec                    arguments to bytes; Tensors and Payloads lifted out       codec
 //!   call header              method, id, time left, trace                              engine
-//!   Pipe::write              header and bytes at once, large tensors when asked for    tensorpipe
+//!   Pipe::write              header and bytes at once, larger tensors when asked for   tensorpipe
 //! server
 //!   admission                limits, deadline, service and method: on the header alone,
 //!                            before its tensors move                                   engine

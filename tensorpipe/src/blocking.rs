@@ -338,7 +338,9 @@ mod tests {
             assert_eq!(&pipe.read().unwrap().metadata[..], b"got it");
             first.join().unwrap().unwrap();
             pipe.write(message()).unwrap();
-            let refused = pipe.write(message()).unwrap_err();
+            // More than may come before it is read.
+            let large = Message::new("large").tensor(Tensor::from(vec![7u8; 8 << 20]));
+            let refused = pipe.write(large).unwrap_err();
             assert!(refused.to_string().contains("no room"), "{refused}");
             pipe.send(Message::new("last")).unwrap();
             pipe.close_within(Duration::from_secs(10)).unwrap();

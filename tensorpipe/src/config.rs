@@ -33,9 +33,9 @@ pub struct Limits {
     pub window_bytes: u64,
     /// The most that the peer of one pipe may send before this side's go-ahead, in bytes of parts that do not ride in the message's
     /// frame. It saves a round trip, and costs a copy where such a part is then read into [`Place::Into`](crate::Place::Into). A pipe
-    /// begins with 256 KiB of it, has more when its messages had to wait, and 256 KiB again when it has not used that for 10 s. All
-    /// pipes together have at most a quarter of `receive_budget`, those of one host or user a quarter of that. A context with
-    /// memory on devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
+    /// begins with 256 KiB of it, has more when its messages had to wait, and 256 KiB again when nothing came so for 10 s. All
+    /// pipes together have as much as a quarter of `receive_budget`, beside it, and those of one host or user a quarter of that. A
+    /// context with channels or memory for devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
     pub window_ahead: u64,
     /// Bytes of pooled memory that messages which are not complete make resident, over all pipes of the context: whole pages, of
     /// 2 MiB in tensors from that size on, as their first bytes come; all of what is shorter. So do calls that are complete and
@@ -43,7 +43,7 @@ pub struct Limits {
     /// wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its writer is told; a call
     /// is refused as overloaded. What comes into memory of the caller's, and what a program keeps of messages that it has read,
     /// does not count. The messages that one pipe is reading may also announce no more than this. Lower it where strangers may
-    /// connect. Default: half of the machine's memory, or of what the control group allows where that is less; at least 1 GiB. It
+    /// connect. What comes ahead ([`Limits::window_ahead`]) has a share of its own beside it. Default: half of the machine's memory, or of what the control group allows where that is less; at least 1 GiB. It
     /// is measured once in a process.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.

@@ -9,7 +9,7 @@
 //!     ▼                                                              ▼
 //!  descriptor, small parts ────────── the pipe's connection ────▶ Incoming (what comes)
 //!                                                                    │ read, read_into(Allocation)
-//!     ◀────────────────────────────── go-ahead ───────────────────── ▼
+//!     ◀────────────── go-ahead, where no credit was left ──────────── ▼
 //!  large parts ════════════ a channel for each pair of devices ═══▶ Message, where the reader wants it
 //!     │                                                              │
 //!     ▼                                                              ▼

@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Crowd) -> Result<()> {
         options
             .size
             .first()
-            .map_or("nothing".to_owned(), ToString::to_string)
+            .map_or_else(|| "nothing".to_owned(), ToString::to_string)
     );
     report::say(format_args!(
         "{}\n\n{}",

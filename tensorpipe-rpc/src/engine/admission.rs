@@ -1,4 +1,4 @@
-//! Whether a call is handled at all: decided on its header alone, before its tensors move.
+//! Whether a call is handled at all: decided on its header alone, before those of its tensors move for which there is no credit.
 
 use std::cell::Cell;
 use std::sync::Arc;

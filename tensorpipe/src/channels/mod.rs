@@ -3,8 +3,8 @@
 //! A [`Channel`] belongs to a context; for each pipe on which both ends have it, it opens a [`Lane`]. The contract of a
 //! lane, which the conformance suite checks:
 //!
-//! - `send` is called once per operation at the writer, after the reader's go-ahead; `recv` once at the reader, before
-//!   the writer's first byte or control frame for it can arrive. Each ends in exactly one of [`LaneIo::sent`] /
+//! - `send` is called once per operation at the writer, after the reader's go-ahead or with credit ahead of it; `recv` once at
+//!   the reader, before the writer's first byte or control frame for it can arrive, maybe before the application reads. Each ends in exactly one of [`LaneIo::sent`] /
 //!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`. Parts without bytes come to no lane;
 //! - `failed` at one end is `cancel` at the other. A lane that finds that the peer's has given up a part does not say `failed`:
 //!   the pipe calls `cancel`, or ends, and has the reason;

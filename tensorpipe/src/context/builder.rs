@@ -156,13 +156,18 @@ impl ContextBuilder {
                 known("the transport of a threshold", transport, &names)?;
             }
         }
+        let beside_cpu = |channel: &Arc<dyn Channel>| {
+            let devices = channel.devices();
+            devices.iter().any(|(device, _)| !device.is_cpu())
+        };
+        let has_devices = !self.allocators.is_empty() || channels.iter().any(beside_cpu);
         let inner = Inner {
             name: name.into(),
             transports,
             channels,
             thresholds: self.thresholds,
             budget: Budget::new(self.limits.receive_budget),
-            credit_ahead: CreditAhead::new(&self.limits, !self.allocators.is_empty()),
+            credit_ahead: CreditAhead::new(&self.limits, has_devices),
             limits: self.limits,
             timeouts: self.timeouts,
             connect: self.connect,

@@ -1,9 +1,10 @@
 //! What peers may send without this context's go-ahead, over all of its pipes.
 //!
-//! Credit is a promise, and costs memory when it is used. So all of it together stays within a quarter of
-//! [`Limits::receive_budget`](crate::Limits::receive_budget), and what one host or user has within a quarter of that. A pipe begins with
+//! Credit is a promise, and costs memory when it is used: memory that comes ahead counts by its credit, and not in the budget, so that
+//! messages that nobody reads yet take nothing of what others need. All credit together is a quarter of
+//! [`Limits::receive_budget`](crate::Limits::receive_budget) at most, and what one host or user has a quarter of that. A pipe begins with
 //! [`START`]. It gets more when a message of its had to wait, up to [`Limits::window_ahead`](crate::Limits::window_ahead), and loses that
-//! when it has used none of it for [`IDLE`].
+//! when nothing came ahead for [`IDLE`].
 //!
 //! Invariant: `granted.all` is the sum of all [`Credit`]s that exist, and never more than `most`; likewise for each origin.
 
@@ -35,7 +36,7 @@ struct Granted {
 }
 
 impl CreditAhead {
-    /// `devices`: the context has memory beside that of the CPU. It grants nothing then: where a tensor goes is decided before its
+    /// `devices`: the context has more devices than the CPU. It grants nothing then: where a tensor goes is decided before its
     /// bytes come.
     pub(crate) fn new(limits: &Limits, devices: bool) -> Arc<Self> {
         Arc::new(Self {

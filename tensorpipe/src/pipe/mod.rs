@@ -190,8 +190,8 @@ impl Pipe {
     }
 
     /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the
-    /// transport or the channel. Large tensors leave only after the peer's reader has asked for them, so awaiting a write
-    /// waits for that reader. Dropping the future changes nothing: the message still goes; [`Write::cancel`] takes it back.
+    /// transport or the channel. What the peer has no credit for ([`Limits::window_ahead`](crate::Limits::window_ahead)) leaves
+    /// only after its reader has asked for it, so awaiting a write may wait for that reader. Dropping the future changes nothing: the message still goes; [`Write::cancel`] takes it back.
     ///
     /// # Errors
     /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow (nothing is sent),

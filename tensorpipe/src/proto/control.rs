@@ -40,7 +40,9 @@ impl<S: Clone, D> PipeState<S, D> {
                 self.outbox.control(Control::Recalled { ahead });
             }
             Control::Recalled { ahead } => {
-                self.receive_window.recalled(ahead)?;
+                if let Some(window) = self.receive_window.recalled(ahead)? {
+                    self.outbox.control(window);
+                }
                 self.events.push_back(Event::Recalled);
             }
             Control::Reset {

@@ -41,6 +41,9 @@ impl AtOnce {
     }
 }
 
+/// What a part that comes ahead takes of the credit beside its bytes: it costs its reader memory, however small it is.
+pub(super) const AHEAD_PART: u64 = 256;
+
 /// Amounts of the three things that credit is given for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -48,7 +51,7 @@ pub(crate) struct Amount {
     pub(crate) messages: u64,
     /// Bytes of their bodies.
     pub(crate) bytes: u64,
-    /// Bytes of bulk parts sent without waiting for a go-ahead.
+    /// Bytes of bulk parts sent without waiting for a go-ahead, and [`AHEAD_PART`] for each.
     pub(crate) ahead: u64,
 }
 
@@ -142,6 +145,8 @@ pub(crate) struct Ahead {
     pub(crate) window: u64,
     /// Have come, in all.
     pub(crate) received: u64,
+    /// Of these, of messages that are not finished.
+    pub(crate) unfinished: u64,
     /// Have come and are not finished, or may still come.
     pub(crate) promised: u64,
 }
@@ -179,6 +184,7 @@ impl ReceiveWindow {
         Ahead {
             window: self.window.ahead,
             received: self.received.ahead,
+            unfinished: self.received.ahead - self.finished.ahead,
             promised: self.announced.ahead - self.finished.ahead,
         }
     }
@@ -210,8 +216,14 @@ impl ReceiveWindow {
         Some(Control::Recall { ahead: asked })
     }
 
-    /// The writer has answered that its limit is `ahead`.
-    pub(crate) fn recalled(&mut self, ahead: u64) -> Result<(), PeerFault> {
+    /// Tells of bytes ahead that are free, if there are any.
+    pub(crate) fn announce_ahead(&mut self) -> Option<Control> {
+        let limit = self.finished.plus(self.window);
+        (limit.ahead > self.announced.ahead).then(|| self.announce())
+    }
+
+    /// The writer has answered that its limit is `ahead`. Returns the WINDOW with what has become free meanwhile.
+    pub(crate) fn recalled(&mut self, ahead: u64) -> Result<Option<Control>, PeerFault> {
         let frame = Kind::Recalled.name();
         let unexpected = |when| Err(PeerFault::Unexpected { frame, when });
         let Some(Recall { asked, announced }) = self.recall.take() else {
@@ -221,7 +233,7 @@ impl ReceiveWindow {
             return unexpected("with a limit that is neither what was asked for nor what was sent");
         }
         self.announced.ahead = ahead.max(announced);
-        Ok(())
+        Ok(self.announce_ahead())
     }
 
     /// Announces all that is free. While the writer has not answered what was announced before it was asked holds as well.

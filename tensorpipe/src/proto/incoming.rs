@@ -25,6 +25,7 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// Length of a part of an incoming message, in bytes.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
         let message = self.incoming.get(op.message)?;
         message.parts.get(usize::from(op.part)).map(|part| part.len)
@@ -68,8 +69,7 @@ impl<S: Clone, D> PipeState<S, D> {
             match part.carriage {
                 Carriage::Eager => {}
                 Carriage::Bulk { ahead: true, .. } if skipped => {
-                    part.dest = None;
-                    self.dropped += part.got;
+                    self.dropped += part.unwant();
                 }
                 Carriage::Bulk { ahead: true, .. } => {}
                 Carriage::Bulk { ahead: false, .. } if skipped => {
@@ -110,10 +110,7 @@ impl<S: Clone, D> PipeState<S, D> {
             let op = OpId::incoming(message, part);
             self.events.push_back(Event::Cancel { op, channel });
         }
-        // What came ahead, and nobody has read.
-        if incoming.disposition == Disposition::Undecided {
-            self.dropped += incoming.bulk_received();
-        }
+        self.dropped += incoming.throw_away();
         incoming.disposition = Disposition::Refused;
         if !tell {
             return self.release(message);
@@ -124,6 +121,13 @@ impl<S: Clone, D> PipeState<S, D> {
             text: text.to_owned(),
         });
         self.count_read(message);
+    }
+
+    /// Nothing can be made of a message that comes ahead, and the application has not decided on it yet.
+    pub(crate) fn throw_away(&mut self, message: u64) {
+        if let Some(incoming) = self.incoming.get_mut(message) {
+            self.dropped += incoming.throw_away();
+        }
     }
 
     /// The application is done with a message: its credit goes back to the writer. Bulk parts that have not come are

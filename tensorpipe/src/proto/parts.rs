@@ -113,7 +113,8 @@ impl<S: Clone, D> PipeState<S, D> {
         let refused = message.disposition == Disposition::Refused;
         let part = &mut message.parts[usize::from(op.part)];
         part.got += len;
-        if refused || dest.is_none() {
+        let dest = dest.filter(|_| !part.unwanted);
+        if refused || part.unwanted {
             self.dropped += len;
         }
         if !refused {

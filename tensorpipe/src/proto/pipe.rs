@@ -248,6 +248,13 @@ impl<S: Clone, D> PipeState<S, D> {
         self.receive_window.ahead()
     }
 
+    /// Tells the peer what it may send ahead again, without waiting until that is much.
+    pub(crate) fn announce_ahead(&mut self) {
+        if let Some(window) = self.receive_window.announce_ahead() {
+            self.outbox.control(window);
+        }
+    }
+
     /// Lets the peer have `bytes` under way ahead, if that is more.
     pub(crate) fn widen_ahead(&mut self, bytes: u64) {
         if let Some(window) = self.receive_window.widen(bytes) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::flow::{Amount, AtOnce};
+use super::flow::{AHEAD_PART, Amount, AtOnce};
 use super::numbered::Numbered;
 use super::wire::descriptor::{Carriage, Head};
 use super::write::credit_of;
@@ -31,9 +31,20 @@ pub(super) struct InPart<D> {
     /// Whether bytes on the pipe's own connection may come for it.
     pub(super) expected: bool,
     pub(super) dest: Option<D>,
+    /// What still comes of it is thrown away.
+    pub(super) unwanted: bool,
     /// The writer's lane has said where it is: once, on a channel that sends at once.
     pub(super) told: bool,
     pub(super) done: bool,
+}
+
+impl<D> InPart<D> {
+    /// Returns how many of its bytes have come.
+    pub(super) fn unwant(&mut self) -> u64 {
+        self.dest = None;
+        self.unwanted = true;
+        self.got
+    }
 }
 
 /// A message that the application is not done with.
@@ -55,7 +66,7 @@ impl<D> InMessage<D> {
             credit: Amount {
                 messages: 1,
                 bytes: head.eager_len() + credit_of(metadata, head.carriages().len()),
-                ahead: head.sum(|carriage| comes_ahead(carriage, at_once)),
+                ahead: ahead_of(head, at_once),
             },
         }
     }
@@ -70,6 +81,7 @@ impl<D> InMessage<D> {
                 got: 0,
                 expected: comes_ahead(&carriage, at_once),
                 dest: None,
+                unwanted: false,
                 told: false,
                 done: len == 0,
             }
@@ -93,10 +105,15 @@ impl<D> InMessage<D> {
         self.parts.iter().any(|part| bulk(part) && !part.done)
     }
 
-    /// Bytes of its bulk parts that have come on the pipe's own connection.
-    pub(super) fn bulk_received(&self) -> u64 {
-        let bulk = |part: &&InPart<D>| part.carriage != Carriage::Eager;
-        self.parts.iter().filter(bulk).map(|part| part.got).sum()
+    /// Nobody wants what comes of its bulk parts, or has come and was read by nobody. Returns how many bytes these are, unless
+    /// they were counted before.
+    pub(super) fn throw_away(&mut self) -> u64 {
+        let read = self.disposition == Disposition::Reading;
+        let lost = |part: &&mut InPart<D>| {
+            part.carriage != Carriage::Eager && !part.unwanted && !(read && part.done)
+        };
+        let lost = self.parts.iter_mut().filter(lost).map(InPart::unwant);
+        lost.sum()
     }
 
     /// Gives up all memory. Returns the parts that a channel may be at work on, with its number.
@@ -126,6 +143,13 @@ fn comes_ahead(carriage: &Carriage, at_once: AtOnce) -> bool {
         Carriage::Bulk { channel, ahead } => *ahead && !at_once.contains(*channel),
         Carriage::Eager => false,
     }
+}
+
+/// The credit that what comes ahead takes.
+fn ahead_of(head: &Head, at_once: AtOnce) -> u64 {
+    let ahead = |carriage: &Carriage| comes_ahead(carriage, at_once);
+    let parts = head.carriages().iter().filter(|carriage| ahead(carriage));
+    head.sum(ahead) + AHEAD_PART * parts.count() as u64
 }
 
 /// Incoming messages by number. Bounded by the credit given.

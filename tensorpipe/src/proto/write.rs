@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::flow::{AtOnce, SendWindow};
+use super::flow::{AHEAD_PART, AtOnce, SendWindow};
 use super::numbered::Numbered;
 use super::output::Segment;
 use super::wire::descriptor::{Carriage, Frame, PartFields, TensorFields, set_ahead};
@@ -239,10 +239,11 @@ impl<S> Outgoing<S> {
     }
 }
 
-/// Bytes of the parts that wait for a go-ahead.
+/// The credit that the parts take which wait for a go-ahead, if they go ahead of it.
 pub(super) fn waiting<S>(parts: &[OutPart<S>]) -> u64 {
     let waits = |part: &&OutPart<S>| matches!(part.carriage, Carriage::Bulk { ahead: false, .. });
-    parts.iter().filter(waits).map(|part| part.len).sum()
+    let credit = parts.iter().filter(waits).map(|part| part.len + AHEAD_PART);
+    credit.sum()
 }
 
 /// None of them waits for one. `frame`: the message's.

@@ -116,6 +116,10 @@ fn every_fault_ends_its_pipe_and_no_other() {
                 "data ahead beyond the window",
                 with(&[payload(2, 0, (256 << 10) + 1)], &[], b""),
             ),
+            (
+                "small parts ahead, which cost more than their bytes",
+                with(&vec![payload(2, 0, 1); 1100], &[], b""),
+            ),
             ("data of no message", data(0, 0, b"x")),
             ("data of a message far ahead", data(u64::MAX, 0, b"x")),
             ("data cut short", frame(DATA, &[0; 9])),

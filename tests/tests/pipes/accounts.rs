@@ -44,13 +44,17 @@ async fn memory_that_a_reader_brings_is_filled_by_a_copy_where_the_bytes_are_els
     assert!(copied < 1 << 20, "{copied}");
 }
 
-/// Notes how messages came that were not there whole.
+/// Notes how messages came.
 #[derive(Default)]
 struct Notes(Mutex<Vec<MessageStats>>);
 
 impl Handler for Notes {
     fn incoming(&self, incoming: Incoming) {
-        let _ = incoming.accept();
+        let came = incoming.stats();
+        if let Some(whole) = incoming.accept() {
+            whole.unwrap();
+            self.0.lock().unwrap().push(came);
+        }
     }
 
     fn message(&self, _: u64, _: Result<Message, Error>) {

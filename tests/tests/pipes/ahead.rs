@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
-use tensorpipe::Error;
+use tensorpipe::{Allocation, Error, Place};
 
 use super::*;
 
 /// Whether a message of so many bytes leaves although nobody reads it; then it is read.
 async fn leaves_unread((client, server): (&Pipe, &Pipe), number: u64, len: usize) -> bool {
+    // What was read before gives its credit back, and nothing else goes back that it would ride with.
+    pause(20).await;
     let mut write = client.write(message(number, len));
     let incoming = within("a descriptor", server.read_descriptor())
         .await
@@ -32,8 +34,6 @@ async fn a_pipe_has_some_and_earns_more_by_using_it() {
     assert!(leaves_unread(ends, 1, 200 << 10).await, "it has 256 KiB");
     assert!(!leaves_unread(ends, 2, 1 << 20).await, "and not more");
     for number in 3..8 {
-        // Nothing else goes back that its credit would ride with.
-        pause(20).await;
         assert!(leaves_unread(ends, number, 1 << 20).await, "{number}");
     }
     let larger = 5 << 20;
@@ -108,9 +108,63 @@ async fn what_is_not_wanted_is_dropped_as_it_comes() {
     assert!(dropped > 0 && dropped <= 19 * (200 << 10), "{dropped}");
 }
 
-/// A reader without memory says so, and what needs none passes.
+/// What has left has arrived: whether its reader looked at it before its writer closed or not.
 #[tokio::test]
-async fn where_the_budget_is_used_up_small_messages_pass() {
+async fn what_came_ahead_can_be_read_when_its_writer_is_gone() {
+    for context in [over_tcp().build().unwrap(), Context::new()] {
+        let (client, server) = pair(&context, &context).await;
+        for number in 1..4 {
+            within("a write", client.write(message(number, 70_000)))
+                .await
+                .unwrap();
+        }
+        let held = within("a descriptor", server.read_descriptor());
+        let held = held.await.unwrap();
+        within("the close", client.close()).await.unwrap();
+        within("the end", server.ended()).await;
+        let read = within("a held one", held.read()).await.unwrap();
+        check(&read, 1, 70_000);
+        check(&within("a read", server.read()).await.unwrap(), 2, 70_000);
+        let into = Allocation {
+            tensors: vec![Place::Into(server.pool().take(70_000))],
+            ..Allocation::default()
+        };
+        let descriptor = within("a descriptor", server.read_descriptor());
+        let last = descriptor.await.unwrap().read_into(into);
+        check(&within("a read", last).await.unwrap(), 3, 70_000);
+        let end = within("the end", server.read()).await.unwrap_err();
+        assert!(matches!(end, Error::Closed { by_peer: true, .. }), "{end}");
+    }
+}
+
+/// What comes ahead has credit of its own: it takes nothing of what a large message needs that is read on purpose.
+#[tokio::test]
+async fn what_waits_unread_takes_nothing_of_the_budget() {
+    const BUDGET: usize = 16 << 20;
+    let server = over_tcp()
+        .limits(limits(|limits| limits.receive_budget = BUDGET as u64))
+        .build()
+        .unwrap();
+    let (client, server) = pair(&over_tcp().build().unwrap(), &server).await;
+    let large = client.write(message(1, BUDGET));
+    let ahead = client.write(message(2, 200 << 10));
+    let incoming = within("a descriptor", server.read_descriptor())
+        .await
+        .unwrap();
+    within("the one behind", ahead).await.unwrap();
+    let read = within("the large one", incoming.read()).await.unwrap();
+    check(&read, 1, BUDGET);
+    within("its write", large).await.unwrap();
+    check(
+        &within("a read", server.read()).await.unwrap(),
+        2,
+        200 << 10,
+    );
+}
+
+/// Where calls that wait have used up the budget, what came ahead is read all the same, and the pipe goes on.
+#[tokio::test]
+async fn where_the_budget_is_used_up_messages_pass() {
     let server = over_tcp()
         .limits(limits(|limits| limits.receive_budget = 16 << 20))
         .build()
@@ -119,10 +173,16 @@ async fn where_the_budget_is_used_up_small_messages_pass() {
     let ends = (&client, &server);
     assert!(leaves_unread(ends, 1, 200 << 10).await);
     let held = server.hold(16 << 20).unwrap();
-    let write = client.write(message(2, 200 << 10));
+    assert!(leaves_unread(ends, 2, 200 << 10).await);
+    let large = client.write(message(3, 2 << 20));
     let failed = within("the read", server.read()).await.unwrap_err();
     assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
-    drop(write);
+    // All of it may have left before that was known.
+    let ended = within("its write", large).await;
+    assert!(
+        matches!(ended, Ok(()) | Err(Error::Refused { .. })),
+        "{ended:?}"
+    );
     for number in 3..6 {
         exchange(&client, &server, number, 1000).await;
         exchange(&server, &client, number, 1000).await;

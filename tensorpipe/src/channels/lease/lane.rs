@@ -54,7 +54,9 @@ pub(super) struct LeaseLane {
 impl LeaseLane {
     pub(super) fn new(exchange: &Arc<Exchange>, peer: &Place, borrows: bool, link: Link) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        exchange.may_map(link.receive_budget);
+        if borrows {
+            exchange.may_map(link.receive_budget);
+        }
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             peer: link.peer,

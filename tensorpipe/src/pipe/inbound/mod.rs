@@ -7,6 +7,8 @@ mod read;
 
 use std::sync::{Arc, OnceLock};
 
+use smallvec::SmallVec;
+
 use self::late::answer_late;
 use self::loan::Loans;
 use self::plan::Plan;
@@ -44,7 +46,10 @@ impl std::fmt::Debug for Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(core: Arc<Core>, arrival: Arrival) -> Self {
+    pub(super) fn new(core: Arc<Core>, mut arrival: Arrival) -> Self {
+        if !arrival.is_whole() {
+            lock(&core.shared).complete(&mut arrival);
+        }
         Self {
             core,
             arrival: Some(arrival),
@@ -195,9 +200,16 @@ impl Incoming {
 
     /// Starts reading. `None`: the message is whole and still in `arrival`.
     fn start(&mut self, allocation: Allocation, pushed: bool) -> Result<Option<u64>, Error> {
-        let Some(arrival) = &self.arrival else {
+        let Some(arrival) = &mut self.arrival else {
             return Ok(None);
         };
+        // What has come since is as good as what was here. A handler that was told otherwise is called, while there is one.
+        if !arrival.is_whole() {
+            let mut shared = lock(&self.core.shared);
+            if !pushed || shared.is_over() {
+                shared.complete(arrival);
+            }
+        }
         let id = arrival.id;
         let all_pooled = allocation.payloads.is_empty() && allocation.tensors.is_empty();
         if all_pooled && arrival.is_whole() {
@@ -223,12 +235,11 @@ impl Incoming {
             let Some(mut arrival) = self.arrival.take() else {
                 return Ok(None);
             };
+            // There was no memory for what came ahead.
+            if let Some(error) = shared.take_failed(id, pushed) {
+                return Err(error);
+            }
             if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
-                // There was no memory for what came ahead.
-                let failed = shared.reads.remove(&id);
-                if let Some(Err(error)) = failed.and_then(|mut reading| reading.take_result()) {
-                    return Err(error);
-                }
                 let reason = "it was taken back before it was read".into();
                 return Err(Error::Reset {
                     code: ResetCode::Cancelled,
@@ -236,7 +247,7 @@ impl Incoming {
                 });
             }
             let mut places = Vec::new();
-            let mut copy = None;
+            let mut copies = SmallVec::<[Copy; 1]>::new();
             // There while the lanes work: they count there what they do.
             shared.reading(id);
             for (part, place) in plan.places {
@@ -247,15 +258,13 @@ impl Incoming {
                 }
                 match (bulk, place) {
                     // Its bytes are here or on their way into pooled memory: copied in the end.
-                    (None | Some((_, true)), Place::Into(dest)) => {
-                        match arrival.take_offered(part) {
-                            Some(source) => {
-                                shared.lane_stats.copied += source.len() as u64;
-                                copy = Some(Copy::new(op, source, dest));
-                            }
-                            None => places.push((part, dest)),
+                    (None | Some((_, true)), Place::Into(dest)) => match arrival.take_large(part) {
+                        Some(source) => {
+                            shared.lane_stats.copied += source.len() as u64;
+                            copies.push(Copy::new(op, source, dest));
                         }
-                    }
+                        None => places.push((part, dest)),
+                    },
                     (None | Some((_, true)), _) => {}
                     (Some((channel, false)), Place::Into(dest)) => {
                         shared
@@ -275,8 +284,8 @@ impl Incoming {
             }
             arrival.count_borrowed(&plan.skipped, shared);
             // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
-            match &mut copy {
-                Some(copy) if copy.takes_a_while() => copy.answer = arrival.take_answer(),
+            match &mut copies[..] {
+                [copy] if copy.takes_a_while() => copy.answer = arrival.take_answer(),
                 _ => arrival.answer(shared),
             }
             let over = shared.ended.is_some();
@@ -288,7 +297,7 @@ impl Incoming {
                 plan.elsewhere,
                 pushed && !over,
             );
-            if let Some(copy) = copy {
+            for copy in copies {
                 if over || !copy.takes_a_while() {
                     // Of a pipe that has ended, maybe with its runtime, nobody else waits.
                     reading.received(copy.op.part, copy.make());

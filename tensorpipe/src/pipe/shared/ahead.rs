@@ -18,9 +18,9 @@ impl Ahead {
         Self { credit, look: None }
     }
 
-    /// The peer has no use for it any more.
-    pub(super) fn end(&mut self) {
-        self.credit.lower(0);
+    /// The peer sends nothing more ahead.
+    pub(super) fn end(&mut self, unfinished: u64) {
+        self.credit.lower(unfinished);
         self.look = None;
     }
 
@@ -40,11 +40,16 @@ impl Shared {
     pub(super) fn earn_ahead(&mut self, head: &Head) {
         let waits = |carriage: &Carriage| matches!(carriage, Carriage::Bulk { ahead: false, .. });
         let bytes = head.sum(waits);
-        let (window, credit) = (self.state.ahead().window, &mut self.ahead.credit);
+        let (ahead, credit) = (self.state.ahead(), &mut self.ahead.credit);
         if bytes == 0 || bytes > credit.window() {
             return;
         }
-        credit.raise(2 * bytes.max(window));
+        let window = ahead.window;
+        // It had as much, and did not know of it.
+        if ahead.unfinished.saturating_add(bytes) < window {
+            return self.state.announce_ahead();
+        }
+        credit.raise(bytes.max(window).saturating_mul(2));
         if credit.bytes() <= window {
             return;
         }

@@ -7,7 +7,7 @@ use crate::device::Buffer;
 use crate::error::Error;
 use crate::message::Message;
 use crate::pipe::stats::MessageStats;
-use crate::proto::{Head, OpId};
+use crate::proto::{Carriage, Head, OpId};
 
 /// What a channel has to say of a part when it is read.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,18 @@ impl Arrival {
         here.parts = parts;
     }
 
+    /// And these have come ahead, in order: now all is here.
+    pub(in crate::pipe) fn take_ahead(
+        &mut self,
+        (parts, came): (Vec<(u16, Buffer)>, MessageStats),
+    ) {
+        let here = self.here.get_or_insert_default();
+        here.came += came;
+        here.parts.extend(parts);
+        here.parts.sort_unstable_by_key(|(part, _)| *part);
+        self.whole = true;
+    }
+
     /// And this one its channel had.
     pub(in crate::pipe) fn take_adopted(&mut self, part: u16, channel: u8, adopted: Adopted) {
         let here = self.here.get_or_insert_default();
@@ -90,11 +102,13 @@ impl Arrival {
             .map_or_else(MessageStats::default, |here| here.came)
     }
 
-    /// Takes the part that a channel had at once, if it is this one, to be copied.
-    pub(in crate::pipe) fn take_offered(&mut self, part: u16) -> Option<Buffer> {
+    /// Takes a part that came apart from the frame, to be copied: then how its channel is told.
+    pub(in crate::pipe) fn take_large(&mut self, part: u16) -> Option<Buffer> {
         let here = self.here.as_mut()?;
-        here.answer.filter(|answer| answer.part == part)?;
         let at = here.parts.iter().position(|(number, _)| *number == part)?;
+        if self.head.carriages()[usize::from(part)] == Carriage::Eager {
+            return None;
+        }
         let (_, memory) = here.parts.remove(at);
         here.came.copied += memory.len() as u64;
         Some(memory)

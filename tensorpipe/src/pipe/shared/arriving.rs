@@ -1,5 +1,6 @@
 //! Messages that come in: memory for what comes with their frame or ahead of the reader, and who is told.
 
+use std::collections::hash_map::Entry;
 use std::task::Waker;
 
 use smallvec::SmallVec;
@@ -59,16 +60,38 @@ impl Shared {
 
     /// A message that is being read cannot be: there is no memory for it, or its channel does not get on.
     pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
-        let reading = self.reads.get(&message);
-        let pushed = reading.is_some_and(Reading::is_pushed);
-        let comes_ahead = reading.is_some_and(|reading| !reading.is_waited_for());
-        // A handler answers in its own way, and hears of what came ahead when it accepts that.
-        let code = match pushed || self.pushes && comes_ahead {
-            true => ResetCode::Skipped,
-            false => ResetCode::Failed,
-        };
-        self.state.refuse(message, code, &error.to_string());
-        self.end_read(message, Err(error), wakes);
+        match self.reads.get_mut(&message) {
+            // Whoever reads it hears of it then, and may refuse it for reasons of their own.
+            Some(reading) if !reading.is_waited_for() => {
+                reading.finish(Err(error));
+                self.state.throw_away(message);
+            }
+            reading => {
+                let code = refusal(reading.is_some_and(|reading| reading.is_pushed()));
+                self.state.refuse(message, code, &error.to_string());
+                self.end_read(message, Err(error), wakes);
+            }
+        }
+    }
+
+    /// What comes of a message ahead that is to be read: why there was no memory for it. Its writer is told.
+    pub(in crate::pipe) fn take_failed(&mut self, message: u64, pushed: bool) -> Option<Error> {
+        let error = self.reads.get(&message)?.failed()?.clone();
+        self.reads.remove(&message);
+        self.state
+            .refuse(message, refusal(pushed), &error.to_string());
+        Some(error)
+    }
+
+    /// All of a message may have come ahead by now: then it is whole.
+    pub(in crate::pipe) fn complete(&mut self, arrival: &mut Arrival) {
+        if !arrival.is_whole()
+            && let Entry::Occupied(reading) = self.reads.entry(arrival.id)
+            && reading.get().has_come()
+        {
+            let reading = reading.remove();
+            arrival.take_ahead(reading.into_come());
+        }
     }
 
     /// What is known of a message whose parts come.
@@ -224,21 +247,24 @@ impl Shared {
         if !self.state.comes_ahead(message) {
             return;
         }
-        self.reading(message);
-        for part in 0..u16::MAX {
-            let op = OpId::incoming(message, part);
-            match self.state.part_len(op) {
-                None => break,
-                Some(len) if len > 0 => {
-                    if let Some((channel, true)) = self.state.bulk_channel(message, part) {
-                        let device = arrival.head.device(part.into());
-                        let want = Want::Adopt { len, device };
-                        self.carried_by(message, channel);
-                        self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
-                    }
+        let mut ahead = SmallVec::<[(OpId, u8); 4]>::new();
+        let mut bulk = 0;
+        for part in 0..arrival.head.carriages().len() as u16 {
+            if let Some((channel, comes)) = self.state.bulk_channel(message, part) {
+                bulk += 1;
+                if comes {
+                    ahead.push((OpId::incoming(message, part), channel));
                 }
-                Some(_) => {}
             }
+        }
+        self.reading(message)
+            .comes_ahead(ahead.len(), ahead.len() == bulk);
+        for (op, channel) in ahead {
+            let part = usize::from(op.part);
+            let (len, device) = (arrival.head.part_len(part), arrival.head.device(part));
+            let want = Want::Adopt { len, device };
+            self.carried_by(message, channel);
+            self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
         }
         self.announce(message);
     }
@@ -282,5 +308,13 @@ impl Shared {
                 by_peer: true,
             })
         })
+    }
+}
+
+/// A handler answers in its own way.
+fn refusal(pushed: bool) -> ResetCode {
+    match pushed {
+        true => ResetCode::Skipped,
+        false => ResetCode::Failed,
     }
 }

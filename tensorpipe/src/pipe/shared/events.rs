@@ -161,7 +161,10 @@ impl Shared {
                 self.wake(Interest::Flush, wakes);
             }
             Event::GoAway { next, text } => self.peer_goes(next, text, wakes),
-            Event::Fin => self.wake(Interest::Descriptor, wakes),
+            Event::Fin => {
+                self.ahead.end(self.state.ahead().unfinished);
+                self.wake(Interest::Descriptor, wakes);
+            }
             Event::FinAck => self.wakers.wake_background(),
             Event::Recalled => self.lower_credit(Instant::now()),
         }
@@ -185,6 +188,8 @@ impl Shared {
         let Some(slot) = self.lanes.get_mut(usize::from(channel)) else {
             return;
         };
+        // What this side sends was announced by nobody, and what comes ahead has credit.
+        let counts = !op.outgoing && !self.reads.get(&op.message).is_some_and(Reading::is_ahead);
         let before = self.lane_stats;
         let mut io = LaneIo::new(PipeHost {
             state: &mut self.state,
@@ -192,8 +197,7 @@ impl Shared {
             work: &mut self.lane_work,
             stats: &mut self.lane_stats,
             allocators: &self.allocators,
-            // What this side sends was announced by nobody.
-            announcements: (!op.outgoing).then_some(&self.announcements),
+            announcements: counts.then_some(&self.announcements),
             announced: &mut self.announced,
             taken: &mut self.taken,
             runtime: &self.runtime,

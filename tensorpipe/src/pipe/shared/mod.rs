@@ -209,6 +209,7 @@ impl Shared {
         };
         let copied = reading.bytes_to_place();
         if let Some(complete) = reading.take_complete() {
+            let complete = complete.and_then(|message| reading.hold(message));
             self.lane_stats.copied += copied;
             self.state.finish(message);
             self.end_read(message, complete, wakes);
@@ -252,7 +253,7 @@ impl Shared {
     pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
         self.goodbye = Goodbye::Said;
         self.permit = None;
-        self.ahead.end();
+        self.ahead.end(0);
         self.wake(Interest::End, wakes);
     }
 
@@ -320,13 +321,19 @@ impl Shared {
         self.leaving.clear();
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
-        self.arrived.retain(|arrival| arrival.is_whole());
+        let reads = &self.reads;
+        let has_come = |message: &u64| reads.get(message).is_some_and(Reading::has_come);
+        (self.arrived).retain(|arrival| arrival.is_whole() || has_come(&arrival.id));
+        let reads: Vec<u64> = reads
+            .keys()
+            .copied()
+            .filter(|message| !has_come(message))
+            .collect();
         self.arriving = None;
         self.state.abandon();
         self.retired_lanes.append(&mut self.lanes);
         self.lane_results.clear();
         self.lane_work.clear();
-        let reads: Vec<u64> = self.reads.keys().copied().collect();
         for message in reads {
             self.end_read(message, Err(error.clone()), wakes);
         }

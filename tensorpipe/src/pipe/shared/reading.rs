@@ -18,8 +18,10 @@ pub(in crate::pipe) struct Reading {
     head: Option<Head>,
     /// The application has called read.
     waited_for: bool,
-    /// How many parts have bytes, and are wanted: counted once, since there may be thousands.
+    /// How many parts have bytes, and are wanted: counted once, since there may be thousands. Before it is waited for, how many come
+    /// ahead.
     wanted: usize,
+    ahead: Ahead,
     /// Parts that are there, by number.
     parts: Vec<(u16, Buffer)>,
     /// Memory of the application's for parts that come ahead into pooled memory: they are copied.
@@ -41,6 +43,15 @@ pub(in crate::pipe) struct Reading {
     result: Option<Result<Message, Error>>,
 }
 
+/// Whether parts of a message come before it is waited for. The credit that they take bounds them: they do not count otherwise
+/// until a handler keeps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ahead {
+    No,
+    Some,
+    All,
+}
+
 impl Reading {
     /// Parts may come before anybody has asked for them.
     pub(in crate::pipe) fn new(reservation: Reservation) -> Self {
@@ -48,6 +59,7 @@ impl Reading {
             head: None,
             waited_for: false,
             wanted: 0,
+            ahead: Ahead::No,
             parts: Vec::new(),
             places: Vec::new(),
             skipped: Vec::new(),
@@ -59,6 +71,37 @@ impl Reading {
             stats: MessageStats::default(),
             result: None,
         }
+    }
+
+    /// So many parts come ahead of the application's read, `all` of them that do not ride.
+    pub(in crate::pipe) fn comes_ahead(&mut self, parts: usize, all: bool) {
+        self.wanted = parts;
+        self.ahead = if all { Ahead::All } else { Ahead::Some };
+    }
+
+    pub(in crate::pipe) fn is_ahead(&self) -> bool {
+        self.ahead != Ahead::No
+    }
+
+    /// All of it is here, and nobody has read it.
+    pub(in crate::pipe) fn has_come(&self) -> bool {
+        let all = self.ahead == Ahead::All && self.parts.len() == self.wanted;
+        all && !self.waited_for && self.result.is_none()
+    }
+
+    /// Why nothing can be made of it, although nobody has read it.
+    pub(in crate::pipe) fn failed(&self) -> Option<&Error> {
+        let failed = self
+            .result
+            .as_ref()
+            .and_then(|result| result.as_ref().err());
+        failed.filter(|_| !self.waited_for)
+    }
+
+    /// What has come of one that nobody has read, in order, and how.
+    pub(in crate::pipe) fn into_come(mut self) -> (Vec<(u16, Buffer)>, MessageStats) {
+        self.parts.sort_unstable_by_key(|(part, _)| *part);
+        (self.parts, self.stats)
     }
 
     /// The application reads.
@@ -98,6 +141,25 @@ impl Reading {
 
     /// `bytes` of memory are about to be filled.
     pub(in crate::pipe) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        match self.is_ahead() {
+            true => Ok(()),
+            false => self.take(bytes),
+        }
+    }
+
+    /// It is complete, and its handler may keep it: what came ahead counts from now on.
+    pub(in crate::pipe) fn hold(&mut self, message: Message) -> Result<Message, Error> {
+        if self.is_ahead() && self.pushed {
+            let tensors = message.tensors.iter().map(|part| part.tensor.buffer());
+            let payloads = message.payloads.iter().map(|part| &part.data);
+            let own = |buffer: &&Buffer| buffer.memory().is_private();
+            let bytes = tensors.chain(payloads).filter(own).map(Buffer::len);
+            self.take(bytes.sum::<usize>() as u64)?;
+        }
+        Ok(message)
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<(), Error> {
         self.reservation.grow(bytes).map_err(|reason| {
             let whole = self.head.as_ref();
             out_of_memory(whole.map_or(bytes, Head::byte_len), reason)

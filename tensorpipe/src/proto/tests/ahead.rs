@@ -120,6 +120,9 @@ fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
     pair.assert_clean();
 }
 
+/// The credit that a tensor of 4000 bytes takes.
+const SENT: u64 = 4000 + 256;
+
 /// As by RECALL, `b` takes back what `a` has not used; a tensor of 4000 bytes waits then.
 fn narrow(pair: &mut Pair, bytes: u64) {
     assert!(pair.b.pipe.narrow_ahead(bytes));
@@ -144,7 +147,7 @@ fn credit_that_was_earned_is_used_and_taken_back() {
     let ahead = pair.b.pipe.ahead();
     assert_eq!((ahead.window, ahead.promised), (2000, 2000));
     pair.a.write(&message("waits").tensor(4000));
-    pair.a.write(&message("ahead").tensor(2000));
+    pair.a.write(&message("ahead").tensor(1700));
     pair.run();
     assert_eq!(pair.a.written, [0, 1, 3]);
     pair.b.read(2);
@@ -169,7 +172,7 @@ fn credit_that_is_being_used_is_taken_back_when_it_is_free() {
         pair.run();
         assert_eq!(pair.a.written, [0]);
         let ahead = pair.b.pipe.ahead();
-        assert_eq!(ahead.promised, more.max(4000));
+        assert_eq!(ahead.promised, more.max(SENT));
         pair.b.read(0);
         pair.run();
         pair.a.write(&message("next").tensor(5500));
@@ -198,7 +201,7 @@ fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
         (None, 10_000),
         (Some(1000), 1000),
         (Some(1000), 10_000),
-        (Some(6000), 4000),
+        (Some(6000), SENT),
     ] {
         let found = fault(asked, ahead);
         let expected = matches!(
@@ -210,6 +213,40 @@ fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
         );
         assert!(expected, "{asked:?}, {ahead}: {found:?}");
     }
-    assert_eq!(fault(Some(1000), 4000), None);
+    assert_eq!(fault(Some(1000), SENT), None);
     assert_eq!(fault(Some(6000), 6000), None);
+}
+
+/// There was no memory for it, and whoever decides on it later has another reason to refuse it: the writer hears that one.
+#[test]
+fn what_was_thrown_away_can_still_be_refused() {
+    let mut pair = pair(10_000);
+    pair.a.write(&message("lost").tensor(5000).tensor(3000));
+    pair.run();
+    pair.b.pipe.throw_away(0);
+    assert_eq!(pair.b.pipe.dropped(), 8000);
+    pair.b.refuse(0, ResetCode::Refused);
+    pair.run();
+    assert_eq!(pair.b.pipe.dropped(), 8000, "counted once");
+    assert_eq!(pair.a.refused, [(0, ResetCode::Refused)]);
+    pair.a.write(&message("next").tensor(9000));
+    pair.run();
+    assert_eq!(pair.a.written.len(), 2, "its credit is back");
+    pair.b.read(1);
+    pair.run();
+    pair.assert_clean();
+}
+
+/// However small a part is, it costs its reader memory.
+#[test]
+fn many_small_parts_take_as_much_credit_as_a_large_one() {
+    let mut pair = pair(3000);
+    let many = (0..15).fold(message("small"), |message, _| message.tensor(65));
+    pair.a.write(&many);
+    pair.run();
+    assert!(pair.a.written.is_empty(), "15 times 65 are 975");
+    pair.b.read(0);
+    pair.run();
+    assert_eq!(pair.a.written, [0]);
+    pair.assert_clean();
 }
