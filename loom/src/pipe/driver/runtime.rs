@@ -9,3 +9,14 @@ pub(super) fn is_single_threaded() -> bool {
 pub(super) fn wake_last(_: &Waker) {
     unreachable!("on a runtime of one thread alone");
 }
+
+/// A model has no clock, and nobody counts.
+pub(super) struct Turns;
+
+pub(super) fn turns() -> Turns {
+    Turns
+}
+
+pub(super) fn polls() {}
+
+pub(super) fn drives() {}

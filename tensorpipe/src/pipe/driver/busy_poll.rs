@@ -155,7 +155,7 @@ impl<W> Driver<W> {
         let polling = &self.polling;
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
-            lock(&polling.time).found(Instant::now);
+            lock(&polling.time).found(runtime::turns(), Instant::now);
         }
     }
 
@@ -184,6 +184,7 @@ impl<W> Driver<W> {
 
     /// The same; whoever `sends` comes for what was left behind, too.
     fn poll_for<C: Driven<Work = W>>(&self, many: bool, sends: bool) -> bool {
+        runtime::polls();
         let mut some = false;
         let found = self.poll_work(POLLS_PER_WAKE, |work| {
             let seen = C::poll(work, many, sends);
@@ -219,7 +220,7 @@ impl<W> Driver<W> {
         let poller = polling.poller();
         if poller == OFF {
             *polls = false;
-            lock(&polling.time).sleeps(Instant::now);
+            lock(&polling.time).sleeps(runtime::turns(), Instant::now);
             return false;
         }
         let is_new = !*polls;
@@ -242,7 +243,9 @@ impl<W> Driver<W> {
         // That bytes are there, and wait for more, is not in vain: they are read soon, and tell how long it took.
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
-        let polls_on = || some_seen || lock(&polling.time).in_vain(POLLS_PER_WAKE, Instant::now);
+        let in_vain =
+            || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::turns(), Instant::now);
+        let polls_on = || some_seen || in_vain();
         if !self.is_crowded() && polls_on() {
             // Once whoever is ready has run; where much has moved since they had their turn, sockets and timers, too.
             if core.much_has_moved() && runtime::is_single_threaded() {

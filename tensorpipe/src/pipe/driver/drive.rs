@@ -117,6 +117,7 @@ impl<W> Driver<W> {
         // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
         // taken for acted on.
         self.wakers.driving();
+        runtime::drives();
         self.kick();
         for _ in 0..ROUNDS {
             let Some(mut work) = self.hold() else {

@@ -5,11 +5,18 @@
 //! in vain makes the next time shorter, down to none, and sleeps that turn out to be short bring it back. Where both
 //! ends share a core, or calls are far apart, nobody polls for long.
 //!
+//! Of several pipes on one thread each polls in its turn. What a wait costs is its share of that time: it may be long while others
+//! are busy. And a thread that drives one pipe after the other has no time to sleep: each of them is polled once in a while for
+//! less than a wake-up costs. So a server of many clients that call all the time polls all of them, however long each waits.
+//!
 //! The clock is an argument: tests tell the time, and the models of `tensorpipe-loom` have a file in place of this one.
 
 use std::time::{Duration, Instant};
 
-use super::tuning::{POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST};
+use super::runtime::Turns;
+use super::tuning::{
+    BUSY_TURN, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST,
+};
 
 #[derive(Debug)]
 pub(super) struct PollTime {
@@ -24,9 +31,42 @@ pub(super) struct PollTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Not,
-    /// Since when, as soon as the clock was read.
-    Polling(u32, Option<Instant>),
-    Sleeping(Instant),
+    /// So many polls since the clock was read last.
+    Polling(u32, Option<Begun>),
+    Sleeping(Begun),
+}
+
+/// When a wait began, or its polling, as soon as the clock was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begun {
+    at: Instant,
+    /// The thread's turns by then.
+    turns: Turns,
+    /// Turns of polling of this wait since.
+    polled: u64,
+}
+
+impl Begun {
+    fn new(at: Instant, turns: Turns) -> Self {
+        let polled = 0;
+        Self { at, turns, polled }
+    }
+
+    /// How much of the time until `now` this wait had. The rest is other pipes', which were polled on the same thread: that a wait
+    /// is long because they are busy costs nothing.
+    fn share(&self, now: Instant, turns: Turns) -> Duration {
+        let all = turns.polled.saturating_sub(self.turns.polled);
+        let passed = now.saturating_duration_since(self.at).as_nanos() as u64;
+        let ours = passed.saturating_mul(self.polled) / all.max(self.polled).max(1);
+        Duration::from_nanos(ours)
+    }
+
+    /// Whether its thread had no time to sleep, and would have polled it once for each of the others' turns.
+    fn was_busy(&self, now: Instant, turns: Turns) -> bool {
+        let driven = turns.driven.saturating_sub(self.turns.driven);
+        let passed = now.saturating_duration_since(self.at);
+        passed.as_nanos() < u128::from(driven) * BUSY_TURN.as_nanos()
+    }
 }
 
 impl Default for PollTime {
@@ -47,42 +87,50 @@ impl PollTime {
         self.limit > Duration::ZERO
     }
 
-    /// So many polls have found nothing. Returns whether to poll on; else it is time to sleep.
-    pub(super) fn in_vain(&mut self, polls: u32, now: impl FnOnce() -> Instant) -> bool {
-        let (before, since) = match self.wait {
-            Wait::Polling(before, since) => (before, since),
+    /// So many polls have found nothing, in one of the thread's turns. Returns whether to poll on; else it is time to sleep.
+    pub(super) fn in_vain(
+        &mut self,
+        polls: u32,
+        turns: Turns,
+        now: impl FnOnce() -> Instant,
+    ) -> bool {
+        let (before, mut begun) = match self.wait {
+            Wait::Polling(before, begun) => (before, begun),
             _ => (0, None),
         };
+        if let Some(begun) = &mut begun {
+            begun.polled += 1;
+        }
         let so_far = before + polls;
         if so_far < POLLS_PER_CLOCK && self.pays() {
-            self.wait = Wait::Polling(so_far, since);
+            self.wait = Wait::Polling(so_far, begun);
             return true;
         }
-        let now = now();
-        let since = since.unwrap_or(now);
-        if now.saturating_duration_since(since) < self.limit {
-            self.wait = Wait::Polling(0, Some(since));
+        let at = now();
+        let begun = begun.unwrap_or_else(|| Begun::new(at, turns));
+        if begun.share(at, turns) < self.limit {
+            self.wait = Wait::Polling(0, Some(begun));
             return true;
         }
         self.limit /= 2;
         if !self.has_paid || self.limit < POLL_SHORTEST {
             self.limit = Duration::ZERO;
         }
-        self.wait = Wait::Sleeping(since);
+        self.wait = Wait::Sleeping(begun);
         false
     }
 
     /// A wait begins, or goes on, asleep.
-    pub(super) fn sleeps(&mut self, now: impl FnOnce() -> Instant) {
+    pub(super) fn sleeps(&mut self, turns: Turns, now: impl FnOnce() -> Instant) {
         self.wait = match self.wait {
-            Wait::Not => Wait::Sleeping(now()),
-            Wait::Polling(_, since) => Wait::Sleeping(since.unwrap_or_else(now)),
+            Wait::Polling(_, Some(begun)) => Wait::Sleeping(begun),
+            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), turns)),
             sleeping @ Wait::Sleeping(_) => sleeping,
         };
     }
 
     /// Something has come.
-    pub(super) fn found(&mut self, now: impl FnOnce() -> Instant) {
+    pub(super) fn found(&mut self, turns: Turns, now: impl FnOnce() -> Instant) {
         match self.wait {
             Wait::Not => {}
             Wait::Polling(..) => {
@@ -90,17 +138,20 @@ impl PollTime {
                 self.has_paid = true;
                 self.short_sleeps_wanted = 2;
             }
-            Wait::Sleeping(since) => {
+            Wait::Sleeping(begun) => {
                 if self.limit < POLL_LONGEST {
-                    self.slept(now().saturating_duration_since(since));
+                    let now = now();
+                    let slept = now.saturating_duration_since(begun.at);
+                    self.slept(slept <= SHORT_SLEEP || begun.was_busy(now, turns));
                 }
             }
         }
         self.wait = Wait::Not;
     }
 
-    fn slept(&mut self, slept: Duration) {
-        if slept > SHORT_SLEEP {
+    /// Polling would have been better, or (`false`) not.
+    fn slept(&mut self, for_nothing: bool) {
+        if !for_nothing {
             self.short_sleeps = 0;
             return;
         }
@@ -118,50 +169,96 @@ impl PollTime {
 mod tests {
     use super::*;
 
-    struct Clock(Instant);
+    struct Clock {
+        now: Instant,
+        turns: Turns,
+    }
 
     impl Clock {
+        fn new() -> Self {
+            let (now, turns) = (Instant::now(), Turns::default());
+            Self { now, turns }
+        }
+
         fn pass(&mut self, micros: u64) -> Instant {
-            self.0 += Duration::from_micros(micros);
-            self.0
+            self.now += Duration::from_micros(micros);
+            self.now
+        }
+
+        /// One turn of ours, and so many of others'.
+        fn turn(&mut self, others: u64) -> Turns {
+            self.turns.polled += 1 + others;
+            self.turns.driven += others;
+            self.turns
         }
     }
 
     /// A wait without an answer while polling: how long it polled.
     fn poll_in_vain(time: &mut PollTime, clock: &mut Clock) -> Duration {
-        let begun = clock.0;
+        poll_among(time, clock, 0)
+    }
+
+    /// The same on a thread that gives so many others a turn each time.
+    fn poll_among(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
+        let begun = clock.now;
         if time.pays() {
-            while time.in_vain(POLLS_PER_CLOCK, || clock.pass(1)) {}
+            while {
+                let turns = clock.turn(others);
+                time.in_vain(POLLS_PER_CLOCK, turns, || clock.pass(1 + others))
+            } {}
         } else {
-            time.sleeps(|| clock.0);
+            time.sleeps(clock.turns, || clock.now);
         }
-        clock.0 - begun
+        clock.now - begun
     }
 
     fn answer_after(time: &mut PollTime, clock: &mut Clock, micros: u64) {
         let now = clock.pass(micros);
-        time.found(|| now);
+        time.found(clock.turn(0), || now);
     }
 
     #[test]
     fn answers_that_come_soon_keep_it_polling() {
-        let (mut time, clock) = (PollTime::default(), Clock(Instant::now()));
+        let (mut time, clock) = (PollTime::default(), Clock::new());
         for _ in 0..1000 {
             assert!(time.pays());
-            assert!(time.in_vain(5, || clock.0));
-            time.found(|| clock.0);
+            assert!(time.in_vain(5, clock.turns, || clock.now));
+            time.found(clock.turns, || clock.now);
         }
     }
 
     #[test]
     fn it_never_polls_longer_than_a_wake_up_takes() {
-        let (mut time, mut clock) = (PollTime::default(), Clock(Instant::now()));
+        let (mut time, mut clock) = (PollTime::default(), Clock::new());
         assert!(poll_in_vain(&mut time, &mut clock) < POLL_LONGEST + Duration::from_micros(5));
     }
 
     #[test]
+    fn among_others_that_are_busy_it_polls_as_long_as_its_share() {
+        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let polled = poll_among(&mut time, &mut clock, 99);
+        assert!(polled > 90 * POLL_LONGEST, "{polled:?}");
+        assert!(polled < 110 * POLL_LONGEST, "{polled:?}");
+    }
+
+    /// So many others had their turn in each sleep, one every ten microseconds.
+    #[test]
+    fn a_thread_that_never_rests_polls_all_of_its_pipes() {
+        for (others, pays) in [(100, true), (3, false)] {
+            let (mut time, mut clock) = (PollTime::default(), Clock::new());
+            poll_in_vain(&mut time, &mut clock);
+            for _ in 0..5 {
+                time.sleeps(clock.turns, || clock.now);
+                clock.turn(others);
+                answer_after(&mut time, &mut clock, 1000);
+            }
+            assert_eq!(time.pays(), pays, "{others}");
+        }
+    }
+
+    #[test]
     fn where_answers_are_far_apart_it_sleeps_at_once() {
-        let (mut time, mut clock) = (PollTime::default(), Clock(Instant::now()));
+        let (mut time, mut clock) = (PollTime::default(), Clock::new());
         let mut polled = Duration::ZERO;
         for _ in 0..1000 {
             polled += poll_in_vain(&mut time, &mut clock);
@@ -173,12 +270,12 @@ mod tests {
 
     #[test]
     fn a_burst_brings_it_back() {
-        let (mut time, mut clock) = (PollTime::default(), Clock(Instant::now()));
+        let (mut time, mut clock) = (PollTime::default(), Clock::new());
         poll_in_vain(&mut time, &mut clock);
         answer_after(&mut time, &mut clock, 1000);
         let mut sleeps = 0;
         while !time.pays() {
-            time.sleeps(|| clock.0);
+            time.sleeps(clock.turns, || clock.now);
             answer_after(&mut time, &mut clock, 40);
             sleeps += 1;
         }
@@ -188,7 +285,7 @@ mod tests {
     #[test]
     fn two_ends_on_one_core_poll_rarely() {
         // While one polls the other cannot run: polling is always in vain, and sleeps are short.
-        let (mut time, mut clock) = (PollTime::default(), Clock(Instant::now()));
+        let (mut time, mut clock) = (PollTime::default(), Clock::new());
         let mut polled = Duration::ZERO;
         for _ in 0..10_000 {
             polled += poll_in_vain(&mut time, &mut clock);

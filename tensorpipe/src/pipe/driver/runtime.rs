@@ -22,6 +22,40 @@ thread_local! {
     static HOME: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+thread_local! {
+    static TURNS: Cell<Turns> = const { Cell::new(Turns { polled: 0, driven: 0 }) };
+}
+
+/// The turns that this thread has given to pipes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turns {
+    pub(super) polled: u64,
+    pub(super) driven: u64,
+}
+
+/// So far. Whoever compares two may have been moved to another thread in between.
+pub(super) fn turns() -> Turns {
+    TURNS.get()
+}
+
+/// This thread polls a pipe.
+pub(super) fn polls() {
+    let turns = turns();
+    TURNS.set(Turns {
+        polled: turns.polled + 1,
+        ..turns
+    });
+}
+
+/// This thread drives a pipe.
+pub(super) fn drives() {
+    let turns = turns();
+    TURNS.set(Turns {
+        driven: turns.driven + 1,
+        ..turns
+    });
+}
+
 /// Whether this thread is known to be within the runtime of this pipe. To enter it once more costs more than a small message.
 pub(in crate::pipe) fn is_home(pipe: u64) -> bool {
     HOME.get() == Some(pipe)
