@@ -42,7 +42,7 @@ impl AtOnce {
 }
 
 /// What a part that comes ahead takes of the credit beside its bytes: it costs its reader memory, however small it is.
-pub(super) const AHEAD_PART: u64 = 256;
+pub(crate) const AHEAD_PART: u64 = 256;
 
 /// Amounts of the three things that credit is given for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -26,7 +26,7 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use flow::AtOnce;
+pub(crate) use flow::{AHEAD_PART, AtOnce};
 pub(crate) use input::{Arriving, Input, Offer};
 pub(crate) use keep_alive::KeepAlive;
 

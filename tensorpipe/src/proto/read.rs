@@ -149,7 +149,8 @@ fn comes_ahead(carriage: &Carriage, at_once: AtOnce) -> bool {
 fn ahead_of(head: &Head, at_once: AtOnce) -> u64 {
     let ahead = |carriage: &Carriage| comes_ahead(carriage, at_once);
     let parts = head.carriages().iter().filter(|carriage| ahead(carriage));
-    head.sum(ahead) + AHEAD_PART * parts.count() as u64
+    head.sum(ahead)
+        .saturating_add(AHEAD_PART * parts.count() as u64)
 }
 
 /// Incoming messages by number. Bounded by the credit given.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::runtime::Turns;
 use super::tuning::{
-    BUSY_TURN, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST,
+    BUSY_TURN, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST, TICK,
 };
 
 #[derive(Debug)]
@@ -55,17 +55,22 @@ impl Begun {
     /// How much of the time until `now` this wait had. The rest is other pipes', which were polled on the same thread: that a wait
     /// is long because they are busy costs nothing.
     fn share(&self, now: Instant, turns: Turns) -> Duration {
+        let passed = now.saturating_duration_since(self.at);
+        // On another thread it is not known; and nothing is polled for without end.
+        if turns.thread != self.turns.thread || passed > TICK {
+            return passed;
+        }
         let all = turns.polled.saturating_sub(self.turns.polled);
-        let passed = now.saturating_duration_since(self.at).as_nanos() as u64;
-        let ours = passed.saturating_mul(self.polled) / all.max(self.polled).max(1);
-        Duration::from_nanos(ours)
+        let ours = (passed.as_nanos() as u64).saturating_mul(self.polled);
+        Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
     /// Whether its thread had no time to sleep, and would have polled it once for each of the others' turns.
     fn was_busy(&self, now: Instant, turns: Turns) -> bool {
         let driven = turns.driven.saturating_sub(self.turns.driven);
         let passed = now.saturating_duration_since(self.at);
-        passed.as_nanos() < u128::from(driven) * BUSY_TURN.as_nanos()
+        turns.thread == self.turns.thread
+            && passed.as_nanos() < u128::from(driven) * BUSY_TURN.as_nanos()
     }
 }
 
@@ -239,6 +244,22 @@ mod tests {
         let polled = poll_among(&mut time, &mut clock, 99);
         assert!(polled > 90 * POLL_LONGEST, "{polled:?}");
         assert!(polled < 110 * POLL_LONGEST, "{polled:?}");
+    }
+
+    /// What another thread has counted says nothing.
+    #[test]
+    fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
+        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        assert!(time.in_vain(POLLS_PER_CLOCK, clock.turn(0), || clock.now));
+        clock.turns = Turns {
+            polled: 1 << 40,
+            driven: 1 << 40,
+            ..Turns::default()
+        };
+        let polled = poll_in_vain(&mut time, &mut clock);
+        assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
+        answer_after(&mut time, &mut clock, 1000);
+        assert!(!time.pays());
     }
 
     /// So many others had their turn in each sleep, one every ten microseconds.

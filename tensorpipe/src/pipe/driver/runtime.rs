@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::yield_now;
 
-use crate::sync::thread_local;
+use crate::sync::{AtomicU64, Ordering, thread_local};
 
 thread_local! {
     static AVAILABLE: Available = Available::new();
@@ -23,17 +23,31 @@ thread_local! {
 }
 
 thread_local! {
-    static TURNS: Cell<Turns> = const { Cell::new(Turns { polled: 0, driven: 0 }) };
+    static TURNS: Cell<Turns> = Cell::new(Turns::default());
 }
 
-/// The turns that this thread has given to pipes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The turns that a thread has given to pipes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turns {
+    /// Which thread.
+    pub(super) thread: u64,
     pub(super) polled: u64,
     pub(super) driven: u64,
 }
 
-/// So far. Whoever compares two may have been moved to another thread in between.
+impl Default for Turns {
+    /// Of a thread that has no other.
+    fn default() -> Self {
+        static THREADS: AtomicU64 = AtomicU64::new(0);
+        Self {
+            thread: THREADS.fetch_add(1, Ordering::Relaxed),
+            polled: 0,
+            driven: 0,
+        }
+    }
+}
+
+/// Of this thread, so far. Whoever compares two may have been moved to another thread in between.
 pub(super) fn turns() -> Turns {
     TURNS.get()
 }

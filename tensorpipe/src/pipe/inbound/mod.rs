@@ -164,13 +164,17 @@ impl Incoming {
             return result;
         }
         drop(shared);
-        // The go-ahead leaves, and the handler is given what is complete already, wherever this is called: but not from here,
-        // where its caller may hold what it needs.
-        core.driver.kick();
-        if !core.is_handling() {
-            core.driver.wakers.notify();
-        }
+        // The go-ahead leaves, and the handler is given what is complete already.
+        self.drive_later();
         None
+    }
+
+    /// Somebody drives the pipe, wherever this is called: but not from here, where its caller may hold what the handler needs.
+    fn drive_later(&self) {
+        self.core.driver.kick();
+        if !self.core.is_handling() {
+            self.core.driver.wakers.notify();
+        }
     }
 
     /// Does not want it: the writer does not send what it has not sent yet, and sees no error.
@@ -223,6 +227,9 @@ impl Incoming {
         {
             let mut guard = lock(&self.core.shared);
             let shared = &mut *guard;
+            if shared.is_over() {
+                shared.complete(arrival);
+            }
             if let (Some(error), false) = (&shared.ended, arrival.is_whole()) {
                 return Err(error.clone());
             }
@@ -237,6 +244,10 @@ impl Incoming {
             };
             // There was no memory for what came ahead.
             if let Some(error) = shared.take_failed(id, pushed) {
+                shared.process(&mut wakes);
+                drop(guard);
+                wake_all(wakes);
+                self.drive_later();
                 return Err(error);
             }
             if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
@@ -298,7 +309,8 @@ impl Incoming {
                 pushed && !over,
             );
             for copy in copies {
-                if over || !copy.takes_a_while() {
+                // What came ahead is whole: it is not lost where its writer closes meanwhile.
+                if over || copy.answer.is_none() || !copy.takes_a_while() {
                     // Of a pipe that has ended, maybe with its runtime, nobody else waits.
                     reading.received(copy.op.part, copy.make());
                 } else {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Shared;
 use crate::pipe::credit_ahead::{Credit, IDLE};
-use crate::proto::{Carriage, Head};
+use crate::proto::{AHEAD_PART, Carriage, Head};
 
 #[derive(Debug)]
 pub(in crate::pipe) struct Ahead {
@@ -39,14 +39,16 @@ impl Shared {
     /// now on.
     pub(super) fn earn_ahead(&mut self, head: &Head) {
         let waits = |carriage: &Carriage| matches!(carriage, Carriage::Bulk { ahead: false, .. });
-        let bytes = head.sum(waits);
+        let parts = head.carriages().iter().filter(|carriage| waits(carriage));
+        let bytes = parts.count() as u64 * AHEAD_PART;
+        let bytes = bytes.saturating_add(head.sum(waits));
         let (ahead, credit) = (self.state.ahead(), &mut self.ahead.credit);
         if bytes == 0 || bytes > credit.window() {
             return;
         }
         let window = ahead.window;
         // It had as much, and did not know of it.
-        if ahead.unfinished.saturating_add(bytes) < window {
+        if ahead.unfinished.saturating_add(bytes) <= window {
             return self.state.announce_ahead();
         }
         credit.raise(bytes.max(window).saturating_mul(2));

@@ -29,13 +29,14 @@ impl Shared {
             return Ok(None);
         };
         let range = at as usize..(at + len) as usize;
+        let has_credit = self.has_credit(op);
         let mut reading = self.reads.get_mut(&op.message);
         let refused = |error: SystemError| out_of_memory(len, error.to_string());
         let cost = dest.cost(range, self.allocators.main()).map_err(refused);
         let counted = cost.and_then(|cost| match &mut reading {
-            Some(reading) => reading.grow(cost),
-            // What comes in a message's frame is bounded by the window.
-            None => Ok(()),
+            Some(reading) if !has_credit => reading.grow(cost),
+            // What comes in a message's frame is bounded by the window, what comes ahead by its credit.
+            _ => Ok(()),
         });
         match (
             counted.and_then(|()| dest.open(self.allocators.main()).map_err(refused)),
@@ -50,8 +51,21 @@ impl Shared {
         }
     }
 
+    /// Whether a part came ahead: its credit bounds what it takes.
+    pub(in crate::pipe) fn has_credit(&self, op: OpId) -> bool {
+        let ahead = self.reads.get(&op.message).is_some_and(Reading::is_ahead);
+        ahead
+            && matches!(
+                self.state.bulk_channel(op.message, op.part),
+                Some((_, true))
+            )
+    }
+
     /// Memory of `op` is about to be filled. Where the budget does not allow it, its message is given up.
     pub(in crate::pipe) fn count(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
+        if self.has_credit(op) {
+            return;
+        }
         let reading = self.reads.get_mut(&op.message);
         if let Some(Err(error)) = reading.map(|reading| reading.grow(bytes)) {
             self.give_up(op.message, error, wakes);

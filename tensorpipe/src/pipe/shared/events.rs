@@ -185,11 +185,11 @@ impl Shared {
         channel: u8,
         act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>),
     ) {
+        // What this side sends was announced by nobody, and what comes ahead has credit.
+        let counts = !op.outgoing && !self.has_credit(op);
         let Some(slot) = self.lanes.get_mut(usize::from(channel)) else {
             return;
         };
-        // What this side sends was announced by nobody, and what comes ahead has credit.
-        let counts = !op.outgoing && !self.reads.get(&op.message).is_some_and(Reading::is_ahead);
         let before = self.lane_stats;
         let mut io = LaneIo::new(PipeHost {
             state: &mut self.state,

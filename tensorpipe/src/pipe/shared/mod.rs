@@ -207,9 +207,9 @@ impl Shared {
         let Some(reading) = self.reads.get_mut(&message) else {
             return;
         };
-        let copied = reading.bytes_to_place();
+        let (copied, held) = (reading.bytes_to_place(), reading.to_hold());
         if let Some(complete) = reading.take_complete() {
-            let complete = complete.and_then(|message| reading.hold(message));
+            let complete = complete.and_then(|message| reading.grow(held).map(|()| message));
             self.lane_stats.copied += copied;
             self.state.finish(message);
             self.end_read(message, complete, wakes);
@@ -253,7 +253,8 @@ impl Shared {
     pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
         self.goodbye = Goodbye::Said;
         self.permit = None;
-        self.ahead.end(0);
+        let unread = self.reads.values().map(Reading::bytes_come).sum();
+        self.ahead.end(unread);
         self.wake(Interest::End, wakes);
     }
 
@@ -279,6 +280,7 @@ impl Shared {
         self.state.go_away("closed");
         for arrival in std::mem::take(&mut self.arrived) {
             self.state.refuse(arrival.id, ResetCode::Closing, "");
+            self.reads.remove(&arrival.id);
         }
         self.state.close();
     }

@@ -141,29 +141,27 @@ impl Reading {
 
     /// `bytes` of memory are about to be filled.
     pub(in crate::pipe) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
-        match self.is_ahead() {
-            true => Ok(()),
-            false => self.take(bytes),
-        }
-    }
-
-    /// It is complete, and its handler may keep it: what came ahead counts from now on.
-    pub(in crate::pipe) fn hold(&mut self, message: Message) -> Result<Message, Error> {
-        if self.is_ahead() && self.pushed {
-            let tensors = message.tensors.iter().map(|part| part.tensor.buffer());
-            let payloads = message.payloads.iter().map(|part| &part.data);
-            let own = |buffer: &&Buffer| buffer.memory().is_private();
-            let bytes = tensors.chain(payloads).filter(own).map(Buffer::len);
-            self.take(bytes.sum::<usize>() as u64)?;
-        }
-        Ok(message)
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<(), Error> {
         self.reservation.grow(bytes).map_err(|reason| {
             let whole = self.head.as_ref();
             out_of_memory(whole.map_or(bytes, Head::byte_len), reason)
         })
+    }
+
+    /// What came ahead of a message that its handler may keep, and so counts once it is complete.
+    pub(in crate::pipe) fn to_hold(&self) -> u64 {
+        if !self.is_ahead() || !self.pushed {
+            return 0;
+        }
+        let placed = |part: u16| self.places.iter().any(|(place, _)| *place == part);
+        let own = self.parts.iter();
+        let own = own.filter(|(part, memory)| memory.memory().is_private() && !placed(*part));
+        own.map(|(_, memory)| memory.len() as u64).sum()
+    }
+
+    /// Bytes of what has come and nobody reads.
+    pub(in crate::pipe) fn bytes_come(&self) -> u64 {
+        let come = self.parts.iter().filter(|_| self.has_come());
+        come.map(|(_, memory)| memory.len() as u64).sum()
     }
 
     /// What it goes on taking while its handler keeps it.
