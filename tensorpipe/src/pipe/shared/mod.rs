@@ -204,7 +204,9 @@ impl Shared {
 
     /// Completes a read whose last part is there.
     pub(super) fn check_read(&mut self, message: u64, wakes: &mut Vec<Waker>) {
-        let Some(reading) = self.reads.get_mut(&message) else {
+        let reading = self.reads.get_mut(&message);
+        // What follows looks at every part: once, and not as each of them comes.
+        let Some(reading) = reading.filter(|reading| reading.has_all()) else {
             return;
         };
         let (copied, held) = (reading.bytes_to_place(), reading.to_hold());

@@ -193,9 +193,14 @@ impl Reading {
             .sum()
     }
 
+    /// Whether its last part is there.
+    pub(in crate::pipe) fn has_all(&self) -> bool {
+        self.parts.len() >= self.wanted
+    }
+
     /// The message, if its last part is there.
     pub(in crate::pipe) fn take_complete(&mut self) -> Option<Result<Message, Error>> {
-        if self.parts.len() < self.wanted {
+        if !self.has_all() {
             return None;
         }
         let head = self.head.take()?;
