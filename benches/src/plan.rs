@@ -70,7 +70,12 @@ impl Plan {
             Case::Paced => Begin::Asleep,
             // Its first calls wake everybody for the others.
             Case::Pipeline | Case::Stream => Begin::AsTheyAre,
-            Case::Echo | Case::Upload | Case::Download => self.begin,
+            Case::Echo
+            | Case::Upload
+            | Case::Download
+            | Case::Exchange
+            | Case::Mutate
+            | Case::Keep => self.begin,
         }
     }
 }
@@ -91,6 +96,12 @@ pub(crate) enum Case {
     Pipeline,
     /// A call that answers with a stream: each item carries bytes that lie ready at the server.
     Stream,
+    /// A call that carries the bytes to the server, which answers with as many of its own memory.
+    Exchange,
+    /// A call of which the server changes every byte and gives them back.
+    Mutate,
+    /// An upload after which the server keeps the last 256, of at most 1 GiB together.
+    Keep,
 }
 
 /// Calls under way at any time in [`Case::Pipeline`].
@@ -129,7 +140,7 @@ impl Case {
         match self {
             Self::Pipeline => pipelined(bytes),
             Self::Stream => streamed(bytes),
-            Self::Echo | Self::Paced | Self::Upload | Self::Download => 1,
+            _ => 1,
         }
     }
 
@@ -142,6 +153,9 @@ impl Case {
             Self::Download => "download",
             Self::Pipeline => "pipeline",
             Self::Stream => "stream",
+            Self::Exchange => "exchange",
+            Self::Mutate => "mutate",
+            Self::Keep => "keep",
         }
     }
 }

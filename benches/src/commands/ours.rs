@@ -43,7 +43,7 @@ fn sizes(case: Case, asked: &[Size]) -> &[Size] {
         Case::Echo | Case::Paced => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
         Case::Pipeline => &[Size(0), Size(4 * Size::KIB)],
         Case::Stream => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
-        Case::Upload | Case::Download => {
+        Case::Upload | Case::Download | Case::Exchange | Case::Mutate | Case::Keep => {
             &[Size(Size::MIB), Size(16 * Size::MIB), Size(256 * Size::MIB)]
         }
     }

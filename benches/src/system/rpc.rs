@@ -2,6 +2,7 @@
 //!
 //! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
 
+use std::collections::VecDeque;
 use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +18,10 @@ use crate::system::{Client, Kind, Ready, Route, System, Trip};
 
 /// Items of a stream that are kept, to be checked.
 const KEPT: u64 = 8;
+
+/// Uploads that a server keeps, and at most so many bytes of them.
+const PAST: usize = 256;
+const PAST_BYTES: u64 = 1 << 30;
 
 /// The system `rpc`.
 pub(crate) struct Rpc;
@@ -35,6 +40,9 @@ impl System for Rpc {
         Case::Download,
         Case::Pipeline,
         Case::Stream,
+        Case::Exchange,
+        Case::Mutate,
+        Case::Keep,
     ];
     const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
 
@@ -44,6 +52,7 @@ impl System for Rpc {
             plan: plan.clone(),
             context: context.clone(),
             kept: Mutex::default(),
+            past: Mutex::default(),
         };
         let server = Server::builder()
             .context(&context)
@@ -60,7 +69,7 @@ impl System for Rpc {
         let client = BenchClient::connect_with(&context, &address).await?;
         let len = match plan.case {
             Case::Download | Case::Stream => 0,
-            Case::Echo | Case::Paced | Case::Upload | Case::Pipeline => plan.len()?,
+            _ => plan.len()?,
         };
         Ok(Caller {
             client,
@@ -86,6 +95,12 @@ pub(crate) trait Bench {
     /// Lays the tensor of `round` ready.
     async fn stage(&self, round: u64) -> Result<(), String>;
     async fn download(&self) -> Result<Tensor, String>;
+    /// Answers with what lies ready.
+    async fn exchange(&self, data: Tensor) -> Result<Tensor, String>;
+    /// Answers with the same bytes, each of them inverted.
+    async fn mutate(&self, data: Tensor) -> Result<Tensor, String>;
+    /// The last [`PAST`] of them stay.
+    async fn hoard(&self, data: Tensor);
     /// The tensor stays here.
     async fn keep(&self, data: Tensor) -> Remote<Tensor>;
     /// A link of a chain: what it was given.
@@ -101,6 +116,8 @@ struct Store {
     plan: Plan,
     context: Context,
     kept: Mutex<Option<Tensor>>,
+    /// What was uploaded before.
+    past: Mutex<VecDeque<Tensor>>,
 }
 
 impl Store {
@@ -154,6 +171,26 @@ impl Bench for Store {
     async fn download(&self) -> Result<Tensor, String> {
         let staged = self.kept().clone();
         staged.ok_or_else(|| "nothing was laid ready".to_owned())
+    }
+
+    async fn exchange(&self, data: Tensor) -> Result<Tensor, String> {
+        self.read_all(&data);
+        drop(data);
+        self.download().await
+    }
+
+    async fn mutate(&self, mut data: Tensor) -> Result<Tensor, String> {
+        let bytes = data.make_mut::<u8>().map_err(|error| error.to_string())?;
+        bytes.iter_mut().for_each(|byte| *byte = !*byte);
+        Ok(data)
+    }
+
+    async fn hoard(&self, data: Tensor) {
+        self.read_all(&data);
+        let many = PAST.min((PAST_BYTES / self.plan.bytes.max(1)) as usize);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.truncate(many.saturating_sub(1));
+        past.push_front(data);
     }
 
     async fn keep(&self, data: Tensor) -> Remote<Tensor> {
@@ -233,9 +270,11 @@ impl Client for Caller {
         self.received.clear();
         match self.case {
             Case::Download | Case::Stream => Ok(self.client.stage(round).await?),
-            Case::Echo | Case::Paced | Case::Upload | Case::Pipeline => {
+            Case::Exchange if round == 0 => {
+                self.client.stage(0).await?;
                 ours::fill(&mut self.sent, round)
             }
+            _ => ours::fill(&mut self.sent, round),
         }
     }
 
@@ -270,6 +309,9 @@ impl Client for Caller {
                 self.received = received;
             }
             Case::Stream => self.stream().await?,
+            Case::Exchange => self.received.push(self.client.exchange(&self.sent).await?),
+            Case::Mutate => self.received.push(self.client.mutate(&self.sent).await?),
+            Case::Keep => self.client.hoard(&self.sent).await?,
         }
         for answer in self.received.iter().filter(|_| self.sum) {
             ours::read_all(answer)?;
@@ -281,6 +323,9 @@ impl Client for Caller {
         if self.case == Case::Upload {
             return ours::right(self.client.verify(round).await?);
         }
+        if self.case == Case::Keep {
+            return Ok(());
+        }
         let kept = match self.case {
             Case::Stream if self.bytes == 0 => 0,
             Case::Stream => KEPT.min(streamed(self.bytes)),
@@ -291,7 +336,16 @@ impl Client for Caller {
             "{} answers",
             self.received.len()
         );
-        for answer in &self.received {
+        let round = if self.case == Case::Exchange {
+            0
+        } else {
+            round
+        };
+        for answer in &mut self.received {
+            if self.case == Case::Mutate {
+                let bytes = answer.make_mut::<u8>()?;
+                bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            }
             ours::check(answer, self.bytes, round)?;
         }
         Ok(())

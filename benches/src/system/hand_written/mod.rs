@@ -37,9 +37,7 @@ impl System for Tokio {
             tokio::spawn(async move {
                 let answered = match plan.case {
                     Case::Pipeline => pipelined::answer(stream, len, plan.sum).await,
-                    Case::Echo | Case::Paced | Case::Upload | Case::Download | Case::Stream => {
-                        in_turns::answer(stream, len, plan.sum).await
-                    }
+                    _ => in_turns::answer(stream, len, plan.sum).await,
                 };
                 if let Err(error) = answered {
                     eprintln!("tp-bench: tokio's server: {error:#}");
@@ -53,9 +51,7 @@ impl System for Tokio {
         stream.enlarge()?;
         Ok(match plan.case {
             Case::Pipeline => Caller::Pipelined(Pipelined::new(stream, &plan)?),
-            Case::Echo | Case::Paced | Case::Upload | Case::Download | Case::Stream => {
-                Caller::InTurns(InTurns::new(stream, &plan)?)
-            }
+            _ => Caller::InTurns(InTurns::new(stream, &plan)?),
         })
     }
 }
