@@ -73,26 +73,23 @@ impl Holdings {
     }
 
     /// What there is here and not in `before`, or less of it; nothing when they are the same. Of what a pair of processes keeps warm
-    /// for some seconds (large rings, and copies that one lends to the other) there may be less.
+    /// for some seconds (copies that one lends to the other) there may be less.
     pub(super) fn differences(&self, before: &Self) -> Vec<String> {
         let names: BTreeSet<_> = self.0.keys().chain(before.0.keys()).collect();
         let count = |held: &Self, name: &String| held.0.get(name).copied().unwrap_or_default();
         names
             .into_iter()
             .map(|name| (name, count(before, name), count(self, name)))
-            .filter(|(name, before, now)| match name.contains("large ring") {
-                // As many as it keeps.
-                true => *now > KEPT.max(*before),
-                false if name.contains("memfd:tensorpipe") => now > before,
-                false => before != now,
-            })
+            .filter(
+                |(name, before, now)| match name.contains("memfd:tensorpipe") {
+                    true => now > before,
+                    false => before != now,
+                },
+            )
             .map(|(name, before, now)| format!("{name}: {before} before, {now} now"))
             .collect()
     }
 }
-
-/// Large rings that a pair of processes keeps: four each way.
-const KEPT: u64 = 8;
 
 /// The name of a mapping that other processes may share.
 fn shared_mapping(line: &str) -> Option<String> {
@@ -174,17 +171,6 @@ mod tests {
         let _sockets = UnixStream::pair()?;
         assert!(Holdings::now()?.0.contains_key("fd socket:"));
         Ok(())
-    }
-
-    #[test]
-    fn large_rings_may_have_gone_and_no_more_are_kept_than_a_pair_keeps() {
-        let rings = |count| {
-            let name = "fd /memfd:tensorpipe large ring (deleted)".to_owned();
-            Holdings(BTreeMap::from([(name, count)]))
-        };
-        assert_eq!(rings(0).differences(&rings(3)), [""; 0]);
-        assert_eq!(rings(KEPT).differences(&rings(0)), [""; 0]);
-        assert_eq!(rings(KEPT + 1).differences(&rings(0)).len(), 1);
     }
 
     #[test]

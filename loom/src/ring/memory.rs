@@ -40,19 +40,6 @@ impl Memory {
             bytes: Arc::new(bytes.collect()),
         }
     }
-
-    /// Another place for the same ring.
-    pub(super) fn elsewhere(&self, capacity: usize) -> Self {
-        Self::of(self.control.clone(), capacity)
-    }
-
-    /// Somebody else writes to all of it.
-    pub(super) fn overwrite(&self) {
-        for byte in &*self.bytes {
-            byte.access
-                .with_mut(|_| byte.value.store(0xff, Ordering::Relaxed));
-        }
-    }
 }
 
 impl Place for Memory {
@@ -65,6 +52,14 @@ impl Place for Memory {
 
     fn capacity(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Whatever they are afterwards.
+    fn give_back(&self) {
+        for byte in &*self.bytes {
+            byte.access
+                .with_mut(|_| byte.value.store(0xff, Ordering::Relaxed));
+        }
     }
 
     fn put(&self, at: usize, bytes: &[u8]) {

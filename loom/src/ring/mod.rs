@@ -11,10 +11,8 @@ mod control;
 pub mod deaths;
 mod line;
 mod memory;
-pub mod news;
 #[expect(dead_code, reason = "what a sleeper tells others is not the ring's")]
 #[path = "../../../tensorpipe/src/ring/producer.rs"]
 mod producer;
 pub mod sleeps;
 pub mod streams;
-pub mod turns;

@@ -22,6 +22,27 @@ pub fn bytes_arrive_while_both_look() {
     check(2, || stream(2, 4, [1, 2]));
 }
 
+/// The producer gives the memory back whenever all of it has been read.
+pub fn bytes_arrive_though_the_memory_goes_back() {
+    check(2, || {
+        let (mut producer, mut consumer) = ring(2);
+        let line = Arc::new(Line::new());
+        let writer = {
+            let line = line.clone();
+            thread::spawn(move || {
+                for byte in 1..=3 {
+                    assert_eq!(line.send(&mut producer, &[byte], 0), Ok(1));
+                    producer.give_back();
+                }
+                producer.finish(|| line.wake_consumer());
+            })
+        };
+        let got = line.receive(&mut consumer, usize::MAX, 0);
+        assert_eq!(got, Ok(vec![1, 2, 3]));
+        writer.join().unwrap();
+    });
+}
+
 fn stream(capacity: usize, len: u8, looks: [u32; 2]) {
     let (mut producer, mut consumer) = ring(capacity);
     let line = Arc::new(Line::new());

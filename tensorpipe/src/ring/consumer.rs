@@ -1,33 +1,18 @@
 //! The end of a ring that reads.
 //!
-//! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it. A turn is made
-//! when the last byte in front of it has been read.
+//! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it.
 
-use std::cmp::Ordering::{Equal, Greater, Less};
-
-use super::control::{DONE, Fault, Place, REFUSED, asleep_on, number_of, place_of, wake_sleeper};
+use super::control::{DONE, Fault, Place, asleep_on, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that reads.
 #[derive(Debug)]
 pub(crate) struct Consumer<P> {
-    /// The ring's own place, number 0.
     pub(super) place: P,
-    /// The others that it has taken: the one where it is, the one where the producer is, and the one offered last.
-    taken: Vec<(u64, P)>,
-    /// The place where bytes are read now.
-    number: u64,
     read: u64,
-    /// The producer's counter when it was last looked at, as far as the next turn.
+    /// The producer's counter when it was last looked at.
     written: u64,
     done: bool,
-    /// What the producer said last.
-    news: u64,
-    turn_at: u64,
-    turn_to: u64,
-    kept: u64,
-    /// The last offer that was answered.
-    answered: u64,
 }
 
 impl<P: Place> Consumer<P> {
@@ -35,124 +20,27 @@ impl<P: Place> Consumer<P> {
     pub(crate) fn new(place: P) -> Self {
         Self {
             place,
-            taken: Vec::new(),
-            number: 0,
             read: 0,
             written: 0,
             done: false,
-            news: 0,
-            turn_at: 0,
-            turn_to: 0,
-            kept: 0,
-            answered: 0,
-        }
-    }
-
-    /// Says who reads: an id of two words, none of them 0.
-    pub(crate) fn introduce(&self, reader: [u64; 2]) {
-        let ours = &self.place.control().read.0.reader;
-        for (word, said) in ours.iter().zip(reader) {
-            word.store(said, Ordering::Relaxed);
         }
     }
 
     /// Looks how far the producer is.
     pub(super) fn look(&mut self) -> Result<(), Fault> {
-        let theirs = &self.place.control().written.0;
-        let seen = theirs.count.load(Ordering::Acquire);
-        let news = theirs.news.load(Ordering::Acquire);
-        let (mut written, mut done) = (seen & !DONE, seen & DONE != 0);
-        if news != self.news {
-            self.hear(news);
-        }
-        if written < self.written {
+        let seen = self.place.control().written.0.load(Ordering::Acquire);
+        let written = seen & !DONE;
+        if written < self.written || written - self.read > self.place.capacity() as u64 {
             return Err(Fault::Counter);
         }
-        let mut number = self.number;
-        if self.turn_to != number {
-            let is_there = || written > self.turn_at || self.at(self.turn_to).is_some();
-            match self.turn_at.cmp(&self.read) {
-                Less => return Err(Fault::Counter),
-                // Also where no byte is behind it yet: there is nothing more to come where it was.
-                Equal if is_there() => number = self.turn_to,
-                Greater if written > self.turn_at => (written, done) = (self.turn_at, false),
-                Equal | Greater => {}
-            }
-        }
-        let capacity = self.at(number).ok_or(Fault::Place)?.capacity();
-        if written - self.read > capacity as u64 {
-            return Err(Fault::Counter);
-        }
-        (self.written, self.done) = (written, done);
-        if number != self.number {
-            self.number = number;
-            self.forget();
-        }
+        (self.written, self.done) = (written, seen & DONE != 0);
         Ok(())
     }
 
-    /// Reads what the producer says rarely.
-    fn hear(&mut self, news: u64) {
-        let theirs = &self.place.control().written.0;
-        self.news = news;
-        // In this order: it may be older news that is heard while the producer says the next thing. What it offers or
-        // takes back comes with its turns so far, a new place with where it begins.
-        self.kept = theirs.kept.load(Ordering::Acquire);
-        self.turn_to = theirs.turn_to.load(Ordering::Acquire);
-        self.turn_at = theirs.turn_at.load(Ordering::Relaxed);
-        self.forget();
-    }
-
-    /// Lets go of places where no bytes are, nor will be: the producer has turned away from them, or was never there.
-    fn forget(&mut self) {
-        let used = [self.number, self.turn_to, self.kept].map(number_of);
-        self.taken
-            .retain(|(taken, _)| used.contains(&number_of(*taken)));
-    }
-
-    fn at(&self, place: u64) -> Option<&P> {
-        if place == 0 {
-            return Some(&self.place);
-        }
-        let taken = self.taken.iter().find(|(taken, _)| *taken == place);
-        taken.map(|(_, place)| place)
-    }
-
-    /// Whether it holds a place taken under this number.
+    /// Bytes that it takes to be in the ring.
     #[cfg(test)]
-    pub(crate) fn has_taken(&self, number: u64) -> bool {
-        let mut taken = self.taken.iter();
-        taken.any(|(taken, _)| number_of(*taken) == number)
-    }
-
-    /// How many places it holds beside the ring's own, and how many bytes it takes to be in one of them.
-    #[cfg(test)]
-    pub(super) fn holds(&self) -> (usize, u64) {
-        (self.taken.len(), self.written - self.read)
-    }
-
-    /// The number of an offer that was not answered.
-    pub(crate) fn offer(&self) -> Option<u64> {
-        (self.kept != self.answered && self.kept != 0).then_some(self.kept)
-    }
-
-    /// Answers an offer: with its places, each of another size, or, with none, that it cannot be taken.
-    pub(crate) fn answer(&mut self, number: u64, places: impl IntoIterator<Item = P>) {
-        self.answered = number;
-        self.forget();
-        self.taken
-            .retain(|(taken, _)| number_of(*taken) != number_of(number));
-        let others = self.taken.len();
-        let places = places.into_iter();
-        self.taken
-            .extend(places.map(|place| (place_of(number, place.capacity()), place)));
-        let answer = if self.taken.len() > others {
-            number
-        } else {
-            number | REFUSED
-        };
-        let ours = &self.place.control().read.0;
-        ours.taken.store(answer, Ordering::Release);
+    pub(super) fn holds(&self) -> u64 {
+        self.written - self.read
     }
 
     /// Whether there are bytes now, or the end.
@@ -161,15 +49,10 @@ impl<P: Place> Consumer<P> {
         has_something(self) || self.look().is_err() || has_something(self)
     }
 
-    /// Whether there are so many bytes now, half a place full of them, all that is in front of a turn, the end, or a
-    /// fault.
+    /// Whether there are so many bytes now, half a ring full of them, the end, or a fault.
     pub(crate) fn has(&mut self, bytes: usize) -> bool {
-        let enough = |this: &Self| {
-            let half = this.at(this.number).map_or(0, P::capacity) / 2;
-            let turns = this.turn_to != this.number && this.written == this.turn_at;
-            let there = this.written - this.read;
-            there >= bytes.min(half) as u64 || this.done || (turns && there > 0)
-        };
+        let wanted = bytes.min(self.place.capacity() / 2) as u64;
+        let enough = |this: &Self| this.written - this.read >= wanted || this.done;
         enough(self) || self.look().is_err() || enough(self)
     }
 
@@ -180,6 +63,7 @@ impl<P: Place> Consumer<P> {
         bytes: &mut [u8],
         mut wake: impl FnMut(),
     ) -> Result<usize, Fault> {
+        let capacity = self.place.capacity();
         let mut filled = 0;
         while filled < bytes.len() {
             if self.written == self.read {
@@ -188,18 +72,16 @@ impl<P: Place> Consumer<P> {
                     break;
                 }
             }
-            let place = self.at(self.number).ok_or(Fault::Place)?;
-            let capacity = place.capacity();
-            let at = place.offset(self.read);
+            let at = self.place.offset(self.read);
             let len = (bytes.len() - filled)
                 .min((self.written - self.read) as usize)
                 .min(capacity - at)
                 .min(P::STRIDE);
-            place.take(at, &mut bytes[filled..filled + len]);
+            self.place.take(at, &mut bytes[filled..filled + len]);
             self.read += len as u64;
             filled += len;
             let control = self.place.control();
-            control.read.0.count.store(self.read, Ordering::Release);
+            control.read.0.store(self.read, Ordering::Release);
             // A producer that waits for room wants more than a few bytes of it. The ring is read empty before its
             // consumer sleeps, so this comes in any case.
             if (self.written - self.read) as usize <= capacity / 2 {
@@ -237,11 +119,7 @@ impl<P: Place> Consumer<P> {
     /// Says that nobody reads any more.
     pub(crate) fn close(&self, mut wake: impl FnMut()) {
         let control = self.place.control();
-        control
-            .read
-            .0
-            .count
-            .store(self.read | DONE, Ordering::Release);
+        control.read.0.store(self.read | DONE, Ordering::Release);
         wake_sleeper::<P>(&control.producer_sleeps.0, &mut wake);
     }
 }

@@ -1,8 +1,7 @@
 //! What the two ends of a ring tell each other, and where its bytes lie.
 //!
-//! Counters of bytes, one for each end, that only grow; beside each of them, on the same cache line, what its end says
-//! rarely. Invariant: no word here decides by itself where memory is touched: each end checks what the other wrote, and
-//! masks or bounds what it makes of it.
+//! Counters of bytes, one for each end, that only grow. Invariant: no word here decides by itself where memory is touched: each
+//! end checks what the other wrote, and masks or bounds what it makes of it.
 //!
 //! # Sleeping
 //!
@@ -16,41 +15,12 @@
 //! No word is changed by both ends, but for these two flags. So a ring needs no memory that both ends share: each may have its own
 //! copy of [`Control`], into which the other's words are written from afar, behind the bytes that they count (RDMA:
 //! `WRITE_WITH_IMM`). Such a [`Place`] is not [`SHARED`](Place::SHARED): nobody can see whether the other end sleeps, so every end
-//! wakes whenever it has written or read bytes, and whoever wakes carries the words, those about turning, too.
-//!
-//! # Turning
-//!
-//! The bytes of a ring can lie in another place for a while: a larger one. The producer *offers* places by a number,
-//! several of different sizes by one, the consumer *takes* them, and then the producer may *turn*: from byte number
-//! `turn_at` on, bytes lie in place `turn_to`, which is the number and the size. Place 0 is the ring's own, in which it
-//! begins. There is one turn at a time: the next one only when the consumer has read a byte behind the last one, or all
-//! there is. So whoever sees a byte behind a turn sees that very turn, and a place has been read to its end before bytes
-//! come to it anew.
-//!
-//! The consumer may hear the words of one piece of news while the producer says the next. So it reads what is said last
-//! first: what is kept, then where the turn leads, then where it begins; and it keeps a place until no turn that it knows
-//! of leads there.
+//! wakes whenever it has written or read bytes, and whoever wakes carries the words, too.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// In a counter: its end is done. Counters themselves stay far below.
 pub(super) const DONE: u64 = 1 << 63;
-
-/// In the answer to an offer: the place with this number cannot be taken.
-pub(super) const REFUSED: u64 = 1 << 63;
-
-/// In the name of a place, above the number that it was offered under: how large it is, as a power of two.
-const SIZE: u32 = 56;
-
-/// The place of so many bytes in what was offered under `number`.
-pub(super) fn place_of(number: u64, capacity: usize) -> u64 {
-    number | u64::from(capacity.ilog2()) << SIZE
-}
-
-/// The number that a place was offered under.
-pub(super) fn number_of(place: u64) -> u64 {
-    place & ((1 << SIZE) - 1)
-}
 
 /// A pair of cache lines for itself: neighbouring lines are fetched together.
 #[repr(C, align(128))]
@@ -61,40 +31,14 @@ pub(super) struct Alone<T>(pub(super) T);
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Control {
-    pub(super) written: Alone<Written>,
-    pub(super) read: Alone<Read>,
+    /// Bytes written so far, and [`DONE`] when none will follow.
+    pub(super) written: Alone<AtomicU64>,
+    /// Bytes read so far, and [`DONE`] when nobody reads any more.
+    pub(super) read: Alone<AtomicU64>,
     // Apart from the counters: these change only when somebody sleeps. By exchanges only, which have one order that the
     // model checker knows of, too.
     pub(super) consumer_sleeps: Alone<AtomicU32>,
     pub(super) producer_sleeps: Alone<AtomicU32>,
-}
-
-/// The producer's words.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub(super) struct Written {
-    /// Bytes written so far, and [`DONE`] when none will follow.
-    pub(super) count: AtomicU64,
-    /// Changes with each of the words below, after it: one look tells whether there is anything to read in them.
-    pub(super) news: AtomicU64,
-    /// From this byte on, bytes lie in place `turn_to`.
-    pub(super) turn_at: AtomicU64,
-    pub(super) turn_to: AtomicU64,
-    /// The number of the places that the producer may turn to, beside its own; 0 is none, which the consumer then need
-    /// not keep.
-    pub(super) kept: AtomicU64,
-}
-
-/// The consumer's words.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub(super) struct Read {
-    /// Bytes read so far, and [`DONE`] when nobody reads any more.
-    pub(super) count: AtomicU64,
-    /// The number offered last whose places it has taken, or that and [`REFUSED`].
-    pub(super) taken: AtomicU64,
-    /// Who reads: an id of its process, of which no word is 0. Zeros: it has not said.
-    pub(super) reader: [AtomicU64; 2],
 }
 
 /// Where a ring lives.
@@ -120,6 +64,8 @@ pub(crate) trait Place {
     fn processor(&self) -> Option<u32> {
         None
     }
+    /// The bytes' memory is not needed for now; whatever they are afterwards.
+    fn give_back(&self) {}
     /// Copies into the ring; `at + bytes.len() <= capacity`.
     fn put(&self, at: usize, bytes: &[u8]);
     /// Copies out of the ring; `at + bytes.len() <= capacity`.
@@ -131,8 +77,6 @@ pub(crate) trait Place {
 pub(crate) enum Fault {
     /// A counter that cannot be.
     Counter,
-    /// Bytes in a place that this end has not taken.
-    Place,
     /// Nobody reads any more.
     NoReader,
 }

@@ -1,14 +1,12 @@
-//! Two rings, one for each direction, in one piece of shared memory, and larger places for their bytes, each in one of
-//! its own.
+//! Two rings, one for each direction, in one piece of shared memory.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::control::{Control, DONE, Place};
+use super::control::{Control, Place};
 use crate::error::SystemError;
-use crate::sync::Ordering;
 use crate::sys::copy::copy_raw;
 use crate::sys::memfd::{self, Mapping, Unfit};
 use crate::sys::processors;
@@ -65,36 +63,11 @@ pub(crate) fn adopt(fd: &OwnedFd, accepted: &RangeInclusive<usize>) -> Result<Ma
     Ok(Mapping::new(fd.as_fd(), len, true)?)
 }
 
-/// Fresh memory for larger places, a power of two up to so many bytes, and the descriptor to pass on: bytes and nothing
-/// else. Its size, twice as much, is sealed. The place of `n` bytes lies `n` bytes behind its start, so none overlaps
-/// another; what of it nobody uses takes no memory.
-pub(crate) fn create_place(capacity: usize) -> Result<(Mapping, OwnedFd), SystemError> {
-    let fd = memfd::create(c"tensorpipe large ring", 2 * capacity, false)?;
-    memfd::seal(&fd, memfd::FIXED)?;
-    let memory = Mapping::new(fd.as_fd(), 2 * capacity, true)?;
-    Ok((memory, fd))
-}
-
-/// The larger places behind a descriptor that a peer has passed, if the largest is as large as accepted.
-///
-/// # Errors
-/// As [`adopt`].
-pub(crate) fn adopt_place(
-    fd: &OwnedFd,
-    accepted: &RangeInclusive<usize>,
-) -> Result<Mapping, Unfit> {
-    let len = memfd::check(fd.as_fd(), memfd::FIXED)?;
-    if !len.is_power_of_two() || !accepted.contains(&(len / 2)) {
-        return Err(Unfit::OddSize(len));
-    }
-    Ok(Mapping::new(fd.as_fd(), len, true)?)
-}
-
-/// One of the two rings, or a larger place for its bytes.
+/// One of the two rings.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
-    /// Keeps mapped what the pointers point to: the control block, and the bytes.
-    memory: [Arc<Mapping>; 2],
+    /// Keeps mapped what the pointers point to.
+    memory: Arc<Mapping>,
     control: NonNull<Control>,
     data: NonNull<u8>,
     capacity: usize,
@@ -115,44 +88,11 @@ impl Mapped {
         // SAFETY: both data areas lie within the memory, as its size says.
         let data = unsafe { start.add(LAYOUT.data + number * capacity) };
         Some(Self {
-            memory: [memory.clone(), memory],
+            memory,
             control,
             data,
             capacity,
         })
-    }
-
-    /// Whether so many bytes have been read, and no more: as the reader says, which need not be true.
-    pub(crate) fn is_read_to(&self, count: u64) -> bool {
-        let read = &self.control().read.0.count;
-        read.load(Ordering::Relaxed) & !DONE == count
-    }
-
-    /// The same ring, with its bytes in the place of so many bytes in `places`; `None` if there is none.
-    pub(crate) fn with_place(&self, places: Arc<Mapping>, capacity: usize) -> Option<Self> {
-        let [memory, _] = &self.memory;
-        if !capacity.is_power_of_two() || capacity > places.len() / 2 {
-            return None;
-        }
-        // SAFETY: the place is the `capacity` bytes behind the first `capacity` ones, and the memory has twice as many at
-        // least.
-        let data = unsafe { places.start().add(capacity) };
-        Some(Self {
-            memory: [memory.clone(), places],
-            control: self.control,
-            data,
-            capacity,
-        })
-    }
-
-    /// The same ring, with its bytes in each of the places from so many bytes on in `places`.
-    pub(crate) fn with_places(
-        &self,
-        places: &Arc<Mapping>,
-        least: usize,
-    ) -> impl Iterator<Item = Self> {
-        let sizes = std::iter::successors(Some(least), |size| size.checked_mul(2));
-        sizes.map_while(|size| self.with_place(places.clone(), size))
     }
 }
 
@@ -169,6 +109,11 @@ impl Place for Mapped {
 
     fn processor(&self) -> Option<u32> {
         processors::current()
+    }
+
+    fn give_back(&self) {
+        let start = self.data.addr().get() - self.memory.start().addr().get();
+        self.memory.discard(start..start + self.capacity);
     }
 
     fn put(&self, at: usize, bytes: &[u8]) {

@@ -5,8 +5,8 @@
 //! to the producer.
 //!
 //! ```text
-//!   Producer ── counters, turns ── Consumer     the algorithm, apart from where it lives     producer.rs, consumer.rs, control.rs
-//!   Mapped                                      two of them in a mapping, larger places      mapped.rs
+//!   Producer ── counters ── Consumer     the algorithm, apart from where it lives     producer.rs, consumer.rs, control.rs
+//!   Mapped                               two of them in a mapping                     mapped.rs
 //! ```
 
 #![allow(
@@ -21,8 +21,8 @@ mod producer;
 
 pub(crate) use consumer::Consumer;
 pub(crate) use control::Fault;
-pub(crate) use mapped::{Mapped, adopt, adopt_place, create, create_place};
-pub(crate) use producer::{Answer, Producer};
+pub(crate) use mapped::{Mapped, adopt, create};
+pub(crate) use producer::Producer;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 
 mod far;
 mod hostile;
-mod places;
 mod sleepers;
 
 use std::collections::VecDeque;
@@ -12,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 
-use super::control::{DONE, Place, place_of};
+use super::control::{DONE, Place};
 use super::*;
 use crate::sync::Ordering;
 use crate::sys::memfd;
@@ -108,141 +107,6 @@ proptest! {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Move {
-    Write(usize),
-    Read(usize),
-    /// To the larger place, or back.
-    Turn(bool),
-}
-
-fn a_move() -> impl Strategy<Value = Move> {
-    prop_oneof![
-        (1usize..20_000).prop_map(Move::Write),
-        (1usize..20_000).prop_map(Move::Read),
-        any::<bool>().prop_map(Move::Turn),
-    ]
-}
-
-fn place(capacity: usize) -> (Arc<memfd::Mapping>, Arc<memfd::Mapping>) {
-    let (ours, fd) = create_place(capacity).unwrap();
-    let theirs = adopt_place(&fd, &(capacity..=capacity)).unwrap();
-    (Arc::new(ours), Arc::new(theirs))
-}
-
-/// A ring of 4096 bytes whose consumer has taken a place of 16384 as number 1.
-fn ring_with_place() -> (Producer<Mapped>, Consumer<Mapped>, Mapped) {
-    let (mut producer, mut consumer) = ring(4096);
-    let (ours, theirs) = place(16384);
-    producer.offer(1);
-    assert!(!consumer.is_ready());
-    assert_eq!(consumer.offer(), Some(1));
-    assert_eq!(producer.answer(1), Answer::None);
-    consumer.answer(1, consumer.place.with_place(theirs, 16384));
-    assert_eq!(
-        (consumer.offer(), producer.answer(1)),
-        (None, Answer::Taken)
-    );
-    let large = producer.place.with_place(ours, 16384).unwrap();
-    (producer, consumer, large)
-}
-
-proptest! {
-    #[test]
-    fn it_does_what_a_queue_does_wherever_its_bytes_lie(moves in prop::collection::vec(a_move(), 1..60)) {
-        let (mut producer, mut consumer, large) = ring_with_place();
-        let home = producer.place.clone();
-        let mut queue = VecDeque::new();
-        let (mut next, mut written, mut turned_at, mut capacity) = (0u8, 0, 0, 4096);
-        let mut is_away = false;
-        for a_move in moves {
-            match a_move {
-                Move::Write(len) => {
-                    let bytes: Vec<u8> = (0..len).map(|_| { next = next.wrapping_add(37); next }).collect();
-                    let wrote = producer.write([&bytes[..]], || ()).unwrap();
-                    let read: usize = written - queue.len();
-                    prop_assert_eq!(wrote, len.min(capacity - (written - read.max(turned_at))));
-                    written += wrote;
-                    queue.extend(&bytes[..wrote]);
-                }
-                Move::Read(len) => {
-                    let mut bytes = vec![0; len];
-                    let read = consumer.read(&mut bytes, || ()).unwrap();
-                    prop_assert_eq!(read, len.min(queue.len()));
-                    let expected: Vec<u8> = queue.drain(..read).collect();
-                    prop_assert_eq!(&bytes[..read], &expected[..]);
-                }
-                Move::Turn(away) => {
-                    let read = written - queue.len();
-                    prop_assert_eq!(producer.is_drained(), queue.is_empty());
-                    prop_assert_eq!(producer.has_turned(), read >= turned_at);
-                    prop_assert_eq!(producer.can_turn(), read > turned_at || written == read);
-                    if producer.can_turn() && away != is_away {
-                        is_away = away;
-                        let (number, place) = if away { (1, large.clone()) } else { (0, home.clone()) };
-                        (capacity, turned_at) = (place.capacity(), written);
-                        producer.turn(number, place);
-                    }
-                }
-            }
-            prop_assert_eq!(consumer.is_ready(), !queue.is_empty());
-        }
-    }
-}
-
-#[test]
-fn a_place_is_kept_as_long_as_it_can_be_turned_to() {
-    let (mut producer, mut consumer, large) = ring_with_place();
-    let home = producer.place.clone();
-    producer.turn(1, large);
-    assert_eq!(producer.write([&[1; 10_000][..]], || ()), Ok(10_000));
-    let mut bytes = [0; 10_000];
-    assert_eq!(consumer.read(&mut bytes, || ()), Ok(10_000));
-    assert!(producer.is_drained());
-    producer.turn(0, home);
-    assert!(!consumer.is_ready());
-    assert!(consumer.has_taken(1), "it may be turned to again");
-    let mut woken = false;
-    assert!(consumer.sleep());
-    producer.withdraw(|| woken = true);
-    assert!(woken, "it would keep it as long as it sleeps");
-    assert!(!consumer.is_ready() && !consumer.has_taken(1));
-    assert_eq!(producer.write([&[2][..]], || ()), Ok(1));
-    assert_eq!(consumer.read(&mut bytes[..1], || ()), Ok(1));
-    assert_eq!(bytes[..2], [2, 1]);
-}
-
-#[test]
-fn a_turn_that_cannot_be_is_a_fault() {
-    // To a place that was not taken.
-    let (mut producer, mut consumer, large) = ring_with_place();
-    producer.turn(2, large);
-    producer.write([&[1][..]], || ()).unwrap();
-    assert!(consumer.is_ready());
-    assert_eq!(consumer.read(&mut [0], || ()), Err(Fault::Place));
-    // In front of what was read already.
-    let (mut producer, mut consumer, large) = ring_with_place();
-    producer.write([&[1; 100][..]], || ()).unwrap();
-    consumer.read(&mut [0; 100], || ()).unwrap();
-    assert!(producer.is_drained());
-    producer.turn(1, large);
-    let control = producer.place.control();
-    control.written.0.turn_at.store(50, Ordering::SeqCst);
-    producer.write([&[1][..]], || ()).unwrap();
-    assert_eq!(consumer.read(&mut [0], || ()), Err(Fault::Counter));
-    // More bytes behind it than there is room for.
-    let (mut producer, mut consumer, large) = ring_with_place();
-    producer.turn(1, large);
-    let control = producer.place.control();
-    control.written.0.count.store(16385, Ordering::SeqCst);
-    assert_eq!(consumer.read(&mut [0], || ()), Err(Fault::Counter));
-    // An answer to what nobody has offered.
-    let (producer, consumer) = ring(4096);
-    let taken = &consumer.place.control().read.0.taken;
-    taken.store(7, Ordering::SeqCst);
-    assert_eq!(producer.answer(1), Answer::None);
-}
-
 #[test]
 fn two_threads_sleep_and_wake_and_lose_nothing() {
     const TOTAL: usize = 8 << 20;
@@ -312,7 +176,6 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
             .control()
             .written
             .0
-            .count
             .store(nonsense, Ordering::SeqCst);
         assert!(consumer.is_ready());
         assert_eq!(consumer.read(&mut [0; 10], || ()), Err(Fault::Counter));
@@ -324,7 +187,6 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
             .control()
             .read
             .0
-            .count
             .store(nonsense, Ordering::SeqCst);
         assert_eq!(producer.look(), Err(Fault::Counter));
         assert!(producer.is_ready(), "it can say so at once: there is room");
@@ -338,17 +200,10 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
         .control()
         .written
         .0
-        .count
         .store(50, Ordering::SeqCst);
     assert_eq!(consumer.look(), Err(Fault::Counter));
     producer.look().unwrap();
-    consumer
-        .place
-        .control()
-        .read
-        .0
-        .count
-        .store(99, Ordering::SeqCst);
+    consumer.place.control().read.0.store(99, Ordering::SeqCst);
     assert_eq!(producer.look(), Err(Fault::Counter));
 }
 

@@ -12,6 +12,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -197,6 +198,22 @@ impl Mapping {
 
     pub(crate) fn len(&self) -> usize {
         self.len.get()
+    }
+
+    /// Gives the pages of a range back to the system; for everybody who has mapped them its bytes are zero then. Keeps them where
+    /// the system may have none the next time, or does not want them.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        if is_strict() || !self.is_here() || range.end > self.len() || range.start >= range.end {
+            return;
+        }
+        // SAFETY: the range is part of this mapping, of which there are addresses and no references; its bytes change, which those
+        // who have mapped it may do at any time.
+        let start = unsafe { self.start.add(range.start) };
+        // SAFETY: as above.
+        let removed = unsafe { madvise(start.cast(), range.len(), MmapAdvise::MADV_REMOVE) };
+        if let Err(errno) = removed {
+            tracing::debug!(%errno, "madvise(MADV_REMOVE): pages are kept");
+        }
     }
 
     /// Whether this is the process that made it: nothing is mapped here in a forked child.

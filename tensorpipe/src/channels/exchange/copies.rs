@@ -13,7 +13,7 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 /// A borrower's share is this part of what a pool may lend: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
 
-/// After so long unused they are freed. Chosen: as long as a connection over `shm` keeps its larger rings.
+/// After so long unused they are freed. Chosen: as long as a connection over `shm` keeps its rings' memory.
 pub(super) const IDLE: Duration = Duration::from_secs(10);
 
 /// So long tensors go by other channels where there was no memory. Chosen.

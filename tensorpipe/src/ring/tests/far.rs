@@ -56,13 +56,13 @@ impl Far {
 
     /// The producer's word leaves.
     fn say_written(&self) {
-        let count = self.control.written.0.count.load(Ordering::Acquire);
+        let count = self.control.written.0.load(Ordering::Acquire);
         self.out.borrow_mut().push_back(Message::Count(count));
     }
 
     /// The consumer's.
     fn say_read(&self) {
-        let count = self.control.read.0.count.load(Ordering::Acquire);
+        let count = self.control.read.0.load(Ordering::Acquire);
         self.out.borrow_mut().push_back(Message::Count(count));
     }
 
@@ -74,7 +74,7 @@ impl Far {
                 self.memory.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
             }
             Some(Message::Count(count)) => {
-                let theirs = &self.control.written.0.count;
+                let theirs = &self.control.written.0;
                 theirs.store(count, Ordering::Release);
             }
         }
@@ -86,7 +86,7 @@ impl Far {
         let Some(Message::Count(count)) = from.borrow_mut().pop_front() else {
             return false;
         };
-        self.control.read.0.count.store(count, Ordering::Release);
+        self.control.read.0.store(count, Ordering::Release);
         true
     }
 }

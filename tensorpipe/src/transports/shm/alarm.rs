@@ -32,10 +32,10 @@ impl Alarm {
         }
     }
 
-    /// Rings after so long, if it is not set already.
-    pub(super) fn set(&mut self, after: Duration) {
+    /// Rings after so long, if it is not set already. Returns whether it was not.
+    pub(super) fn set(&mut self, after: Duration) -> bool {
         if self.task.is_some() {
-            return;
+            return false;
         }
         let (rung, wakers) = (self.rung.clone(), Arc::downgrade(&self.wakers));
         let task = self.runtime.spawn(async move {
@@ -47,6 +47,7 @@ impl Alarm {
             }
         });
         self.task = Some(task.abort_handle());
+        true
     }
 
     /// Whether it has rung.

@@ -24,10 +24,6 @@ pub(super) fn fault(fault: Fault) -> io::Error {
             io::ErrorKind::InvalidData,
             "the peer wrote nonsense into the shared memory",
         ),
-        Fault::Place => io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the peer wrote to a ring that was not taken",
-        ),
         Fault::NoReader => io::Error::new(
             io::ErrorKind::BrokenPipe,
             "the peer has dropped the connection",

@@ -5,9 +5,6 @@
 //! byte where the other end sleeps, and tells when its process is gone. The kernel frees everything with the last
 //! process: nothing has a name in a file system.
 //!
-//! A transfer of more than these hold at once borrows a large one, of a few that the two processes share
-//! (`pair.rs`, `large.rs`).
-//!
 //! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
 //! in their own user only.
 
@@ -15,8 +12,6 @@ mod alarm;
 mod connection;
 mod doorbell;
 mod errors;
-mod large;
-mod pair;
 mod rings;
 mod wakers;
 

@@ -1,46 +1,48 @@
-//! The rings of a connection: a small one for each direction, and what makes each of them larger for a while.
+//! The rings of a connection, one for each direction, and what becomes of their memory when little is said.
+//!
+//! A ring in use has all of its memory, since bytes go through all of it. So that a connection which waits costs little, the
+//! end that writes gives it back after a while. The first bytes afterwards cost a page fault each 4 KiB.
 
 use std::io;
+use std::time::Duration;
 
 use super::alarm::Alarm;
 use super::errors::not_here;
-use super::large::{Incoming, Outgoing};
-use crate::process::process_id;
 use crate::ring::{Consumer, Mapped, Producer};
 use crate::sync::Arc;
 use crate::sys::memfd::Mapping;
-use crate::sys::peer::Peer;
+
+/// After so long with little to say. Chosen.
+pub(super) const IDLE: Duration = Duration::from_secs(10);
+
+/// Bytes written in that time by a pipe that has nothing to say: pings, at most a page of them.
+const LITTLE: u64 = 4 << 10;
+
+/// Bytes written since the last time that are worth it: so much memory would be kept. Chosen.
+const WORTH: u64 = 32 << 10;
 
 pub(super) struct Rings {
     pub(super) out: Producer<Mapped>,
     pub(super) incoming: Consumer<Mapped>,
     pub(super) memory: Arc<Mapping>,
     pub(super) finished: bool,
-    /// The larger rings of both directions.
-    pub(super) large_out: Outgoing,
-    pub(super) large_in: Incoming,
+    pub(super) idle: Idle,
 }
 
 impl Rings {
     /// `side`: 0 writes to the first ring and reads from the second, 1 the other way round.
-    pub(super) fn new(
-        memory: Mapping,
-        side: usize,
-        peer: Option<Peer>,
-        alarm: Alarm,
-    ) -> Option<Self> {
+    pub(super) fn new(memory: Mapping, side: usize, alarm: Alarm) -> Option<Self> {
         let memory = Arc::new(memory);
-        let out = Mapped::new(memory.clone(), side)?;
-        let incoming = Mapped::new(memory.clone(), 1 - side)?;
-        let consumer = Consumer::new(incoming.clone());
-        consumer.introduce(words(process_id()));
         Some(Self {
-            out: Producer::new(out.clone()),
-            incoming: consumer,
+            out: Producer::new(Mapped::new(memory.clone(), side)?),
+            incoming: Consumer::new(Mapped::new(memory.clone(), 1 - side)?),
             memory,
             finished: false,
-            large_out: Outgoing::new(peer, out, alarm),
-            large_in: Incoming::new(incoming),
+            idle: Idle {
+                alarm,
+                given_back: 0,
+                begun: 0,
+            },
         })
     }
 
@@ -56,15 +58,43 @@ impl Rings {
     pub(super) fn looks(&mut self, look: impl FnOnce(&mut Self) -> bool) -> bool {
         !self.memory.is_here() || look(self)
     }
-
-    /// Whether there is room to write now, or no use in waiting for a larger ring.
-    pub(super) fn has_room(&mut self) -> bool {
-        self.out.is_ready() || self.large_out.in_vain(&self.out)
-    }
 }
 
-/// An id as a ring's control block has it.
-fn words(id: [u8; 16]) -> [u64; 2] {
-    let word = |at| u64::from_le_bytes(std::array::from_fn(|i| id[at + i]));
-    [word(0), word(8)]
+/// When the memory of the ring that this end writes to goes back.
+pub(super) struct Idle {
+    /// Set while there may be something to give back.
+    alarm: Alarm,
+    /// Bytes written when it went back last, and when the alarm was set.
+    given_back: u64,
+    begun: u64,
+}
+
+impl Idle {
+    /// The connection falls asleep.
+    pub(super) fn begins(&mut self, out: &Producer<Mapped>) {
+        if out.written() - self.given_back >= WORTH && self.alarm.set(IDLE) {
+            self.begun = out.written();
+        }
+    }
+
+    /// Whether it is time to [look](Self::look).
+    pub(super) fn is_due(&self) -> bool {
+        self.alarm.has_rung()
+    }
+
+    /// Gives the memory back where little was said for long. If not, it is looked after anew when the connection falls asleep.
+    pub(super) fn look(&mut self, out: &mut Producer<Mapped>) {
+        if !self.is_due() {
+            return;
+        }
+        self.alarm.stop();
+        if out.written() - self.begun <= LITTLE && out.give_back() {
+            self.given_back = out.written();
+        }
+    }
+
+    /// The connection is dropped.
+    pub(super) fn close(&mut self) {
+        self.alarm.cancel();
+    }
 }

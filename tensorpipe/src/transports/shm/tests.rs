@@ -1,27 +1,19 @@
-//! What goes through a large ring, when, and what becomes of it.
+//! Connections between two ends of this process: bytes, deaths, forks, and what an idle one holds.
 
-mod awake;
 mod hostile;
 mod idle;
 
 use std::future::poll_fn;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::Pin;
 use std::task::Waker;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use super::alarm::Alarm;
-use super::connection::ShmConnection;
+use super::connection::{CAPACITY, ShmConnection};
 use super::doorbell::REFUSED;
-use super::large::{Incoming, Outgoing};
-use super::pair::{LARGE, MEDIUM, Pair};
 use super::*;
-use crate::ring::{Answer, Consumer, Mapped, Producer};
-use crate::sync::Arc;
 use crate::sys::fork::tests::in_a_child;
-use crate::sys::unix_fds;
 use crate::transports::Connection;
 
 /// Two ends, open.
@@ -35,8 +27,6 @@ async fn opened(near: UnixStream, far: UnixStream) -> (ShmConnection, ShmConnect
     let mut far = ShmConnection::await_offer(far).unwrap();
     near.write_all(&[7]).await.unwrap();
     assert_eq!(far.read_u8().await.unwrap(), 7);
-    near.rings().large_out.share(Arc::default());
-    far.rings().large_out.share(Arc::default());
     (near, far)
 }
 
@@ -156,53 +146,6 @@ async fn a_forked_childs_copy_of_a_connection_fails_and_the_parents_goes_on() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_away_finds_a_large_ring_full() {
-    let (mut near, mut far) = pair().await;
-    let bytes = pattern(4 << 20);
-    // It does not know of a large ring yet.
-    let first = fill(&mut near, &bytes);
-    assert!(first <= 64 << 10, "{first}");
-    assert_eq!(read(&mut far, first).await, bytes[..first]);
-    let rest = &bytes[first..];
-    let second = fill(&mut near, rest);
-    assert!(second >= LARGE, "{second}");
-    assert_eq!(near.rings().large_out.lent(), 1);
-    assert_eq!(read(&mut far, second).await, rest[..second]);
-    near.write_all(b"that was all").await.unwrap();
-    assert_eq!(read(&mut far, 12).await, b"that was all");
-    // The large ring is free for the next one.
-    look_for_bytes(&mut near);
-    assert_eq!(near.rings().large_out.lent(), 0);
-    near.write_all(b"and goes on").await.unwrap();
-    assert_eq!(read(&mut far, 11).await, b"and goes on");
-    // The other direction is on its own.
-    let back = fill(&mut far, &bytes);
-    assert_eq!(read(&mut near, back).await, bytes[..back]);
-}
-
-#[tokio::test]
-async fn a_reader_that_sleeps_finds_all_of_what_the_small_ring_has_no_room_for() {
-    let (mut near, mut far) = pair().await;
-    let bytes = pattern(4 << 20);
-    // From the second one on it knows of a large ring.
-    for _ in 0..2 {
-        let wrote = fill(&mut near, &bytes);
-        assert_eq!(read(&mut far, wrote).await, bytes[..wrote]);
-    }
-    for (len, is_lent) in [(60 << 10, 0), (128 << 10, 1), (MEDIUM, 1), (LARGE, 1)] {
-        awake::comes_home(&mut near, &mut far).await;
-        let cx = &mut Context::from_waker(Waker::noop());
-        let wrote = Pin::new(&mut near).poll_write(cx, &bytes[..len]);
-        assert!(
-            matches!(wrote, Poll::Ready(Ok(wrote)) if wrote == len),
-            "{len}"
-        );
-        assert_eq!(near.rings().large_out.lent(), is_lent, "{len}");
-        assert_eq!(read(&mut far, len).await, bytes[..len]);
-    }
-}
-
-#[tokio::test]
 async fn everything_arrives_whatever_the_two_ends_do() {
     let (mut near, mut far) = pair().await;
     let bytes = pattern(24 << 20);
@@ -234,121 +177,19 @@ async fn everything_arrives_whatever_the_two_ends_do() {
         }
     }
     assert!(got == expected, "{} bytes came", got.len());
-    let mut near = writer.await.unwrap();
-    look_for_bytes(&mut near);
-    assert_eq!(near.rings().large_out.lent(), 0);
+    writer.await.unwrap();
 }
 
 #[tokio::test]
 async fn what_was_written_arrives_though_its_writer_is_gone() {
     let (mut near, mut far) = pair().await;
     let bytes = pattern(2 << 20);
-    let first = fill(&mut near, &bytes);
-    assert_eq!(read(&mut far, first).await, bytes[..first]);
-    let second = fill(&mut near, &bytes);
-    assert!(second >= LARGE, "{second}");
-    assert_eq!(near.rings().large_out.lent(), 1);
+    assert_eq!(fill(&mut near, &bytes), CAPACITY);
     drop(near);
-    assert_eq!(read(&mut far, second).await, bytes[..second]);
+    assert_eq!(read(&mut far, CAPACITY).await, bytes[..CAPACITY]);
     let mut more = [0];
     let end = poll_fn(|cx| Pin::new(&mut far).poll_read(cx, &mut ReadBuf::new(&mut more))).await;
     assert!(end.is_ok());
-}
-
-/// A ring between two ends, of which one says what it likes, and the socket beside it.
-struct Bare {
-    out: Producer<Mapped>,
-    from: Consumer<Mapped>,
-    incoming: Incoming,
-    outgoing: Outgoing,
-    near: StdUnixStream,
-    far: StdUnixStream,
-}
-
-fn bare() -> Bare {
-    let (memory, _fd) = crate::ring::create(64 << 10).unwrap();
-    let place = Mapped::new(Arc::new(memory), 0).unwrap();
-    let (near, far) = StdUnixStream::pair().unwrap();
-    far.set_nonblocking(true).unwrap();
-    Bare {
-        out: Producer::new(place.clone()),
-        from: Consumer::new(place.clone()),
-        incoming: Incoming::new(place.clone()),
-        outgoing: {
-            let mut outgoing = Outgoing::new(None, place, Alarm::new(Arc::default()));
-            outgoing.share(Arc::default());
-            outgoing
-        },
-        near,
-        far,
-    }
-}
-
-#[tokio::test]
-async fn what_makes_no_sense_as_a_large_ring_is_refused_and_nothing_is_lost() {
-    let mut ends = bare();
-    let nothing = std::fs::File::open("/dev/null").unwrap();
-    unix_fds::send(ends.near.as_fd(), &[1], Some(nothing.as_fd())).unwrap();
-    ends.out.offer(1);
-    assert!(!ends.from.is_ready());
-    assert!(ends.incoming.answer(&mut ends.from, ends.far.as_fd()));
-    assert_eq!(ends.out.answer(1), Answer::Refused);
-    // Of a size that no ring has.
-    let (_memory, odd) = crate::ring::create_place(4096).unwrap();
-    unix_fds::send(ends.near.as_fd(), &[1], Some(odd.as_fd())).unwrap();
-    ends.out.offer(2);
-    assert!(!ends.from.is_ready());
-    ends.incoming.answer(&mut ends.from, ends.far.as_fd());
-    assert_eq!(ends.out.answer(2), Answer::Refused);
-    // Of which no descriptor comes.
-    ends.out.offer(3);
-    assert!(!ends.from.is_ready());
-    assert!(!ends.incoming.answer(&mut ends.from, ends.far.as_fd()));
-    assert_eq!(ends.out.answer(3), Answer::Refused);
-    assert_eq!(ends.from.offer(), None, "it is answered once");
-    assert_eq!(ends.out.write([&b"small"[..]], || ()), Ok(5));
-    assert_eq!(ends.from.read(&mut [0; 5], || ()), Ok(5));
-}
-
-#[tokio::test]
-async fn a_reader_may_be_away_for_ever() {
-    let mut ends = bare();
-    assert!(!ends.outgoing.in_vain(&ends.out));
-    ends.outgoing.has_looked(u32::MAX);
-    assert!(ends.outgoing.in_vain(&ends.out));
-    assert!(ends.outgoing.was_reader_away(false, true));
-    assert!(!ends.outgoing.was_reader_away(false, true));
-    assert!(
-        ends.outgoing.was_reader_away(true, true),
-        "it would be woken"
-    );
-}
-
-#[tokio::test]
-async fn a_reader_that_cannot_take_a_large_ring_is_not_asked_again() {
-    let mut ends = bare();
-    let socket = ends.near.as_fd();
-    assert!(
-        !ends.outgoing.enlarge(&mut ends.out, socket, LARGE),
-        "it is offered"
-    );
-    assert!(
-        !ends.outgoing.enlarge(&mut ends.out, socket, LARGE),
-        "no answer yet"
-    );
-    assert!(!ends.from.is_ready());
-    ends.from.answer(1, None);
-    assert!(!ends.outgoing.enlarge(&mut ends.out, socket, LARGE));
-    ends.outgoing.rest(&mut ends.out);
-    assert!(!ends.outgoing.enlarge(&mut ends.out, socket, LARGE));
-    assert_eq!(ends.outgoing.lent(), 0);
-    let mut bytes = [0; 8];
-    let passed = unix_fds::recv(ends.far.as_fd(), &mut bytes).unwrap();
-    assert_eq!((passed.len, passed.fd.is_some()), (1, true));
-    assert!(
-        unix_fds::recv(ends.far.as_fd(), &mut bytes).is_err(),
-        "once"
-    );
 }
 
 #[test]

@@ -1,144 +1,120 @@
-//! Large rings beside which a connection has fallen idle.
+//! The memory of a connection on which nothing is said.
 
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream as StdUnixStream;
 
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::super::pair::IDLE;
+use super::super::rings::IDLE;
 use super::*;
-use crate::transports::Connection;
+use crate::ring;
+use crate::sys::unix_fds;
 
-/// Reads, and gives the connection back when it is told to, without another look.
-struct Reading(oneshot::Sender<()>, JoinHandle<ShmConnection>);
+/// Both ends, and the memory that they share.
+struct Ends {
+    near: ShmConnection,
+    far: ShmConnection,
+    memory: std::fs::File,
+}
 
-impl Reading {
-    fn begin(mut connection: ShmConnection) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                _ = stopped => {}
-                _ = connection.read_u8() => panic!("nothing is written"),
-            }
-            connection
-        });
-        Self(stop, task)
+impl Ends {
+    async fn open() -> Self {
+        let (near, far) = StdUnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let (memory, fd): (_, OwnedFd) = ring::create(CAPACITY).unwrap();
+        unix_fds::send(near.as_fd(), b"TPSHM\0\0\x01", Some(fd.as_fd())).unwrap();
+        let near = ShmConnection::over(UnixStream::from_std(near).unwrap(), memory);
+        let far = ShmConnection::await_offer(UnixStream::from_std(far).unwrap());
+        Self {
+            near: near.unwrap(),
+            far: far.unwrap(),
+            memory: fd.into(),
+        }
     }
 
-    async fn end(self) -> ShmConnection {
-        self.0.send(()).unwrap();
-        self.1.await.unwrap()
+    /// Through all of both rings.
+    async fn talk(&mut self) {
+        let bytes = pattern(CAPACITY);
+        for _ in 0..2 {
+            assert_eq!(fill(&mut self.near, &bytes), CAPACITY);
+            assert_eq!(read(&mut self.far, CAPACITY).await, bytes);
+            assert_eq!(fill(&mut self.far, &bytes), CAPACITY);
+            assert_eq!(read(&mut self.near, CAPACITY).await, bytes);
+        }
+    }
+
+    fn resident(&self) -> usize {
+        self.memory.metadata().unwrap().blocks() as usize * 512
     }
 }
 
-/// Two ends that share with `pair`. The large ring of one of them is full, and that long.
-async fn with_unread(shared: &Arc<Pair>) -> (ShmConnection, ShmConnection, usize) {
-    let (mut near, mut far) = pair().await;
-    near.rings().large_out.share(shared.clone());
-    let bytes = pattern(2 << 20);
-    let first = fill(&mut near, &bytes);
-    assert_eq!(read(&mut far, first).await, bytes[..first]);
-    let unread = fill(&mut near, &bytes[..LARGE]);
-    assert_eq!(unread, LARGE);
-    (near, far, unread)
+/// Waits for bytes that nobody writes.
+fn sleeps(mut connection: ShmConnection) -> JoinHandle<()> {
+    tokio::spawn(async move { _ = connection.read_u8().await })
 }
 
-#[tokio::test]
-async fn whoever_wants_one_gets_it() {
-    let shared = Arc::<Pair>::default();
-    let mut idle = Vec::new();
+#[tokio::test(start_paused = true)]
+async fn it_goes_back_after_a_while() {
+    let mut ends = Ends::open().await;
+    ends.talk().await;
+    assert!(ends.resident() >= 2 * CAPACITY);
+    let Ends { near, far, memory } = ends;
+    let asleep = [sleeps(near), sleeps(far)];
+    tokio::time::sleep(IDLE / 2).await;
+    let resident = || memory.metadata().unwrap().blocks() as usize * 512;
+    assert!(resident() >= 2 * CAPACITY, "it is kept for a while");
+    tokio::time::sleep(IDLE).await;
+    assert!(resident() <= 16 << 10, "{}", resident());
+    asleep.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_afterwards_arrives_and_pings_do_not_count() {
+    let mut ends = Ends::open().await;
+    for _ in 0..3 {
+        ends.talk().await;
+        assert!(ends.resident() >= 2 * CAPACITY);
+        for _ in 0..12 {
+            look_for_bytes(&mut ends.near);
+            look_for_bytes(&mut ends.far);
+            tokio::time::sleep(IDLE / 6).await;
+            tokio::task::yield_now().await;
+            ends.near.write_all(b"ping").await.unwrap();
+            assert_eq!(read(&mut ends.far, 4).await, b"ping");
+        }
+        // A page for the words, and one or two for the last ping.
+        assert!(ends.resident() <= 16 << 10, "{}", ends.resident());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_has_read_is_kept() {
+    let mut ends = Ends::open().await;
+    let bytes = pattern(CAPACITY);
+    assert_eq!(fill(&mut ends.near, &bytes), CAPACITY);
     for _ in 0..4 {
-        let (near, far, unread) = with_unread(&shared).await;
-        idle.push((Reading::begin(near), far, unread));
-    }
-    // They fall asleep.
-    tokio::task::yield_now().await;
-    let (mut near, mut far) = pair().await;
-    near.rings().large_out.share(shared.clone());
-    let bytes = pattern(2 << 20);
-    let first = fill(&mut near, &bytes);
-    read(&mut far, first).await;
-    tokio::task::yield_now().await;
-    assert_eq!(shared.count(), (4, 0), "nothing of theirs is read");
-    for (_, far, unread) in &mut idle {
-        read(far, *unread).await;
-    }
-    tokio::task::yield_now().await;
-    assert_eq!(shared.count(), (4, 0), "nobody wants any");
-    let first = fill(&mut near, &bytes);
-    assert!(first <= 64 << 10, "{first}");
-    for _ in 0..10 {
+        look_for_bytes(&mut ends.near);
+        tokio::time::sleep(IDLE).await;
         tokio::task::yield_now().await;
     }
-    assert_eq!(shared.count(), (0, 4), "all of them come back");
-    read(&mut far, first).await;
-    // It is offered.
-    let first = fill(&mut near, &bytes);
-    read(&mut far, first).await;
-    let second = fill(&mut near, &bytes);
-    assert!(second >= LARGE, "{second}");
-    assert_eq!(read(&mut far, second).await, bytes[..second]);
-    for (near, mut far, _) in idle {
-        let mut near = near.end().await;
-        near.write_all(b"goes on").await.unwrap();
-        assert_eq!(read(&mut far, 7).await, b"goes on");
-    }
+    assert_eq!(read(&mut ends.far, CAPACITY).await, bytes);
 }
 
-/// Looks after some time, while nothing is written.
-async fn comes_back(shared: &Pair, far: Reading) {
-    tokio::time::sleep(IDLE / 2).await;
-    let (lent, free) = shared.count();
-    assert_eq!(lent + free, 1, "it is kept for a while");
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_talks_keeps_it() {
+    let mut ends = Ends::open().await;
+    ends.talk().await;
     for _ in 0..20 {
-        tokio::time::sleep(IDLE / 10).await;
+        look_for_bytes(&mut ends.near);
+        look_for_bytes(&mut ends.far);
+        tokio::time::sleep(IDLE / 8).await;
+        tokio::task::yield_now().await;
+        ends.near.write_all(&pattern(8 << 10)).await.unwrap();
+        read(&mut ends.far, 8 << 10).await;
+        ends.far.write_all(&pattern(8 << 10)).await.unwrap();
+        read(&mut ends.near, 8 << 10).await;
     }
-    assert_eq!(shared.count(), (0, 0));
-    let mut far = far.end().await;
-    assert!(
-        !far.rings().incoming.has_taken(1),
-        "its reader has it still"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn its_memory_goes_back_though_nothing_is_said() {
-    let shared = Arc::default();
-    let (near, mut far, unread) = with_unread(&shared).await;
-    let near = Reading::begin(near);
-    tokio::task::yield_now().await;
-    read(&mut far, unread).await;
-    assert!(far.rings().incoming.has_taken(1));
-    comes_back(&shared, Reading::begin(far)).await;
-    drop(near);
-}
-
-#[tokio::test(start_paused = true)]
-async fn its_memory_goes_back_while_its_writer_looks_for_something_else() {
-    let shared = Arc::default();
-    let (mut near, mut far, unread) = with_unread(&shared).await;
-    near.set_hot(true);
-    let near = tokio::spawn(async move {
-        loop {
-            look_for_bytes(&mut near);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-    read(&mut far, unread).await;
-    comes_back(&shared, Reading::begin(far)).await;
-    near.abort();
-}
-
-/// A write that found no room was given up; what had found some is read.
-#[tokio::test(start_paused = true)]
-async fn its_memory_goes_back_though_a_write_has_been_given_up() {
-    let shared = Arc::default();
-    let (mut near, mut far, unread) = with_unread(&shared).await;
-    let more = fill(&mut near, &pattern(LARGE));
-    assert!(more < LARGE, "there is room");
-    let near = Reading::begin(near);
-    read(&mut far, unread + more).await;
-    comes_back(&shared, Reading::begin(far)).await;
-    drop(near);
+    assert!(ends.resident() >= 2 * CAPACITY, "{}", ends.resident());
 }
