@@ -62,6 +62,33 @@ async fn a_forked_child_lets_go_of_what_it_awaited() {
     says_and_hears(&client, &server).await;
 }
 
+/// It grows with what comes, and gives its memory back when little has come for long.
+#[tokio::test]
+async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
+    use super::driver::tuning::{RECEIVE_BUFFER, RECEIVE_BUFFER_IDLE, RECEIVE_BUFFER_KEPT};
+    let (client, server) = pair(vec![Arc::new(TcpTransport::new())]).await;
+    let io = || server.core().hold_io().expect("nobody drives");
+    let buffer = || io().buffer();
+    for _ in 0..3 {
+        says_and_hears(&client, &server).await;
+        assert_eq!(buffer(), RECEIVE_BUFFER_IDLE);
+        for _ in 0..2 {
+            let written = client.write(Message::new(vec![7; 30_000]));
+            let (written, message) = tokio::join!(written, server.read());
+            written.unwrap();
+            assert!(message.unwrap().metadata.iter().all(|byte| *byte == 7));
+        }
+        assert_eq!(buffer(), RECEIVE_BUFFER);
+        says_and_hears(&client, &server).await;
+        assert_eq!(buffer(), RECEIVE_BUFFER, "more may come soon");
+        io().ages(RECEIVE_BUFFER_KEPT * 2);
+        // The clock is looked at now and then, and the buffer when something comes after that.
+        for _ in 0..40 {
+            says_and_hears(&client, &server).await;
+        }
+    }
+}
+
 /// What a pipe has earned it loses when it is idle, and earns again.
 #[tokio::test]
 async fn credit_ahead_comes_back_from_an_idle_pipe() {

@@ -122,6 +122,12 @@ pub(in crate::pipe) const WRITE_PIECES: usize = 64;
 /// Bytes of a part up to which it is copied next to its frame's header: cheaper than one more piece. Chosen.
 pub(in crate::pipe) const COPIED_INTO_FRAME: u64 = 512;
 
+/// Bytes of room for frames in a pipe through which little comes: it begins with them. Chosen: a page.
+pub(in crate::pipe) const RECEIVE_BUFFER_IDLE: usize = 4 << 10;
+
+/// How long a pipe keeps more than that though no read has needed it. Chosen: as long as other memory that is kept for what may come.
+pub(in crate::pipe) const RECEIVE_BUFFER_KEPT: Duration = Duration::from_secs(10);
+
 /// Bytes of room for frames. Chosen. Grows for one large head up to the limit on metadata, with the bytes that have come in.
 pub(in crate::pipe) const RECEIVE_BUFFER: usize = 64 << 10;
 

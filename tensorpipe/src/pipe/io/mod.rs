@@ -18,7 +18,7 @@ pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use self::send::Piece;
 use self::together::{Reads, Sends};
-use super::driver::tuning::{RECEIVE_BUFFER, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
+use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
 use super::driver::{Round, Seen, wake_all};
 use super::lane::Work;
 use super::shared::{Goodbye, Shared};
@@ -65,6 +65,12 @@ pub(super) struct Io {
     read_at: Instant,
     /// Reads since it was looked at.
     reads_since: u32,
+    /// When more came in at once than an idle pipe has room for, or the pipe was made.
+    much_at: Instant,
+    /// Little has come in for long.
+    is_quiet: bool,
+    /// The last read has filled the buffer.
+    is_filled: bool,
     reads: Reads,
 }
 
@@ -72,7 +78,7 @@ impl Io {
     pub(super) fn new(connection: Box<dyn Connection>, leftover: Vec<u8>, waker: Waker) -> Self {
         let end = leftover.len();
         let mut received = leftover;
-        received.resize(RECEIVE_BUFFER.max(end), 0);
+        received.resize(RECEIVE_BUFFER_IDLE.max(end), 0);
         Self {
             connection: Some(connection),
             leaving: None,
@@ -99,6 +105,9 @@ impl Io {
             failed: None,
             read_at: Instant::now(),
             reads_since: 0,
+            much_at: Instant::now(),
+            is_quiet: false,
+            is_filled: false,
             reads: Reads::default(),
         }
     }

@@ -13,7 +13,7 @@ use crate::device::Destination;
 use crate::error::Error;
 use crate::pipe::driver::tuning::{
     COPIED_AT_ONCE, DIRECT_FROM, MESSAGES_IN_A_ROW, READ_BULK, READS_IN_A_ROW, READS_PER_CLOCK,
-    RECEIVE_BUFFER, RECEIVE_BUFFER_BULK, SIGN_OF_LIFE,
+    RECEIVE_BUFFER, RECEIVE_BUFFER_BULK, RECEIVE_BUFFER_IDLE, RECEIVE_BUFFER_KEPT, SIGN_OF_LIFE,
 };
 use crate::pipe::shared::Shared;
 use crate::proto::{Input, OpId};
@@ -228,13 +228,11 @@ impl Io {
             self.received.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+        self.fit_buffer();
         if self.end == self.received.len() {
             // One large head: at most doubles with what has come in.
             let room = (self.received.len() * 2).min(self.need.max(RECEIVE_BUFFER));
             self.received.resize(room.max(self.received.len() + 1), 0);
-        } else if self.received.len() > RECEIVE_BUFFER && self.end == 0 {
-            self.received.truncate(RECEIVE_BUFFER);
-            self.received.shrink_to_fit();
         }
         let room = if self.bulky && self.need <= RECEIVE_BUFFER_BULK {
             (self.end + RECEIVE_BUFFER_BULK).min(self.received.len())
@@ -250,8 +248,22 @@ impl Io {
             return Ok(false);
         };
         self.end += len;
+        self.is_filled = self.end == self.received.len();
         self.bulky = false;
         Ok(true)
+    }
+
+    /// The buffer grows where a read has filled it. While it is empty, it shrinks where little has come in for long.
+    fn fit_buffer(&mut self) {
+        let (len, is_empty) = (self.received.len(), self.end == 0);
+        if std::mem::take(&mut self.is_filled) && len < RECEIVE_BUFFER {
+            self.received.resize(RECEIVE_BUFFER, 0);
+        } else if is_empty && len > RECEIVE_BUFFER {
+            self.received.truncate(RECEIVE_BUFFER);
+            self.received.shrink_to_fit();
+        } else if is_empty && std::mem::take(&mut self.is_quiet) && len > RECEIVE_BUFFER_IDLE {
+            self.received = vec![0; RECEIVE_BUFFER_IDLE];
+        }
     }
 
     /// What follows from a read. Returns how many bytes have come in, or `None` if the connection wants to wait.
@@ -273,14 +285,14 @@ impl Io {
         common.driver.found();
         self.sends.turn_begins();
         self.reads.read(len);
-        self.look_at_the_clock(common);
+        self.look_at_the_clock(common, len);
         Ok(Some(len))
     }
 
-    /// Bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
+    /// So many bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
     /// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
     /// costs more than a frame, and is looked at now and then.
-    fn look_at_the_clock(&mut self, common: &Common) {
+    fn look_at_the_clock(&mut self, common: &Common, len: usize) {
         self.reads_since += 1;
         if self.reads_since < READS_PER_CLOCK && common.driver.is_polling() {
             return;
@@ -291,6 +303,11 @@ impl Io {
             lock(&common.shared).state.heard(now);
         }
         self.read_at = now;
+        if len > RECEIVE_BUFFER_IDLE {
+            self.much_at = now;
+        } else if now.saturating_duration_since(self.much_at) > RECEIVE_BUFFER_KEPT {
+            self.is_quiet = true;
+        }
     }
 }
 

@@ -1,6 +1,21 @@
 //! What waits to be sent, and the memory for it.
 
+use std::time::Duration;
+
 use super::*;
+use crate::pipe::driver::tuning::RECEIVE_BUFFER;
+
+impl Io {
+    /// Bytes of room for frames.
+    pub(in crate::pipe) fn buffer(&self) -> usize {
+        self.received.len()
+    }
+
+    /// As if so much time had passed since much came.
+    pub(in crate::pipe) fn ages(&mut self, by: Duration) {
+        self.much_at = self.much_at.checked_sub(by).unwrap();
+    }
+}
 
 fn io() -> Io {
     let (connection, _) = tokio::io::duplex(1);
