@@ -125,6 +125,10 @@ impl Store {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn past(&self) -> MutexGuard<'_, VecDeque<Tensor>> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// If the plan wants it. What the CPU cannot read shows when it is verified.
     fn read_all(&self, data: &Tensor) {
         if self.plan.sum {
@@ -159,7 +163,9 @@ impl Bench for Store {
     }
 
     async fn verify(&self, round: u64) -> Result<Option<u64>, String> {
-        let tensor = self.kept().take().ok_or("nothing was uploaded")?;
+        let last = || self.past().front().cloned();
+        let tensor = self.kept().take().or_else(last);
+        let tensor = tensor.ok_or("nothing was uploaded")?;
         let bytes = tensor.as_bytes().map_err(|error| error.to_string())?;
         Ok(pattern::mismatch(bytes, round))
     }
@@ -188,7 +194,7 @@ impl Bench for Store {
     async fn hoard(&self, data: Tensor) {
         self.read_all(&data);
         let many = PAST.min((PAST_BYTES / self.plan.bytes.max(1)) as usize);
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.past();
         past.truncate(many.saturating_sub(1));
         past.push_front(data);
     }
@@ -270,8 +276,8 @@ impl Client for Caller {
         self.received.clear();
         match self.case {
             Case::Download | Case::Stream => Ok(self.client.stage(round).await?),
-            Case::Exchange if round == 0 => {
-                self.client.stage(0).await?;
+            Case::Exchange => {
+                self.client.stage(round).await?;
                 ours::fill(&mut self.sent, round)
             }
             _ => ours::fill(&mut self.sent, round),
@@ -320,11 +326,8 @@ impl Client for Caller {
     }
 
     async fn check(&mut self, round: u64) -> Result<()> {
-        if self.case == Case::Upload {
+        if matches!(self.case, Case::Upload | Case::Keep) {
             return ours::right(self.client.verify(round).await?);
-        }
-        if self.case == Case::Keep {
-            return Ok(());
         }
         let kept = match self.case {
             Case::Stream if self.bytes == 0 => 0,
@@ -336,11 +339,6 @@ impl Client for Caller {
             "{} answers",
             self.received.len()
         );
-        let round = if self.case == Case::Exchange {
-            0
-        } else {
-            round
-        };
         for answer in &mut self.received {
             if self.case == Case::Mutate {
                 let bytes = answer.make_mut::<u8>()?;

@@ -11,7 +11,7 @@ mod control;
 pub mod deaths;
 mod line;
 mod memory;
-#[expect(dead_code, reason = "what a sleeper tells others is not the ring's")]
+#[expect(dead_code, reason = "what only a test or a connection asks")]
 #[path = "../../../tensorpipe/src/ring/producer.rs"]
 mod producer;
 pub mod sleeps;

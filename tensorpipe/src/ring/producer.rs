@@ -145,7 +145,7 @@ impl<P: Place> Producer<P> {
         self.look().is_ok() && self.read == self.written
     }
 
-    /// Gives the memory of the bytes back to the system, if all of them have been read. Returns whether it did.
+    /// Gives the memory of the bytes back to the system, if all of them have been read. Returns whether they have.
     pub(crate) fn give_back(&mut self) -> bool {
         let is_free = self.is_drained();
         if is_free {

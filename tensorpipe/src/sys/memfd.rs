@@ -72,8 +72,11 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
 /// Whether a page that is not there yet may never be, as the system has been since the first time that it was asked.
 fn is_strict() -> bool {
     static STRICT: Known<bool> = Known::new();
-    let read = || std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
-    *STRICT.get_or(|| read().is_ok_and(|mode| forbids_overcommit(&mode)))
+    *STRICT.get_or(|| overcommit().is_ok_and(|mode| forbids_overcommit(&mode)))
+}
+
+fn overcommit() -> std::io::Result<String> {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory")
 }
 
 fn forbids_overcommit(mode: &str) -> bool {
@@ -201,9 +204,10 @@ impl Mapping {
     }
 
     /// Gives the pages of a range back to the system; for everybody who has mapped them its bytes are zero then. Keeps them where
-    /// the system may have none the next time, or does not want them.
+    /// the system may have none the next time, which is asked anew, and where its pages are larger than what the range begins with.
     pub(crate) fn discard(&self, range: Range<usize>) {
-        if is_strict() || !self.is_here() || range.end > self.len() || range.start >= range.end {
+        let may_miss = || overcommit().map_or(true, |mode| forbids_overcommit(&mode));
+        if !self.is_here() || range.end > self.len() || range.start >= range.end || may_miss() {
             return;
         }
         // SAFETY: the range is part of this mapping, of which there are addresses and no references; its bytes change, which those

@@ -239,7 +239,7 @@ fn flood(
     assert!(most <= 32 * MIB, "{what}: {} KiB", most / KIB);
     target.serves();
     drop(raw);
-    // What it keeps is its allocator's, and its ring for a while: some 5 MiB after answers that nobody read, 9 on a busy machine.
+    // What it keeps is its allocator's, and its ring for a while.
     target.shrinks_to(before, 16 * MIB, what);
 }
 

@@ -65,7 +65,9 @@ pub(super) struct Io {
     read_at: Instant,
     /// Reads since it was looked at.
     reads_since: u32,
-    /// When more came in at once than an idle pipe has room for, or the pipe was made.
+    /// As much came in at once as an idle pipe has room for, since the clock was looked at.
+    has_much: bool,
+    /// When that was seen last, or the pipe was made.
     much_at: Instant,
     /// Little has come in for long.
     is_quiet: bool,
@@ -106,6 +108,7 @@ impl Io {
             read_at: Instant::now(),
             reads_since: 0,
             much_at: Instant::now(),
+            has_much: false,
             is_quiet: false,
             is_filled: false,
             reads: Reads::default(),

@@ -248,9 +248,17 @@ impl Io {
             return Ok(false);
         };
         self.end += len;
-        self.is_filled = self.end == self.received.len();
+        if self.end == self.received.len() {
+            self.is_filled = true;
+            self.takes_much();
+        }
         self.bulky = false;
         Ok(true)
+    }
+
+    /// As much has come in at once as an idle pipe has room for.
+    fn takes_much(&mut self) {
+        (self.has_much, self.is_quiet) = (true, false);
     }
 
     /// The buffer grows where a read has filled it. While it is empty, it shrinks where little has come in for long.
@@ -293,6 +301,9 @@ impl Io {
     /// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
     /// costs more than a frame, and is looked at now and then.
     fn look_at_the_clock(&mut self, common: &Common, len: usize) {
+        if len > RECEIVE_BUFFER_IDLE {
+            self.takes_much();
+        }
         self.reads_since += 1;
         if self.reads_since < READS_PER_CLOCK && common.driver.is_polling() {
             return;
@@ -303,7 +314,7 @@ impl Io {
             lock(&common.shared).state.heard(now);
         }
         self.read_at = now;
-        if len > RECEIVE_BUFFER_IDLE {
+        if std::mem::take(&mut self.has_much) {
             self.much_at = now;
         } else if now.saturating_duration_since(self.much_at) > RECEIVE_BUFFER_KEPT {
             self.is_quiet = true;

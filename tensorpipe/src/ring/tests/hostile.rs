@@ -6,6 +6,8 @@ use super::*;
 /// What the other end writes: near what there may be, or wild.
 #[derive(Clone, Copy, Debug)]
 enum Value {
+    /// What an honest one may say.
+    Exact,
     Near(i64),
     Wild(u64),
 }
@@ -29,6 +31,7 @@ fn value() -> impl Strategy<Value = Value> {
         (0u64..20).prop_map(|number| DONE | number),
     ];
     prop_oneof![
+        2 => Just(Value::Exact),
         6 => (-40i64..20_000).prop_map(Value::Near),
         2 => wild.prop_map(Value::Wild),
     ]
@@ -48,6 +51,7 @@ fn act() -> impl Strategy<Value = Act> {
 /// `count`: what the other end would say, were it honest.
 fn set(place: &Mapped, word: usize, value: Value, count: u64) {
     let value = match value {
+        Value::Exact => count,
         Value::Near(by) => count.wrapping_add_signed(by - 8),
         Value::Wild(value) => value,
     };

@@ -49,7 +49,7 @@ fn wakes(len: usize, writer: u32, reader: u32) -> usize {
 }
 
 #[test]
-fn who_sleeps_is_woken_once_for_what_fits_into_a_small_ring() {
+fn who_sleeps_is_woken_once_for_up_to_64_kib() {
     for (len, expected) in [(1, 1), (60 << 10, 1), (64 << 10, 1), (200 << 10, 4)] {
         assert_eq!(wakes(len, 0, 1), expected, "{len}");
     }

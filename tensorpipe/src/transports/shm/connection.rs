@@ -1,6 +1,6 @@
 //! One end of a connection over shared memory.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -153,14 +153,12 @@ impl ShmConnection {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut wakes = [0; WAKES];
-            let received = ready.try_io(|socket| {
-                let socket = socket.get_ref().as_fd();
-                Ok(unix_fds::recv(socket, &mut wakes)?)
-            });
+            // Not by `recvmsg`: a descriptor beside a wake-up is nothing that this end wants.
+            let received = ready.try_io(|socket| socket.get_ref().read(&mut wakes));
             match received {
-                Ok(Ok(packet)) if packet.len == 0 => return Poll::Ready(Err(gone())),
-                Ok(Ok(packet)) => {
-                    drained(&mut ready, packet.len);
+                Ok(Ok(0)) => return Poll::Ready(Err(gone())),
+                Ok(Ok(len)) => {
+                    drained(&mut ready, len);
                     // They may have been meant for the other direction.
                     self.wakers.wake_other(direction);
                 }

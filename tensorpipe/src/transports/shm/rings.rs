@@ -15,8 +15,9 @@ use crate::sys::memfd::Mapping;
 /// After so long with little to say. Chosen.
 pub(super) const IDLE: Duration = Duration::from_secs(10);
 
-/// Bytes written in that time by a pipe that has nothing to say: pings, at most a page of them.
-const LITTLE: u64 = 4 << 10;
+/// Bytes written in that time by a connection with little to say: pings, and a call now and then. Chosen: what it touches anew is
+/// no more than it keeps.
+const LITTLE: u64 = 32 << 10;
 
 /// Bytes written since the last time that are worth it: so much memory would be kept. Chosen.
 const WORTH: u64 = 32 << 10;
