@@ -18,6 +18,8 @@
 //! The suites of the module `conformance` (a feature) check 2 to 5, and 6.
 
 mod allocator;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod destination;
 mod fence;
 mod memory;

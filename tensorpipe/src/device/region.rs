@@ -91,6 +91,12 @@ impl Buffer {
         Arc::get_mut(&mut self.memory).is_some()
     }
 
+    /// The memory, if nobody else has a handle on it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
+        Arc::get_mut(&mut self.memory)
+    }
+
     /// The bytes, where the CPU can read them. A peer of this machine can change those of [borrowed](super::MemoryKind::Borrowed) memory
     /// under their holder: numbers then come out wrong, and what parses bytes needs a copy, see [`Memory::is_private`].
     pub fn as_bytes(&self) -> Option<&[u8]> {

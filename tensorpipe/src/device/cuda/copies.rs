@@ -1,0 +1,197 @@
+//! Copies on streams: to a device, from it, and between two.
+
+#![allow(
+    unsafe_code,
+    reason = "copies take addresses, on devices and in main memory, as they are"
+)]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{CudaStream, DriverError, result};
+
+use super::access::foreign;
+use super::memory::CudaMemory;
+use super::pinned::Pinned;
+use super::{CudaDevices, failed};
+use crate::device::{Buffer, BufferMut, Fence};
+use crate::error::DeviceError;
+
+const LENGTHS: &str = "source and destination differ in length";
+
+impl CudaDevices {
+    /// Queues a copy of main memory into as much of a device's. The result is ready when it is made; until then `from` is kept. The CPU
+    /// copies what is not [pinned](Self::pinned) to memory that is, within the call.
+    ///
+    /// # Errors
+    /// For other memory, or of other lengths; where the destination is shared; and when the driver refuses.
+    pub fn upload(
+        &self,
+        from: &Buffer,
+        to: BufferMut,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Buffer, DeviceError> {
+        let device = to.device();
+        let refused = |reason: &str| DeviceError::new(device, "upload", reason);
+        let bytes = from
+            .as_bytes()
+            .ok_or_else(|| refused("the source is not in main memory"))?;
+        if bytes.len() != to.len() {
+            return Err(refused(LENGTHS));
+        }
+        let pinned = match from.memory().as_any().is::<Pinned>() {
+            true => from.clone(),
+            false => {
+                let mut pinned = self.pinned(device, bytes.len())?;
+                if let Some(room) = pinned.as_bytes_mut() {
+                    room.copy_from_slice(bytes);
+                }
+                pinned.freeze()
+            }
+        };
+        let bytes = pinned.as_bytes().unwrap_or_default();
+        self.fill(to, &pinned, stream, |address| {
+            // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is as long, and
+            // nobody else's.
+            unsafe { result::memcpy_htod_async(address, bytes, stream.cu_stream()) }
+        })
+    }
+
+    /// Queues a copy of a device's memory into as much of a device's, which may be another one.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub fn copy(
+        &self,
+        from: &Buffer,
+        to: BufferMut,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Buffer, DeviceError> {
+        let (source, at) = self.source(from, stream)?;
+        let (there, len) = (to.device(), from.len());
+        let target = self.context(there)?;
+        self.fill(to, from, stream, |address| {
+            let (from, to) = (source.opened().context.cu_ctx(), target.cu_ctx());
+            let stream = stream.cu_stream();
+            match from == to {
+                // SAFETY: `from` is not used again before the fence behind the copy; the destination is as long, and nobody else's.
+                true => unsafe { result::memcpy_dtod_async(address, at, len, stream) },
+                // SAFETY: as above.
+                false => unsafe { result::memcpy_peer_async(to, address, from, at, len, stream) },
+            }
+        })
+    }
+
+    /// Queues a copy of a device's memory into [pinned](Self::pinned) main memory, which comes with the result.
+    ///
+    /// # Errors
+    /// For memory of something else than these devices, where there is no main memory for it, and when the driver refuses.
+    pub fn download(
+        &self,
+        from: &Buffer,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Download, DeviceError> {
+        let (_, at) = self.source(from, stream)?;
+        let device = from.device();
+        let mut to = self.pinned(device, from.len())?;
+        let bytes = to.as_bytes_mut().unwrap_or_default();
+        let bound = stream.context().bind_to_thread();
+        bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+        // SAFETY: source and destination are kept until the fence behind the copy, and are as long.
+        let copied = unsafe { result::memcpy_dtoh_async(bytes, at, stream.cu_stream()) };
+        let queued = copied.map_err(|error| failed(device, "cuMemcpyDtoHAsync", error));
+        let fence = queued.and_then(|()| self.fence(stream));
+        let fence = match fence {
+            Ok(fence) => fence,
+            Err(error) => {
+                // The copy may be queued all the same, and nobody knows when it ends.
+                std::mem::forget((to, from.clone()));
+                return Err(error);
+            }
+        };
+        from.use_until(&fence);
+        let slot = Arc::new(Mutex::new(None));
+        let filled = slot.clone();
+        fence.when_reached(Box::new(move || {
+            *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
+        }));
+        Ok(Download { fence, slot })
+    }
+
+    /// The memory of a source and its address, for which `stream` waits until it is ready.
+    fn source<'a>(
+        &self,
+        from: &'a Buffer,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(&'a CudaMemory, u64), DeviceError> {
+        let known = CudaMemory::of(&**from.memory());
+        let known = known.ok_or_else(|| foreign(from.device()))?;
+        if let Some(ready) = from.ready() {
+            self.wait_for(stream, &*ready)?;
+        }
+        Ok((known, known.address() + from.offset() as u64))
+    }
+
+    /// Queues a copy of `from` that fills `to`, behind all that uses that.
+    fn fill(
+        &self,
+        mut to: BufferMut,
+        from: &Buffer,
+        stream: &Arc<CudaStream>,
+        copy: impl FnOnce(u64) -> Result<(), DriverError>,
+    ) -> Result<Buffer, DeviceError> {
+        let device = to.device();
+        let refused = |reason: &str| DeviceError::new(device, "copy", reason);
+        if to.len() != from.len() {
+            return Err(refused(LENGTHS));
+        }
+        for fence in to.unfinished() {
+            self.wait_for(stream, &*fence)?;
+        }
+        let memory = to
+            .memory_mut()
+            .ok_or_else(|| refused("the destination is shared"))?;
+        let known = CudaMemory::of(memory).ok_or_else(|| foreign(device))?;
+        let address = known.address();
+        let bound = stream.context().bind_to_thread();
+        bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+        let copied = copy(address).map_err(|error| failed(device, "cuMemcpyAsync", error));
+        let fence = copied.and_then(|()| self.fence(stream));
+        match fence {
+            Ok(fence) => {
+                from.use_until(&fence);
+                to.freeze_at(fence)
+                    .map_err(|_| refused("it keeps no fences"))
+            }
+            Err(error) => {
+                // The copy may be queued all the same, and nobody knows when it ends.
+                std::mem::forget((to, from.clone()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A copy under way into main memory.
+pub struct Download {
+    fence: Arc<dyn Fence>,
+    slot: Arc<Mutex<Option<BufferMut>>>,
+}
+
+impl Download {
+    /// Reached when it is made.
+    pub fn fence(&self) -> &Arc<dyn Fence> {
+        &self.fence
+    }
+
+    /// The memory, once it is filled and that was noticed. The first call has it.
+    pub fn take(&self) -> Option<BufferMut> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.take()
+    }
+}
+
+impl std::fmt::Debug for Download {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Download({:?})", self.fence.reached())
+    }
+}

@@ -1,0 +1,213 @@
+//! NVIDIA GPUs: their memory, and copies on their streams (feature `cuda`).
+//!
+//! Nothing here touches CUDA before a program calls [`CudaDevices::open`], which finds the driver at run time. A device's
+//! primary context is retained when the device is first used.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use tensorpipe::Context;
+//! use tensorpipe::device::cuda::CudaDevices;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cuda = CudaDevices::open()?;
+//! let context = Context::builder().allocator(Arc::new(cuda.clone())).build()?;
+//! # Ok(()) }
+//! ```
+//!
+//! Work is ordered on the devices. A copy goes to a stream of the caller's: the stream waits for the work that the source is
+//! ready behind and for the work that still uses the destination, and an event behind the copy is what the next one waits
+//! for. No call here waits for a device, but for the first use of one, and for fresh memory of its pool.
+//!
+//! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have: contexts, streams and events
+//! are cudarc's own types, so that a program's streams serve as they are.
+
+mod access;
+mod copies;
+mod fence;
+mod memory;
+mod pinned;
+mod probe;
+
+pub use access::{DeviceRead, DeviceWrite};
+pub use copies::Download;
+pub use probe::Unavailable;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+
+use self::fence::{CudaFence, Watcher};
+use self::memory::{CudaMemory, MemoryPool};
+use self::pinned::PinnedPool;
+use super::{Allocator, BufferMut, Device, DeviceKind, Fence, Memory};
+use crate::error::DeviceError;
+use crate::sys::fork::Owner;
+
+/// The CUDA devices that this process sees, and their allocator. Cloning clones a handle.
+#[derive(Clone)]
+pub struct CudaDevices {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    owner: Owner,
+    devices: Vec<OnceLock<Result<Arc<Opened>, DeviceError>>>,
+    pinned: PinnedPool,
+    watcher: Watcher,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.owner.is_elsewhere() {
+            std::mem::forget(std::mem::take(&mut self.devices));
+        }
+    }
+}
+
+/// A device in use.
+pub(super) struct Opened {
+    device: Device,
+    // In front of the context: they end first.
+    pool: MemoryPool,
+    /// Memory is allocated and freed here, and nothing else is queued.
+    allocations: Arc<CudaStream>,
+    context: Arc<CudaContext>,
+}
+
+impl CudaDevices {
+    /// Finds the driver and its devices. `CUDA_VISIBLE_DEVICES` says which ones it shows.
+    ///
+    /// # Errors
+    /// Why there are none for this process, and what to do about it.
+    pub fn open() -> Result<Self, Unavailable> {
+        let devices = (0..probe::devices()?).map(|_| OnceLock::new());
+        Ok(Self {
+            shared: Arc::new(Shared {
+                owner: Owner::here(),
+                devices: devices.collect(),
+                pinned: PinnedPool::default(),
+                watcher: Watcher::start().map_err(|error| Unavailable::Failed {
+                    call: "a thread for callbacks",
+                    reason: error.to_string(),
+                })?,
+            }),
+        })
+    }
+
+    /// Device number `index`, there or not.
+    pub const fn device(index: u32) -> Device {
+        Device::new(DeviceKind::CUDA, index)
+    }
+
+    /// The primary context of a device, in which its memory and streams are.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be used.
+    pub fn context(&self, device: Device) -> Result<Arc<CudaContext>, DeviceError> {
+        Ok(self.opened(device)?.context.clone())
+    }
+
+    /// `len` bytes of main memory that the devices copy from and to while the CPU goes on; whatever was there before.
+    ///
+    /// # Errors
+    /// There is no such device, or the system has no such memory.
+    pub fn pinned(&self, device: Device, len: usize) -> Result<BufferMut, DeviceError> {
+        let context = &self.opened(device)?.context;
+        let taken = self.shared.pinned.take(context, len);
+        taken.map_err(|error| failed(device, "cuMemHostAlloc", error))
+    }
+
+    /// A position behind all that is queued on `stream` now, for [`BufferMut::freeze_at`](super::BufferMut::freeze_at) and
+    /// [`Buffer::use_until`](super::Buffer::use_until).
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn fence(&self, stream: &CudaStream) -> Result<Arc<dyn Fence>, DeviceError> {
+        let device = Self::device(stream.context().ordinal() as u32);
+        let event = stream.record_event(None);
+        let event = event.map_err(|error| failed(device, "cuEventRecord", error))?;
+        Ok(Arc::new(CudaFence::new(
+            device,
+            event,
+            &self.shared.watcher,
+        )))
+    }
+
+    /// What is queued on `stream` from now on runs behind `fence`.
+    ///
+    /// # Errors
+    /// For a fence of somebody else's device, which no stream can wait for; where the work before it failed; and when the driver
+    /// refuses.
+    pub fn wait_for(&self, stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
+        wait_for(stream, fence)
+    }
+
+    fn opened(&self, device: Device) -> Result<&Arc<Opened>, DeviceError> {
+        let known = device.kind == DeviceKind::CUDA;
+        let slot = self.shared.devices.get(device.index as usize);
+        let Some(slot) = slot.filter(|_| known) else {
+            let reason = format!("there are {} devices here", self.shared.devices.len());
+            return Err(DeviceError::new(device, "cuDeviceGet", reason));
+        };
+        let opened = slot.get_or_init(|| Opened::new(device).map(Arc::new));
+        opened.as_ref().map_err(Clone::clone)
+    }
+}
+
+impl fmt::Debug for CudaDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaDevices({})", self.shared.devices.len())
+    }
+}
+
+impl Allocator for CudaDevices {
+    fn devices(&self) -> Vec<Device> {
+        (0..self.shared.devices.len() as u32)
+            .map(Self::device)
+            .collect()
+    }
+
+    fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError> {
+        Ok(Box::new(CudaMemory::new(self.opened(device)?, len)?))
+    }
+}
+
+impl Opened {
+    fn new(device: Device) -> Result<Self, DeviceError> {
+        let refused = |call| move |error| failed(device, call, error);
+        let context = CudaContext::new(device.index as usize);
+        let context = context.map_err(refused("cuDevicePrimaryCtxRetain"))?;
+        let allocations = context.new_stream().map_err(refused("cuStreamCreate"))?;
+        Ok(Self {
+            device,
+            pool: MemoryPool::new(&context).map_err(refused("cuMemPoolCreate"))?,
+            allocations,
+            context,
+        })
+    }
+}
+
+/// What is queued on `stream` from now on runs behind `fence`. Fails for a fence of somebody else's device, which no stream can wait
+/// for, and where the work before it failed.
+fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
+    let device = CudaDevices::device(stream.context().ordinal() as u32);
+    match (fence.as_any().downcast_ref::<CudaFence>(), fence.reached()) {
+        (_, Some(reached)) => reached,
+        (Some(fence), None) => {
+            let waits = stream.wait(fence.event());
+            waits.map_err(|error| failed(device, "cuStreamWaitEvent", error))
+        }
+        (None, None) => {
+            let reason =
+                "a stream cannot wait for another kind of device: wait until its fence is reached";
+            Err(DeviceError::new(device, "cuStreamWaitEvent", reason))
+        }
+    }
+}
+
+/// What the driver said to a call, with its number.
+fn failed(device: Device, call: &'static str, error: DriverError) -> DeviceError {
+    DeviceError::new(device, call, probe::words(error))
+}

@@ -1,0 +1,170 @@
+//! Main memory that the devices copy from and to while the CPU goes on. Of any other, the driver copies within the call, and waits
+//! for the device where the copy comes from there.
+
+#![allow(unsafe_code, reason = "the driver gives memory as an address")]
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+
+use crate::device::{BufferMut, Memory};
+use crate::sys::fork::Owner;
+
+/// Bytes that are kept for later: to pin memory, and to let go of it, takes the driver some 100 µs for each mebibyte. Chosen.
+const RETAIN: usize = 256 << 20;
+
+/// The least that is allocated: a page.
+const LEAST: usize = 4 << 10;
+
+/// Pinned memory that nobody uses. Cloning clones a handle.
+#[derive(Clone, Default)]
+pub(super) struct PinnedPool(Arc<Mutex<Free>>);
+
+#[derive(Default)]
+struct Free {
+    by_len: BTreeMap<usize, Vec<Allocation>>,
+    bytes: usize,
+}
+
+/// What the driver gave; let go of when it is dropped.
+struct Allocation {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+    /// The driver lets go of it in one.
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: it owns the memory, which is any thread's.
+unsafe impl Send for Allocation {}
+// SAFETY: it gives out bytes by the usual rules of `&` and `&mut`.
+unsafe impl Sync for Allocation {}
+
+impl PinnedPool {
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `len` bytes, whatever was there before.
+    pub(super) fn take(
+        &self,
+        context: &Arc<CudaContext>,
+        len: usize,
+    ) -> Result<BufferMut, DriverError> {
+        let class = len.next_power_of_two().max(LEAST);
+        let mut free = self.lock();
+        let warm = free.by_len.get_mut(&class).and_then(Vec::pop);
+        free.bytes -= warm.as_ref().map_or(0, |warm| warm.len);
+        drop(free);
+        let allocation = match warm {
+            Some(warm) => warm,
+            None => Allocation::new(context, class)?,
+        };
+        let pinned = Pinned {
+            allocation: Some(allocation),
+            len,
+            pool: self.clone(),
+        };
+        let memory = BufferMut::from_memory(Arc::new(pinned), len);
+        // Just made: nobody else holds it.
+        memory.map_err(|_| DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE))
+    }
+}
+
+impl Allocation {
+    fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, DriverError> {
+        context.bind_to_thread()?;
+        // SAFETY: it is freed once, in `drop`. It is reached by every device.
+        let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
+        let start = NonNull::new(start.cast::<u8>());
+        let start = start.ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
+        // So that whoever reads before it is written finds bytes, and none of somebody else's.
+        // SAFETY: all of it is there, and nobody has seen it.
+        unsafe { start.write_bytes(0, len) };
+        Ok(Self {
+            start,
+            len,
+            owner: Owner::here(),
+            context: context.clone(),
+        })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.owner.is_elsewhere() {
+            std::mem::forget(self.context.clone());
+            return;
+        }
+        self.context.record_err(self.context.bind_to_thread());
+        // SAFETY: made in `new`, and used by nobody from now on.
+        let freed = unsafe { result::free_host(self.start.as_ptr().cast()) };
+        self.context.record_err(freed);
+    }
+}
+
+/// Part of an allocation, which goes back to the pool.
+pub(super) struct Pinned {
+    /// There until it is dropped.
+    allocation: Option<Allocation>,
+    len: usize,
+    pool: PinnedPool,
+}
+
+impl Pinned {
+    fn start(&self) -> NonNull<u8> {
+        self.allocation
+            .as_ref()
+            .map_or(NonNull::dangling(), |allocation| allocation.start)
+    }
+
+    fn room(&self) -> usize {
+        self.allocation.as_ref().map_or(0, |_| self.len)
+    }
+}
+
+impl Memory for Pinned {
+    fn is_private(&self) -> bool {
+        true
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        // SAFETY: so many bytes are there, initialised, as long as the allocation is; a device writes them only while a `BufferMut` is
+        // on its way through `download`, which shows them to nobody.
+        Some(unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.room()) })
+    }
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: as above, and nobody else has them.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.room()) })
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let Some(allocation) = self.allocation.take() else {
+            return;
+        };
+        let mut free = self.pool.lock();
+        if free.bytes + allocation.len > RETAIN {
+            drop(free);
+            return drop(allocation);
+        }
+        free.bytes += allocation.len;
+        free.by_len
+            .entry(allocation.len)
+            .or_default()
+            .push(allocation);
+    }
+}

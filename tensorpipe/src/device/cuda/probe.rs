@@ -1,0 +1,152 @@
+//! Whether there is a CUDA driver that serves, looked at before cudarc is: cudarc panics where one is missing, or lacks a function.
+
+#![allow(
+    unsafe_code,
+    reason = "a library is opened, and its functions are called by their names"
+)]
+
+use std::ffi::c_int;
+use std::io;
+use std::path::Path;
+
+use cudarc::driver::{DriverError, result, sys};
+use libloading::Library;
+
+use crate::sys::fork::PerProcess;
+
+/// The driver of CUDA 12.0.
+const OLDEST: c_int = 12000;
+
+/// Every function of the driver that is called here or by the parts of cudarc that are used.
+const FUNCTIONS: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorString",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuMemPoolCreate",
+    "cuMemPoolDestroy",
+    "cuMemAllocFromPoolAsync",
+    "cuMemFreeAsync",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyPeerAsync",
+];
+
+/// Why this process has no CUDA devices, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// No driver is found.
+    #[error(
+        "no CUDA driver ({0}): install NVIDIA's driver, or run with LD_LIBRARY_PATH where libcuda.so.1 is"
+    )]
+    NoDriver(String),
+    /// There is one, of another age.
+    #[error("the CUDA driver has no {0}: install one of CUDA 12.0 or later")]
+    MissingFunction(&'static str),
+    /// There is one, of another age.
+    #[error("the CUDA driver is one of CUDA {}.{}: install one of CUDA 12.0 or later", .0 / 1000, .0 % 1000 / 10)]
+    OldDriver(i32),
+    /// It shows no device to this process.
+    #[error("the CUDA driver shows no device: see what nvidia-smi says, and CUDA_VISIBLE_DEVICES")]
+    NoDevice,
+    /// The devices' files are not this process's.
+    #[error("{0} may not be opened: let this user in, or give its container the devices")]
+    NotPermitted(&'static str),
+    /// Anything else.
+    #[error("{call}: {reason}")]
+    Failed {
+        /// The call.
+        call: &'static str,
+        /// What the driver said, with its number.
+        reason: String,
+    },
+}
+
+/// How many devices there are. What the first call found is what later ones say: the driver, once found, stays.
+pub(super) fn devices() -> Result<usize, Unavailable> {
+    // A forked child cannot use its parent's driver, and is told by its own `cuInit`.
+    static FOUND: PerProcess<Result<usize, Unavailable>> = PerProcess::new();
+    FOUND.get(probe).clone()
+}
+
+fn probe() -> Result<usize, Unavailable> {
+    // SAFETY: the driver's own initialisers run, as in every program that uses it.
+    let library = unsafe { Library::new("libcuda.so.1") };
+    let library = library.map_err(|error| {
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        Unavailable::NoDriver(source.unwrap_or_else(|| error.to_string()))
+    })?;
+    for name in FUNCTIONS {
+        // SAFETY: it is only looked whether it is there.
+        let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        found.map_err(|_| Unavailable::MissingFunction(name))?;
+    }
+    result::init().map_err(|error| refused("cuInit", error))?;
+    let version = version().map_err(|error| refused("cuDriverGetVersion", error))?;
+    if version < OLDEST {
+        return Err(Unavailable::OldDriver(version));
+    }
+    let count = result::device::get_count().map_err(|error| refused("cuDeviceGetCount", error))?;
+    // cudarc opens it once more; closing it here would undo nothing.
+    std::mem::forget(library);
+    match usize::try_from(count) {
+        Ok(count @ 1..) => Ok(count),
+        _ => Err(no_device()),
+    }
+}
+
+fn version() -> Result<c_int, DriverError> {
+    let mut version = 0;
+    // SAFETY: there is room for the number.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
+    Ok(version)
+}
+
+fn refused(call: &'static str, error: DriverError) -> Unavailable {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => no_device(),
+        _ => Unavailable::Failed {
+            call,
+            reason: words(error),
+        },
+    }
+}
+
+/// The driver says no more where it may not open the devices' files.
+fn no_device() -> Unavailable {
+    const CONTROL: &str = "/dev/nvidiactl";
+    let opened = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(Path::new(CONTROL));
+    match opened.map_err(|error| error.kind()) {
+        Err(io::ErrorKind::PermissionDenied) => Unavailable::NotPermitted(CONTROL),
+        _ => Unavailable::NoDevice,
+    }
+}
+
+/// What the driver calls an error, and its number.
+pub(super) fn words(error: DriverError) -> String {
+    let text = error.error_string().map(|text| text.to_string_lossy());
+    let text = text.unwrap_or_else(|_| "an error that the driver has no words for".into());
+    format!("{text} (CUDA error {})", error.0 as u32)
+}

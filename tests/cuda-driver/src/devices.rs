@@ -1,0 +1,192 @@
+//! The driver itself, devices, and contexts: one for each device, its number its name.
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_uint};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid};
+
+use crate::machine::MACHINE;
+
+thread_local! {
+    /// This thread's context.
+    static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// The device of this thread's context.
+pub(crate) fn current() -> Result<u32, CUresult> {
+    CURRENT.get().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// A context by its address, which nobody looks at.
+pub(crate) fn context(device: u32) -> CUcontext {
+    std::ptr::without_provenance_mut((device as usize + 1) << 8)
+}
+
+pub(crate) fn device_of(context: CUcontext) -> Option<u32> {
+    let device = u32::try_from(context.addr() >> 8).ok()?.checked_sub(1)?;
+    (device < MACHINE.devices).then_some(device)
+}
+
+fn known(device: CUdevice) -> Result<u32, CUresult> {
+    let device = u32::try_from(device).ok();
+    let known = device.filter(|device| *device < MACHINE.devices);
+    known.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+}
+
+/// Gives C what `value` is.
+///
+/// # Safety
+/// `out` has room for it.
+pub(crate) unsafe fn give<T>(out: *mut T, value: Result<T, CUresult>) -> CUresult {
+    match value {
+        Ok(value) => {
+            // SAFETY: as the caller promises.
+            unsafe { out.write(value) };
+            CUresult::CUDA_SUCCESS
+        }
+        Err(error) => error,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_flags: c_uint) -> CUresult {
+    match MACHINE.init {
+        0 => CUresult::CUDA_SUCCESS,
+        100 => CUresult::CUDA_ERROR_NO_DEVICE,
+        803 => CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        _ => CUresult::CUDA_ERROR_UNKNOWN,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(out: *mut c_int) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { give(out, Ok(MACHINE.version)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(out: *mut c_int) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { give(out, Ok(MACHINE.devices as c_int)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(out: *mut CUdevice, ordinal: c_int) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { give(out, known(ordinal).map(|device| device as CUdevice)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(
+    out: *mut c_char,
+    room: c_int,
+    device: CUdevice,
+) -> CUresult {
+    let name = match known(device) {
+        Ok(device) => format!("test device {device}\0"),
+        Err(error) => return error,
+    };
+    if usize::try_from(room).is_ok_and(|room| room < name.len()) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the caller has room for so many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), out.cast(), name.len()) };
+    CUresult::CUDA_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> CUresult {
+    let uuid = known(device).map(|device| CUuuid {
+        bytes: [device as c_char + 1; 16],
+    });
+    // SAFETY: the caller's promise.
+    unsafe { give(out, uuid) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(
+    out: *mut c_int,
+    attribute: CUdevice_attribute,
+    device: CUdevice,
+) -> CUresult {
+    use CUdevice_attribute as A;
+    let value = known(device).map(|_| match attribute {
+        A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+        | A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
+        A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
+        _ => 0,
+    });
+    // SAFETY: the caller's promise.
+    unsafe { give(out, value) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { give(out, known(device).map(|_| MACHINE.capacity as usize)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
+    out: *mut CUcontext,
+    device: CUdevice,
+) -> CUresult {
+    let retained = MACHINE.state().and_then(|()| known(device)).map(context);
+    // SAFETY: the caller's promise.
+    unsafe { give(out, retained) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
+    known(device).map_or_else(|error| error, |_| CUresult::CUDA_SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
+    let device = device_of(context);
+    if device.is_none() && !context.is_null() {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    }
+    CURRENT.set(device);
+    CUresult::CUDA_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetCurrent(out: *mut CUcontext) -> CUresult {
+    let found = CURRENT.get().map_or(std::ptr::null_mut(), context);
+    // SAFETY: the caller's promise.
+    unsafe { give(out, Ok(found)) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSynchronize() -> CUresult {
+    match current() {
+        Ok(device) => crate::streams::synchronize(device),
+        Err(error) => return error,
+    }
+    MACHINE.state().err().unwrap_or(CUresult::CUDA_SUCCESS)
+}
+
+fn text(error: CUresult) -> Option<&'static std::ffi::CStr> {
+    Some(match error {
+        CUresult::CUDA_SUCCESS => c"no error",
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => c"out of memory",
+        CUresult::CUDA_ERROR_NO_DEVICE => c"no CUDA-capable device is detected",
+        CUresult::CUDA_ERROR_INVALID_DEVICE => c"invalid device ordinal",
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"an illegal memory access was encountered",
+        _ => return None,
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(error: CUresult, out: *mut *const c_char) -> CUresult {
+    let text = text(error).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE);
+    // SAFETY: the caller's promise.
+    unsafe { give(out, text.map(std::ffi::CStr::as_ptr)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(error: CUresult, out: *mut *const c_char) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { cuGetErrorString(error, out) }
+}

@@ -1,0 +1,62 @@
+//! A CUDA driver for tests, which a process finds by its loader's path: [`Driver::load`].
+//!
+//! What a real driver leaves open happens here: work on a stream begins late, on the stream's own thread; device addresses are
+//! such that the CPU faults on them; memory holds garbage before it is written, and touching it before its allocation or
+//! after its release is a *fault*. A fault is kept, and every later call fails, as after an illegal access on a real device.
+//! Copies from and to pinned main memory are made when their stream gets to them. Of other memory they are as the real ones: to a device
+//! the bytes are read within the call, from a device the call waits until they are there.
+//!
+//! Types and numbers are cudarc's. It proves logic, never speed.
+//!
+//! | variable | |
+//! |---|---|
+//! | `TEST_CUDA_DEVICES` | how many there are; 2 |
+//! | `TEST_CUDA_VERSION` | what the driver says; 12040 |
+//! | `TEST_CUDA_DELAY_US` | how late each piece of work begins; 500 |
+//! | `TEST_CUDA_MEMORY` | bytes of each device; 1 GiB |
+//! | `TEST_CUDA_INIT` | a number that `cuInit` fails with |
+
+#![allow(
+    unsafe_code,
+    non_snake_case,
+    unreachable_pub,
+    clippy::missing_safety_doc,
+    reason = "a C library: its functions have the names, and the contracts, of CUDA's driver API"
+)]
+
+mod devices;
+mod machine;
+mod memory;
+mod streams;
+
+use std::path::PathBuf;
+
+/// Where processes find the driver. The place goes with it.
+#[derive(Debug)]
+pub struct Driver {
+    place: tempfile::TempDir,
+}
+
+impl Driver {
+    /// A place for the loader's path (`LD_LIBRARY_PATH`), with the driver under its usual names.
+    ///
+    /// # Panics
+    /// When the library is not beside the running test, or a link cannot be made.
+    pub fn load() -> Self {
+        let test = std::env::current_exe().expect("a test has a name");
+        let beside = test.parent().expect("it lies in a folder");
+        let library = beside.join("libtensorpipe_test_cuda.so");
+        assert!(library.exists(), "{} was not built", library.display());
+        let place = tempfile::tempdir().expect("a folder");
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            let link = place.path().join(name);
+            std::os::unix::fs::symlink(&library, link).expect("a link");
+        }
+        Self { place }
+    }
+
+    /// For `LD_LIBRARY_PATH`.
+    pub fn path(&self) -> PathBuf {
+        self.place.path().to_owned()
+    }
+}

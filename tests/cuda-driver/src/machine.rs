@@ -1,0 +1,237 @@
+//! The machine: its devices, their memory, and what went wrong there.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
+
+use crate::streams::Position;
+
+/// The one there is.
+pub(crate) static MACHINE: LazyLock<Machine> = LazyLock::new(Machine::new);
+
+/// What memory holds that nobody has written.
+const GARBAGE: u8 = 0xdd;
+
+/// Device addresses are no canonical ones: whoever uses one as a pointer dies.
+const ADDRESSES: u64 = 0x1100_0000_0000_0000;
+
+/// Allocations lie apart, so that a copy beyond the end of one is seen.
+const APART: u64 = 1 << 21;
+
+pub(crate) struct Machine {
+    pub(crate) devices: u32,
+    pub(crate) version: i32,
+    pub(crate) capacity: u64,
+    /// What `cuInit` answers.
+    pub(crate) init: c_uint,
+    memory: Mutex<Memory>,
+    /// Pinned main memory, by its start.
+    pinned: Mutex<BTreeMap<usize, usize>>,
+    faults: Mutex<Vec<String>>,
+    /// Calls that waited for a device.
+    pub(crate) waits: AtomicU64,
+}
+
+#[derive(Default)]
+struct Memory {
+    blocks: BTreeMap<CUdeviceptr, Block>,
+    next: u64,
+}
+
+pub(crate) struct Block {
+    pub(crate) device: u32,
+    pub(crate) len: usize,
+    bytes: Vec<u8>,
+    /// It is there behind this.
+    since: Option<Position>,
+    /// Its release is queued.
+    pub(crate) is_released: bool,
+}
+
+fn variable<T: std::str::FromStr>(name: &str, usual: T) -> T {
+    let found = std::env::var(name).ok();
+    found.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self {
+            devices: variable("TEST_CUDA_DEVICES", 2),
+            version: variable("TEST_CUDA_VERSION", 12040),
+            capacity: variable("TEST_CUDA_MEMORY", 1 << 30),
+            init: variable("TEST_CUDA_INIT", 0),
+            memory: Mutex::default(),
+            pinned: Mutex::default(),
+            faults: Mutex::default(),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Vec<String>> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pinned(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the devices reach so many bytes of main memory by themselves.
+    pub(crate) fn is_pinned(&self, start: usize, len: usize) -> bool {
+        let pinned = self.pinned();
+        let found = pinned.range(..=start).next_back();
+        found.is_some_and(|(at, long)| start + len <= at + long)
+    }
+
+    /// Something that a real device may punish. Every later call fails.
+    pub(crate) fn fault(&self, what: String) -> CUresult {
+        self.faults().push(what);
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+    }
+
+    /// What calls return once there was a fault.
+    pub(crate) fn state(&self) -> Result<(), CUresult> {
+        match self.faults().is_empty() {
+            true => Ok(()),
+            false => Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS),
+        }
+    }
+
+    pub(crate) fn waited(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes of a device that are in use.
+    pub(crate) fn used(&self, device: u32) -> u64 {
+        let memory = self.memory();
+        let here = memory
+            .blocks
+            .values()
+            .filter(|block| block.device == device);
+        here.map(|block| block.len as u64).sum()
+    }
+
+    pub(crate) fn allocate(
+        &self,
+        device: u32,
+        len: usize,
+        since: Option<Position>,
+    ) -> Result<CUdeviceptr, CUresult> {
+        if len == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.used(device) + len as u64 > self.capacity {
+            return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let mut memory = self.memory();
+        let address = ADDRESSES + memory.next;
+        memory.next += (len as u64).next_multiple_of(APART) + APART;
+        let block = Block {
+            device,
+            len,
+            bytes: vec![GARBAGE; len],
+            since,
+            is_released: false,
+        };
+        memory.blocks.insert(address, block);
+        Ok(address)
+    }
+
+    /// Lets `look` see the block that begins at this address.
+    pub(crate) fn block<R>(
+        &self,
+        address: CUdeviceptr,
+        look: impl FnOnce(&mut Block) -> R,
+    ) -> Result<R, CUresult> {
+        let mut memory = self.memory();
+        let block = memory.blocks.get_mut(&address);
+        block.map(look).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The device on which an address lies.
+    pub(crate) fn device_of(&self, address: CUdeviceptr) -> Option<u32> {
+        let memory = self.memory();
+        let (start, block) = memory.blocks.range(..=address).next_back()?;
+        (address - start < block.len as u64).then_some(block.device)
+    }
+
+    pub(crate) fn free(&self, address: CUdeviceptr) -> Result<(), CUresult> {
+        let block = self.memory().blocks.remove(&address);
+        block.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Work touches these bytes now.
+    pub(crate) fn touch(
+        &self,
+        address: CUdeviceptr,
+        len: usize,
+        what: &str,
+        act: impl FnOnce(&mut [u8]),
+    ) {
+        let mut memory = self.memory();
+        let found = memory.blocks.range_mut(..=address).next_back();
+        let found = found.and_then(|(start, block)| {
+            let at = usize::try_from(address - start).ok()?;
+            (at.checked_add(len)? <= block.len).then_some((at, block))
+        });
+        let Some((at, block)) = found else {
+            drop(memory);
+            self.fault(format!(
+                "{what}: {len} bytes at {address:#x} are not allocated"
+            ));
+            return;
+        };
+        if block
+            .since
+            .as_ref()
+            .is_some_and(|since| !since.is_reached())
+        {
+            drop(memory);
+            self.fault(format!(
+                "{what}: {address:#x} is used before its allocation"
+            ));
+            return;
+        }
+        act(&mut block.bytes[at..at + len]);
+    }
+}
+
+/// How many faults there were; the last one of them, as a C string, in `text`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn testCudaFaults(text: *mut c_char, room: usize) -> usize {
+    let faults = MACHINE.faults();
+    let last = faults.last().map(String::as_bytes).unwrap_or_default();
+    let len = last.len().min(room.saturating_sub(1));
+    if room > 0 {
+        // SAFETY: the caller has room for so many bytes, and one more.
+        unsafe { std::ptr::copy_nonoverlapping(last.as_ptr(), text.cast(), len) };
+        // SAFETY: as above.
+        let end = unsafe { text.add(len) };
+        // SAFETY: as above.
+        unsafe { end.write(0) };
+    }
+    faults.len()
+}
+
+/// How often somebody waited for a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaWaits() -> u64 {
+    MACHINE.waits.load(Ordering::Relaxed)
+}
+
+/// Bytes of a device that are in use.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaUsed(device: u32) -> u64 {
+    MACHINE.used(device)
+}
+
+/// Shares what C holds by its address.
+pub(crate) fn handle<T>(value: Arc<T>) -> *mut T {
+    Arc::into_raw(value).cast_mut()
+}

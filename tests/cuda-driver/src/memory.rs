@@ -1,0 +1,264 @@
+//! Memory of devices, and copies.
+
+use std::ffi::{c_uint, c_void};
+
+use cudarc::driver::sys::{
+    CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
+};
+
+use crate::devices::{current, give};
+use crate::machine::{MACHINE, handle};
+use crate::streams::{stream, synchronize};
+
+fn status(result: Result<(), CUresult>) -> CUresult {
+    result.err().unwrap_or(CUresult::CUDA_SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(out: *mut CUdeviceptr, len: usize) -> CUresult {
+    let made = MACHINE.state().and_then(|()| current());
+    let made = made.and_then(|device| MACHINE.allocate(device, len, None));
+    // SAFETY: the caller's promise.
+    unsafe { give(out, made) }
+}
+
+/// Waits for the device, as the real one does.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+    let device = MACHINE.block(address, |block| block.device);
+    status(device.and_then(|device| {
+        synchronize(device);
+        MACHINE.free(address)
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(
+    out: *mut CUdeviceptr,
+    len: usize,
+    named: CUstream,
+) -> CUresult {
+    let made = stream(named).and_then(|stream| {
+        stream.queue(|| ());
+        MACHINE.allocate(stream.device, len, Some(stream.position()))
+    });
+    // SAFETY: the caller's promise.
+    unsafe { give(out, made) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
+    out: *mut CUdeviceptr,
+    len: usize,
+    pool: CUmemoryPool,
+    named: CUstream,
+) -> CUresult {
+    if pool.is_null() {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { cuMemAllocAsync(out, len, named) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, named: CUstream) -> CUresult {
+    status(stream(named).and_then(|stream| {
+        let was_released = MACHINE.block(address, |block| {
+            std::mem::replace(&mut block.is_released, true)
+        })?;
+        if was_released {
+            return Err(MACHINE.fault(format!("{address:#x} is freed twice")));
+        }
+        stream.queue(move || _ = MACHINE.free(address));
+        Ok(())
+    }))
+}
+
+/// A pool of one device's memory.
+struct Pool;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolCreate(
+    out: *mut CUmemoryPool,
+    _props: *const CUmemPoolProps,
+) -> CUresult {
+    let made = MACHINE
+        .state()
+        .map(|()| handle(std::sync::Arc::new(Pool)).cast());
+    // SAFETY: the caller's promise.
+    unsafe { give(out, made) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolSetAttribute(
+    _pool: CUmemoryPool,
+    _attribute: CUmemPool_attribute,
+    _value: *mut c_void,
+) -> CUresult {
+    CUresult::CUDA_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+    // SAFETY: made by `cuMemPoolCreate`, and given up by the caller.
+    drop(unsafe { std::sync::Arc::from_raw(pool.cast::<Pool>().cast_const()) });
+    CUresult::CUDA_SUCCESS
+}
+
+/// Memory of the process, as an address that may go to a stream's thread.
+#[derive(Clone, Copy)]
+struct Host(usize);
+
+impl Host {
+    fn of(memory: *const c_void) -> Self {
+        Self(memory.expose_provenance())
+    }
+
+    /// # Safety
+    /// The caller of the copy keeps so many bytes there until it is done, and nobody changes them meanwhile.
+    unsafe fn read(self, to: &mut [u8]) {
+        let from = std::ptr::with_exposed_provenance::<u8>(self.0);
+        // SAFETY: as said above.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+    }
+
+    /// # Safety
+    /// As [`read`](Self::read), and nobody reads them.
+    unsafe fn write(self, from: &[u8]) {
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(self.0);
+        // SAFETY: as said above.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    len: usize,
+    named: CUstream,
+) -> CUresult {
+    let from = Host::of(from);
+    if MACHINE.is_pinned(from.0, len) {
+        return status(stream(named).map(|stream| {
+            stream.queue(move || {
+                // SAFETY: the caller's promise.
+                MACHINE.touch(to, len, "a copy to the device", |bytes| unsafe {
+                    from.read(bytes)
+                });
+            });
+        }));
+    }
+    let mut staged = vec![0; len];
+    // SAFETY: the caller's promise.
+    unsafe { from.read(&mut staged) };
+    status(stream(named).map(|stream| {
+        stream.queue(move || {
+            MACHINE.touch(to, len, "a copy to the device", |bytes| {
+                bytes.copy_from_slice(&staged);
+            });
+        });
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8Async(
+    to: CUdeviceptr,
+    value: u8,
+    len: usize,
+    named: CUstream,
+) -> CUresult {
+    status(stream(named).map(|stream| {
+        stream.queue(move || MACHINE.touch(to, len, "a fill", |bytes| bytes.fill(value)));
+    }))
+}
+
+/// Where the destination is not pinned, it waits until the copy is made, as the real one does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: CUdeviceptr,
+    len: usize,
+    named: CUstream,
+) -> CUresult {
+    let to = Host::of(to);
+    status(stream(named).map(|stream| {
+        stream.queue(move || {
+            // SAFETY: the caller's promise.
+            MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
+                to.write(bytes)
+            });
+        });
+        if !MACHINE.is_pinned(to.0, len) {
+            stream.synchronize();
+        }
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(
+    out: *mut *mut c_void,
+    len: usize,
+    _flags: c_uint,
+) -> CUresult {
+    let made = MACHINE.state().and_then(|()| current()).map(|_| {
+        let memory: Box<[u8]> = vec![0xdd; len.max(1)].into();
+        let start = Box::into_raw(memory).cast::<c_void>();
+        MACHINE
+            .pinned()
+            .insert(start.expose_provenance(), len.max(1));
+        start
+    });
+    // SAFETY: the caller's promise.
+    unsafe { give(out, made) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(start: *mut c_void) -> CUresult {
+    let Some(len) = MACHINE.pinned().remove(&start.addr()) else {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    };
+    let memory = std::ptr::slice_from_raw_parts_mut(start.cast::<u8>(), len);
+    // SAFETY: made in `cuMemHostAlloc`, of this length, and given up by the caller.
+    drop(unsafe { Box::from_raw(memory) });
+    CUresult::CUDA_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    len: usize,
+    named: CUstream,
+) -> CUresult {
+    status(stream(named).map(|stream| {
+        stream.queue(move || {
+            let mut between = Vec::new();
+            MACHINE.touch(from, len, "a copy's source", |bytes| {
+                between.extend_from_slice(bytes)
+            });
+            if between.len() == len {
+                MACHINE.touch(to, len, "a copy's destination", |bytes| {
+                    bytes.copy_from_slice(&between)
+                });
+            }
+        });
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyPeerAsync(
+    to: CUdeviceptr,
+    to_context: CUcontext,
+    from: CUdeviceptr,
+    from_context: CUcontext,
+    len: usize,
+    named: CUstream,
+) -> CUresult {
+    let device_of = crate::devices::device_of;
+    let is_there = |address, context| MACHINE.device_of(address) == device_of(context);
+    if !is_there(to, to_context) || !is_there(from, from_context) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    cuMemcpyDtoDAsync_v2(to, from, len, named)
+}

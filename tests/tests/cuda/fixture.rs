@@ -1,0 +1,142 @@
+//! CUDA devices as the suites use them, and what the driver for tests has to say.
+
+#![allow(
+    unsafe_code,
+    reason = "functions of the driver for tests, and host functions on streams"
+)]
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+
+use cudarc::driver::{CudaStream, result};
+use tensorpipe::conformance::device::Fixture;
+use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{Allocator, Buffer, BufferMut, Device};
+
+/// A stream that writes and one that reads, for each device.
+pub(crate) struct CudaFixture {
+    cuda: CudaDevices,
+    streams: HashMap<Device, [Arc<CudaStream>; 2]>,
+}
+
+impl CudaFixture {
+    pub(crate) fn new() -> Self {
+        let cuda = CudaDevices::open().unwrap();
+        let streams = |device: Device| {
+            let context = cuda.context(device).unwrap();
+            (device, [(); 2].map(|()| context.new_stream().unwrap()))
+        };
+        Self {
+            streams: cuda.devices().into_iter().map(streams).collect(),
+            cuda,
+        }
+    }
+}
+
+impl Fixture for CudaFixture {
+    fn allocator(&self) -> Arc<dyn Allocator> {
+        Arc::new(self.cuda.clone())
+    }
+
+    fn write(&self, bytes: &[u8], to: BufferMut) -> Buffer {
+        let stream = &self.streams[&to.device()][0];
+        let from = Buffer::copy_from_slice(bytes);
+        self.cuda.upload(&from, to, stream).unwrap()
+    }
+
+    fn read(&self, buffer: &Buffer) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let stream = &self.streams[&buffer.device()][1];
+        let copied = self.cuda.download(buffer, stream).unwrap();
+        Box::new(move || {
+            let (done, is_done) = mpsc::channel();
+            let fence = copied.fence().clone();
+            fence.when_reached(Box::new(move || done.send(()).unwrap()));
+            is_done.recv().unwrap();
+            // Whoever keeps the memory may hear a moment later.
+            let filled = loop {
+                match copied.take() {
+                    Some(filled) => break filled.freeze(),
+                    None => std::thread::yield_now(),
+                }
+            };
+            filled.as_bytes().unwrap().to_vec()
+        })
+    }
+
+    fn hold_writes(&self, device: Device) -> Box<dyn Any + Send> {
+        Box::new(Hold::on(&self.streams[&device][0]))
+    }
+
+    fn hold_reads(&self, device: Device) -> Box<dyn Any + Send> {
+        Box::new(Hold::on(&self.streams[&device][1]))
+    }
+}
+
+/// Keeps a stream from going on until it is dropped.
+pub(crate) struct Hold(Arc<Gate>);
+
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Hold {
+    pub(crate) fn on(stream: &CudaStream) -> Self {
+        unsafe extern "C" fn wait(gate: *mut c_void) {
+            // SAFETY: made by `into_raw` below, for this one call.
+            let gate = unsafe { Arc::from_raw(gate.cast::<Gate>().cast_const()) };
+            let is_open = gate.is_open.lock().unwrap();
+            drop(
+                gate.opened
+                    .wait_while(is_open, |is_open| !*is_open)
+                    .unwrap(),
+            );
+        }
+        let gate = Arc::new(Gate::default());
+        stream.context().bind_to_thread().unwrap();
+        let data = Arc::into_raw(gate.clone()).cast_mut().cast();
+        // SAFETY: the function takes what it is given, and calls no driver.
+        unsafe { result::stream::launch_host_function(stream.cu_stream(), wait, data) }.unwrap();
+        Self(gate)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        *self.0.is_open.lock().unwrap() = true;
+        self.0.opened.notify_all();
+    }
+}
+
+fn driver() -> libloading::Library {
+    // SAFETY: it is loaded already.
+    unsafe { libloading::Library::new("libcuda.so.1") }.expect("the driver for tests")
+}
+
+/// What its user did wrong on the devices: how often, and the last of it.
+pub(crate) fn faults() -> Vec<String> {
+    type Faults = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+    let driver = driver();
+    // SAFETY: the function of that name has this type.
+    let faults = unsafe { driver.get::<Faults>(b"testCudaFaults") }.expect("it is there");
+    let mut text = [0; 256];
+    // SAFETY: there is room for so many bytes.
+    let count = unsafe { faults(text.as_mut_ptr(), text.len()) };
+    // SAFETY: it ends with a zero.
+    let last = unsafe { CStr::from_ptr(text.as_ptr()) };
+    match count {
+        0 => Vec::new(),
+        _ => vec![format!("{count}, the last: {}", last.to_string_lossy())],
+    }
+}
+
+/// How often somebody waited for a device.
+pub(crate) fn waits() -> u64 {
+    let driver = driver();
+    // SAFETY: the function of that name has this type.
+    let waits = unsafe { driver.get::<extern "C" fn() -> u64>(b"testCudaWaits") };
+    waits.expect("it is there")()
+}

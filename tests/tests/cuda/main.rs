@@ -1,0 +1,197 @@
+//! CUDA devices, on a driver for tests (`tests/cuda-driver`): each story is a child, whose loader finds that driver.
+#![allow(missing_docs, reason = "a test")]
+
+mod fixture;
+mod slices;
+
+use std::process::{Command, Stdio};
+
+use tensorpipe::conformance::device::{self, Subject};
+use tensorpipe::device::cuda::{CudaDevices, Unavailable};
+use tensorpipe::{Context, Message};
+use tensorpipe_test_cuda::Driver;
+use tensorpipe_tests::{Child, runtime, say};
+
+use fixture::{CudaFixture, faults, waits};
+
+/// A story told by a child, on whose devices nothing goes wrong.
+fn tell(role: &str) {
+    let driver = Driver::load();
+    let child = play(&driver, role, &[]);
+    assert_eq!(child.hear("told"), role);
+    assert_eq!(child.hear("faults"), "");
+}
+
+/// The end of such a story.
+fn told(role: &str) {
+    say("told", role);
+    say("faults", faults().join("; "));
+}
+
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("suite") => runtime().block_on(suite()),
+        Some("opens") => opens(),
+        Some("slices") => slices::there_and_back(),
+        Some("dropped") => slices::dropped_under_work(),
+        Some("filled") => slices::filled_by_hand(),
+        Some("copied") => slices::copied_to_another_device(),
+        Some("ordinary") => runtime().block_on(ordinary()),
+        Some(role) => panic!("no role {role}"),
+    }
+}
+
+/// Plays a role where this driver is found, and others are not.
+fn play(driver: &Driver, role: &str, variables: &[(&str, &str)]) -> Child {
+    let path = driver.path();
+    let path = path.to_str().expect("a path of letters");
+    let variables = [variables, &[("LD_LIBRARY_PATH", path)]].concat();
+    Child::start(role, &variables)
+}
+
+async fn suite() {
+    let names = device::all(|| Subject::new(CudaFixture::new())).await;
+    say("scenarios", names.len());
+    say("faults", faults().join("; "));
+}
+
+#[test]
+fn the_device_suite_holds() {
+    let driver = Driver::load();
+    let child = play(&driver, "suite", &[]);
+    assert_eq!(child.hear("scenarios"), device::SCENARIOS.len().to_string());
+    assert_eq!(child.hear("faults"), "");
+}
+
+fn opens() {
+    let opened = CudaDevices::open();
+    assert_eq!(opened.is_ok(), CudaDevices::open().is_ok(), "it stays so");
+    match opened {
+        Ok(devices) => say("devices", format!("{devices:?}")),
+        Err(error) => {
+            say("sort", sort(&error));
+            say("words", error);
+        }
+    }
+}
+
+fn sort(error: &Unavailable) -> &'static str {
+    match error {
+        Unavailable::NoDriver(_) => "no driver",
+        Unavailable::MissingFunction(_) => "missing function",
+        Unavailable::OldDriver(_) => "old driver",
+        Unavailable::NoDevice => "no device",
+        Unavailable::NotPermitted(_) => "not permitted",
+        _ => "failed",
+    }
+}
+
+#[test]
+fn a_slice_is_a_tensor_and_a_slice_again() {
+    tell("slices");
+}
+
+#[test]
+fn a_tensor_that_is_dropped_is_freed_behind_its_work() {
+    tell("dropped");
+}
+
+#[test]
+fn memory_is_filled_and_read_by_work_of_ones_own() {
+    tell("filled");
+}
+
+#[test]
+fn a_copy_to_another_device_waits_for_its_source() {
+    tell("copied");
+}
+
+#[test]
+fn devices_are_counted_and_not_touched() {
+    let driver = Driver::load();
+    let child = play(&driver, "opens", &[("TEST_CUDA_DEVICES", "3")]);
+    assert_eq!(child.hear("devices"), "CudaDevices(3)");
+}
+
+#[test]
+fn a_driver_that_does_not_serve_is_said() {
+    let driver = Driver::load();
+    let cases = [
+        (("TEST_CUDA_DEVICES", "0"), "no device", "nvidia-smi"),
+        (("TEST_CUDA_INIT", "100"), "no device", "nvidia-smi"),
+        (("TEST_CUDA_INIT", "803"), "failed", "CUDA error 803"),
+        (("TEST_CUDA_VERSION", "11080"), "old driver", "CUDA 11.8"),
+    ];
+    for (variable, expected, words) in cases {
+        let child = play(&driver, "opens", &[variable]);
+        assert_eq!(child.hear("sort"), expected, "{variable:?}");
+        let said = child.hear("words");
+        assert!(said.contains(words), "{variable:?}: {said}");
+    }
+}
+
+#[test]
+fn where_no_driver_is_it_is_said() {
+    let nowhere = tempfile::tempdir().expect("a folder");
+    let path = nowhere.path().to_str().expect("a path of letters");
+    let child = Child::start("opens", &[("LD_LIBRARY_PATH", path)]);
+    let Some(sort) = child.hears("sort") else {
+        println!("skipped: this machine has a CUDA driver");
+        return;
+    };
+    assert_eq!(sort, "no driver");
+    assert!(child.hear("words").contains("install NVIDIA's driver"));
+}
+
+/// One of another age, made here: it has one function.
+#[test]
+fn a_driver_that_lacks_a_function_is_said() {
+    let place = tempfile::tempdir().expect("a folder");
+    let library = place.path().join("libcuda.so.1");
+    let mut compiler = Command::new("cc")
+        .args(["-shared", "-fPIC", "-x", "c", "-o"])
+        .arg(&library)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a C compiler");
+    let mut source = compiler.stdin.take().expect("it is piped");
+    std::io::Write::write_all(&mut source, b"int cuInit(unsigned f) { return (int)f; }\n")
+        .expect("it reads");
+    drop(source);
+    assert!(compiler.wait().expect("it ends").success());
+    let path = place.path().to_str().expect("a path of letters");
+    let child = Child::start("opens", &[("LD_LIBRARY_PATH", path)]);
+    assert_eq!(child.hear("sort"), "missing function");
+    assert!(child.hear("words").contains("has no cuDriverGetVersion"));
+}
+
+/// Whoever asks for no CUDA device never opens the driver.
+async fn ordinary() {
+    let context = Context::builder().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    let (client, server) = (client.unwrap(), server.unwrap());
+    let (written, read) = tokio::join!(client.write(Message::new("hello")), server.read());
+    written.unwrap();
+    read.unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let driver = maps.lines().find(|line| line.contains("cuda.so"));
+    say("driver", driver.unwrap_or("none"));
+    // As it is seen where it was opened.
+    CudaDevices::open().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    say("then", maps.lines().any(|line| line.contains("cuda.so")));
+    say("waits", waits());
+}
+
+#[test]
+fn an_ordinary_program_never_opens_the_driver() {
+    let driver = Driver::load();
+    let child = play(&driver, "ordinary", &[]);
+    assert_eq!(child.hear("driver"), "none");
+    assert_eq!(child.hear("then"), "true");
+    assert_eq!(child.hear("waits"), "0");
+}

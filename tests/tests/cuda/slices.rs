@@ -1,0 +1,156 @@
+//! Tensors and a program's own work on streams. Each stream is kept from going on while the CPU queues everything.
+
+#![allow(unsafe_code, reason = "a program's own copies take addresses")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaStream, result};
+use tensorpipe::conformance::pattern;
+use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{Buffer, DevicePool, Tensor};
+
+use crate::fixture::{Hold, waits};
+use crate::told;
+
+const LEN: usize = 100_000;
+
+/// In which a stream that waits for nothing does all that it has.
+const LONG: Duration = Duration::from_millis(30);
+
+fn streams(cuda: &CudaDevices, index: u32) -> [Arc<CudaStream>; 3] {
+    let context = cuda.context(CudaDevices::device(index)).unwrap();
+    [(); 3].map(|()| context.new_stream().unwrap())
+}
+
+fn bytes_of(cuda: &CudaDevices, buffer: &Buffer, stream: &Arc<CudaStream>) -> Vec<u8> {
+    let copied = cuda.download(buffer, stream).unwrap();
+    loop {
+        if let Some(filled) = copied.take() {
+            return filled.freeze().as_bytes().unwrap().to_vec();
+        }
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) fn there_and_back() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, _] = streams(&cuda, 1);
+    let mut slice = makes.alloc_zeros::<f32>(LEN / 4).unwrap();
+    let numbers: Vec<f32> = (0..LEN / 4).map(|n| n as f32).collect();
+    let before = waits();
+    let (held, held_reads) = (Hold::on(&makes), Hold::on(&reads));
+    makes.memcpy_htod(&numbers, &mut slice).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [50, 500]).unwrap();
+    assert_eq!((tensor.shape(), tensor.device().index), (&[50, 500][..], 1));
+    let wrong = tensor.into_cuda::<u32>(&cuda).unwrap_err();
+    let other = wrong.clone();
+    let shared = wrong.into_cuda::<f32>(&cuda).unwrap_err();
+    drop(other);
+    // Queued behind what makes it, which has not begun.
+    let copied = cuda.download(shared.buffer(), &reads).unwrap();
+    let slice = shared.into_cuda::<f32>(&cuda).unwrap();
+    assert_eq!(waits(), before, "nobody waits for a device");
+    // Behind the copy that reads it, too.
+    let zeros = vec![0f32; LEN / 4];
+    let mut slice = slice;
+    makes.memcpy_htod(&zeros, &mut slice).unwrap();
+    drop(held);
+    std::thread::sleep(LONG);
+    drop(held_reads);
+    let found = loop {
+        match copied.take() {
+            Some(found) => break found.freeze(),
+            None => std::thread::yield_now(),
+        }
+    };
+    let expected: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
+    assert!(found.as_bytes() == Some(&expected[..]));
+    assert!(makes.clone_dtoh(&slice).unwrap() == zeros);
+    told("slices");
+}
+
+pub(crate) fn dropped_under_work() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, others] = streams(&cuda, 0);
+    let held = Hold::on(&reads);
+    let slice = makes.clone_htod(&pattern(LEN, 1)).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
+    let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    drop(tensor);
+    // Whoever gets its memory now would find it in use.
+    let next = others.clone_htod(&pattern(LEN, 2)).unwrap();
+    others.synchronize().unwrap();
+    drop(held);
+    while !matches!(copied.fence().reached(), Some(Ok(()))) {
+        std::thread::yield_now();
+    }
+    let found = loop {
+        match copied.take() {
+            Some(found) => break found.freeze(),
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(found.as_bytes() == Some(&pattern(LEN, 1)[..]));
+    drop(next);
+    told("dropped");
+}
+
+pub(crate) fn filled_by_hand() {
+    let cuda = CudaDevices::open().unwrap();
+    let [fills, reads, others] = streams(&cuda, 0);
+    let pool = DevicePool::new(CudaDevices::device(0), Arc::new(cuda.clone()));
+    let bytes = pattern(LEN, 3);
+    let (held, held_reads) = (Hold::on(&fills), Hold::on(&reads));
+    let filled = cuda.write(pool.take(LEN).unwrap(), &fills).unwrap();
+    // SAFETY: the bytes live until the end of this story, and the destination is as long.
+    let queued = unsafe { result::memcpy_htod_async(filled.address(), &bytes, fills.cu_stream()) };
+    queued.unwrap();
+    let buffer = filled.finish().unwrap();
+    let into = pool.take(LEN).unwrap();
+    let copied = {
+        let from = cuda.read(&buffer, &reads).unwrap();
+        let to = cuda.write(into, &reads).unwrap();
+        // SAFETY: both are as long, and kept until the copy is made.
+        let queued = unsafe {
+            result::memcpy_dtod_async(to.address(), from.address(), LEN, reads.cu_stream())
+        };
+        queued.unwrap();
+        to.finish().unwrap()
+    };
+    drop(held);
+    fills.synchronize().unwrap();
+    // It goes back to the pool, which does not hand it out while it is read.
+    drop(buffer);
+    let next = cuda.write(pool.take(LEN).unwrap(), &others).unwrap();
+    // SAFETY: so many bytes are there.
+    let queued = unsafe { result::memset_d8_async(next.address(), 0, LEN, others.cu_stream()) };
+    queued.unwrap();
+    // Given up, and used by what is queued all the same.
+    drop(next);
+    others.synchronize().unwrap();
+    drop(held_reads);
+    assert!(bytes_of(&cuda, &copied, &reads) == bytes);
+    told("filled");
+}
+
+pub(crate) fn copied_to_another_device() {
+    let cuda = CudaDevices::open().unwrap();
+    let ([makes, _, _], [copies, reads, _]) = (streams(&cuda, 0), streams(&cuda, 1));
+    let there = DevicePool::new(CudaDevices::device(1), Arc::new(cuda.clone()));
+    let held = Hold::on(&makes);
+    let slice = makes.clone_htod(&pattern(LEN, 4)).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
+    let half = tensor.buffer().slice(LEN / 2..LEN);
+    let copied = cuda.copy(&half, there.take(LEN - LEN / 2).unwrap(), &copies);
+    let copied = copied.unwrap();
+    assert!(
+        copied
+            .ready()
+            .is_some_and(|fence| fence.reached().is_none())
+    );
+    drop((tensor, half));
+    drop(held);
+    assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 4)[LEN / 2..]);
+    told("copied");
+}
