@@ -91,9 +91,8 @@ impl Buffer {
         Arc::get_mut(&mut self.memory).is_some()
     }
 
-    /// The memory, if nobody else has a handle on it.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
+    /// The memory, if nobody else has a handle on it: for a backend that gives back what it was made of.
+    pub fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
         Arc::get_mut(&mut self.memory)
     }
 
