@@ -22,8 +22,10 @@ fn tell(role: &str) {
     assert_eq!(child.hear("faults"), "");
 }
 
-/// The end of such a story.
-fn told(role: &str) {
+/// Tells it, and asks for faults when all that it had is gone, the last of it behind its work.
+fn told(role: &str, story: fn()) {
+    story();
+    std::thread::sleep(std::time::Duration::from_millis(50));
     say("told", role);
     say("faults", faults().join("; "));
 }
@@ -34,10 +36,12 @@ fn child() {
         None => {}
         Some("suite") => runtime().block_on(suite()),
         Some("opens") => opens(),
-        Some("slices") => slices::there_and_back(),
-        Some("dropped") => slices::dropped_under_work(),
-        Some("filled") => slices::filled_by_hand(),
-        Some("copied") => slices::copied_to_another_device(),
+        Some("slices") => told("slices", slices::there_and_back),
+        Some("dropped") => told("dropped", slices::dropped_under_work),
+        Some("filled") => told("filled", slices::filled_by_hand),
+        Some("copied") => told("copied", slices::copied_to_another_device),
+        Some("panics") => told("panics", slices::a_callback_panics),
+        Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
         Some(role) => panic!("no role {role}"),
     }
@@ -106,6 +110,16 @@ fn memory_is_filled_and_read_by_work_of_ones_own() {
 #[test]
 fn a_copy_to_another_device_waits_for_its_source() {
     tell("copied");
+}
+
+#[test]
+fn a_callback_that_panics_takes_nobody_along() {
+    tell("panics");
+}
+
+#[test]
+fn other_streams_of_a_slice_are_waited_for_and_wait() {
+    tell("two");
 }
 
 #[test]

@@ -11,7 +11,6 @@ use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Buffer, DevicePool, Tensor};
 
 use crate::fixture::{Hold, waits};
-use crate::told;
 
 const LEN: usize = 100_000;
 
@@ -67,7 +66,6 @@ pub(crate) fn there_and_back() {
     let expected: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
     assert!(found.as_bytes() == Some(&expected[..]));
     assert!(makes.clone_dtoh(&slice).unwrap() == zeros);
-    told("slices");
 }
 
 pub(crate) fn dropped_under_work() {
@@ -93,7 +91,6 @@ pub(crate) fn dropped_under_work() {
     };
     assert!(found.as_bytes() == Some(&pattern(LEN, 1)[..]));
     drop(next);
-    told("dropped");
 }
 
 pub(crate) fn filled_by_hand() {
@@ -131,7 +128,6 @@ pub(crate) fn filled_by_hand() {
     others.synchronize().unwrap();
     drop(held_reads);
     assert!(bytes_of(&cuda, &copied, &reads) == bytes);
-    told("filled");
 }
 
 pub(crate) fn copied_to_another_device() {
@@ -152,5 +148,52 @@ pub(crate) fn copied_to_another_device() {
     drop((tensor, half));
     drop(held);
     assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 4)[LEN / 2..]);
-    told("copied");
+}
+
+/// The others hear of their events all the same.
+pub(crate) fn a_callback_panics() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, others] = streams(&cuda, 0);
+    let held = Hold::on(&reads);
+    let slice = makes.clone_htod(&pattern(LEN, 5)).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
+    let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    let other = Hold::on(&others);
+    let fence = cuda.fence(&others).unwrap();
+    fence.when_reached(Box::new(|| panic!("as planned")));
+    drop(other);
+    std::thread::sleep(LONG);
+    drop(held);
+    let found = loop {
+        match copied.take() {
+            Some(found) => break found.freeze(),
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(found.as_bytes() == Some(&pattern(LEN, 5)[..]));
+}
+
+/// cudarc's other streams wait for what was done with the tensor, and the tensor for them.
+pub(crate) fn two_streams_of_cudarcs() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, others] = streams(&cuda, 0);
+    let (held, held_others) = (Hold::on(&reads), Hold::on(&others));
+    let slice = makes.clone_htod(&pattern(LEN, 6)).unwrap();
+    let copy = others.clone_dtod(&slice).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
+    let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    let mut slice = tensor.into_cuda::<u8>(&cuda).unwrap();
+    drop(held_others);
+    others.memcpy_htod(&vec![0u8; LEN], &mut slice).unwrap();
+    std::thread::sleep(LONG);
+    drop(held);
+    let found = loop {
+        match copied.take() {
+            Some(found) => break found.freeze(),
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(found.as_bytes() == Some(&pattern(LEN, 6)[..]));
+    assert!(makes.clone_dtoh(&copy).unwrap() == pattern(LEN, 6));
+    assert!(makes.clone_dtoh(&slice).unwrap() == vec![0; LEN]);
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 
 use super::memory::CudaMemory;
 use super::{CudaDevices, wait_for};
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, BufferMut, Device, Memory};
 use crate::error::DeviceError;
 
 impl CudaDevices {
@@ -15,9 +15,9 @@ impl CudaDevices {
     ///
     /// # Errors
     /// For a slice of another context than a device's primary one, and when the driver refuses.
-    pub fn buffer<T: Send + Sync + 'static>(
+    pub fn buffer<T: bytemuck::Pod + Send + Sync>(
         &self,
-        slice: CudaSlice<T>,
+        mut slice: CudaSlice<T>,
     ) -> Result<Buffer, DeviceError> {
         let device = Self::device(slice.ordinal() as u32);
         let opened = self.opened(device)?;
@@ -27,8 +27,8 @@ impl CudaDevices {
             return Err(DeviceError::new(device, "buffer", reason));
         }
         let stream = slice.stream().clone();
-        // Behind what other streams have written to it, as far as cudarc has seen that.
-        let address = slice.device_ptr(&stream).0;
+        // Behind what other streams have done with it, as far as cudarc has seen that.
+        let address = slice.device_ptr_mut(&stream).0;
         let place = (address, slice.num_bytes());
         let fence = self.fence(&stream)?;
         let memory = CudaMemory::of_slice(opened, Box::new(slice), place);
@@ -41,11 +41,11 @@ impl CudaDevices {
     ///
     /// # Errors
     /// The buffer itself, where it is anything else: see [`read`](Self::read).
-    pub fn into_slice<T: 'static>(&self, mut buffer: Buffer) -> Result<CudaSlice<T>, Buffer> {
+    pub fn into_slice<T: bytemuck::Pod>(&self, mut buffer: Buffer) -> Result<CudaSlice<T>, Buffer> {
         Self::take_slice(&mut buffer).ok_or(buffer)
     }
 
-    fn take_slice<T: 'static>(buffer: &mut Buffer) -> Option<CudaSlice<T>> {
+    fn take_slice<T: bytemuck::Pod>(buffer: &mut Buffer) -> Option<CudaSlice<T>> {
         let is_whole = buffer.len() == buffer.memory().len();
         let unfinished = buffer.memory().work()?.unfinished();
         let memory = buffer.memory_mut().filter(|_| is_whole)?;
@@ -55,7 +55,10 @@ impl CudaDevices {
         waits
             .try_for_each(|fence| wait_for(&stream, &**fence))
             .ok()?;
-        memory.take_slice()
+        let mut slice = memory.take_slice::<T>()?;
+        // For cudarc: other streams of its work on it behind that, too.
+        drop(slice.device_ptr_mut(&stream).1);
+        Some(slice)
     }
 
     /// The address of a buffer's bytes, for work on `stream` that reads them: it runs behind the work that they are ready
@@ -69,8 +72,9 @@ impl CudaDevices {
         stream: &'a Arc<CudaStream>,
     ) -> Result<DeviceRead<'a>, DeviceError> {
         let known = CudaMemory::of(&**buffer.memory());
+        let known = known.filter(|known| buffer.offset() + buffer.len() <= known.len());
         let known = known.ok_or_else(|| foreign(buffer.device()))?;
-        if let Some(ready) = buffer.ready() {
+        if let Some(ready) = known.ready() {
             wait_for(stream, &*ready)?;
         }
         Ok(DeviceRead {

@@ -13,7 +13,7 @@ use super::access::foreign;
 use super::memory::CudaMemory;
 use super::pinned::Pinned;
 use super::{CudaDevices, failed};
-use crate::device::{Buffer, BufferMut, Fence};
+use crate::device::{Buffer, BufferMut, Fence, Memory};
 use crate::error::DeviceError;
 
 const LENGTHS: &str = "source and destination differ in length";
@@ -37,6 +37,9 @@ impl CudaDevices {
             .ok_or_else(|| refused("the source is not in main memory"))?;
         if bytes.len() != to.len() {
             return Err(refused(LENGTHS));
+        }
+        if from.ready().is_some() {
+            return Err(refused("the source is not ready yet: wait for its fence"));
         }
         let pinned = match from.memory().as_any().is::<Pinned>() {
             true => from.clone(),
@@ -93,13 +96,14 @@ impl CudaDevices {
         let (_, at) = self.source(from, stream)?;
         let device = from.device();
         let mut to = self.pinned(device, from.len())?;
+        let event = Self::event(stream)?;
         let bytes = to.as_bytes_mut().unwrap_or_default();
         let bound = stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
         // SAFETY: source and destination are kept until the fence behind the copy, and are as long.
         let copied = unsafe { result::memcpy_dtoh_async(bytes, at, stream.cu_stream()) };
         let queued = copied.map_err(|error| failed(device, "cuMemcpyDtoHAsync", error));
-        let fence = queued.and_then(|()| self.fence(stream));
+        let fence = queued.and_then(|()| self.record(event, stream));
         let fence = match fence {
             Ok(fence) => fence,
             Err(error) => {
@@ -110,9 +114,11 @@ impl CudaDevices {
         };
         from.use_until(&fence);
         let slot = Arc::new(Mutex::new(None));
-        let filled = slot.clone();
-        fence.when_reached(Box::new(move || {
-            *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
+        let (filled, ended) = (slot.clone(), fence.clone());
+        fence.when_reached(Box::new(move || match ended.reached() {
+            Some(Ok(())) => *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(to),
+            // Nobody knows whether the device writes there.
+            _ => std::mem::forget(to),
         }));
         Ok(Download { fence, slot })
     }
@@ -124,8 +130,9 @@ impl CudaDevices {
         stream: &Arc<CudaStream>,
     ) -> Result<(&'a CudaMemory, u64), DeviceError> {
         let known = CudaMemory::of(&**from.memory());
+        let known = known.filter(|known| from.offset() + from.len() <= known.len());
         let known = known.ok_or_else(|| foreign(from.device()))?;
-        if let Some(ready) = from.ready() {
+        if let Some(ready) = known.ready() {
             self.wait_for(stream, &*ready)?;
         }
         Ok((known, known.address() + from.offset() as u64))
@@ -150,17 +157,20 @@ impl CudaDevices {
         let memory = to
             .memory_mut()
             .ok_or_else(|| refused("the destination is shared"))?;
-        let known = CudaMemory::of(memory).ok_or_else(|| foreign(device))?;
-        let address = known.address();
+        let known = CudaMemory::of(memory).filter(|known| from.len() <= known.len());
+        let address = known.ok_or_else(|| foreign(device))?.address();
         let bound = stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+        let event = Self::event(stream)?;
         let copied = copy(address).map_err(|error| failed(device, "cuMemcpyAsync", error));
-        let fence = copied.and_then(|()| self.fence(stream));
+        let fence = copied.and_then(|()| self.record(event, stream));
         match fence {
             Ok(fence) => {
                 from.use_until(&fence);
-                to.freeze_at(fence)
-                    .map_err(|_| refused("it keeps no fences"))
+                to.freeze_at(fence).map_err(|to| {
+                    std::mem::forget(to);
+                    refused("it keeps no fences")
+                })
             }
             Err(error) => {
                 // The copy may be queued all the same, and nobody knows when it ends.
@@ -183,7 +193,7 @@ impl Download {
         &self.fence
     }
 
-    /// The memory, once it is filled and that was noticed. The first call has it.
+    /// The memory, once it is filled and that was noticed. The first call has it. Nothing comes where the copy failed, as the fence says then.
     pub fn take(&self) -> Option<BufferMut> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         slot.take()

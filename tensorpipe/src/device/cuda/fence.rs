@@ -5,14 +5,16 @@
 
 use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::CudaEvent;
+use cudarc::driver::{CudaEvent, DriverError};
 
 use super::failed;
 use crate::device::{Device, Fence};
 use crate::error::DeviceError;
+use crate::sys::fork::Owner;
 
 /// Between two looks at events that are not reached, at first. Chosen: a small copy takes so long.
 const SHORTEST: Duration = Duration::from_micros(10);
@@ -25,6 +27,7 @@ const ALONE: Duration = Duration::from_secs(1);
 
 /// Behind what was queued on a stream before it.
 pub(super) struct CudaFence {
+    owner: Owner,
     device: Device,
     event: Arc<CudaEvent>,
     watch: Arc<Watch>,
@@ -33,6 +36,7 @@ pub(super) struct CudaFence {
 impl CudaFence {
     pub(super) fn new(device: Device, event: CudaEvent, watcher: &Watcher) -> Self {
         Self {
+            owner: Owner::here(),
             device,
             event: Arc::new(event),
             watch: watcher.0.clone(),
@@ -46,10 +50,8 @@ impl CudaFence {
 
 impl Fence for CudaFence {
     fn reached(&self) -> Option<Result<(), DeviceError>> {
-        match self.event.try_is_complete() {
-            Ok(is_reached) => is_reached.then_some(Ok(())),
-            Err(error) => Some(Err(failed(self.device, "cuEventQuery", error))),
-        }
+        let reached = reached(&self.event)?;
+        Some(reached.map_err(|error| failed(self.device, "cuEventQuery", error)))
     }
 
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
@@ -61,6 +63,25 @@ impl Fence for CudaFence {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Drop for CudaFence {
+    fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.owner.is_elsewhere() {
+            std::mem::forget(self.event.clone());
+        }
+    }
+}
+
+/// Whether an event is reached, and how the work before it ended. Only the end of its context is an end of that work: a refusal to
+/// answer (another thread captures a graph) is none, and memory in use must not be taken for free.
+fn reached(event: &CudaEvent) -> Option<Result<(), DriverError>> {
+    match event.try_is_complete() {
+        Ok(is_complete) => is_complete.then_some(Ok(())),
+        Err(error) => matches!(error.0 as u32, 4 | 214 | 700 | 702 | 709 | 710 | 714..=719)
+            .then_some(Err(error)),
     }
 }
 
@@ -116,14 +137,20 @@ impl Watch {
                 }
                 waiting.append(&mut added);
             }
-            // Without the lock: each look is a call of the driver's. An error, too, is an end of it.
-            let is_reached = |waits: &mut Waiting| waits.event.try_is_complete() != Ok(false);
-            let mut reached = waiting.extract_if(.., is_reached).peekable();
-            if reached.peek().is_some() {
+            // Without the lock: each look is a call of the driver's.
+            let is_reached = |waits: &mut Waiting| reached(&waits.event).is_some();
+            let mut ended = waiting.extract_if(.., is_reached).peekable();
+            if ended.peek().is_some() {
                 pause = SHORTEST;
-                reached.for_each(|waits| (waits.act)());
+                ended.for_each(|waits| {
+                    // The others must hear of theirs.
+                    let panicked = catch_unwind(AssertUnwindSafe(waits.act)).is_err();
+                    if panicked {
+                        tracing::error!("a callback at an event has panicked");
+                    }
+                });
             } else {
-                drop(reached);
+                drop(ended);
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST);
             }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, result, sys};
 
-use super::{Opened, failed, wait_for};
+use super::{Opened, enter, failed, wait_for};
 use crate::device::{Device, Fence, Memory, QueuedWork, Registrable, Registrations};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
 
-/// The driver's pool of a device, whose memory other processes can be given.
+/// The driver's pool of a device, of this process's own.
 pub(super) struct MemoryPool {
     handle: sys::CUmemoryPool,
     context: Arc<CudaContext>,
@@ -31,7 +31,8 @@ impl MemoryPool {
         context.bind_to_thread()?;
         let properties = sys::CUmemPoolProps {
             allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            // Memory of an exportable pool never goes back to the system: not before a channel exports it.
+            handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
             location: sys::CUmemLocation {
                 type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
                 id: context.cu_device(),
@@ -124,6 +125,11 @@ impl CudaMemory {
         }
     }
 
+    /// What its bytes are there behind.
+    pub(super) fn ready(&self) -> Option<Arc<dyn Fence>> {
+        self.work.ready()
+    }
+
     /// Its bytes are there behind this.
     pub(super) fn set_ready(&self, fence: Arc<dyn Fence>) {
         self.work.set_ready(fence);
@@ -189,7 +195,8 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
         if self.owner.is_elsewhere() {
-            std::mem::forget((self.slice.take(), self.opened.clone()));
+            let work = std::mem::take(&mut self.work);
+            std::mem::forget((self.slice.take(), work, self.opened.clone()));
             return;
         }
         self.registrations.clear();
@@ -198,7 +205,10 @@ impl Drop for CudaMemory {
             // It is freed behind what its own stream has queued.
             let mut waits = self.work.unfinished().into_iter();
             match waits.try_for_each(|fence| wait_for(slice.stream(), &*fence)) {
-                Ok(()) => drop(slice),
+                Ok(()) => {
+                    enter(slice.stream().context());
+                    drop(slice);
+                }
                 Err(error) => {
                     std::mem::forget(slice);
                     lost(error);
@@ -209,12 +219,33 @@ impl Drop for CudaMemory {
         if self.address == 0 {
             return;
         }
+        let block = Block {
+            address: self.address,
+            opened: self.opened.clone(),
+        };
+        block.free_behind(self.work.unfinished());
+    }
+}
+
+/// An allocation of the pool's that nobody uses any more but work that is queued.
+struct Block {
+    address: sys::CUdeviceptr,
+    opened: Arc<Opened>,
+}
+
+impl Block {
+    /// Not by having the stream of allocations wait: whoever allocates waits for that one.
+    fn free_behind(self, mut unfinished: Vec<Arc<dyn Fence>>) {
+        if let Some(fence) = unfinished.pop() {
+            return fence.when_reached(Box::new(move || self.free_behind(unfinished)));
+        }
         let (context, stream) = (&self.opened.context, &self.opened.allocations);
-        context.record_err(context.bind_to_thread());
-        // SAFETY: allocated in `new`, and freed once. By the contract of `Memory` no work on it is unfinished.
+        enter(context);
+        // SAFETY: allocated in `CudaMemory::new`, and freed once, when no work on it is unfinished.
         let freed = unsafe { result::free_async(self.address, stream.cu_stream()) };
         if let Err(error) = freed {
-            lost(failed(self.opened.device, "cuMemFreeAsync", error));
+            let error = failed(self.opened.device, "cuMemFreeAsync", error);
+            tracing::warn!(%error, "memory of a device is lost");
         }
     }
 }

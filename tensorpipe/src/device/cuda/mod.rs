@@ -16,7 +16,8 @@
 //!
 //! Work is ordered on the devices. A copy goes to a stream of the caller's: the stream waits for the work that the source is
 //! ready behind and for the work that still uses the destination, and an event behind the copy is what the next one waits
-//! for. No call here waits for a device, but for the first use of one, and for fresh memory of its pool.
+//! for. No call here waits for a device, but where memory is fresh: the first use of a device, of its pool, and of pinned memory
+//! are such, and later ones find it warm. A stream of which a graph is being captured is not for these calls.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have: contexts, streams and events
 //! are cudarc's own types, so that a program's streams serve as they are.
@@ -35,7 +36,7 @@ pub use probe::Unavailable;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 
 use self::fence::{CudaFence, Watcher};
 use self::memory::{CudaMemory, MemoryPool};
@@ -52,7 +53,8 @@ pub struct CudaDevices {
 
 struct Shared {
     owner: Owner,
-    devices: Vec<OnceLock<Result<Arc<Opened>, DeviceError>>>,
+    /// What could be opened: a failure may pass.
+    devices: Vec<OnceLock<Arc<Opened>>>,
     pinned: PinnedPool,
     watcher: Watcher,
 }
@@ -125,9 +127,21 @@ impl CudaDevices {
     /// # Errors
     /// When the driver refuses.
     pub fn fence(&self, stream: &CudaStream) -> Result<Arc<dyn Fence>, DeviceError> {
+        let event = Self::event(stream)?;
+        self.record(event, stream)
+    }
+
+    /// For [`record`](Self::record): made before work is queued whose end could not be told without it.
+    fn event(stream: &CudaStream) -> Result<CudaEvent, DeviceError> {
         let device = Self::device(stream.context().ordinal() as u32);
-        let event = stream.record_event(None);
-        let event = event.map_err(|error| failed(device, "cuEventRecord", error))?;
+        let event = stream.context().new_event(None);
+        event.map_err(|error| failed(device, "cuEventCreate", error))
+    }
+
+    fn record(&self, event: CudaEvent, stream: &CudaStream) -> Result<Arc<dyn Fence>, DeviceError> {
+        let device = Self::device(stream.context().ordinal() as u32);
+        let recorded = event.record(stream);
+        recorded.map_err(|error| failed(device, "cuEventRecord", error))?;
         Ok(Arc::new(CudaFence::new(
             device,
             event,
@@ -151,8 +165,15 @@ impl CudaDevices {
             let reason = format!("there are {} devices here", self.shared.devices.len());
             return Err(DeviceError::new(device, "cuDeviceGet", reason));
         };
-        let opened = slot.get_or_init(|| Opened::new(device).map(Arc::new));
-        opened.as_ref().map_err(Clone::clone)
+        if self.shared.owner.is_elsewhere() {
+            let reason = "CUDA does not outlive a fork: start a new process instead";
+            return Err(DeviceError::new(device, "cuCtxSetCurrent", reason));
+        }
+        if let Some(opened) = slot.get() {
+            return Ok(opened);
+        }
+        let opened = Arc::new(Opened::new(device)?);
+        Ok(slot.get_or_init(|| opened))
     }
 }
 
@@ -205,6 +226,14 @@ fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
             Err(DeviceError::new(device, "cuStreamWaitEvent", reason))
         }
     }
+}
+
+/// Makes a context this thread's, before memory of it is freed: whatever cudarc has to say of its state. Where that fails, the
+/// driver refuses what follows.
+#[allow(unsafe_code, reason = "a context is a handle")]
+fn enter(context: &CudaContext) {
+    // SAFETY: the context is there.
+    let _ = unsafe { result::ctx::set_current(context.cu_ctx()) };
 }
 
 /// What the driver said to a call, with its number.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
+use super::enter;
 use crate::device::{BufferMut, Memory};
 use crate::sys::fork::Owner;
 
@@ -54,7 +55,10 @@ impl PinnedPool {
         context: &Arc<CudaContext>,
         len: usize,
     ) -> Result<BufferMut, DriverError> {
-        let class = len.next_power_of_two().max(LEAST);
+        let class = len.checked_next_power_of_two();
+        let class = class.filter(|class| *class <= isize::MAX as usize);
+        let class = class.ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
+        let class = class.max(LEAST);
         let mut free = self.lock();
         let warm = free.by_len.get_mut(&class).and_then(Vec::pop);
         free.bytes -= warm.as_ref().map_or(0, |warm| warm.len);
@@ -100,7 +104,7 @@ impl Drop for Allocation {
             std::mem::forget(self.context.clone());
             return;
         }
-        self.context.record_err(self.context.bind_to_thread());
+        enter(&self.context);
         // SAFETY: made in `new`, and used by nobody from now on.
         let freed = unsafe { result::free_host(self.start.as_ptr().cast()) };
         self.context.record_err(freed);
@@ -156,6 +160,10 @@ impl Drop for Pinned {
         let Some(allocation) = self.allocation.take() else {
             return;
         };
+        // A child may find the pool's lock held by a thread that it has not got.
+        if allocation.owner.is_elsewhere() {
+            return drop(allocation);
+        }
         let mut free = self.pool.lock();
         if free.bytes + allocation.len > RETAIN {
             drop(free);
