@@ -3,11 +3,11 @@
 #![allow(unsafe_code, reason = "a program's own copies take addresses")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaStream, result};
 use tensorpipe::conformance::pattern;
-use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::device::cuda::{CudaDevices, Download};
 use tensorpipe::{Buffer, DevicePool, Tensor};
 
 use crate::fixture::{Hold, waits};
@@ -24,9 +24,16 @@ fn streams(cuda: &CudaDevices, index: u32) -> [Arc<CudaStream>; 3] {
 
 fn bytes_of(cuda: &CudaDevices, buffer: &Buffer, stream: &Arc<CudaStream>) -> Vec<u8> {
     let copied = cuda.download(buffer, stream).unwrap();
+    filled(&copied).as_bytes().unwrap().to_vec()
+}
+
+/// Waits for the copy, for half a minute at most.
+fn filled(copied: &Download) -> Buffer {
+    let until = Instant::now() + Duration::from_secs(30);
     loop {
-        if let Some(filled) = copied.take() {
-            return filled.freeze().as_bytes().unwrap().to_vec();
+        match copied.take() {
+            Some(filled) => return filled.freeze(),
+            None => assert!(Instant::now() < until, "it does not come: {copied:?}"),
         }
         std::thread::yield_now();
     }
@@ -57,12 +64,7 @@ pub(crate) fn there_and_back() {
     drop(held);
     std::thread::sleep(LONG);
     drop(held_reads);
-    let found = loop {
-        match copied.take() {
-            Some(found) => break found.freeze(),
-            None => std::thread::yield_now(),
-        }
-    };
+    let found = filled(&copied);
     let expected: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
     assert!(found.as_bytes() == Some(&expected[..]));
     assert!(makes.clone_dtoh(&slice).unwrap() == zeros);
@@ -80,15 +82,7 @@ pub(crate) fn dropped_under_work() {
     let next = others.clone_htod(&pattern(LEN, 2)).unwrap();
     others.synchronize().unwrap();
     drop(held);
-    while !matches!(copied.fence().reached(), Some(Ok(()))) {
-        std::thread::yield_now();
-    }
-    let found = loop {
-        match copied.take() {
-            Some(found) => break found.freeze(),
-            None => std::thread::yield_now(),
-        }
-    };
+    let found = filled(&copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 1)[..]));
     drop(next);
 }
@@ -164,12 +158,7 @@ pub(crate) fn a_callback_panics() {
     drop(other);
     std::thread::sleep(LONG);
     drop(held);
-    let found = loop {
-        match copied.take() {
-            Some(found) => break found.freeze(),
-            None => std::thread::yield_now(),
-        }
-    };
+    let found = filled(&copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 5)[..]));
 }
 
@@ -187,12 +176,7 @@ pub(crate) fn two_streams_of_cudarcs() {
     others.memcpy_htod(&vec![0u8; LEN], &mut slice).unwrap();
     std::thread::sleep(LONG);
     drop(held);
-    let found = loop {
-        match copied.take() {
-            Some(found) => break found.freeze(),
-            None => std::thread::yield_now(),
-        }
-    };
+    let found = filled(&copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 6)[..]));
     assert!(makes.clone_dtoh(&copy).unwrap() == pattern(LEN, 6));
     assert!(makes.clone_dtoh(&slice).unwrap() == vec![0; LEN]);

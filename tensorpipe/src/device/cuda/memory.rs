@@ -89,9 +89,10 @@ impl CudaMemory {
         let bound = opened.context.bind_to_thread();
         bound.map_err(refused("cuCtxSetCurrent"))?;
         let stream = opened.allocations.cu_stream();
-        // SAFETY: pool and stream are there as long as `opened`. An allocation of no bytes is refused by the driver.
-        let address =
-            unsafe { result::mem_pool::alloc_async(opened.pool.handle, len.max(1), stream) };
+        // The driver refuses an allocation of no bytes.
+        let (pool, room) = (opened.pool.handle, len.max(1));
+        // SAFETY: pool and stream are there as long as `opened`.
+        let address = unsafe { result::mem_pool::alloc_async(pool, room, stream) };
         let address = address.map_err(refused("cuMemAllocFromPoolAsync"))?;
         let memory = Self {
             registrations: Registrations::default(),
