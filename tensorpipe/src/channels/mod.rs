@@ -135,16 +135,17 @@ pub struct Link {
 }
 
 impl Link {
-    /// For a lane inside the one that is opened with this link, which hands parts on through it (staging: from a device to main
-    /// memory, and by the inner lane to main memory there).
+    /// For a lane inside the one that is opened with this link, which has it carry pieces of its parts (staging: from a device to
+    /// main memory, and by the inner lane to main memory there).
     ///
-    /// The outer lane calls the inner one's methods within [`LaneIo::inner`], hands it whatever comes for an operation that it
-    /// has handed on (`control`, `streamed`, `resume`, `cancel`), and hears in [`Lane::inner`] how that ended. Whether the inner
-    /// channel reaches the peer is for the outer one to ask, whose descriptors hold the inner one's; `peer_devices` are the
-    /// inner channel's. There is no lane inside an inner one.
+    /// A piece of operation `op` is the operation [`op.piece(n)`](OpId::piece), with a number of the outer lane's choice, the same at
+    /// both ends, and not used again for that part. The inner lane's contract is that of any: the outer lane calls `recv` for a piece
+    /// before the peer's may send it, and `cancel` for those under way when its own operation is cancelled. What is said about a piece
+    /// comes to [`Lane::inner`], which hands it on, and hears there how the piece ended. Whether the inner channel reaches the peer
+    /// is for the outer one to ask, whose descriptors hold the inner one's; `peer_devices` are the inner channel's. There is no lane
+    /// inside an inner one, and none that sends at once outside of one.
     pub fn inner(self, peer_devices: Vec<(Device, Vec<u8>)>) -> Self {
         Self {
-            handle: self.handle.inner(),
             peer_devices,
             ..self
         }
@@ -196,6 +197,19 @@ pub struct Adopted {
     pub is_copy: bool,
 }
 
+/// What goes on about a piece: for the lane inside, but for the last.
+#[derive(Debug)]
+pub enum PieceEvent<'a> {
+    /// As [`Lane::control`].
+    Control(&'a [u8]),
+    /// As [`Lane::streamed`].
+    Streamed(Option<BufferMut>),
+    /// As [`Lane::resume`].
+    Resume,
+    /// The lane inside has ended it.
+    Ended(Outcome),
+}
+
 /// The peer's lane sent something that makes no sense; in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelFault(pub String);
@@ -235,18 +249,16 @@ pub trait Lane: Send {
         Ok(())
     }
 
-    /// A lane inside this one, to which it has handed `op`, has ended it: see [`Link::inner`]. By default a fault, since there is
-    /// none.
+    /// What goes on about piece `op` of an operation that is under way, which a lane inside this one carries: see [`Link::inner`].
+    /// The peer may name a piece that there is not. By default a fault, since there is no such lane.
     fn inner(
         &mut self,
         op: OpId,
-        outcome: Outcome,
+        event: PieceEvent<'_>,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        let _ = (outcome, io);
-        Err(ChannelFault(format!(
-            "{op:?} ended in a lane that is not there"
-        )))
+        let _ = (event, io);
+        Err(ChannelFault(format!("{op:?} is not carried in pieces")))
     }
 
     /// Nobody waits for `op` any more.

@@ -204,7 +204,7 @@ impl<'a> Scene<'a> {
                     self.pipe.part_len(op),
                     self.pipe.bulk_channel(message, part),
                 ) {
-                    assert!(self.pipe.expect(op, Room(len)));
+                    assert!(self.pipe.expect(op, Room(len), len));
                 }
             }
         }

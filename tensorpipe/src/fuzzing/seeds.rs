@@ -6,6 +6,7 @@ use super::THEIRS;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Device, DeviceKind};
 use crate::error::ResetCode;
+use crate::proto::OpId;
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
 use crate::proto::wire::descriptor::{Carriage, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, OPTIONAL};
@@ -129,9 +130,9 @@ fn message(head: &Head) -> Vec<u8> {
 
 fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    Header::put(&mut out, Kind::Data, 0, 10 + len as u32);
-    out.extend(message.to_le_bytes());
-    out.extend(part.to_le_bytes());
+    let op = OpId::incoming(message, part).key();
+    Header::put(&mut out, Kind::Data, 0, (op.len() + len) as u32);
+    out.extend(op);
     out.resize(out.len() + len, 9);
     out
 }
@@ -139,8 +140,7 @@ fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
 fn controls() -> Vec<Control> {
     let (code, text) = (ResetCode::Cancelled, "enough");
     let channel = |message, yours| Control::Channel {
-        message,
-        part: 1,
+        op: OpId::incoming(message, 1).key(),
         yours,
         body: vec![1, 2, 3].into(),
     };

@@ -128,6 +128,11 @@ impl Reservation {
         }
     }
 
+    /// One of the same budget.
+    pub(super) fn another(&self) -> Self {
+        Self::new(&self.budget)
+    }
+
     /// Takes over what `other` has taken.
     pub(super) fn absorb(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);

@@ -22,8 +22,6 @@ use crate::sync::{Arc, Weak, lock};
 #[derive(Clone)]
 pub struct LaneHandle {
     core: Weak<Core>,
-    /// Of a lane inside another one, which is told how operations went on.
-    inner: bool,
 }
 
 impl std::fmt::Debug for LaneHandle {
@@ -36,15 +34,6 @@ impl LaneHandle {
     pub(crate) fn new(core: &Arc<Core>) -> Self {
         Self {
             core: Arc::downgrade(core),
-            inner: false,
-        }
-    }
-
-    /// For a lane inside this handle's: what it reports comes to [`Lane::inner`](crate::channels::Lane::inner).
-    pub(crate) fn inner(self) -> Self {
-        Self {
-            inner: true,
-            ..self
         }
     }
 
@@ -124,7 +113,7 @@ impl LaneHandle {
         self.result(op, Outcome::Failed(error));
     }
 
-    /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op`, if it is still under way: for a lane that waited
+    /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op` ([`Lane::inner`](crate::channels::Lane::inner) for a piece), if it is still under way: for a lane that waited
     /// for something and keeps the operation itself.
     pub fn resume(&self, op: OpId) {
         self.with(|core| {
@@ -194,9 +183,7 @@ impl LaneHandle {
                 if let Some(body) = tell {
                     shared.state.channel(op, body);
                 }
-                shared
-                    .lane_results
-                    .push(LaneResult::new(op, outcome, self.inner));
+                shared.lane_results.push(LaneResult::Ended(op, outcome));
                 shared.process(&mut wakes);
             }
             wake_all(wakes);

@@ -141,20 +141,8 @@ impl<S: Clone, D> PipeState<S, D> {
                 }
                 self.events.push_back(Event::FinAck);
             }
-            Control::Channel {
-                message,
-                part,
-                yours,
-                body,
-            } => {
-                self.channel_frame(
-                    OpId {
-                        message,
-                        part,
-                        outgoing: yours,
-                    },
-                    body,
-                )?;
+            Control::Channel { op, yours, body } => {
+                self.channel_frame(OpId::from_key(op, yours), body)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Commands of the application and of channels about messages that the peer writes.
 
 use super::pipe::{Event, OpId, PipeState};
-use super::read::Disposition;
+use super::read::{Disposition, InPiece};
 use super::wire::descriptor::Carriage;
 use super::wire::frame::{Body, Control};
 use crate::error::ResetCode;
@@ -141,14 +141,24 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Lets DATA frames fill `dest`. Returns `false` if the part is not wanted any more.
-    pub(crate) fn expect(&mut self, op: OpId, dest: D) -> bool {
+    /// Lets DATA frames fill `dest`, of `len` bytes. Returns `false` if the part is not wanted any more.
+    pub(crate) fn expect(&mut self, op: OpId, dest: D, len: u64) -> bool {
         let message = self.incoming.get_mut(op.message);
         let wanted = message.filter(|message| message.disposition != Disposition::Refused);
         match wanted.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
-            Some(part) if !part.done => {
+            Some(part) if part.done => false,
+            Some(part) if op.piece == 0 => {
                 part.expected = true;
                 part.dest = Some(dest);
+                true
+            }
+            Some(part) => {
+                part.pieces.push(InPiece {
+                    piece: op.piece,
+                    len,
+                    got: 0,
+                    dest: Some(dest),
+                });
                 true
             }
             _ => false,
@@ -187,8 +197,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn channel_late(&mut self, op: OpId, body: impl Into<Body>) {
         let body = body.into();
         self.outbox.late.push_back(Control::Channel {
-            message: op.message,
-            part: op.part,
+            op: op.key(),
             yours: !op.outgoing,
             body,
         });

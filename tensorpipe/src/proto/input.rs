@@ -5,12 +5,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::output::DATA_FIELDS;
 use super::pipe::{OpId, PipeState};
 use super::read::{Disposition, InMessage};
-use super::wire::codec::Reader;
 use super::wire::descriptor::{Carriage, Head};
-use super::wire::frame::{CHANNEL_MAX, CONTROL_MAX, Control, HEADER_LEN, Header, Kind};
+use super::wire::frame::{CHANNEL_MAX, CONTROL_MAX, Control, HEADER_LEN, Header, Kind, OP_LEN};
 use crate::error::{PeerFault, ResetCode};
 
 /// What the bytes that follow are for.
@@ -204,9 +202,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         let body = body.get(..header.len as usize)?;
         let (op, word) = body.split_first_chunk::<OP_LEN>()?;
-        let [message @ .., a, b] = *op;
-        let usual = u64::from_le_bytes(message) == arriving.message
-            && u16::from_le_bytes([a, b]) == part
+        let usual = OpId::from_key(*op, false) == OpId::incoming(arriving.message, part)
             && word.len() <= CHANNEL_MAX;
         let start = eager_len + HEADER_LEN + OP_LEN;
         usual.then_some(Offer {
@@ -219,20 +215,15 @@ impl<S: Clone, D> PipeState<S, D> {
     #[inline(never)]
     fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
         let frame = Kind::Data.name();
-        check_len(
-            frame,
-            len,
-            self.ours.chunk.saturating_add(DATA_FIELDS as u32),
-        )?;
-        if (len as usize) < DATA_FIELDS {
+        check_len(frame, len, self.ours.chunk.saturating_add(OP_LEN as u32))?;
+        if (len as usize) < OP_LEN {
             return Err(PeerFault::Truncated { frame });
         }
-        let Some(fields) = rest.get(..DATA_FIELDS) else {
-            return Ok(Frame::NeedMore(HEADER_LEN + DATA_FIELDS));
+        let Some(fields) = rest.first_chunk() else {
+            return Ok(Frame::NeedMore(HEADER_LEN + OP_LEN));
         };
-        let mut r = Reader::new(fields, frame);
-        let op = OpId::incoming(r.u64()?, r.u16()?);
-        let left = u64::from(len) - DATA_FIELDS as u64;
+        let op = OpId::from_key(*fields, false);
+        let left = u64::from(len) - OP_LEN as u64;
         let unknown = PeerFault::UnknownMessage {
             frame,
             message: op.message,
@@ -246,14 +237,16 @@ impl<S: Clone, D> PipeState<S, D> {
             .get(usize::from(op.part))
             .ok_or_else(|| unknown.clone())?;
         let refused = message.disposition == Disposition::Refused;
-        if !part.expected && !refused {
-            return Err(unknown);
-        }
-        if left > part.len - part.got {
+        let (got, len) = match part.coming(op) {
+            Some(coming) => coming,
+            None if refused => (part.got, part.len),
+            None => return Err(unknown),
+        };
+        if left > len - got || left > part.len - part.got {
             return Err(PeerFault::LimitExceeded {
                 what: "a part",
-                found: part.got + left,
-                limit: part.len,
+                found: got + left,
+                limit: len,
             });
         }
         self.parser.state = if left == 0 {
@@ -261,7 +254,7 @@ impl<S: Clone, D> PipeState<S, D> {
         } else {
             State::Data { op, left }
         };
-        Ok(Frame::Done(HEADER_LEN + DATA_FIELDS))
+        Ok(Frame::Done(HEADER_LEN + OP_LEN))
     }
 }
 
@@ -272,9 +265,6 @@ enum Frame {
     /// The front of a MESSAGE frame, of this many bytes, was handled.
     Message(usize, Arriving),
 }
-
-/// Message number and part number at the front of a CHANNEL body, in bytes.
-const OP_LEN: usize = 10;
 
 fn check_len(frame: &'static str, len: u32, limit: u32) -> Result<(), PeerFault> {
     if len <= limit {

@@ -8,7 +8,7 @@ use super::outgoing::push_eager;
 use super::pipe::{OpId, PipeState};
 use super::wire::codec::Put;
 use super::wire::descriptor::Carriage;
-use super::wire::frame::{Control, Header, Kind};
+use super::wire::frame::{Control, Header, Kind, OP_LEN};
 use super::write::ToSend;
 use crate::error::PeerFault;
 
@@ -210,9 +210,8 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         let start = out.len();
         let len = (stream.len - stream.offset).min(u64::from(self.peer.chunk));
-        Header::put(out, Kind::Data, 0, len as u32 + DATA_FIELDS as u32);
-        out.put_u64(stream.op.message);
-        out.put_u16(stream.op.part);
+        Header::put(out, Kind::Data, 0, len as u32 + OP_LEN as u32);
+        out.put_bytes(&stream.op.key());
         segments.push(Segment::Control(out.len() - start));
         let range = stream.offset..stream.offset + len;
         stream.offset += len;
@@ -261,6 +260,3 @@ impl<S: Clone, D> PipeState<S, D> {
         true
     }
 }
-
-/// Message number and part number at the front of a DATA body, in bytes.
-pub(super) const DATA_FIELDS: usize = 10;

@@ -20,7 +20,12 @@ impl<S: Clone, D> PipeState<S, D> {
             .get_mut(op.message)?
             .parts
             .get_mut(usize::from(op.part))?;
-        Some((part.dest.take()?, part.got))
+        if op.piece == 0 {
+            return Some((part.dest.take()?, part.got));
+        }
+        let mut pieces = part.pieces.iter_mut();
+        let piece = pieces.find(|piece| piece.piece == op.piece)?;
+        Some((piece.dest.take()?, piece.got))
     }
 
     /// `len` bytes of what [`Input::Bulk`](super::Input) announced are there; the memory comes back with them. Returns the
@@ -116,6 +121,20 @@ impl<S: Clone, D> PipeState<S, D> {
         let dest = dest.filter(|_| !part.unwanted);
         if refused || part.unwanted {
             self.dropped += len;
+        }
+        if op.piece > 0 {
+            let at = part.pieces.iter().position(|piece| piece.piece == op.piece);
+            let Some(at) = at.filter(|_| !refused) else {
+                return;
+            };
+            let piece = &mut part.pieces[at];
+            piece.got += len;
+            piece.dest = dest;
+            if piece.got == piece.len {
+                let dest = part.pieces.swap_remove(at).dest;
+                self.events.push_back(Event::StreamReceived { op, dest });
+            }
+            return;
         }
         if !refused {
             part.dest = dest;

@@ -11,13 +11,14 @@
 //! Invariant: after [`Event::Cancel`] of a part there is no other event about it.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU16;
 
 use super::flow::{Ahead, AtOnce, ReceiveWindow, SendWindow};
 use super::input::Parser;
 use super::keep_alive::KeepAlive;
 use super::output::Outbox;
 use super::read::Incoming;
-use super::wire::frame::{Body, CHANNEL_MAX, Control};
+use super::wire::frame::{Body, CHANNEL_MAX, Control, OP_LEN};
 use super::wire::hello::WireLimits;
 use super::write::Outgoing;
 use crate::error::ResetCode;
@@ -30,33 +31,56 @@ pub struct OpId {
     pub(crate) message: u64,
     /// The part's number: payloads first, then tensors.
     pub(crate) part: u16,
+    /// Which piece of it, from 1 on, where its lane has others carry pieces; 0 is all of it.
+    pub(crate) piece: u16,
     /// Whether this side is the writer.
     pub outgoing: bool,
 }
 
 impl OpId {
     /// Its name among the transfers of this direction, the same at both ends.
-    pub fn key(self) -> [u8; 10] {
-        let mut key = [0; 10];
+    pub fn key(self) -> [u8; OP_LEN] {
+        let mut key = [0; OP_LEN];
         key[..8].copy_from_slice(&self.message.to_le_bytes());
-        key[8..].copy_from_slice(&self.part.to_le_bytes());
+        key[8..10].copy_from_slice(&self.part.to_le_bytes());
+        key[10..].copy_from_slice(&self.piece.to_le_bytes());
         key
     }
 
     /// The transfer of this name: `outgoing` if this side is the writer. A peer may name what there is not.
-    pub fn from_key(key: [u8; 10], outgoing: bool) -> Self {
-        let [message @ .., low, high] = key;
+    pub fn from_key(key: [u8; OP_LEN], outgoing: bool) -> Self {
+        let [message @ .., a, b, c, d] = key;
         Self {
             message: u64::from_le_bytes(message),
-            part: u16::from_le_bytes([low, high]),
+            part: u16::from_le_bytes([a, b]),
+            piece: u16::from_le_bytes([c, d]),
             outgoing,
         }
+    }
+
+    /// Piece number `piece` of it, for a lane inside the one that has all of it.
+    pub const fn piece(self, piece: NonZeroU16) -> Self {
+        Self {
+            piece: piece.get(),
+            ..self
+        }
+    }
+
+    /// Which piece it is; `None` for all of it.
+    pub const fn number(self) -> Option<NonZeroU16> {
+        NonZeroU16::new(self.piece)
+    }
+
+    /// All of it.
+    pub const fn whole(self) -> Self {
+        Self { piece: 0, ..self }
     }
 
     pub(crate) const fn incoming(message: u64, part: u16) -> Self {
         Self {
             message,
             part,
+            piece: 0,
             outgoing: false,
         }
     }
@@ -281,8 +305,7 @@ impl<S: Clone, D> PipeState<S, D> {
             self.answered(op);
         }
         self.outbox.control(Control::Channel {
-            message: op.message,
-            part: op.part,
+            op: op.key(),
             yours: !op.outgoing,
             body,
         });

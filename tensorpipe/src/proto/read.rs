@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::flow::{AHEAD_PART, Amount, AtOnce};
 use super::numbered::Numbered;
+use super::pipe::OpId;
 use super::wire::descriptor::{Carriage, Head};
 use super::write::credit_of;
 
@@ -31,6 +32,8 @@ pub(super) struct InPart<D> {
     /// Whether bytes on the pipe's own connection may come for it.
     pub(super) expected: bool,
     pub(super) dest: Option<D>,
+    /// Pieces of it that a lane waits for on the pipe's own connection.
+    pub(super) pieces: Vec<InPiece<D>>,
     /// What still comes of it is thrown away.
     pub(super) unwanted: bool,
     /// The writer's lane has said where it is: once, on a channel that sends at once.
@@ -38,10 +41,29 @@ pub(super) struct InPart<D> {
     pub(super) done: bool,
 }
 
+/// Part of a part, whose lane has others carry pieces.
+#[derive(Debug)]
+pub(super) struct InPiece<D> {
+    pub(super) piece: u16,
+    pub(super) len: u64,
+    pub(super) got: u64,
+    pub(super) dest: Option<D>,
+}
+
 impl<D> InPart<D> {
+    /// How many bytes of `op`, which is this part or a piece of it, have come, and how many will; `None` if none may come.
+    pub(super) fn coming(&self, op: OpId) -> Option<(u64, u64)> {
+        if op.piece == 0 {
+            return self.expected.then_some((self.got, self.len));
+        }
+        let piece = self.pieces.iter().find(|piece| piece.piece == op.piece);
+        piece.map(|piece| (piece.got, piece.len))
+    }
+
     /// Returns how many of its bytes have come.
     pub(super) fn unwant(&mut self) -> u64 {
         self.dest = None;
+        self.pieces.iter_mut().for_each(|piece| piece.dest = None);
         self.unwanted = true;
         self.got
     }
@@ -81,6 +103,7 @@ impl<D> InMessage<D> {
                 got: 0,
                 expected: comes_ahead(&carriage, at_once),
                 dest: None,
+                pieces: Vec::new(),
                 unwanted: false,
                 told: false,
                 done: len == 0,
@@ -122,6 +145,7 @@ impl<D> InMessage<D> {
         let parts = self.parts.iter_mut().enumerate();
         parts.filter_map(move |(i, part)| {
             part.dest = None;
+            part.pieces.clear();
             match (part.carriage, disposition) {
                 (Carriage::Bulk { channel, .. }, Disposition::Reading)
                 | (

@@ -134,6 +134,7 @@ pub(crate) fn message(metadata: &[u8], tensors: &[Vec<u8>], content: &[u8]) -> V
 pub(crate) fn data(message: u64, part: u16, content: &[u8]) -> Vec<u8> {
     let mut body = message.to_le_bytes().to_vec();
     body.extend_from_slice(&part.to_le_bytes());
+    body.extend_from_slice(&[0; 2]);
     body.extend_from_slice(content);
     frame(DATA, &body)
 }

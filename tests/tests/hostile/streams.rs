@@ -122,7 +122,7 @@ fn every_fault_ends_its_pipe_and_no_other() {
             ),
             ("data of no message", data(0, 0, b"x")),
             ("data of a message far ahead", data(u64::MAX, 0, b"x")),
-            ("data cut short", frame(DATA, &[0; 9])),
+            ("data cut short", frame(DATA, &[0; 11])),
             (
                 "data of an eager part",
                 [with(&[payload(1, 0, 2)], &[], b"ab"), data(0, 0, b"c")].concat(),
@@ -176,11 +176,11 @@ fn every_fault_ends_its_pipe_and_no_other() {
             ("a window cut short", frame(WINDOW, &number(1))),
             (
                 "a channel's word about nothing",
-                frame(CHANNEL, &[number(0), vec![0, 0, 1]].concat()),
+                frame(CHANNEL, &[number(0), vec![0, 0, 0, 0, 1]].concat()),
             ),
             ("a channel's word to a channel that has none", {
                 let mut bytes = with(&[], &[tensor(0, 0, 0, &[5000])], b"");
-                bytes.extend(frame(CHANNEL, &[number(0), vec![0, 0, 1]].concat()));
+                bytes.extend(frame(CHANNEL, &[number(0), vec![0, 0, 0, 0, 1]].concat()));
                 bytes
             }),
         ];
@@ -282,7 +282,7 @@ fn frames_behind_a_fault_of_a_channel_find_nobody() {
         let target = Target::start(way);
         let channel = |message: u64| {
             let mut body = message.to_le_bytes().to_vec();
-            body.extend_from_slice(&[0, 0, 1, 2, 3]);
+            body.extend_from_slice(&[0, 0, 0, 0, 1, 2, 3]);
             frame(CHANNEL, &body)
         };
         let bulk = || message(b"", &[tensor(0, 0, 0, &[1000])], b"");

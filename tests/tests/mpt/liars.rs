@@ -26,7 +26,8 @@ enum Lie {
 fn frame(kind: u8, len: u64, offset: u64) -> Vec<u8> {
     let mut out = vec![kind, 0, 0, 0];
     out.extend((len as u32).to_le_bytes());
-    out.extend(0u64.to_le_bytes());
+    // The first message, the first part, all of it.
+    out.extend([0; 12]);
     out.extend(offset.to_le_bytes());
     out
 }

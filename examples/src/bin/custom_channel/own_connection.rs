@@ -107,7 +107,7 @@ impl Lane for TestWireLane {
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
         let dest = match want {
             Want::Into(dest) => Ok(dest),
-            Want::Adopt { len, device } => io.allocate(device, len),
+            Want::Adopt { len, device } => io.allocate(op, device, len),
         };
         match dest {
             Ok(dest) => drop(self.wanted().insert(op, dest)),

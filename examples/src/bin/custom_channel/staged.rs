@@ -9,15 +9,19 @@
 //! soon as its copy is queued, since the memory knows when it is ready.
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use tensorpipe::channels::{
-    Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, Want,
+    Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PieceEvent, Want,
 };
 use tensorpipe::conformance::{Copied, TestDevices, TestQueue};
 use tensorpipe::{Allocator, Buffer, BufferMut, Device, DeviceError, Error};
 
 const NAME: &str = "staged";
+
+/// A part is one piece.
+const ALL: NonZeroU16 = NonZeroU16::MIN;
 
 /// Stages for `devices` on what `inner` moves.
 pub(crate) struct StagedChannel {
@@ -91,16 +95,22 @@ enum Stage {
 }
 
 impl StagedLane {
-    fn copy_out(&self, source: &Buffer, io: &mut LaneIo<'_>) -> Result<Copied, Error> {
-        let staging = io.allocate(Device::CPU, source.len() as u64)?;
+    fn copy_out(&self, op: OpId, source: &Buffer, io: &mut LaneIo<'_>) -> Result<Copied, Error> {
+        let staging = io.allocate(op, Device::CPU, source.len() as u64)?;
         self.queue.read(source, staging).map_err(failed)
     }
 
     /// What is received when the copy is queued.
-    fn copy_in(&self, staged: Buffer, want: Want, io: &mut LaneIo<'_>) -> Result<Buffer, Error> {
+    fn copy_in(
+        &self,
+        op: OpId,
+        staged: Buffer,
+        want: Want,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Buffer, Error> {
         let dest = match want {
             Want::Into(dest) => dest,
-            Want::Adopt { len, device } => io.allocate(device, len)?,
+            Want::Adopt { len, device } => io.allocate(op, device, len)?,
         };
         self.queue.write(staged, dest).map_err(failed)
     }
@@ -117,9 +127,9 @@ impl Lane for StagedLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         if source.device().is_cpu() {
             self.stages.insert(op, Stage::Inside(None));
-            return io.inner(|io| self.inner.send(op, source, io));
+            return self.inner.send(op.piece(ALL), source, io);
         }
-        match self.copy_out(&source, io) {
+        match self.copy_out(op, &source, io) {
             Ok(copied) => {
                 self.handle.resume_at(op, copied.fence());
                 self.stages.insert(op, Stage::CopiedOut(copied, Vec::new()));
@@ -140,67 +150,81 @@ impl Lane for StagedLane {
             (Want::Adopt { len, device }, Some(want))
         };
         self.stages.insert(op, Stage::Inside(then));
-        io.inner(|io| self.inner.recv(op, inner, io));
+        self.inner.recv(op.piece(ALL), inner, io);
     }
 
-    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        match self.stages.get_mut(&op) {
-            Some(Stage::Inside(_)) => io.inner(|io| self.inner.control(op, body, io)),
-            Some(Stage::CopiedOut(_, early)) if early.len() < 16 => {
-                early.push(body.to_vec());
-                Ok(())
-            }
-            Some(Stage::CopiedOut(..)) => Err(ChannelFault("it says too much".to_owned())),
-            // It crossed the end of the operation.
-            None => Ok(()),
-        }
+    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        Err(ChannelFault("it has no control frames".to_owned()))
     }
 
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        io.inner(|io| self.inner.streamed(op, dest, io));
-    }
+    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        let (staged, early) = match self.stages.get_mut(&op) {
-            None => return Ok(()),
-            Some(Stage::Inside(_)) => return io.inner(|io| self.inner.resume(op, io)),
-            Some(Stage::CopiedOut(copied, early)) => (copied.take(), std::mem::take(early)),
+        let Some(Stage::CopiedOut(copied, early)) = self.stages.get_mut(&op) else {
+            return Ok(());
         };
-        let Some(staged) = staged else {
+        let (Some(staged), early) = (copied.take(), std::mem::take(early)) else {
             return Ok(());
         };
         self.stages.insert(op, Stage::Inside(None));
-        io.inner(|io| {
-            self.inner.send(op, staged.freeze(), io);
-            let mut early = early.iter();
-            early.try_for_each(|body| self.inner.control(op, body, io))
-        })
+        let piece = op.piece(ALL);
+        self.inner.send(piece, staged.freeze(), io);
+        let mut early = early.iter();
+        early.try_for_each(|body| self.inner.control(piece, body, io))
     }
 
     fn inner(
         &mut self,
-        op: OpId,
-        outcome: Outcome,
+        piece: OpId,
+        event: PieceEvent<'_>,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        let Some(Stage::Inside(want)) = self.stages.remove(&op) else {
-            return Ok(());
-        };
-        match (outcome, want) {
-            (Outcome::Sent, _) => io.sent(op),
-            (Outcome::Failed(error), _) => io.failed(op, error),
-            (Outcome::Received(buffer), None) => io.received(op, buffer),
-            (Outcome::Received(staged), Some(want)) => match self.copy_in(staged, want, io) {
-                Ok(buffer) => io.received(op, buffer),
-                Err(error) => io.failed(op, error),
-            },
+        let op = piece.whole();
+        match (self.stages.get_mut(&op), event) {
+            _ if piece != op.piece(ALL) => {
+                return Err(ChannelFault(format!("{piece:?}, which there is not")));
+            }
+            // It crossed the end of the operation.
+            (None, _) => {}
+            (Some(Stage::CopiedOut(_, early)), PieceEvent::Control(body)) if early.len() < 16 => {
+                early.push(body.to_vec());
+            }
+            (Some(Stage::CopiedOut(..)), _) => {
+                return Err(ChannelFault("it says too much".to_owned()));
+            }
+            (Some(Stage::Inside(_)), PieceEvent::Control(body)) => {
+                return self.inner.control(piece, body, io);
+            }
+            (Some(Stage::Inside(_)), PieceEvent::Streamed(dest)) => {
+                self.inner.streamed(piece, dest, io);
+            }
+            (Some(Stage::Inside(_)), PieceEvent::Resume) => return self.inner.resume(piece, io),
+            (Some(Stage::Inside(want)), PieceEvent::Ended(outcome)) => {
+                let want = want.take();
+                self.stages.remove(&op);
+                self.ended(op, outcome, want, io);
+            }
         }
         Ok(())
     }
 
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
         if let Some(Stage::Inside(_)) = self.stages.remove(&op) {
-            io.inner(|io| self.inner.cancel(op, io));
+            self.inner.cancel(op.piece(ALL), io);
+        }
+    }
+}
+
+impl StagedLane {
+    fn ended(&self, op: OpId, outcome: Outcome, want: Option<Want>, io: &mut LaneIo<'_>) {
+        match (outcome, want) {
+            (Outcome::Sent, _) => io.sent(op),
+            (Outcome::Failed(error), _) => io.failed(op, error),
+            (Outcome::Received(buffer), None) => io.received(op, buffer),
+            (Outcome::Received(staged), Some(want)) => match self.copy_in(op, staged, want, io) {
+                Ok(buffer) => io.received(op, buffer),
+                Err(error) => io.failed(op, error),
+            },
         }
     }
 }

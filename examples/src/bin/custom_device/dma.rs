@@ -110,7 +110,7 @@ impl DmaLane {
         };
         let dest = match want {
             Want::Into(dest) => dest,
-            Want::Adopt { len, device } => io.allocate(device, len)?,
+            Want::Adopt { len, device } => io.allocate(op, device, len)?,
         };
         if source.len() != dest.len() {
             return Err(failed("it has another length than was announced"));

@@ -294,7 +294,7 @@ impl Drop for CmaLane {
 fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
     match want {
         Want::Into(dest) => Some(dest),
-        Want::Adopt { len, .. } => match io.allocate(Device::CPU, len) {
+        Want::Adopt { len, .. } => match io.allocate(op, Device::CPU, len) {
             Ok(dest) => Some(dest),
             Err(error) => {
                 io.failed(op, error);

@@ -161,6 +161,7 @@ impl Arriving {
 
 #[cfg(test)]
 mod tests {
+    use super::super::OpId;
     use super::*;
 
     fn of(len: usize) -> Arriving {
@@ -169,8 +170,7 @@ mod tests {
 
     fn chunk(offset: u64, len: u64) -> ChunkHead {
         ChunkHead {
-            message: 0,
-            part: 0,
+            op: OpId::incoming(0, 0),
             offset,
             len: len as u32,
         }

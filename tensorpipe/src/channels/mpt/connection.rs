@@ -118,8 +118,7 @@ async fn write_chunk(writer: &mut WriteHalf<Box<dyn Connection>>, chunk: &Chunk)
     // Main memory, as its channel said.
     let mut bytes = chunk.bytes.as_bytes().unwrap_or_default();
     let header = Frame::Chunk(ChunkHead {
-        message: chunk.op.message,
-        part: chunk.op.part,
+        op: chunk.op,
         offset: chunk.offset,
         len: bytes.len() as u32,
     });
@@ -150,7 +149,7 @@ async fn read(
         match Frame::decode(&header)? {
             Frame::Taken(chunks) => line.confirmed(chunks)?,
             Frame::Chunk(chunk) => {
-                let op = OpId::incoming(chunk.message, chunk.part);
+                let op = chunk.op;
                 line.reads(op);
                 read_chunk(&mut reader, op, &chunk, stripes).await?;
                 line.has_read();

@@ -1,21 +1,21 @@
 //! What the two lanes say to each other: a few bytes on the pipe's connection, and what stands before each chunk on the
 //! others. Integers are little-endian.
 
-use super::{CONNECTIONS_MAX, ChannelFault, JoinToken};
+use super::{CONNECTIONS_MAX, ChannelFault, JoinToken, OpId};
 
 /// A tensor travels in chunks of this size, in bytes, each beginning at a multiple of it; the last may be shorter. Long
 /// enough that the turns cost nothing, short enough that a slow connection holds up little.
 pub(super) const CHUNK: u64 = 512 << 10;
 
 /// What stands before a chunk, in bytes.
-pub(super) const HEADER_LEN: usize = 24;
+pub(super) const HEADER_LEN: usize = 28;
 
 /// On a further connection.
 ///
 /// ```text
-///  0      1   2      4     8           16         24
-///  kind   0   part   len   message     offset          kind 1: a chunk; its bytes follow
-///  kind   0   0      n     0           0               kind 2: n chunks of yours are taken
+///  0      1   4     8                       20       28
+///  kind   0   len   message, part, piece    offset         kind 1: a chunk; its bytes follow
+///  kind   0   n     0                       0              kind 2: n chunks of yours are taken
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
@@ -26,9 +26,8 @@ pub(super) enum Frame {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkHead {
-    /// Of the sender of the chunk.
-    pub(super) message: u64,
-    pub(super) part: u16,
+    /// At its reader.
+    pub(super) op: OpId,
     pub(super) offset: u64,
     pub(super) len: u32,
 }
@@ -39,10 +38,9 @@ impl Frame {
         match self {
             Self::Chunk(head) => {
                 out[0] = 1;
-                out[2..4].copy_from_slice(&head.part.to_le_bytes());
                 out[4..8].copy_from_slice(&head.len.to_le_bytes());
-                out[8..16].copy_from_slice(&head.message.to_le_bytes());
-                out[16..].copy_from_slice(&head.offset.to_le_bytes());
+                out[8..20].copy_from_slice(&head.op.key());
+                out[20..].copy_from_slice(&head.offset.to_le_bytes());
             }
             Self::Taken(chunks) => {
                 out[0] = 2;
@@ -53,16 +51,17 @@ impl Frame {
     }
 
     pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, ChannelFault> {
-        let [kind, _, p0, p1, l0, l1, l2, l3, rest @ ..] = *bytes;
-        let [m0, m1, m2, m3, m4, m5, m6, m7, offset @ ..] = rest;
+        let [kind, _, _, _, l0, l1, l2, l3, rest @ ..] = *bytes;
+        let (mut op, mut offset) = ([0; 12], [0; 8]);
+        op.copy_from_slice(&rest[..12]);
+        offset.copy_from_slice(&rest[12..]);
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
         match kind {
             1 if len == 0 || u64::from(len) > CHUNK => {
                 Err(ChannelFault(format!("a chunk of {len} bytes")))
             }
             1 => Ok(Self::Chunk(ChunkHead {
-                message: u64::from_le_bytes([m0, m1, m2, m3, m4, m5, m6, m7]),
-                part: u16::from_le_bytes([p0, p1]),
+                op: OpId::from_key(op, false),
                 offset: u64::from_le_bytes(offset),
                 len,
             })),
@@ -125,13 +124,14 @@ impl Say {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
 
     #[test]
     fn frames_are_what_they_were() {
         let head = ChunkHead {
-            message: 1 << 40,
-            part: 300,
+            op: OpId::incoming(1 << 40, 300).piece(NonZeroU16::MAX),
             offset: 3 * CHUNK,
             len: 70_000,
         };

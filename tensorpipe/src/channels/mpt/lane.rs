@@ -178,7 +178,7 @@ impl Lane for MptLane {
                 Err(Misuse::NotOnCpu(dest.device()).into())
             }
             Want::Into(dest) => Ok(dest.into()),
-            Want::Adopt { len, .. } => io.reserve(len),
+            Want::Adopt { len, .. } => io.reserve(op, len),
         };
         match dest {
             Ok(dest) => self.expect(op, dest, io),

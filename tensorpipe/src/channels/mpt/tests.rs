@@ -11,8 +11,7 @@ fn the_examples_are_what_is_sent() {
     let tokens = Say::Tokens(vec![[0x11; 16]]);
     assert_eq!(tokens.encode(), examples["TOKENS"]);
     let chunk = Frame::Chunk(ChunkHead {
-        message: 5,
-        part: 2,
+        op: OpId::incoming(5, 2),
         offset: 512 << 10,
         len: 3,
     });

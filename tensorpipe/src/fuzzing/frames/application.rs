@@ -73,7 +73,7 @@ impl Scene<'_> {
             match self.pipe.bulk_channel(message, part) {
                 Some((channel, false)) if !skip.contains(&part) => {
                     if channel == 0 {
-                        assert!(self.pipe.expect(op, Room(len)));
+                        assert!(self.pipe.expect(op, Room(len), len));
                     }
                     missing.insert(part);
                 }

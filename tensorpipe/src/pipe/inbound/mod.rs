@@ -317,7 +317,7 @@ impl Incoming {
                     LaneHandle::new(&self.core).copy_on_thread(copy, &self.core.runtime);
                 }
             }
-            shared.announce(id);
+            shared.announce();
             shared.check_read(id, &mut wakes);
             shared.process(&mut wakes);
         }

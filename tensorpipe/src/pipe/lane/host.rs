@@ -22,10 +22,10 @@ pub(in crate::pipe) trait LaneHost {
     fn expect(&mut self, op: OpId, dest: Destination);
 
     /// Room for `len` bytes of main memory, of which none is taken yet.
-    fn reserve(&mut self, len: u64) -> Result<Destination, Error>;
+    fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error>;
 
     /// Memory that counts from now on.
-    fn allocate(&mut self, device: Device, len: u64) -> Result<BufferMut, Error>;
+    fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error>;
 
     /// Operations that went on.
     fn results(&mut self) -> &mut Vec<LaneResult>;
@@ -48,23 +48,23 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) stats: &'a mut LaneStats,
     pub(in crate::pipe) allocators: &'a Allocators,
     pub(in crate::pipe) announcements: Option<&'a Announcements>,
-    /// For what is allocated, until the message is complete.
-    pub(in crate::pipe) announced: &'a mut Vec<Announced>,
-    /// The same of what is resident.
-    pub(in crate::pipe) taken: &'a mut Option<Reservation>,
+    /// For what is allocated and, where it is resident, for that, until the operation's message, or the piece, is complete.
+    pub(in crate::pipe) announced: &'a mut Vec<(OpId, Announced, Option<Reservation>)>,
     pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
 }
 
 impl PipeHost<'_> {
-    fn allocate_main(&mut self, len: u64) -> Result<BufferMut, Error> {
-        let mut dest = self.reserve(len)?;
+    fn allocate_main(&mut self, op: OpId, len: u64) -> Result<BufferMut, Error> {
+        let mut dest = self.reserve(op, len)?;
         let pool = self.allocators.main();
-        if let Some(announcements) = self.announcements {
+        if let (Some(announcements), Some((.., taken))) =
+            (self.announcements, self.announced.last_mut())
+        {
             let cost = dest.cost(0..dest.len(), pool);
             let cost = cost.map_err(|error| out_of_memory(len, error.to_string()))?;
-            let taken = (self.taken).get_or_insert_with(|| announcements.reservation());
+            let taken = taken.get_or_insert_with(|| announcements.reservation());
             taken
                 .grow(cost)
                 .map_err(|reason| out_of_memory(len, reason))?;
@@ -87,20 +87,22 @@ impl LaneHost for PipeHost<'_> {
     }
 
     fn expect(&mut self, op: OpId, dest: Destination) {
-        self.state.expect(op, dest);
+        let len = dest.len() as u64;
+        self.state.expect(op, dest, len);
     }
 
-    fn reserve(&mut self, len: u64) -> Result<Destination, Error> {
+    fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
         let announced = self.announcements.map(|all| all.take(len)).transpose();
         let announced = announced.map_err(|reason| out_of_memory(len, reason))?;
         let dest = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
-        self.announced.extend(announced);
+        self.announced
+            .extend(announced.map(|announced| (op, announced, None)));
         Ok(Destination::pooled(dest))
     }
 
-    fn allocate(&mut self, device: Device, len: u64) -> Result<BufferMut, Error> {
+    fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
         if device.is_cpu() {
-            return self.allocate_main(len);
+            return self.allocate_main(op, len);
         }
         let bytes = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
         let pool = self.allocators.on(device)?;

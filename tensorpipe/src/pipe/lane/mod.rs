@@ -56,25 +56,12 @@ pub enum Outcome {
 #[derive(Debug)]
 pub(crate) enum LaneResult {
     Ended(OpId, Outcome),
-    /// By a lane inside the operation's own.
-    Inner(OpId, Outcome),
     Fault(OpId, ChannelFault),
-}
-
-impl LaneResult {
-    pub(super) fn new(op: OpId, outcome: Outcome, inner: bool) -> Self {
-        match inner {
-            false => Self::Ended(op, outcome),
-            true => Self::Inner(op, outcome),
-        }
-    }
 }
 
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
     host: PipeHost<'a>,
-    /// A lane inside another one is being called.
-    inner: bool,
 }
 
 impl std::fmt::Debug for LaneIo<'_> {
@@ -85,7 +72,7 @@ impl std::fmt::Debug for LaneIo<'_> {
 
 impl<'a> LaneIo<'a> {
     pub(super) fn new(host: PipeHost<'a>) -> Self {
-        Self { host, inner: false }
+        Self { host }
     }
 }
 
@@ -93,15 +80,6 @@ impl LaneIo<'_> {
     /// All that it sees of what is behind it.
     fn host(&mut self) -> &mut impl LaneHost {
         &mut self.host
-    }
-
-    /// Calls a lane inside this one: what it reports from `act` comes to [`Lane::inner`](crate::channels::Lane::inner), instead
-    /// of ending the operation.
-    pub fn inner<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
-        let outside = std::mem::replace(&mut self.inner, true);
-        let result = act(self);
-        self.inner = outside;
-        result
     }
 
     /// Sends bytes to the peer's lane about `op`; at most 8 KiB. They arrive in order, between other frames.
@@ -130,7 +108,7 @@ impl LaneIo<'_> {
     pub fn receive(&mut self, op: OpId, want: Want) -> bool {
         let dest = match want {
             Want::Into(dest) => Ok(dest.into()),
-            Want::Adopt { len, .. } => self.reserve(len),
+            Want::Adopt { len, .. } => self.reserve(op, len),
         };
         match dest {
             Ok(dest) => self.expect_in(op, dest),
@@ -148,19 +126,19 @@ impl LaneIo<'_> {
     }
 
     /// Addresses for `len` bytes of warm main memory.
-    pub(crate) fn reserve(&mut self, len: u64) -> Result<Destination, Error> {
-        self.host().reserve(len)
+    pub(crate) fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
+        self.host().reserve(op, len)
     }
 
-    /// Warm memory that the channel fills itself: for what it receives, or for the stages between. Main memory counts from now on;
-    /// of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
+    /// Warm memory that the channel fills itself: for what it receives, or for the stages between. Main memory counts from now on,
+    /// that of a piece until it has come; of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where there is none, or the pipe's messages announce more than
     /// [`Limits::receive_budget`](crate::Limits::receive_budget), or messages of all pipes take that;
     /// [`Misuse::NoAllocator`](crate::Misuse::NoAllocator) for a device that the context has no allocator for.
-    pub fn allocate(&mut self, device: Device, len: u64) -> Result<BufferMut, Error> {
-        self.host().allocate(device, len)
+    pub fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
+        self.host().allocate(op, device, len)
     }
 
     /// `op` is with the peer or its transport: the source is not read any more, or not behind the work for which
@@ -180,8 +158,7 @@ impl LaneIo<'_> {
     }
 
     fn result(&mut self, op: OpId, outcome: Outcome) {
-        let result = LaneResult::new(op, outcome, self.inner);
-        self.host().results().push(result);
+        self.host().results().push(LaneResult::Ended(op, outcome));
     }
 
     /// What the peer's lane has sent about `op` before its `recv` makes no sense: ends the pipe.

@@ -34,7 +34,7 @@ impl Shared {
         let refused = |error: SystemError| out_of_memory(len, error.to_string());
         let cost = dest.cost(range, self.allocators.main()).map_err(refused);
         let counted = cost.and_then(|cost| match &mut reading {
-            Some(reading) if !has_credit => reading.grow(cost),
+            Some(reading) if !has_credit => reading.grow(op, cost),
             // What comes in a message's frame is bounded by the window, what comes ahead by its credit.
             _ => Ok(()),
         });
@@ -67,7 +67,7 @@ impl Shared {
             return;
         }
         let reading = self.reads.get_mut(&op.message);
-        if let Some(Err(error)) = reading.map(|reading| reading.grow(bytes)) {
+        if let Some(Err(error)) = reading.map(|reading| reading.grow(op, bytes)) {
             self.give_up(op.message, error, wakes);
         }
     }
@@ -139,11 +139,12 @@ impl Shared {
         }
     }
 
-    /// What lanes have announced and allocated counts until this message is complete.
-    pub(in crate::pipe) fn announce(&mut self, message: u64) {
-        let (announced, taken) = (self.announced.drain(..), self.taken.take());
-        if let Some(reading) = self.reads.get_mut(&message) {
-            reading.keep(announced, taken);
+    /// What lanes have announced and allocated for a part counts until its message is complete, for a piece until that has come.
+    pub(in crate::pipe) fn announce(&mut self) {
+        for (op, announced, taken) in self.announced.drain(..) {
+            if let Some(reading) = self.reads.get_mut(&op.message) {
+                reading.keep(op, announced, taken);
+            }
         }
     }
 
@@ -280,7 +281,7 @@ impl Shared {
             self.carried_by(message, channel);
             self.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
         }
-        self.announce(message);
+        self.announce();
     }
 
     /// Copies the parts that ride out of `bytes`, which begin with them.

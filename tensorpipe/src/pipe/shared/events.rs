@@ -4,8 +4,8 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{Delivery, Reading, Shared};
-use crate::channels::{ChannelFault, Lane};
-use crate::device::{Buffer, Destination};
+use crate::channels::{ChannelFault, Lane, PieceEvent};
+use crate::device::{Buffer, BufferMut, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
 use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
@@ -70,7 +70,10 @@ impl Shared {
 
     /// A lane has what it waited for.
     pub(in crate::pipe) fn resume(&mut self, op: OpId, wakes: &mut Vec<Waker>) {
-        self.call_lane(op, wakes, |lane, io| lane.resume(op, io));
+        self.call_lane(op, wakes, |lane, io| match op.number() {
+            None => lane.resume(op, io),
+            Some(_) => lane.inner(op, PieceEvent::Resume, io),
+        });
     }
 
     /// Calls the lane of an operation, if that is still under way.
@@ -85,10 +88,21 @@ impl Shared {
         };
         let mut result = Ok(());
         self.with_lane(op, channel, |lane, io| result = act(lane, io));
-        self.announce(op.message);
+        self.announce();
         if let Err(fault) = result {
             self.channel_fault(name, fault, wakes);
         }
+    }
+
+    /// A stream is through.
+    fn stream_ended(&mut self, op: OpId, dest: Option<BufferMut>, wakes: &mut Vec<Waker>) {
+        self.call_lane(op, wakes, |lane, io| match op.number() {
+            None => {
+                lane.streamed(op, dest, io);
+                Ok(())
+            }
+            Some(_) => lane.inner(op, PieceEvent::Streamed(dest), io),
+        });
     }
 
     pub(in crate::pipe) fn event(
@@ -104,18 +118,12 @@ impl Shared {
                 channel,
                 source,
             } => self.start(op, channel, source),
-            Event::StreamSent { op } => {
-                if let Some(channel) = self.state.outgoing_channel(op) {
-                    self.with_lane(op, channel, |lane, io| lane.streamed(op, None, io));
-                }
-            }
+            Event::StreamSent { op } => self.stream_ended(op, None, wakes),
             Event::StreamReceived { op, dest } => {
                 // It was filled: its memory is there.
                 let dest = dest.and_then(Destination::into_memory);
-                if let (Some((channel, _)), Some(dest)) =
-                    (self.state.bulk_channel(op.message, op.part), dest)
-                {
-                    self.with_lane(op, channel, |lane, io| lane.streamed(op, Some(dest), io));
+                if dest.is_some() {
+                    self.stream_ended(op, dest, wakes);
                 }
             }
             Event::Cancel { op, channel } => {
@@ -127,8 +135,13 @@ impl Shared {
                 };
                 let name = slot.channel.name();
                 let mut result = Ok(());
-                self.with_lane(op, channel, |lane, io| result = lane.control(op, &body, io));
-                self.announce(op.message);
+                self.with_lane(op, channel, |lane, io| {
+                    result = match op.number() {
+                        None => lane.control(op, &body, io),
+                        Some(_) => lane.inner(op, PieceEvent::Control(&body), io),
+                    };
+                });
+                self.announce();
                 result.map_err(|fault| (name, fault))?;
             }
             Event::Written { message } => self.end_write(message, Ok(()), wakes),
@@ -199,7 +212,6 @@ impl Shared {
             allocators: &self.allocators,
             announcements: counts.then_some(&self.announcements),
             announced: &mut self.announced,
-            taken: &mut self.taken,
             runtime: &self.runtime,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
         });
@@ -214,10 +226,14 @@ impl Shared {
 
     pub(in crate::pipe) fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
         let (op, outcome) = match result {
-            LaneResult::Ended(op, outcome) => (op, outcome),
-            LaneResult::Inner(op, outcome) => {
-                return self.call_lane(op, wakes, |lane, io| lane.inner(op, outcome, io));
+            LaneResult::Ended(op, outcome) if op.number().is_some() => {
+                if let Some(reading) = self.reads.get_mut(&op.message) {
+                    reading.piece_ended(op);
+                }
+                let ended = PieceEvent::Ended(outcome);
+                return self.call_lane(op, wakes, |lane, io| lane.inner(op, ended, io));
             }
+            LaneResult::Ended(op, outcome) => (op, outcome),
             LaneResult::Fault(op, fault) => {
                 if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
                     self.channel_fault(name, fault, wakes);

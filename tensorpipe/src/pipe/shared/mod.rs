@@ -83,8 +83,7 @@ pub(crate) struct Shared {
     announcements: Announcements,
     pub(super) ahead: Ahead,
     /// For what a lane has just allocated.
-    announced: Vec<Announced>,
-    taken: Option<Reservation>,
+    announced: Vec<(OpId, Announced, Option<Reservation>)>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Arrival>,
@@ -147,7 +146,6 @@ impl Shared {
             announcements,
             ahead: Ahead::new(credit),
             announced: Vec::new(),
-            taken: None,
             runtime,
             arrived: VecDeque::new(),
             arriving: None,
@@ -211,7 +209,8 @@ impl Shared {
         };
         let (copied, held) = (reading.bytes_to_place(), reading.to_hold());
         if let Some(complete) = reading.take_complete() {
-            let complete = complete.and_then(|message| reading.grow(held).map(|()| message));
+            let held = reading.grow(OpId::incoming(message, 0), held);
+            let complete = complete.and_then(|message| held.map(|()| message));
             self.lane_stats.copied += copied;
             self.state.finish(message);
             self.end_read(message, complete, wakes);

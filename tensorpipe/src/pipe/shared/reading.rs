@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
 use crate::pipe::budget::{Announced, Held, Reservation, out_of_memory};
 use crate::pipe::stats::MessageStats;
-use crate::proto::Head;
+use crate::proto::{Head, OpId};
 use crate::sys::copy;
 use crate::tensor::{Shape, Tensor};
 
@@ -38,6 +38,8 @@ pub(in crate::pipe) struct Reading {
     reservation: Reservation,
     /// For addresses of its parts, likewise.
     announced: Vec<Announced>,
+    /// The same for pieces of parts, until each has come.
+    pieces: Vec<(OpId, Reservation, Vec<Announced>)>,
     /// How its parts came.
     pub(in crate::pipe) stats: MessageStats,
     result: Option<Result<Message, Error>>,
@@ -68,6 +70,7 @@ impl Reading {
             discarded: false,
             reservation,
             announced: Vec::new(),
+            pieces: Vec::new(),
             stats: MessageStats::default(),
             result: None,
         }
@@ -127,24 +130,46 @@ impl Reading {
         self.pushed = pushed;
     }
 
-    /// Keeps what its parts have taken.
+    /// Keeps what a part, or a piece of one, has taken.
     pub(in crate::pipe) fn keep(
         &mut self,
-        announced: impl Iterator<Item = Announced>,
+        op: OpId,
+        announced: Announced,
         taken: Option<Reservation>,
     ) {
-        self.announced.extend(announced);
+        let (reservation, kept) = self.taken_by(op);
+        kept.push(announced);
         if let Some(taken) = taken {
-            self.reservation.absorb(taken);
+            reservation.absorb(taken);
         }
     }
 
-    /// `bytes` of memory are about to be filled.
-    pub(in crate::pipe) fn grow(&mut self, bytes: u64) -> Result<(), Error> {
-        self.reservation.grow(bytes).map_err(|reason| {
+    /// `bytes` of memory are about to be filled, by `op`.
+    pub(in crate::pipe) fn grow(&mut self, op: OpId, bytes: u64) -> Result<(), Error> {
+        let grown = self.taken_by(op).0.grow(bytes);
+        grown.map_err(|reason| {
             let whole = self.head.as_ref();
             out_of_memory(whole.map_or(bytes, Head::byte_len), reason)
         })
+    }
+
+    fn taken_by(&mut self, op: OpId) -> (&mut Reservation, &mut Vec<Announced>) {
+        if op.number().is_none() {
+            return (&mut self.reservation, &mut self.announced);
+        }
+        let known = self.pieces.iter().position(|(piece, ..)| *piece == op);
+        let at = known.unwrap_or_else(|| {
+            let piece = (op, self.reservation.another(), Vec::new());
+            self.pieces.push(piece);
+            self.pieces.len() - 1
+        });
+        let (_, reservation, announced) = &mut self.pieces[at];
+        (reservation, announced)
+    }
+
+    /// A piece of a part has come: whoever has it gives it back when it is copied.
+    pub(in crate::pipe) fn piece_ended(&mut self, op: OpId) {
+        self.pieces.retain(|(piece, ..)| *piece != op);
     }
 
     /// What came ahead of a message that its handler may keep, and so counts once it is complete.
@@ -214,6 +239,7 @@ impl Reading {
     pub(in crate::pipe) fn finish(&mut self, result: Result<Message, Error>) {
         self.reservation.clear();
         self.announced.clear();
+        self.pieces.clear();
         if self.result.is_none() {
             self.parts.clear();
             self.places.clear();

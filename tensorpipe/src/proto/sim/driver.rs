@@ -228,7 +228,7 @@ impl End {
                 let op = OpId::incoming(message, part);
                 let len = self.pipe.part_len(op).unwrap();
                 if self.pipe.bulk_channel(message, part) == Some((0, true)) {
-                    assert!(self.pipe.expect(op, vec![0; len as usize]));
+                    assert!(self.pipe.expect(op, vec![0; len as usize], len));
                 }
             }
         }

@@ -230,7 +230,7 @@ impl End {
                 },
                 Some((_, false)) if skip.contains(&part) => _ = self.early.remove(&op),
                 Some((0, false)) => {
-                    assert!(self.pipe.expect(op, vec![0; *len as usize]));
+                    assert!(self.pipe.expect(op, vec![0; *len as usize], *len));
                     missing.insert(part);
                 }
                 // One that is sent at once may be here.

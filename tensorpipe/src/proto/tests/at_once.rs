@@ -86,8 +86,7 @@ fn a_writer_that_breaks_its_rules_is_told_so() {
     let mut frames = head(&[(3000, bulk(1, true))]);
     assert_eq!(fault(&frames), None);
     let told = Control::Channel {
-        message: 0,
-        part: 0,
+        op: OpId::incoming(0, 0).key(),
         yours: false,
         body: vec![1].into(),
     };
@@ -107,8 +106,8 @@ fn a_writer_that_breaks_its_rules_is_told_so() {
     );
     // Bytes that nobody has asked for.
     let mut frames = head(&[(3000, bulk(1, true))]);
-    frames.extend_from_slice(&[11, 0, 0, 0, Kind::Data as u8, 0, 0, 0]);
-    frames.extend_from_slice(&[0; 11]);
+    frames.extend_from_slice(&[13, 0, 0, 0, Kind::Data as u8, 0, 0, 0]);
+    frames.extend_from_slice(&[0; 13]);
     let data = PeerFault::UnknownMessage {
         frame: "DATA",
         message: 0,
@@ -119,8 +118,7 @@ fn a_writer_that_breaks_its_rules_is_told_so() {
 #[test]
 fn its_channel_may_speak_again_about_what_the_readers_lane_leaves_open() {
     let told = || Control::Channel {
-        message: 0,
-        part: 0,
+        op: OpId::incoming(0, 0).key(),
         yours: false,
         body: vec![1].into(),
     };
@@ -138,7 +136,7 @@ fn its_channel_may_speak_again_about_what_the_readers_lane_leaves_open() {
         pair.b.receive(&first, pair.now);
         if expects {
             // The lane has asked for the bytes.
-            assert!(pair.b.pipe.expect(op, vec![0; 3000]));
+            assert!(pair.b.pipe.expect(op, vec![0; 3000], 3000));
         }
         pair.b.pipe.channel(op, vec![2]);
         pair.b.receive(&frames(told()), pair.now);

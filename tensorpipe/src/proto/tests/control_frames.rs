@@ -1,6 +1,7 @@
 //! Every control frame comes back as it was; a short one is refused, a longer one is a later version's.
 
 use crate::error::{PeerFault, ResetCode};
+use crate::proto::OpId;
 use crate::proto::wire::frame::{Control, Header, Kind, OPTIONAL};
 
 #[test]
@@ -43,8 +44,7 @@ fn control_frames_come_back() {
         Control::Fin,
         Control::FinAck,
         Control::Channel {
-            message: 3,
-            part: 1,
+            op: OpId::incoming(3, 1).key(),
             yours: true,
             body: vec![1, 2, 3].into(),
         },

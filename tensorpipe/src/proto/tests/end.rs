@@ -19,7 +19,7 @@ fn numbers_stay_and_commands_that_come_late_do_nothing() {
     pipe.abandon();
     assert_eq!((pipe.last_written(), pipe.unwritten()), (Some(9), 0));
     assert!(!pipe.is_writing(9) && !pipe.grant(0, &[]));
-    assert!(!pipe.expect(OpId::incoming(0, 0), Vec::new()));
+    assert!(!pipe.expect(OpId::incoming(0, 0), Vec::new(), 0));
     assert_eq!(pipe.part_len(OpId::incoming(0, 0)), None);
     for message in 0..12 {
         pipe.reset(message, ResetCode::Cancelled, "");

@@ -56,10 +56,10 @@ fn limits_are_exchanged_and_the_first_message_may_follow_at_once() {
     let longest = |end: &crate::proto::sim::End| end.frames.iter().map(|(_, len)| *len).max();
     assert_eq!(
         longest(&pair.a),
-        Some(8 + 10 + 1024),
+        Some(8 + 12 + 1024),
         "no chunk is longer than either side's"
     );
-    assert_eq!(longest(&pair.b), Some(8 + 10 + 1024));
+    assert_eq!(longest(&pair.b), Some(8 + 12 + 1024));
     pair.assert_clean();
 }
 

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::Device;
 use crate::error::{PeerFault, ResetCode};
+use crate::proto::OpId;
 use crate::proto::sim::{Pair, limits, message};
 use crate::proto::wire::descriptor::{Carriage, Head};
 use crate::proto::wire::frame::{Control, Kind, OPTIONAL};
@@ -12,7 +13,7 @@ use crate::tensor::DType;
 
 /// `b` reads message 1, a tensor of 5000 bytes, has not decided on 2, another, and has refused 3. It has sent one message
 /// itself. Nothing of `a` is on its way any more.
-fn scene() -> Pair {
+pub(super) fn scene() -> Pair {
     let mut pair = Pair::new();
     pair.b.eager_reader = false;
     pair.a.eager_reader = false;
@@ -41,8 +42,11 @@ pub(super) fn control(frames: &[Control]) -> Vec<u8> {
 }
 
 pub(super) fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
-    let mut body = message.to_le_bytes().to_vec();
-    body.extend_from_slice(&part.to_le_bytes());
+    data_of(OpId::incoming(message, part), len)
+}
+
+pub(super) fn data_of(op: OpId, len: usize) -> Vec<u8> {
+    let mut body = op.key().to_vec();
     body.resize(body.len() + len, 7);
     frame(Kind::Data as u8, 0, &body)
 }
@@ -135,8 +139,7 @@ fn messages_that_were_never_sent_are_named() {
     for (message, part, yours) in [(1, 0, true), (4, 0, false), (0, 0, false), (1, 1, false)] {
         let body = Default::default();
         let frame = Control::Channel {
-            message,
-            part,
+            op: OpId::incoming(message, part).key(),
             yours,
             body,
         };
@@ -176,7 +179,7 @@ fn data_is_longer_than_its_part() {
         long,
         Some(PeerFault::FrameTooLarge { frame: "DATA", .. })
     ));
-    let short = fault(&frame(Kind::Data as u8, 0, &[0; 9]));
+    let short = fault(&frame(Kind::Data as u8, 0, &[0; 11]));
     assert_eq!(short, Some(PeerFault::Truncated { frame: "DATA" }));
 }
 

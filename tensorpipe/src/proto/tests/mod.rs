@@ -18,6 +18,7 @@ mod hostile;
 mod keep_alive;
 mod offered;
 mod parts;
+mod pieces;
 mod ping_pong;
 mod random;
 mod refuse;

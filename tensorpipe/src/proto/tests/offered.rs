@@ -53,8 +53,7 @@ fn offer() -> Vec<u8> {
 fn word(message: u64, part: u16, yours: bool) -> Control {
     let body = b"there"[..].into();
     Control::Channel {
-        message,
-        part,
+        op: OpId::incoming(message, part).key(),
         yours,
         body,
     }

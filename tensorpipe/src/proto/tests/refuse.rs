@@ -78,7 +78,7 @@ fn twice_is_once() {
     pair.b.refuse(0, CODE);
     pair.b.refuse(0, CODE);
     assert!(!pair.b.pipe.grant(0, &[]), "it is not there any more");
-    assert!(!pair.b.pipe.expect(OpId::incoming(0, 0), Vec::new()));
+    assert!(!pair.b.pipe.expect(OpId::incoming(0, 0), Vec::new(), 0));
     pair.b.pipe.finish(0);
     pair.run();
     assert_eq!(pair.a.refused, [(0, CODE)]);

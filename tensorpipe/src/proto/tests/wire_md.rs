@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::device::{Device, DeviceKind};
 use crate::error::ResetCode;
+use crate::proto::OpId;
 use crate::proto::wire::descriptor::Head;
 use crate::proto::wire::descriptor::tests::head;
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind};
@@ -111,8 +112,7 @@ fn controls() -> [(&'static str, Control); 16] {
         (
             "CHANNEL",
             Control::Channel {
-                message: 3,
-                part: 1,
+                op: OpId::incoming(3, 1).key(),
                 yours: false,
                 body: vec![1, 2, 3].into(),
             },
@@ -120,8 +120,7 @@ fn controls() -> [(&'static str, Control); 16] {
         (
             "CHANNEL of yours",
             Control::Channel {
-                message: 3,
-                part: 1,
+                op: OpId::incoming(3, 1).key(),
                 yours: true,
                 body: vec![4].into(),
             },
@@ -166,8 +165,8 @@ fn written() -> BTreeMap<String, Vec<u8>> {
         out.extend_from_slice(b"abc");
     });
     add("DATA", &|out| {
-        Header::put(out, Kind::Data, 0, 14);
-        out.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
+        Header::put(out, Kind::Data, 0, 16);
+        out.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
         out.extend_from_slice(&[0xca, 0xfe, 0xba, 0xbe]);
     });
     for (name, control) in controls() {

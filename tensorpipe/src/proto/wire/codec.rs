@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], PeerFault> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], PeerFault> {
         let mut out = [0; N];
         out.copy_from_slice(self.bytes(N)?);
         Ok(out)

@@ -15,7 +15,10 @@ pub(crate) const TEXT_MAX: usize = 1024;
 pub(crate) const CONTROL_MAX: u32 = 16 << 10;
 
 /// The longest content of a CHANNEL frame, in bytes.
-pub(crate) const CHANNEL_MAX: usize = CONTROL_MAX as usize - 10;
+pub(crate) const CHANNEL_MAX: usize = CONTROL_MAX as usize - OP_LEN;
+
+/// Message, part and piece at the front of a CHANNEL or DATA body, in bytes.
+pub(crate) const OP_LEN: usize = 12;
 
 /// Flag: a receiver that does not know the kind skips the frame.
 pub(crate) const OPTIONAL: u8 = 1;
@@ -220,8 +223,7 @@ pub(crate) enum Control {
     FinAck,
     /// Bytes of a channel for one of its operations.
     Channel {
-        message: u64,
-        part: u16,
+        op: [u8; OP_LEN],
         yours: bool,
         body: Body,
     },
@@ -274,15 +276,9 @@ impl Control {
             }),
             Self::Fin => put_frame(out, Kind::Fin, 0, |_| {}),
             Self::FinAck => put_frame(out, Kind::FinAck, 0, |_| {}),
-            Self::Channel {
-                message,
-                part,
-                yours,
-                body,
-            } => {
+            Self::Channel { op, yours, body } => {
                 put_frame(out, Kind::Channel, if *yours { YOURS } else { 0 }, |out| {
-                    out.put_u64(*message);
-                    out.put_u16(*part);
+                    out.put_bytes(op);
                     out.put_bytes(body);
                 });
             }
@@ -331,11 +327,10 @@ impl Control {
             Kind::Fin => Self::Fin,
             Kind::FinAck => Self::FinAck,
             Kind::Channel => {
-                let (message, part) = (r.u64()?, r.u16()?);
+                let op = r.array()?;
                 let rest = r.remaining();
                 Self::Channel {
-                    message,
-                    part,
+                    op,
                     yours: flags & YOURS != 0,
                     body: Body::from_slice(r.bytes(rest)?),
                 }
