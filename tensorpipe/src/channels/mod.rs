@@ -33,6 +33,8 @@
 mod basic;
 mod cma;
 mod costs;
+#[cfg(feature = "cuda")]
+mod cuda_basic;
 mod exchange;
 mod further;
 mod lease;
@@ -41,6 +43,8 @@ mod xth;
 
 pub use basic::BasicChannel;
 pub use cma::CmaChannel;
+#[cfg(feature = "cuda")]
+pub use cuda_basic::CudaBasicChannel;
 pub use further::{Expected, Further, JoinToken};
 pub use lease::LeaseChannel;
 pub use mpt::MptChannel;

@@ -232,7 +232,7 @@ impl BufferMut {
         self.len == 0
     }
 
-    pub(super) fn memory(&self) -> &dyn Memory {
+    pub(crate) fn memory(&self) -> &dyn Memory {
         &*self.memory
     }
 

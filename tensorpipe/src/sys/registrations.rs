@@ -45,6 +45,14 @@ impl Registrations {
         Ok(new)
     }
 
+    /// The one with `domain`, if it was made.
+    #[allow(dead_code, reason = "for devices that are built in")]
+    pub(crate) fn get<R: Send + Sync + 'static>(&self, domain: Domain) -> Option<Arc<R>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept.iter().find(|(of, _)| *of == domain);
+        known.and_then(|(_, known)| known.clone().downcast().ok())
+    }
+
     /// Ends them all: for an owner whose memory is about to be freed or moved.
     pub fn clear(&mut self) {
         let kept = self.kept.get_mut();

@@ -27,6 +27,8 @@ pub(crate) struct Machine {
     pub(crate) capacity: u64,
     /// What `cuInit` answers.
     pub(crate) init: c_uint,
+    /// Functions that it does not support, by name.
+    refused: String,
     memory: Mutex<Memory>,
     /// Pinned main memory, by its start.
     pinned: Mutex<BTreeMap<usize, usize>>,
@@ -63,11 +65,16 @@ impl Machine {
             version: variable("TEST_CUDA_VERSION", 12040),
             capacity: variable("TEST_CUDA_MEMORY", 1 << 30),
             init: variable("TEST_CUDA_INIT", 0),
+            refused: variable("TEST_CUDA_REFUSES", String::new()),
             memory: Mutex::default(),
             pinned: Mutex::default(),
             faults: Mutex::default(),
             waits: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn refuses(&self, function: &str) -> bool {
+        self.refused.split(',').any(|refused| refused == function)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -3,7 +3,8 @@
 use std::ffi::{c_uint, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
+    CU_MEMHOSTREGISTER_READ_ONLY, CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps,
+    CUmemoryPool, CUresult, CUstream,
 };
 
 use crate::devices::{current, give};
@@ -222,6 +223,55 @@ pub unsafe extern "C" fn cuMemFreeHost(start: *mut c_void) -> CUresult {
     // SAFETY: made in `cuMemHostAlloc`, of this length, and given up by the caller.
     drop(unsafe { Box::from_raw(memory) });
     CUresult::CUDA_SUCCESS
+}
+
+/// Whole pages of the caller's, as the real one takes them: two registrations do not touch. Memory that cannot be written is refused
+/// unless it is said so.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostRegister_v2(start: *mut c_void, len: usize, flags: c_uint) -> CUresult {
+    let start = start.addr();
+    let read_only = flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
+    if MACHINE.refuses("cuMemHostRegister") {
+        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    }
+    status(MACHINE.state().and_then(|()| current()).and_then(|_| {
+        if len == 0 || !(read_only || is_writable(start, len)) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut pinned = MACHINE.pinned();
+        let overlaps = |(at, long): (&usize, &usize)| start < at + long && *at < start + len;
+        if pinned.iter().any(overlaps) {
+            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        pinned.insert(start, len);
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> CUresult {
+    match MACHINE.pinned().remove(&start.addr()) {
+        Some(_) => CUresult::CUDA_SUCCESS,
+        None => CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+    }
+}
+
+/// Whether this process may write to these addresses, as its maps say.
+fn is_writable(start: usize, len: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut at = start;
+    for line in maps.lines() {
+        let mut fields = line.split([' ', '-']);
+        let mut bound = || usize::from_str_radix(fields.next()?, 16).ok();
+        let (Some(from), Some(to)) = (bound(), bound()) else {
+            continue;
+        };
+        let writes = fields.next().is_some_and(|access| access.contains('w'));
+        if writes && from <= at && at < to {
+            at = to;
+        }
+    }
+    at >= start + len
 }
 
 #[unsafe(no_mangle)]

@@ -23,14 +23,17 @@ pub(crate) struct CudaFixture {
 
 impl CudaFixture {
     pub(crate) fn new() -> Self {
-        let cuda = CudaDevices::open().unwrap();
+        Self::on(&CudaDevices::open().unwrap())
+    }
+
+    pub(crate) fn on(cuda: &CudaDevices) -> Self {
         let streams = |device: Device| {
             let context = cuda.context(device).unwrap();
             (device, [(); 2].map(|()| context.new_stream().unwrap()))
         };
         Self {
             streams: cuda.devices().into_iter().map(streams).collect(),
-            cuda,
+            cuda: cuda.clone(),
         }
     }
 }
@@ -48,19 +51,13 @@ impl Fixture for CudaFixture {
 
     fn read(&self, buffer: &Buffer) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
         let stream = &self.streams[&buffer.device()][1];
-        let copied = self.cuda.download(buffer, stream).unwrap();
+        let mut copied = self.cuda.download(buffer, stream).unwrap();
         Box::new(move || {
             let (done, is_done) = mpsc::channel();
             let fence = copied.fence().clone();
             fence.when_reached(Box::new(move || done.send(()).unwrap()));
             is_done.recv().unwrap();
-            // Whoever keeps the memory may hear a moment later.
-            let filled = loop {
-                match copied.take() {
-                    Some(filled) => break filled.freeze(),
-                    None => std::thread::yield_now(),
-                }
-            };
+            let filled = copied.take().unwrap().expect("it is filled").freeze();
             filled.as_bytes().unwrap().to_vec()
         })
     }

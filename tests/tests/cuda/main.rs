@@ -1,11 +1,13 @@
 //! CUDA devices, on a driver for tests (`tests/cuda-driver`): each story is a child, whose loader finds that driver.
 #![allow(missing_docs, reason = "a test")]
 
+mod channels;
 mod fixture;
 mod slices;
 
 use std::process::{Command, Stdio};
 
+use tensorpipe::conformance::channel;
 use tensorpipe::conformance::device::{self, Subject};
 use tensorpipe::device::cuda::{CudaDevices, Unavailable};
 use tensorpipe::{Context, Message};
@@ -35,6 +37,10 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("suite") => runtime().block_on(suite()),
+        Some("pairs") => told("pairs", || {
+            runtime().block_on(channels::every_pair_has_a_way());
+        }),
+        Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("opens") => opens(),
         Some("slices") => told("slices", slices::there_and_back),
         Some("dropped") => told("dropped", slices::dropped_under_work),
@@ -43,7 +49,10 @@ fn child() {
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
-        Some(role) => panic!("no role {role}"),
+        Some(role) => match role.strip_prefix("suite of ") {
+            Some(name) => runtime().block_on(channel_suite(name)),
+            None => panic!("no role {role}"),
+        },
     }
 }
 
@@ -67,6 +76,79 @@ fn the_device_suite_holds() {
     let child = play(&driver, "suite", &[]);
     assert_eq!(child.hear("scenarios"), device::SCENARIOS.len().to_string());
     assert_eq!(child.hear("faults"), "");
+}
+
+async fn channel_suite(name: &str) {
+    let name = CHANNELS
+        .iter()
+        .find(|known| **known == name)
+        .expect("known");
+    let names = channel::all(|| channels::subject(name)).await;
+    say("scenarios", names.len());
+    say("faults", faults().join("; "));
+}
+
+const CHANNELS: [&str; 5] = [
+    "cuda_basic",
+    "cuda_basic+xth",
+    "cuda_basic+mpt",
+    "cuda_basic+cma",
+    "cuda_basic+lease",
+];
+
+fn holds(name: &str) {
+    let driver = Driver::load();
+    let child = play(&driver, &format!("suite of {name}"), &[]);
+    assert_eq!(
+        child.hear("scenarios"),
+        channel::SCENARIOS.len().to_string()
+    );
+    assert_eq!(child.hear("faults"), "");
+}
+
+#[test]
+fn the_channel_suite_holds_for_cuda_basic() {
+    holds("cuda_basic");
+}
+
+#[test]
+fn the_channel_suite_holds_for_cuda_basic_over_xth() {
+    holds("cuda_basic+xth");
+}
+
+#[test]
+fn the_channel_suite_holds_for_cuda_basic_over_mpt() {
+    holds("cuda_basic+mpt");
+}
+
+#[test]
+fn the_channel_suite_holds_for_cuda_basic_over_cma() {
+    holds("cuda_basic+cma");
+}
+
+#[test]
+fn the_channel_suite_holds_for_cuda_basic_over_lease() {
+    holds("cuda_basic+lease");
+}
+
+#[test]
+fn every_pair_of_devices_has_a_way() {
+    tell("pairs");
+}
+
+/// Main memory that the driver does not take is copied once more.
+#[test]
+fn without_registered_memory_every_pair_has_a_way_too() {
+    let driver = Driver::load();
+    let refuses = ("TEST_CUDA_REFUSES", "cuMemHostRegister");
+    let child = play(&driver, "pairs", &[refuses]);
+    assert_eq!(child.hear("told"), "pairs");
+    assert_eq!(child.hear("faults"), "");
+}
+
+#[test]
+fn nobody_waits_for_a_device_while_all_is_warm() {
+    tell("hot");
 }
 
 fn opens() {

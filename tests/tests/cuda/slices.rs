@@ -24,14 +24,14 @@ fn streams(cuda: &CudaDevices, index: u32) -> [Arc<CudaStream>; 3] {
 
 fn bytes_of(cuda: &CudaDevices, buffer: &Buffer, stream: &Arc<CudaStream>) -> Vec<u8> {
     let copied = cuda.download(buffer, stream).unwrap();
-    filled(&copied).as_bytes().unwrap().to_vec()
+    filled(copied).as_bytes().unwrap().to_vec()
 }
 
 /// Waits for the copy, for half a minute at most.
-fn filled(copied: &Download) -> Buffer {
+fn filled(mut copied: Download) -> Buffer {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
-        match copied.take() {
+        match copied.take().unwrap() {
             Some(filled) => return filled.freeze(),
             None => assert!(Instant::now() < until, "it does not come: {copied:?}"),
         }
@@ -64,7 +64,7 @@ pub(crate) fn there_and_back() {
     drop(held);
     std::thread::sleep(LONG);
     drop(held_reads);
-    let found = filled(&copied);
+    let found = filled(copied);
     let expected: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
     assert!(found.as_bytes() == Some(&expected[..]));
     assert!(makes.clone_dtoh(&slice).unwrap() == zeros);
@@ -82,7 +82,7 @@ pub(crate) fn dropped_under_work() {
     let next = others.clone_htod(&pattern(LEN, 2)).unwrap();
     others.synchronize().unwrap();
     drop(held);
-    let found = filled(&copied);
+    let found = filled(copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 1)[..]));
     drop(next);
 }
@@ -158,7 +158,7 @@ pub(crate) fn a_callback_panics() {
     drop(other);
     std::thread::sleep(LONG);
     drop(held);
-    let found = filled(&copied);
+    let found = filled(copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 5)[..]));
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn two_streams_of_cudarcs() {
     others.memcpy_htod(&vec![0u8; LEN], &mut slice).unwrap();
     std::thread::sleep(LONG);
     drop(held);
-    let found = filled(&copied);
+    let found = filled(copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 6)[..]));
     assert!(makes.clone_dtoh(&copy).unwrap() == pattern(LEN, 6));
     assert!(makes.clone_dtoh(&slice).unwrap() == vec![0; LEN]);

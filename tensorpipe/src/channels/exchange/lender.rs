@@ -12,6 +12,7 @@ use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
+use crate::sys::registrations::{Registrable, Registrations};
 use crate::sys::segment::{Foreign, SegmentId};
 
 /// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
@@ -46,6 +47,8 @@ struct Has {
 /// of who reads.
 #[derive(Debug)]
 struct Mapped {
+    /// In front of the mapping: they end first.
+    registrations: Registrations,
     memory: Foreign,
     exchange: Arc<Exchange>,
 }
@@ -56,7 +59,11 @@ impl Mapped {
         let len = memory.len() as u64;
         exchange.maps(len)?;
         let exchange = exchange.clone();
-        Ok(Self { memory, exchange })
+        Ok(Self {
+            registrations: Registrations::default(),
+            memory,
+            exchange,
+        })
     }
 }
 
@@ -332,6 +339,14 @@ impl Memory for Borrowed {
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         Some(self.segment.memory.bytes(self.range.clone()))
+    }
+    /// The whole segment: what else is borrowed of it shares the registration.
+    fn registrable(&self) -> Option<Registrable<'_>> {
+        Some(Registrable {
+            registrations: &self.segment.registrations,
+            offset: self.range.start,
+            len: self.segment.memory.len(),
+        })
     }
     fn as_any(&self) -> &dyn Any {
         self

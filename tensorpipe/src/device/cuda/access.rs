@@ -1,13 +1,15 @@
 //! Memory for a program's own work on streams: slices of cudarc's, and addresses.
 
+#![allow(unsafe_code, reason = "a copy takes addresses as they are")]
+
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{CudaDevices, wait_for};
-use crate::device::{Buffer, BufferMut, Device, Memory};
+use super::{CudaDevices, failed, wait_for};
+use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
 impl CudaDevices {
@@ -66,11 +68,11 @@ impl CudaDevices {
     ///
     /// # Errors
     /// For memory of something else than these devices, where its bytes never came, and when the driver refuses.
-    pub fn read<'a>(
-        &'a self,
-        buffer: &'a Buffer,
-        stream: &'a Arc<CudaStream>,
-    ) -> Result<DeviceRead<'a>, DeviceError> {
+    pub fn read(
+        &self,
+        buffer: &Buffer,
+        stream: &Arc<CudaStream>,
+    ) -> Result<DeviceRead, DeviceError> {
         let known = CudaMemory::of(&**buffer.memory());
         let known = known.filter(|known| buffer.offset() + buffer.len() <= known.len());
         let known = known.ok_or_else(|| foreign(buffer.device()))?;
@@ -79,9 +81,9 @@ impl CudaDevices {
         }
         Ok(DeviceRead {
             address: known.address() + buffer.offset() as u64,
-            buffer,
-            stream,
-            cuda: self,
+            buffer: buffer.clone(),
+            stream: stream.clone(),
+            cuda: self.clone(),
         })
     }
 
@@ -89,11 +91,11 @@ impl CudaDevices {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn write<'a>(
-        &'a self,
+    pub fn write(
+        &self,
         mut memory: BufferMut,
-        stream: &'a Arc<CudaStream>,
-    ) -> Result<DeviceWrite<'a>, DeviceError> {
+        stream: &Arc<CudaStream>,
+    ) -> Result<DeviceWrite, DeviceError> {
         for fence in memory.unfinished() {
             wait_for(stream, &*fence)?;
         }
@@ -105,8 +107,8 @@ impl CudaDevices {
         Ok(DeviceWrite {
             address,
             memory: Some(memory),
-            stream,
-            cuda: self,
+            stream: stream.clone(),
+            cuda: self.clone(),
         })
     }
 }
@@ -116,23 +118,23 @@ pub(super) fn foreign(device: Device) -> DeviceError {
 }
 
 /// Memory that a stream's work reads.
-pub struct DeviceRead<'a> {
+pub struct DeviceRead {
     address: CUdeviceptr,
-    buffer: &'a Buffer,
-    stream: &'a Arc<CudaStream>,
-    cuda: &'a CudaDevices,
+    buffer: Buffer,
+    stream: Arc<CudaStream>,
+    cuda: CudaDevices,
 }
 
-impl DeviceRead<'_> {
+impl DeviceRead {
     /// Of the first byte, on the device.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
 }
 
-impl Drop for DeviceRead<'_> {
+impl Drop for DeviceRead {
     fn drop(&mut self) {
-        match self.cuda.fence(self.stream) {
+        match self.cuda.fence(&self.stream) {
             Ok(fence) => self.buffer.use_until(&fence),
             // Nobody knows when the work ends: it is never used again.
             Err(error) => {
@@ -143,25 +145,60 @@ impl Drop for DeviceRead<'_> {
     }
 }
 
-impl std::fmt::Debug for DeviceRead<'_> {
+impl std::fmt::Debug for DeviceRead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DeviceRead({:#x}, {:?})", self.address, self.buffer)
     }
 }
 
 /// Memory that a stream's work fills.
-pub struct DeviceWrite<'a> {
+pub struct DeviceWrite {
     address: CUdeviceptr,
     /// There until it is finished.
     memory: Option<BufferMut>,
-    stream: &'a Arc<CudaStream>,
-    cuda: &'a CudaDevices,
+    stream: Arc<CudaStream>,
+    cuda: CudaDevices,
 }
 
-impl DeviceWrite<'_> {
+impl DeviceWrite {
     /// Of the first byte, on the device.
     pub fn address(&self) -> CUdeviceptr {
         self.address
+    }
+
+    /// Queues a copy of main memory to `at` and behind it. What is reached when it is made: until then `from` is kept. The CPU copies
+    /// what no device reaches to memory that they do, within the call.
+    ///
+    /// # Errors
+    /// For memory that is not main memory or ends beyond this, and when the driver refuses.
+    pub(crate) fn fill(&self, at: usize, from: &Buffer) -> Result<Arc<dyn Fence>, DeviceError> {
+        let room = self.memory.as_ref().map_or(0, BufferMut::len);
+        let device = CudaDevices::device(self.stream.context().ordinal() as u32);
+        if from.as_bytes().is_none() || from.len() > room.saturating_sub(at) {
+            let reason = "the source is not in main memory, or too long";
+            return Err(DeviceError::new(device, "upload", reason));
+        }
+        let reached = self.cuda.reached(from, device)?;
+        let event = CudaDevices::event(&self.stream)?;
+        let bound = self.stream.context().bind_to_thread();
+        bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+        let (to, bytes) = (self.address + at as u64, reached.as_bytes());
+        // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is nobody else's.
+        let copied = unsafe {
+            result::memcpy_htod_async(to, bytes.unwrap_or_default(), self.stream.cu_stream())
+        };
+        let copied = copied.map_err(|error| failed(device, "cuMemcpyHtoDAsync", error));
+        match copied.and_then(|()| self.cuda.record(event, &self.stream)) {
+            Ok(fence) => {
+                reached.use_until(&fence);
+                Ok(fence)
+            }
+            Err(error) => {
+                // The copy may be queued all the same, and nobody knows when it ends.
+                std::mem::forget(reached);
+                Err(error)
+            }
+        }
     }
 
     /// The memory, ready behind what the stream has queued by now.
@@ -171,7 +208,7 @@ impl DeviceWrite<'_> {
     pub fn finish(mut self) -> Result<Buffer, DeviceError> {
         let device = CudaDevices::device(self.stream.context().ordinal() as u32);
         let memory = self.memory.take().ok_or_else(|| foreign(device))?;
-        match self.cuda.fence(self.stream) {
+        match self.cuda.fence(&self.stream) {
             Ok(fence) => memory.freeze_at(fence).map_err(|_| foreign(device)),
             Err(error) => {
                 std::mem::forget(memory);
@@ -181,13 +218,13 @@ impl DeviceWrite<'_> {
     }
 }
 
-impl Drop for DeviceWrite<'_> {
+impl Drop for DeviceWrite {
     fn drop(&mut self) {
         let Some(mut memory) = self.memory.take() else {
             return;
         };
         // Given up: work may be queued on it all the same.
-        match (self.cuda.fence(self.stream), memory.memory_mut()) {
+        match (self.cuda.fence(&self.stream), memory.memory_mut()) {
             (Ok(fence), Some(memory)) => {
                 if let Some(work) = memory.work() {
                     work.use_until(fence);
@@ -202,7 +239,7 @@ impl Drop for DeviceWrite<'_> {
     }
 }
 
-impl std::fmt::Debug for DeviceWrite<'_> {
+impl std::fmt::Debug for DeviceWrite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DeviceWrite({:#x}, {:?})", self.address, self.memory)
     }

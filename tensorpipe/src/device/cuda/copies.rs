@@ -5,15 +5,14 @@
     reason = "copies take addresses, on devices and in main memory, as they are"
 )]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError, result};
 
 use super::access::foreign;
 use super::memory::CudaMemory;
-use super::pinned::Pinned;
 use super::{CudaDevices, failed};
-use crate::device::{Buffer, BufferMut, Fence, Memory};
+use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
 const LENGTHS: &str = "source and destination differ in length";
@@ -41,16 +40,7 @@ impl CudaDevices {
         if from.ready().is_some() {
             return Err(refused("the source is not ready yet: wait for its fence"));
         }
-        let pinned = match from.memory().as_any().is::<Pinned>() {
-            true => from.clone(),
-            false => {
-                let mut pinned = self.pinned(device, bytes.len())?;
-                if let Some(room) = pinned.as_bytes_mut() {
-                    room.copy_from_slice(bytes);
-                }
-                pinned.freeze()
-            }
-        };
+        let pinned = self.reached(from, device)?;
         let bytes = pinned.as_bytes().unwrap_or_default();
         self.fill(to, &pinned, stream, |address| {
             // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is as long, and
@@ -93,11 +83,26 @@ impl CudaDevices {
         from: &Buffer,
         stream: &Arc<CudaStream>,
     ) -> Result<Download, DeviceError> {
+        let to = self.pinned(from.device(), from.len())?;
+        self.download_into(from, to, stream)
+    }
+
+    /// The same into as much memory that the devices [reach](Self::reach).
+    pub(crate) fn download_into(
+        &self,
+        from: &Buffer,
+        mut to: BufferMut,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Download, DeviceError> {
         let (_, at) = self.source(from, stream)?;
         let device = from.device();
-        let mut to = self.pinned(device, from.len())?;
+        let is_reached = self.reach(to.memory());
+        let room = to.as_bytes_mut().filter(|room| room.len() == from.len());
+        let Some(bytes) = room.filter(|_| is_reached) else {
+            let reason = "the destination is not as long, or no device reaches it";
+            return Err(DeviceError::new(device, "download", reason));
+        };
         let event = Self::event(stream)?;
-        let bytes = to.as_bytes_mut().unwrap_or_default();
         let bound = stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
         // SAFETY: source and destination are kept until the fence behind the copy, and are as long.
@@ -113,14 +118,23 @@ impl CudaDevices {
             }
         };
         from.use_until(&fence);
-        let slot = Arc::new(Mutex::new(None));
-        let (filled, ended) = (slot.clone(), fence.clone());
-        fence.when_reached(Box::new(move || match ended.reached() {
-            Some(Ok(())) => *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(to),
-            // Nobody knows whether the device writes there.
-            _ => std::mem::forget(to),
-        }));
-        Ok(Download { fence, slot })
+        Ok(Download {
+            fence,
+            to: Some(to),
+        })
+    }
+
+    /// Main memory with the bytes of `from` that the devices reach: itself, or pinned memory to which the CPU has copied them.
+    pub(super) fn reached(&self, from: &Buffer, device: Device) -> Result<Buffer, DeviceError> {
+        if self.reach(&**from.memory()) {
+            return Ok(from.clone());
+        }
+        let bytes = from.as_bytes().unwrap_or_default();
+        let mut pinned = self.pinned(device, bytes.len())?;
+        if let Some(room) = pinned.as_bytes_mut() {
+            room.copy_from_slice(bytes);
+        }
+        Ok(pinned.freeze())
     }
 
     /// The memory of a source and its address, for which `stream` waits until it is ready.
@@ -184,7 +198,8 @@ impl CudaDevices {
 /// A copy under way into main memory.
 pub struct Download {
     fence: Arc<dyn Fence>,
-    slot: Arc<Mutex<Option<BufferMut>>>,
+    /// Nobody looks at it before the fence is reached.
+    to: Option<BufferMut>,
 }
 
 impl Download {
@@ -193,10 +208,29 @@ impl Download {
         &self.fence
     }
 
-    /// The memory, once it is filled and that was noticed. The first call has it. Nothing comes where the copy failed, as the fence says then.
-    pub fn take(&self) -> Option<BufferMut> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.take()
+    /// The memory, once it is filled; `None` before, and when it was taken.
+    ///
+    /// # Errors
+    /// Why the work before it failed: nothing comes.
+    pub fn take(&mut self) -> Result<Option<BufferMut>, DeviceError> {
+        match self.fence.reached() {
+            None => Ok(None),
+            Some(Ok(())) => Ok(self.to.take()),
+            Some(Err(error)) => Err(error),
+        }
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let Some(to) = self.to.take() else { return };
+        let fence = self.fence.clone();
+        self.fence
+            .when_reached(Box::new(move || match fence.reached() {
+                Some(Ok(())) => drop(to),
+                // Nobody knows whether the device writes there.
+                _ => std::mem::forget(to),
+            }));
     }
 }
 

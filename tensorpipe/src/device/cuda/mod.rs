@@ -28,10 +28,13 @@ mod fence;
 mod memory;
 mod pinned;
 mod probe;
+mod registered;
+mod streams;
 
 pub use access::{DeviceRead, DeviceWrite};
 pub use copies::Download;
 pub use probe::Unavailable;
+pub(crate) use streams::Borrowed as BorrowedStream;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -41,9 +44,11 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use self::fence::{CudaFence, Watcher};
 use self::memory::{CudaMemory, MemoryPool};
 use self::pinned::PinnedPool;
+use self::streams::Streams;
 use super::{Allocator, BufferMut, Device, DeviceKind, Fence, Memory};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
+use crate::sys::registrations::Domain;
 
 /// The CUDA devices that this process sees, and their allocator. Cloning clones a handle.
 #[derive(Clone)]
@@ -53,6 +58,8 @@ pub struct CudaDevices {
 
 struct Shared {
     owner: Owner,
+    /// In which main memory is registered.
+    domain: Domain,
     /// What could be opened: a failure may pass.
     devices: Vec<OnceLock<Arc<Opened>>>,
     pinned: PinnedPool,
@@ -75,6 +82,8 @@ pub(super) struct Opened {
     pool: MemoryPool,
     /// Memory is allocated and freed here, and nothing else is queued.
     allocations: Arc<CudaStream>,
+    /// For transfers.
+    streams: Streams,
     context: Arc<CudaContext>,
 }
 
@@ -88,6 +97,7 @@ impl CudaDevices {
         Ok(Self {
             shared: Arc::new(Shared {
                 owner: Owner::here(),
+                domain: Domain::unique(),
                 devices: devices.collect(),
                 pinned: PinnedPool::default(),
                 watcher: Watcher::start().map_err(|error| Unavailable::Failed {
@@ -205,6 +215,7 @@ impl Opened {
             device,
             pool: MemoryPool::new(&context).map_err(refused("cuMemPoolCreate"))?,
             allocations,
+            streams: Streams::default(),
             context,
         })
     }

@@ -1,0 +1,131 @@
+//! Between any two devices of which one at least is a GPU: by way of main memory, which another channel moves, in pieces.
+//!
+//! ```text
+//!   GPU ──stream──▶ main memory ──inner lane──▶ main memory ──stream──▶ GPU
+//!        piece 3            piece 2                    piece 1
+//! ```
+//!
+//! The reader says how long a piece is and how many the writer may send; one more for each that has left its main memory. Over
+//! `lease` the main memory is one that both processes have mapped, and each has told its driver of: no CPU copies anything.
+//!
+//! Nobody waits for a GPU: each transfer has streams of its own, which wait for what its memory is ready behind, and the CPU hears of
+//! events. Calls of the driver are made without the pipe's lock; those that take long, on a thread for blocking work.
+//!
+//! Invariant: memory that a stream was given is kept until the event behind that work is reached.
+
+mod frame;
+mod job;
+mod lane;
+mod receiving;
+mod sending;
+
+use std::sync::Arc;
+
+use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind};
+use super::{PieceEvent, Want};
+use crate::device::cuda::CudaDevices;
+use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::error::{DeviceError, Error};
+
+/// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
+pub struct CudaBasicChannel {
+    name: &'static str,
+    cuda: CudaDevices,
+    inner: Arc<dyn Channel>,
+}
+
+impl std::fmt::Debug for CudaBasicChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CudaBasicChannel({}, {:?})", self.name, self.cuda)
+    }
+}
+
+impl CudaBasicChannel {
+    /// For `devices`, over a channel of main memory.
+    pub fn over(inner: impl Channel, devices: &CudaDevices) -> Self {
+        let name = match inner.name() {
+            "basic" => "cuda_basic",
+            "lease" => "cuda_basic+lease",
+            "xth" => "cuda_basic+xth",
+            "cma" => "cuda_basic+cma",
+            "mpt" => "cuda_basic+mpt",
+            // Channels are few, and made once.
+            other => String::leak(format!("cuda_basic+{other}")),
+        };
+        Self {
+            name,
+            cuda: devices.clone(),
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// What the inner channel says of main memory.
+    fn inner_descriptor(&self) -> Option<Vec<u8>> {
+        let mut devices = self.inner.devices().into_iter();
+        devices.find_map(|(device, descriptor)| device.is_cpu().then_some(descriptor))
+    }
+}
+
+impl Channel for CudaBasicChannel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        use crate::device::Allocator;
+        let Some(inner) = self.inner_descriptor() else {
+            return Vec::new();
+        };
+        let devices = self.cuda.devices().into_iter().chain([Device::CPU]);
+        devices.map(|device| (device, inner.clone())).collect()
+    }
+
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        if ours.0.is_cpu() && theirs.0.is_cpu() {
+            return Err("main memory needs no detour".to_owned());
+        }
+        (self.inner).reaches((Device::CPU, ours.1), (Device::CPU, theirs.1))
+    }
+
+    fn in_process(&self) -> bool {
+        self.inner.in_process()
+    }
+
+    fn connections(&self) -> u8 {
+        self.inner.connections()
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        let theirs = link.peer_devices.iter();
+        let main = theirs.filter(|(device, _)| device.is_cpu()).cloned();
+        let main = main.collect();
+        let (handle, pool) = (link.handle.clone(), link.pool.clone());
+        let inner = self.inner.open(link.inner(main))?;
+        Ok(Box::new(lane::CudaBasicLane::new(Tools {
+            channel: self.name,
+            cuda: self.cuda.clone(),
+            handle,
+            pool,
+            inner,
+        })))
+    }
+}
+
+/// What every transfer of a lane works with.
+struct Tools {
+    channel: &'static str,
+    cuda: CudaDevices,
+    handle: LaneHandle,
+    /// For main memory that may be lent.
+    pool: Pool,
+    inner: Box<dyn Lane>,
+}
+
+impl Tools {
+    fn failed(&self, error: &DeviceError) -> Error {
+        Error::Channel {
+            channel: self.channel,
+            reason: error.to_string().into(),
+        }
+    }
+}

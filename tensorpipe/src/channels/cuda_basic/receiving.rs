@@ -1,0 +1,257 @@
+//! A part that is received.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Want;
+use super::frame::{Cut, Say, WINDOW};
+use super::job::Slot;
+use super::sending::{Ends, OwnStream, piece};
+use super::{Buffer, BufferMut, ChannelFault, Device, LaneIo, OpId, Outcome, PieceEvent, Tools};
+use crate::device::Fence;
+use crate::device::cuda::{CudaDevices, DeviceWrite};
+use crate::error::{DeviceError, Error};
+
+/// Up to this length a piece that no device reaches is copied to memory that they do, by whoever drives the pipe, in bytes.
+const COPIED_AT_ONCE: usize = 64 << 10;
+
+/// See the module's documentation.
+pub(super) struct Receiving {
+    cut: Cut,
+    /// So many pieces may be sent.
+    allowed: u16,
+    pieces: BTreeMap<u16, Piece>,
+    /// `None` where the inner lane fills what the reader wants.
+    dest: Option<Filling>,
+}
+
+/// A piece on its way.
+enum Piece {
+    /// The inner lane has it.
+    Inside,
+    /// Its copy to the device is being queued.
+    Queueing(Slot<Queued>),
+    /// It is queued up to this.
+    Copying(Arc<dyn Fence>),
+}
+
+/// A piece whose copy is queued.
+struct Queued {
+    fence: Arc<dyn Fence>,
+    /// The part, where it was the last.
+    whole: Option<Buffer>,
+}
+
+impl Receiving {
+    /// Tells the writer's lane to begin.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn begin(
+        op: OpId,
+        want: Want,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Self, Error> {
+        let (len, device) = match &want {
+            Want::Into(dest) => (dest.len() as u64, dest.device()),
+            Want::Adopt { len, device } => (*len, *device),
+        };
+        if device.is_cpu() {
+            let cut = Cut::whole(len);
+            io.control(op, Say::begin(cut, 1).encode());
+            tools.inner.recv(piece(op, 1), want, io);
+            return Ok(Self {
+                cut,
+                allowed: 1,
+                pieces: BTreeMap::from([(1, Piece::Inside)]),
+                dest: None,
+            });
+        }
+        let dest = match want {
+            Want::Into(dest) => dest,
+            Want::Adopt { .. } => io.allocate(op, device, len)?,
+        };
+        let cut = Cut::new(len);
+        let allowed = cut.count().min(WINDOW);
+        io.control(op, Say::begin(cut, allowed).encode());
+        let mut receiving = Self {
+            cut,
+            allowed: 0,
+            pieces: BTreeMap::new(),
+            dest: Some(Filling::new(&tools.cuda, dest, cut.count())),
+        };
+        (0..allowed).for_each(|_| receiving.allow_one(op, tools, io));
+        Ok(receiving)
+    }
+
+    fn allow_one(&mut self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+        self.allowed += 1;
+        let number = self.allowed;
+        self.pieces.insert(number, Piece::Inside);
+        let want = Want::Adopt {
+            len: self.cut.range(number).len() as u64,
+            device: Device::CPU,
+        };
+        tools.inner.recv(piece(op, number), want, io);
+    }
+
+    /// Something goes on about one of its pieces.
+    pub(super) fn piece(
+        &mut self,
+        op: OpId,
+        number: NonZeroU16,
+        event: PieceEvent<'_>,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Ends, ChannelFault> {
+        let named = op.piece(number);
+        let number = number.get();
+        match (self.pieces.get_mut(&number), event) {
+            _ if number > self.allowed => {
+                return Err(ChannelFault(format!("piece {number} is not allowed yet")));
+            }
+            (Some(Piece::Inside), PieceEvent::Control(body)) => {
+                tools.inner.control(named, body, io)?;
+            }
+            (Some(Piece::Inside), PieceEvent::Streamed(dest)) => {
+                tools.inner.streamed(named, dest, io);
+            }
+            (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
+            (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => match (outcome, &self.dest) {
+                (Outcome::Failed(error), _) => return Ok(Ends::Failed(error)),
+                (Outcome::Received(memory), None) => return Ok(Ends::Received(memory)),
+                (Outcome::Received(staged), Some(dest)) => {
+                    let start = self.cut.range(number).start;
+                    *at = Piece::Queueing(dest.fill(named, start, staged, tools, io));
+                }
+                (Outcome::Sent, _) => {}
+            },
+            (Some(_), PieceEvent::Resume) => return Ok(self.copied(op, named, number, tools, io)),
+            // It crossed the end of the piece.
+            _ => {}
+        }
+        Ok(Ends::GoesOn)
+    }
+
+    /// A piece's copy to the device has got further.
+    fn copied(
+        &mut self,
+        op: OpId,
+        named: OpId,
+        number: u16,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Ends {
+        let failed = |error: DeviceError| Ends::Failed(tools.failed(&error));
+        let Some(at) = self.pieces.get_mut(&number) else {
+            return Ends::GoesOn;
+        };
+        if let Piece::Queueing(slot) = at {
+            match slot.take() {
+                None => return Ends::GoesOn,
+                Some(Err(error)) => return failed(error),
+                Some(Ok(Queued {
+                    whole: Some(whole), ..
+                })) => return Ends::Received(whole),
+                Some(Ok(Queued { fence, .. })) => *at = Piece::Copying(fence),
+            }
+        }
+        let Piece::Copying(fence) = at else {
+            return Ends::GoesOn;
+        };
+        match fence.reached() {
+            // Whoever sends the rest is not waiting for this.
+            _ if self.allowed == self.cut.count() => {}
+            None => {
+                tools.handle.resume_at(named, fence);
+                return Ends::GoesOn;
+            }
+            Some(Err(error)) => return failed(error),
+            Some(Ok(())) => {
+                io.control(op, Say::Allow(self.allowed + 1).encode());
+                self.allow_one(op, tools, io);
+            }
+        }
+        self.pieces.remove(&number);
+        Ends::GoesOn
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn cancel(self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+        for (number, state) in self.pieces {
+            if let Piece::Inside = state {
+                tools.inner.cancel(piece(op, number), io);
+            }
+        }
+    }
+}
+
+/// Memory of a device that is filled piece by piece.
+struct Filling {
+    device: Device,
+    cuda: CudaDevices,
+    stream: OwnStream,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    /// Until the first piece is there.
+    untouched: Option<BufferMut>,
+    /// From then on, until the last one is queued.
+    write: Option<DeviceWrite>,
+    /// Pieces whose copy is not queued.
+    left: u16,
+}
+
+impl Filling {
+    fn new(cuda: &CudaDevices, dest: BufferMut, pieces: u16) -> Self {
+        Self {
+            device: dest.device(),
+            cuda: cuda.clone(),
+            stream: OwnStream::default(),
+            state: Arc::new(Mutex::new(State {
+                untouched: Some(dest),
+                write: None,
+                left: pieces,
+            })),
+        }
+    }
+
+    /// Has a piece that begins at `start` copied there.
+    fn fill(
+        &self,
+        piece: OpId,
+        start: usize,
+        staged: Buffer,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Slot<Queued> {
+        let is_quick = staged.len() <= COPIED_AT_ONCE || self.cuda.reach(&**staged.memory());
+        let (cuda, device) = (self.cuda.clone(), self.device);
+        let (stream, state) = (self.stream.clone(), self.state.clone());
+        Slot::of(piece, is_quick, (&tools.handle, io), move || {
+            if staged.len() > COPIED_AT_ONCE {
+                cuda.make_reach(device, &**staged.memory())?;
+            }
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(dest) = state.untouched.take() {
+                let write = stream.with(&cuda, device, |stream| cuda.write(dest, stream))?;
+                state.write = Some(write);
+            }
+            let gone = || DeviceError::new(device, "upload", "another piece has failed");
+            let fence = state
+                .write
+                .as_ref()
+                .ok_or_else(gone)?
+                .fill(start, &staged)?;
+            state.left -= 1;
+            let whole = match state.left {
+                0 => state.write.take().map(DeviceWrite::finish).transpose()?,
+                _ => None,
+            };
+            Ok(Queued { fence, whole })
+        })
+    }
+}

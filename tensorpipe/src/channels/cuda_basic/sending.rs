@@ -1,0 +1,269 @@
+//! A part that is sent.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::frame::{self, Cut, Say, WINDOW};
+use super::job::Slot;
+use super::{Buffer, BufferMut, ChannelFault, LaneIo, OpId, Outcome, PieceEvent, Tools};
+use crate::device::cuda::{BorrowedStream, CudaDevices, Download};
+use crate::device::{Device, Pool};
+use crate::error::{DeviceError, Error};
+
+/// What the peer's inner lane may say of pieces before this side's has them, in bytes, of one part.
+const EARLY: usize = 16 << 10;
+
+/// The stream of one transfer, made by the first that needs it.
+#[derive(Clone, Default)]
+pub(super) struct OwnStream(Arc<Mutex<Option<BorrowedStream>>>);
+
+impl OwnStream {
+    pub(super) fn with<R>(
+        &self,
+        cuda: &CudaDevices,
+        device: Device,
+        act: impl FnOnce(&BorrowedStream) -> Result<R, DeviceError>,
+    ) -> Result<R, DeviceError> {
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = match &mut *stream {
+            Some(stream) => stream,
+            none => none.insert(cuda.stream(device)?),
+        };
+        act(stream)
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Sending {
+    source: Buffer,
+    /// Once the reader has said how: how it is cut, how many pieces may be sent.
+    told: Option<(Cut, u16)>,
+    /// So many were begun, and so many are sent.
+    begun: u16,
+    sent: u16,
+    pieces: BTreeMap<u16, Piece>,
+    /// What the peer's inner lane has said of pieces that this side's has not got yet.
+    early: Vec<(u16, Vec<u8>)>,
+    stream: OwnStream,
+}
+
+/// A piece on its way.
+enum Piece {
+    /// Its copy to main memory is being queued.
+    Queueing(Slot<Download>),
+    /// It is queued.
+    Copying(Download),
+    /// The inner lane has it.
+    Inside,
+}
+
+/// What becomes of a transfer.
+#[derive(Debug)]
+pub(super) enum Ends {
+    GoesOn,
+    Sent,
+    Received(Buffer),
+    Failed(Error),
+}
+
+impl Sending {
+    pub(super) fn new(source: Buffer) -> Self {
+        Self {
+            source,
+            told: None,
+            begun: 0,
+            sent: 0,
+            pieces: BTreeMap::new(),
+            early: Vec::new(),
+            stream: OwnStream::default(),
+        }
+    }
+
+    /// The reader's lane says how to go on.
+    pub(super) fn told(
+        &mut self,
+        op: OpId,
+        body: &[u8],
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let said = Say::decode(body)?;
+        self.told = Some(frame::told(self.told, said, self.source.len() as u64)?);
+        self.go_on(op, tools, io)
+    }
+
+    /// Begins what may be begun.
+    fn go_on(
+        &mut self,
+        op: OpId,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let Some((cut, allowed)) = self.told else {
+            return Ok(());
+        };
+        while self.begun < allowed && self.pieces.len() < usize::from(WINDOW) {
+            self.begun += 1;
+            let source = self.source.slice(cut.range(self.begun));
+            if self.source.device().is_cpu() {
+                self.hand_in(op, self.begun, source, tools, io)?;
+            } else {
+                let copy = self.copy(piece(op, self.begun), source, tools, io);
+                self.pieces.insert(self.begun, Piece::Queueing(copy));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the inner lane a piece, and what was said about it.
+    fn hand_in(
+        &mut self,
+        op: OpId,
+        number: u16,
+        source: Buffer,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let named = piece(op, number);
+        self.pieces.insert(number, Piece::Inside);
+        tools.inner.send(named, source, io);
+        let early = self.early.extract_if(.., |(of, _)| *of == number);
+        for (_, body) in early.collect::<Vec<_>>() {
+            tools.inner.control(named, &body, io)?;
+        }
+        Ok(())
+    }
+
+    /// Has a piece copied to main memory.
+    fn copy(
+        &self,
+        piece: OpId,
+        source: Buffer,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Slot<Download> {
+        let (cuda, pool, stream) = (tools.cuda.clone(), tools.pool.clone(), self.stream.clone());
+        let warm = pool.take_free_lendable(source.len());
+        let warm = warm.filter(|warm| cuda.reach(warm.memory()));
+        let is_quick = warm.is_some();
+        Slot::of(piece, is_quick, (&tools.handle, io), move || {
+            let device = source.device();
+            let room = match warm {
+                Some(warm) => warm,
+                None => staging(&cuda, &pool, device, source.len())?,
+            };
+            stream.with(&cuda, device, |stream| {
+                cuda.download_into(&source, room, stream)
+            })
+        })
+    }
+
+    /// Something goes on about one of its pieces.
+    pub(super) fn piece(
+        &mut self,
+        op: OpId,
+        number: NonZeroU16,
+        event: PieceEvent<'_>,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Ends, ChannelFault> {
+        let named = op.piece(number);
+        let number = number.get();
+        let allowed = self.told.map_or(0, |(_, allowed)| allowed);
+        match (self.pieces.get_mut(&number), event) {
+            (Some(Piece::Inside), PieceEvent::Control(body)) => {
+                tools.inner.control(named, body, io)?;
+            }
+            (Some(Piece::Inside), PieceEvent::Streamed(dest)) => {
+                tools.inner.streamed(named, dest, io);
+            }
+            (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
+            (Some(Piece::Inside), PieceEvent::Ended(outcome)) => {
+                self.pieces.remove(&number);
+                match outcome {
+                    Outcome::Failed(error) => return Ok(Ends::Failed(error)),
+                    Outcome::Sent | Outcome::Received(_) => self.sent += 1,
+                }
+                if self.told.is_some_and(|(cut, _)| self.sent == cut.count()) {
+                    return Ok(Ends::Sent);
+                }
+                self.go_on(op, tools, io)?;
+            }
+            (Some(Piece::Queueing(_) | Piece::Copying(_)), PieceEvent::Resume) => {
+                return self.copied(op, number, tools, io);
+            }
+            // Not here yet: the inner lane hears of it when it has the piece.
+            (found, PieceEvent::Control(body)) if found.is_some() || number > self.begun => {
+                let before: usize = self.early.iter().map(|(_, body)| body.len() + 32).sum();
+                if number > allowed || before + body.len() > EARLY {
+                    return Err(ChannelFault(format!("too much about piece {number}")));
+                }
+                self.early.push((number, body.to_vec()));
+            }
+            // It crossed the end of the piece.
+            _ => {}
+        }
+        Ok(Ends::GoesOn)
+    }
+
+    /// A piece's copy to main memory has got further.
+    fn copied(
+        &mut self,
+        op: OpId,
+        number: u16,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Ends, ChannelFault> {
+        let Some(at) = self.pieces.get_mut(&number) else {
+            return Ok(Ends::GoesOn);
+        };
+        if let Piece::Queueing(slot) = at {
+            match slot.take() {
+                None => return Ok(Ends::GoesOn),
+                Some(Err(error)) => return Ok(Ends::Failed(tools.failed(&error))),
+                Some(Ok(copy)) => *at = Piece::Copying(copy),
+            }
+        }
+        let Piece::Copying(copy) = at else {
+            return Ok(Ends::GoesOn);
+        };
+        match copy.take() {
+            Err(error) => return Ok(Ends::Failed(tools.failed(&error))),
+            Ok(None) => {
+                tools.handle.resume_at(piece(op, number), copy.fence());
+            }
+            Ok(Some(staged)) => self.hand_in(op, number, staged.freeze(), tools, io)?,
+        }
+        Ok(Ends::GoesOn)
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn cancel(self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+        for (number, state) in self.pieces {
+            if let Piece::Inside = state {
+                tools.inner.cancel(piece(op, number), io);
+            }
+        }
+    }
+}
+
+/// Piece `number` of a part, from 1 on.
+pub(super) fn piece(op: OpId, number: u16) -> OpId {
+    NonZeroU16::new(number).map_or(op, |number| op.piece(number))
+}
+
+/// Main memory that may be lent and that the devices reach; where that cannot be, only the latter.
+fn staging(
+    cuda: &CudaDevices,
+    pool: &Pool,
+    device: Device,
+    len: usize,
+) -> Result<BufferMut, DeviceError> {
+    if let Ok(room) = pool.try_take_lendable(len)
+        && cuda.make_reach(device, room.memory())?
+    {
+        return Ok(room);
+    }
+    cuda.pinned(device, len)
+}

@@ -1,0 +1,105 @@
+//! Main memory of others', reached by the devices where it lies: its pages are pinned, once for an allocation.
+
+#![allow(unsafe_code, reason = "the driver takes memory as an address")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, DriverError, sys};
+
+use super::pinned::Pinned;
+use super::{CudaDevices, enter, failed};
+use crate::device::{Device, Memory, MemoryKind};
+use crate::error::DeviceError;
+use crate::sys::fork::Owner;
+
+/// An allocation as the driver knows it, until this is dropped.
+struct Registration {
+    start: usize,
+    owner: Owner,
+    context: Arc<CudaContext>,
+    /// Or the driver refuses it, and is not asked again: its user has registered some of it, or its pages cannot be pinned.
+    is_registered: bool,
+}
+
+impl CudaDevices {
+    /// Whether the devices copy from and to this memory by themselves.
+    pub(crate) fn reach(&self, memory: &dyn Memory) -> bool {
+        if memory.as_any().is::<Pinned>() {
+            return true;
+        }
+        let place = memory.registrable();
+        let known = place.and_then(|place| place.registrations.get(self.shared.domain));
+        known.is_some_and(|known: Arc<Registration>| known.is_registered)
+    }
+
+    /// Has them do so, where the driver lets it be: returns whether it does. The first time it takes some 100 µs for each mebibyte of
+    /// the allocation.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub(crate) fn make_reach(
+        &self,
+        device: Device,
+        memory: &dyn Memory,
+    ) -> Result<bool, DeviceError> {
+        if memory.as_any().is::<Pinned>() {
+            return Ok(true);
+        }
+        let (Some(place), Some(bytes)) = (memory.registrable(), memory.as_bytes()) else {
+            return Ok(false);
+        };
+        let context = &self.opened(device)?.context;
+        let start = bytes.as_ptr().addr().wrapping_sub(place.offset);
+        let is_read_only = memory.kind() == MemoryKind::Borrowed;
+        let registered = place.registrations.of(self.shared.domain, || {
+            Registration::new(context, start, place.len, is_read_only)
+        });
+        let registered = registered.map_err(|error| failed(device, "cuMemHostRegister", error))?;
+        Ok(registered.is_registered)
+    }
+}
+
+impl Registration {
+    fn new(
+        context: &Arc<CudaContext>,
+        start: usize,
+        len: usize,
+        is_read_only: bool,
+    ) -> Result<Self, DriverError> {
+        context.bind_to_thread()?;
+        let read_only = sys::CU_MEMHOSTREGISTER_READ_ONLY * u32::from(is_read_only);
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | read_only;
+        let address = std::ptr::with_exposed_provenance_mut::<c_void>(start);
+        // SAFETY: the allocation lies there, and this ends before it does.
+        let registered = unsafe { sys::cuMemHostRegister_v2(address, len, flags) };
+        if let Err(error) = registered.result() {
+            let device = CudaDevices::device(context.ordinal() as u32);
+            let error = failed(device, "cuMemHostRegister", error);
+            tracing::debug!(%error, len, "main memory is copied once more");
+        }
+        Ok(Self {
+            start,
+            owner: Owner::here(),
+            context: context.clone(),
+            is_registered: registered == sys::CUresult::CUDA_SUCCESS,
+        })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.owner.is_elsewhere() {
+            std::mem::forget(self.context.clone());
+            return;
+        }
+        if self.is_registered {
+            enter(&self.context);
+            let address = std::ptr::with_exposed_provenance_mut::<c_void>(self.start);
+            // SAFETY: registered in `new`, and in use by no copy: each keeps the memory.
+            let undone = unsafe { sys::cuMemHostUnregister(address) };
+            self.context.record_err(undone.result());
+        }
+    }
+}

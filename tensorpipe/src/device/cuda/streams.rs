@@ -1,0 +1,74 @@
+//! Streams for transfers: each has one of its own, since what is queued behind a source that is not ready waits with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::CudaStream;
+
+use super::{CudaDevices, Opened, failed};
+use crate::device::Device;
+use crate::error::DeviceError;
+
+/// Streams that are kept for later, of each device. Chosen.
+const KEPT: usize = 16;
+
+/// Those of a device that nobody uses.
+#[derive(Default)]
+pub(super) struct Streams(Mutex<Vec<Arc<CudaStream>>>);
+
+/// One in use, which goes back behind what is queued on it.
+pub(crate) struct Borrowed {
+    stream: Arc<CudaStream>,
+    opened: Arc<Opened>,
+    cuda: CudaDevices,
+}
+
+impl CudaDevices {
+    /// A stream on which nothing is queued. The first ones are made, which takes the driver a while.
+    pub(crate) fn stream(&self, device: Device) -> Result<Borrowed, DeviceError> {
+        let opened = self.opened(device)?;
+        let warm = opened.streams.take();
+        let stream = match warm {
+            Some(stream) => stream,
+            None => {
+                let made = opened.context.new_stream();
+                made.map_err(|error| failed(device, "cuStreamCreate", error))?
+            }
+        };
+        Ok(Borrowed {
+            stream,
+            opened: opened.clone(),
+            cuda: self.clone(),
+        })
+    }
+}
+
+impl Streams {
+    fn take(&self) -> Option<Arc<CudaStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn put(&self, stream: Arc<CudaStream>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < KEPT {
+            kept.push(stream);
+        }
+    }
+}
+
+impl std::ops::Deref for Borrowed {
+    type Target = Arc<CudaStream>;
+
+    fn deref(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        // One that the driver has no event for is not used again.
+        if let Ok(fence) = self.cuda.fence(&self.stream) {
+            let (opened, stream) = (self.opened.clone(), self.stream.clone());
+            fence.when_reached(Box::new(move || opened.streams.put(stream)));
+        }
+    }
+}

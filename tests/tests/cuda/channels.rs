@@ -1,0 +1,169 @@
+//! The channel suite for channels of CUDA devices, and tensors between every pair of devices.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::{
+    BasicChannel, Channel, CmaChannel, CudaBasicChannel, LeaseChannel, MptChannel, XthChannel,
+};
+use tensorpipe::conformance::channel::Subject;
+use tensorpipe::conformance::device::Fixture;
+use tensorpipe::conformance::pattern;
+use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{
+    Allocator, Buffer, BufferMut, Context, DType, Device, DevicePool, Message, MessageTensor, Pipe,
+    Tensor,
+};
+
+use crate::fixture::{CudaFixture, faults, waits};
+
+/// The second of two, so that who knows the first one only is found out.
+pub(crate) const DEVICE: Device = CudaDevices::device(1);
+
+/// Devices, and an application that queues its work on them.
+#[derive(Clone)]
+pub(crate) struct Bench {
+    pub(crate) cuda: CudaDevices,
+    pub(crate) fixture: Arc<CudaFixture>,
+    pools: Vec<DevicePool>,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let cuda = CudaDevices::open().unwrap();
+        let pool = |device| DevicePool::new(device, Arc::new(cuda.clone()));
+        Self {
+            fixture: Arc::new(CudaFixture::on(&cuda)),
+            pools: cuda.devices().into_iter().map(pool).collect(),
+            cuda,
+        }
+    }
+
+    pub(crate) fn upload(&self, device: Device, bytes: &[u8]) -> Buffer {
+        if device.is_cpu() {
+            return Buffer::copy_from_slice(bytes);
+        }
+        let room = self.room(device, bytes.len());
+        self.fixture.write(bytes, room)
+    }
+
+    pub(crate) fn room(&self, device: Device, len: usize) -> BufferMut {
+        let pool = self.pools.iter().find(|pool| pool.device() == device);
+        pool.unwrap().take(len).unwrap()
+    }
+
+    pub(crate) fn download(&self, buffer: &Buffer) -> Vec<u8> {
+        match buffer.as_bytes() {
+            Some(bytes) => bytes.to_vec(),
+            None if buffer.is_empty() => Vec::new(),
+            None => self.fixture.read(buffer)(),
+        }
+    }
+
+    pub(crate) fn tensor(&self, device: Device, bytes: &[u8]) -> Tensor {
+        let buffer = self.upload(device, bytes);
+        Tensor::from_buffer(buffer, DType::U8, [bytes.len() as u64]).unwrap()
+    }
+}
+
+/// What the suite is run for.
+pub(crate) fn channel(name: &str, cuda: &CudaDevices) -> Arc<dyn Channel> {
+    Arc::new(match name {
+        "cuda_basic" => CudaBasicChannel::over(BasicChannel::new(), cuda),
+        "cuda_basic+xth" => CudaBasicChannel::over(XthChannel::new(), cuda),
+        "cuda_basic+mpt" => CudaBasicChannel::over(MptChannel::new(), cuda),
+        "cuda_basic+cma" => CudaBasicChannel::over(CmaChannel::also_within_process(), cuda),
+        "cuda_basic+lease" => CudaBasicChannel::over(LeaseChannel::also_within_process(), cuda),
+        name => panic!("no channel {name}"),
+    })
+}
+
+pub(crate) fn subject(name: &'static str) -> Subject {
+    let bench = Bench::new();
+    let [a, b, c, d, e] = [(); 5].map(|()| bench.clone());
+    let subject = Subject::on(
+        DEVICE,
+        move || channel(name, &a.cuda),
+        move |bytes| b.upload(DEVICE, bytes),
+        move |len| c.room(DEVICE, len),
+        move |buffer| {
+            let bytes = d.download(buffer);
+            assert_eq!(faults(), [""; 0]);
+            bytes
+        },
+    );
+    let subject = subject.with_allocator(Arc::new(bench.cuda.clone()));
+    subject.with_hold(move || e.fixture.hold_writes(DEVICE))
+}
+
+/// A pipe whose two ends have this channel, and `basic` for the rest.
+async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
+    let context = Context::builder()
+        .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
+        .allocator(Arc::new(bench.cuda.clone()))
+        .build()
+        .unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let pipes = tokio::join!(context.connect(&url), listener.accept());
+    (pipes.0.unwrap(), pipes.1.unwrap())
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    let bounded = tokio::time::timeout(Duration::from_secs(30), work);
+    bounded.await.expect("nothing for 30 s")
+}
+
+/// Between each pair of devices and main memory, in one piece and in many.
+pub(crate) async fn every_pair_has_a_way() {
+    let bench = Bench::new();
+    for name in ["cuda_basic", "cuda_basic+lease", "cuda_basic+cma"] {
+        let (client, server) = pair(&bench, name).await;
+        let all = [CudaDevices::device(0), DEVICE, Device::CPU];
+        let pairs = all.into_iter().flat_map(|a| all.map(|b| (a, b)));
+        for (seed, (from, to)) in (0u64..).zip(pairs) {
+            for len in [1, 70_000, 5_000_001] {
+                let bytes = pattern(len, seed);
+                let tensor = MessageTensor::from(bench.tensor(from, &bytes)).to_device(to);
+                let message = Message::new("m").tensor(tensor);
+                let both = async { tokio::join!(client.write(message), server.read()) };
+                let (written, read) = within(both).await;
+                written.unwrap();
+                let tensor = read.unwrap().tensors.remove(0).tensor;
+                assert_eq!(tensor.device(), to);
+                let found = bench.download(tensor.buffer());
+                assert!(
+                    found == bytes,
+                    "{len} bytes over {name} from {from} to {to}"
+                );
+            }
+        }
+    }
+    assert_eq!(faults(), [""; 0]);
+}
+
+/// Once all that it uses is warm, nobody waits for a device: not where a source is not ready, nor where a tensor has just come.
+pub(crate) async fn nobody_waits() {
+    let bench = Bench::new();
+    let (client, server) = pair(&bench, "cuda_basic+lease").await;
+    let all = [CudaDevices::device(0), DEVICE];
+    let mut before = 0;
+    for round in 0..8 {
+        if round == 4 {
+            before = waits();
+        }
+        let tensors = all.map(|device| bench.tensor(device, &pattern(3_000_000, round)));
+        let message = tensors.iter().fold(Message::new("m"), |message, tensor| {
+            let device = all[usize::from(tensor.device() == all[0])];
+            message.tensor(MessageTensor::from(tensor.clone()).to_device(device))
+        });
+        let both = async { tokio::join!(client.write(message), server.read()) };
+        let (written, read) = within(both).await;
+        written.unwrap();
+        for tensor in read.unwrap().tensors {
+            let found = bench.download(tensor.tensor.buffer());
+            assert!(found == pattern(3_000_000, round));
+        }
+    }
+    assert_eq!(waits(), before);
+}
