@@ -28,6 +28,10 @@ const fn entry(
 /// Handing a key over costs a frame of the other end's; up to 4 KiB a copy in the message's frame costs less.
 pub(super) const XTH: [Threshold; 1] = [entry(Pays::From((4 << 10) + 1), None, None)];
 
+/// Memory of a device rides in no frame.
+#[cfg(feature = "cuda")]
+pub(super) const CUDA_XTH: [Threshold; 1] = [entry(Pays::From(1), None, None)];
+
 /// The same for a loan, whatever its size: over shm a tensor of 4 KiB in the frame took 3.0 µs, a leased one of 64 KiB 4.1 and one of
 /// 1 MiB 4.6, over the 1.8 of a message without tensors.
 ///

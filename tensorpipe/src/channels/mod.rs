@@ -34,9 +34,10 @@ mod basic;
 mod cma;
 mod costs;
 #[cfg(feature = "cuda")]
-mod cuda_basic;
+pub(crate) mod cuda;
 mod exchange;
 mod further;
+mod handover;
 mod lease;
 mod mpt;
 mod xth;
@@ -44,7 +45,7 @@ mod xth;
 pub use basic::BasicChannel;
 pub use cma::CmaChannel;
 #[cfg(feature = "cuda")]
-pub use cuda_basic::CudaBasicChannel;
+pub use cuda::{CudaBasicChannel, CudaXthChannel};
 pub use further::{Expected, Further, JoinToken};
 pub use lease::LeaseChannel;
 pub use mpt::MptChannel;

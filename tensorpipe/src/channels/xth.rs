@@ -1,27 +1,12 @@
-//! Main memory within one process: the handle is handed over, nothing is copied.
+//! Main memory within one process: the handle is [handed over](super::handover), nothing is copied.
 //!
-//! The writer leaves the buffer in a process-wide table under a random key and sends the key; the reader takes it out.
 //! If the writer kept no handle of its own, the reader then owns the memory alone and may write to it. A reader that
 //! brought memory of its own gets one copy, on a thread for blocking work.
-//!
-//! The key is random, one for each hand-over: whoever is not in this process, whatever it says, has no table to look it up
-//! in, and cannot guess another one.
 
-use std::collections::HashMap;
-
-use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
-use crate::device::{Buffer, BufferMut, Device, MemoryKind};
+use super::handover::{self, HandOver, Take};
+use super::{Channel, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
+use crate::device::{Buffer, Device, MemoryKind};
 use crate::error::Error;
-use crate::process::{Token, process_id, random_token};
-use crate::sync::{Mutex, lock};
-use crate::sys::fork::PerProcess;
-
-type Table = Mutex<HashMap<Token, Buffer>>;
-
-fn table() -> &'static Table {
-    static TABLE: PerProcess<Table> = PerProcess::new();
-    TABLE.get(Table::default)
-}
 
 /// Channel `xth` ("cross-thread").
 #[derive(Debug, Default)]
@@ -40,7 +25,7 @@ impl Channel for XthChannel {
     }
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        vec![(Device::CPU, process_id().to_vec())]
+        handover::devices([Device::CPU])
     }
 
     fn in_process(&self) -> bool {
@@ -48,11 +33,7 @@ impl Channel for XthChannel {
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.1 == theirs.1 {
-            Ok(())
-        } else {
-            Err("the peer is another process".to_owned())
-        }
+        handover::reaches(ours.1, theirs.1)
     }
 
     fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
@@ -64,100 +45,21 @@ impl Channel for XthChannel {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(XthLane {
-            handle: link.handle,
-            offered: HashMap::new(),
-            wanted: HashMap::new(),
-        }))
+        Ok(Box::new(HandOver::new(Copied(link.handle))))
     }
 }
 
-struct XthLane {
-    handle: LaneHandle,
-    /// Keys of what lies in the table for the peer.
-    offered: HashMap<OpId, Token>,
-    wanted: HashMap<OpId, Want>,
-}
+/// Into memory of the reader's it is copied.
+struct Copied(LaneHandle);
 
-impl Lane for XthLane {
-    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let key = random_token();
-        lock(table()).insert(key, source);
-        self.offered.insert(op, key);
-        io.control(op, key);
-    }
-
-    fn recv(&mut self, op: OpId, want: Want, _: &mut LaneIo<'_>) {
-        self.wanted.insert(op, want);
-    }
-
-    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        if op.outgoing {
-            // The reader has it.
-            if self.offered.remove(&op).is_some() {
-                io.sent(op);
-            }
-            return Ok(());
-        }
-        let Some(want) = self.wanted.remove(&op) else {
-            return Err(ChannelFault(format!(
-                "a key for {op:?}, which nobody waits for"
-            )));
-        };
-        let key = Token::try_from(body)
-            .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
-        let Some(source) = lock(table()).remove(&key) else {
-            // The writer has taken it back or is gone: its RESET, or the end of the pipe, is behind this frame.
-            return Ok(());
-        };
-        let (len, dest) = match want {
-            Want::Adopt { len, .. } => (len, None),
-            Want::Into(dest) => (dest.len() as u64, Some(dest)),
-        };
-        if source.len() as u64 != len {
-            return Err(ChannelFault(format!(
-                "a tensor of {} bytes instead of {len}",
-                source.len()
-            )));
-        }
-        match dest {
-            None => {
+impl Take for Copied {
+    fn take(&mut self, op: OpId, source: Buffer, want: Want, io: &mut LaneIo<'_>) {
+        match want {
+            Want::Adopt { .. } => {
                 io.control(op, Vec::new());
                 io.received(op, source);
             }
-            Some(dest) => self.handle.copy(op, (source, dest), &[], io),
+            Want::Into(dest) => self.0.copy(op, (source, dest), &[], io),
         }
-        Ok(())
-    }
-
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
-
-    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
-        self.wanted.remove(&op);
-        if let Some(key) = self.offered.remove(&op) {
-            lock(table()).remove(&key);
-        }
-    }
-}
-
-impl Drop for XthLane {
-    fn drop(&mut self) {
-        let mut table = lock(table());
-        for key in self.offered.values() {
-            table.remove(key);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::fork::tests::children_can;
-
-    #[test]
-    fn a_forked_child_has_a_table_of_its_own() {
-        assert!(children_can(|| {
-            lock(table()).insert([0; 16], Buffer::copy_from_slice(b"left"));
-        }));
     }
 }

@@ -7,7 +7,10 @@ mod giving_up;
 mod handlers;
 mod moving;
 
-pub use devices::{a_queue_that_stands_still_holds_up_no_pipe, to_and_from_main_memory};
+pub use devices::{
+    a_queue_that_stands_still_holds_up_no_pipe, memory_in_use_is_filled_behind_that,
+    to_and_from_main_memory,
+};
 pub use dying::{
     a_reader_that_dies_leaves_nothing, a_writer_that_dies_leaves_nothing,
     dying_in_the_middle_leaves_nothing, memory_is_given_back,
@@ -223,6 +226,7 @@ macro_rules! __channel_scenarios {
             a_writer_that_dies_leaves_nothing a_reader_that_dies_leaves_nothing
             dying_in_the_middle_leaves_nothing memory_is_given_back
             to_and_from_main_memory a_queue_that_stands_still_holds_up_no_pipe
+            memory_in_use_is_filled_behind_that
         }
     };
 }

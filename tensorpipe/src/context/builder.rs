@@ -111,6 +111,16 @@ impl ContextBuilder {
         self
     }
 
+    /// CUDA devices: their memory, and the channels that move it, before the others.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(mut self, devices: &crate::device::cuda::CudaDevices) -> Self {
+        let channels = self.channels.get_or_insert_with(channels::builtin);
+        let cuda = channels::cuda::of(devices);
+        channels.retain(|known| cuda.iter().all(|channel| channel.name() != known.name()));
+        channels.splice(0..0, cuda);
+        self.allocator(Arc::new(devices.clone()))
+    }
+
     /// The context.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! The driver itself, devices, and contexts: one for each device, its number its name.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
@@ -165,6 +167,53 @@ pub extern "C" fn cuCtxSynchronize() -> CUresult {
         Err(error) => return error,
     }
     MACHINE.state().err().unwrap_or(CUresult::CUDA_SUCCESS)
+}
+
+/// Pairs of devices that reach each other's memory, as `TEST_CUDA_PEERS` says, and those that were let.
+static PEERS: LazyLock<Mutex<BTreeMap<(u32, u32), bool>>> = LazyLock::new(|| {
+    let said = std::env::var("TEST_CUDA_PEERS").unwrap_or_default();
+    let pairs = said.split(',').filter_map(|pair| {
+        let (from, to) = pair.split_once('-')?;
+        Some((from.parse().ok()?, to.parse().ok()?))
+    });
+    Mutex::new(pairs.map(|pair| (pair, false)).collect())
+});
+
+fn peers() -> MutexGuard<'static, BTreeMap<(u32, u32), bool>> {
+    PEERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceCanAccessPeer(
+    out: *mut c_int,
+    from: CUdevice,
+    to: CUdevice,
+) -> CUresult {
+    let pair = known(from).and_then(|from| Ok((from, known(to)?)));
+    let can = pair.map(|pair| c_int::from(peers().contains_key(&pair)));
+    // SAFETY: the caller's promise.
+    unsafe { give(out, can) }
+}
+
+/// Lets the context of this thread reach another one's memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxEnablePeerAccess(to: CUcontext, _flags: c_uint) -> CUresult {
+    let (Ok(from), Some(to)) = (current(), device_of(to)) else {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    };
+    match peers().get_mut(&(from, to)) {
+        None => CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        Some(let_in) if *let_in => CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+        Some(let_in) => {
+            *let_in = true;
+            CUresult::CUDA_SUCCESS
+        }
+    }
+}
+
+/// Whether copies between two devices need no main memory.
+pub(crate) fn reaches(from: u32, to: u32) -> bool {
+    from == to || peers().get(&(from, to)) == Some(&true)
 }
 
 fn text(error: CUresult) -> Option<&'static std::ffi::CStr> {

@@ -15,6 +15,7 @@
 //! | `TEST_CUDA_DELAY_US` | how late each piece of work begins; 500 |
 //! | `TEST_CUDA_MEMORY` | bytes of each device; 1 GiB |
 //! | `TEST_CUDA_INIT` | a number that `cuInit` fails with |
+//! | `TEST_CUDA_PEERS` | pairs of devices of which the first reaches the second's memory, as `0-1,1-0`; none |
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
 
 #![allow(

@@ -35,6 +35,8 @@ pub(crate) struct Machine {
     faults: Mutex<Vec<String>>,
     /// Calls that waited for a device.
     pub(crate) waits: AtomicU64,
+    /// Copies between devices that do not reach each other.
+    pub(crate) detours: AtomicU64,
 }
 
 #[derive(Default)]
@@ -70,6 +72,7 @@ impl Machine {
             pinned: Mutex::default(),
             faults: Mutex::default(),
             waits: AtomicU64::new(0),
+            detours: AtomicU64::new(0),
         }
     }
 
@@ -230,6 +233,12 @@ pub unsafe extern "C" fn testCudaFaults(text: *mut c_char, room: usize) -> usize
 #[unsafe(no_mangle)]
 pub extern "C" fn testCudaWaits() -> u64 {
     MACHINE.waits.load(Ordering::Relaxed)
+}
+
+/// How many copies between devices went by way of main memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaDetours() -> u64 {
+    MACHINE.detours.load(Ordering::Relaxed)
 }
 
 /// Bytes of a device that are in use.

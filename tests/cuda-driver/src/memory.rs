@@ -1,6 +1,7 @@
 //! Memory of devices, and copies.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps,
@@ -306,6 +307,11 @@ pub extern "C" fn cuMemcpyPeerAsync(
     named: CUstream,
 ) -> CUresult {
     let device_of = crate::devices::device_of;
+    if let (Some(from), Some(to)) = (device_of(from_context), device_of(to_context))
+        && !crate::devices::reaches(from, to)
+    {
+        MACHINE.detours.fetch_add(1, Ordering::Relaxed);
+    }
     let is_there = |address, context| MACHINE.device_of(address) == device_of(context);
     if !is_there(to, to_context) || !is_there(from, from_context) {
         return CUresult::CUDA_ERROR_INVALID_VALUE;

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorpipe::channels::{
-    BasicChannel, Channel, CmaChannel, CudaBasicChannel, LeaseChannel, MptChannel, XthChannel,
+    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaXthChannel, LeaseChannel, MptChannel,
+    XthChannel,
 };
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{
-    Allocator, Buffer, BufferMut, Context, DType, Device, DevicePool, Message, MessageTensor, Pipe,
-    Tensor,
+    Buffer, BufferMut, Context, DType, Device, DevicePool, Message, MessageTensor, Pipe, Tensor,
 };
+use tensorpipe_tests::say;
 
-use crate::fixture::{CudaFixture, faults, waits};
+use crate::fixture::{CudaFixture, detours, faults, waits};
 
 /// The second of two, so that who knows the first one only is found out.
 pub(crate) const DEVICE: Device = CudaDevices::device(1);
@@ -68,6 +69,9 @@ impl Bench {
 
 /// What the suite is run for.
 pub(crate) fn channel(name: &str, cuda: &CudaDevices) -> Arc<dyn Channel> {
+    if name == "cuda_xth" {
+        return Arc::new(CudaXthChannel::new(cuda));
+    }
     Arc::new(match name {
         "cuda_basic" => CudaBasicChannel::over(BasicChannel::new(), cuda),
         "cuda_basic+xth" => CudaBasicChannel::over(XthChannel::new(), cuda),
@@ -114,32 +118,56 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
     bounded.await.expect("nothing for 30 s")
 }
 
+/// Moves tensors of some lengths from each of these devices to each.
+async fn move_between(bench: &Bench, (client, server): &(Pipe, Pipe), all: &[Device]) {
+    let pairs = all.iter().flat_map(|a| all.iter().map(|b| (*a, *b)));
+    for (seed, (from, to)) in (0u64..).zip(pairs) {
+        for len in [1, 70_000, 5_000_001] {
+            let bytes = pattern(len, seed);
+            let tensor = MessageTensor::from(bench.tensor(from, &bytes)).to_device(to);
+            let message = Message::new("m").tensor(tensor);
+            let both = async { tokio::join!(client.write(message), server.read()) };
+            let (written, read) = within(both).await;
+            written.unwrap();
+            let tensor = read.unwrap().tensors.remove(0).tensor;
+            assert_eq!(tensor.device(), to);
+            let found = bench.download(tensor.buffer());
+            let route = client.route();
+            assert!(found == bytes, "{len} bytes from {from} to {to}: {route}");
+        }
+    }
+}
+
 /// Between each pair of devices and main memory, in one piece and in many.
 pub(crate) async fn every_pair_has_a_way() {
     let bench = Bench::new();
+    let all = [CudaDevices::device(0), DEVICE, Device::CPU];
     for name in ["cuda_basic", "cuda_basic+lease", "cuda_basic+cma"] {
-        let (client, server) = pair(&bench, name).await;
-        let all = [CudaDevices::device(0), DEVICE, Device::CPU];
-        let pairs = all.into_iter().flat_map(|a| all.map(|b| (a, b)));
-        for (seed, (from, to)) in (0u64..).zip(pairs) {
-            for len in [1, 70_000, 5_000_001] {
-                let bytes = pattern(len, seed);
-                let tensor = MessageTensor::from(bench.tensor(from, &bytes)).to_device(to);
-                let message = Message::new("m").tensor(tensor);
-                let both = async { tokio::join!(client.write(message), server.read()) };
-                let (written, read) = within(both).await;
-                written.unwrap();
-                let tensor = read.unwrap().tensors.remove(0).tensor;
-                assert_eq!(tensor.device(), to);
-                let found = bench.download(tensor.buffer());
-                assert!(
-                    found == bytes,
-                    "{len} bytes over {name} from {from} to {to}"
-                );
-            }
-        }
+        move_between(&bench, &pair(&bench, name).await, &all).await;
     }
     assert_eq!(faults(), [""; 0]);
+}
+
+/// Within a process memory is handed over; to another device it is copied once.
+pub(crate) async fn handed_over() {
+    let bench = Bench::new();
+    let pipes = pair(&bench, "cuda_xth").await;
+    let (client, server) = &pipes;
+    let tensor = bench.tensor(DEVICE, &pattern(100_000, 1));
+    let memory = tensor.buffer().memory().clone();
+    let message = Message::new("m").tensor(MessageTensor::from(tensor).to_device(DEVICE));
+    let both = async { tokio::join!(client.write(message), server.read()) };
+    let (written, read) = within(both).await;
+    written.unwrap();
+    let arrived = read.unwrap().tensors.remove(0).tensor;
+    assert!(
+        Arc::ptr_eq(arrived.buffer().memory(), &memory),
+        "the same memory"
+    );
+    assert_eq!(server.stats().bytes_copied, 0);
+    move_between(&bench, &pipes, &[CudaDevices::device(0), DEVICE]).await;
+    assert_eq!(faults(), [""; 0]);
+    say("detours", detours());
 }
 
 /// Once all that it uses is warm, nobody waits for a device: not where a source is not ready, nor where a tensor has just come.

@@ -130,10 +130,19 @@ pub(crate) fn faults() -> Vec<String> {
     }
 }
 
+fn count(name: &str) -> u64 {
+    let driver = driver();
+    // SAFETY: functions of such names have this type.
+    let count = unsafe { driver.get::<extern "C" fn() -> u64>(name.as_bytes()) };
+    count.expect("it is there")()
+}
+
 /// How often somebody waited for a device.
 pub(crate) fn waits() -> u64 {
-    let driver = driver();
-    // SAFETY: the function of that name has this type.
-    let waits = unsafe { driver.get::<extern "C" fn() -> u64>(b"testCudaWaits") };
-    waits.expect("it is there")()
+    count("testCudaWaits")
+}
+
+/// How many copies between devices went by way of main memory.
+pub(crate) fn detours() -> u64 {
+    count("testCudaDetours")
 }

@@ -40,6 +40,9 @@ fn child() {
         Some("pairs") => told("pairs", || {
             runtime().block_on(channels::every_pair_has_a_way());
         }),
+        Some("handed over") => told("handed over", || {
+            runtime().block_on(channels::handed_over());
+        }),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("opens") => opens(),
         Some("slices") => told("slices", slices::there_and_back),
@@ -88,7 +91,8 @@ async fn channel_suite(name: &str) {
     say("faults", faults().join("; "));
 }
 
-const CHANNELS: [&str; 5] = [
+const CHANNELS: [&str; 6] = [
+    "cuda_xth",
     "cuda_basic",
     "cuda_basic+xth",
     "cuda_basic+mpt",
@@ -104,6 +108,22 @@ fn holds(name: &str) {
         channel::SCENARIOS.len().to_string()
     );
     assert_eq!(child.hear("faults"), "");
+}
+
+#[test]
+fn the_channel_suite_holds_for_cuda_xth() {
+    holds("cuda_xth");
+}
+
+#[test]
+fn within_a_process_memory_is_handed_over() {
+    for (peers, is_direct) in [("", false), ("0-1,1-0", true)] {
+        let driver = Driver::load();
+        let child = play(&driver, "handed over", &[("TEST_CUDA_PEERS", peers)]);
+        let detours: u64 = child.hear("detours").parse().expect("a number");
+        assert_eq!(detours == 0, is_direct, "{detours} by way of main memory");
+        assert_eq!(child.hear("faults"), "");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Memory of devices: the ways to main memory, and queues that stand still.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::{Subject, within};
 use crate::conformance::{PATIENCE, assert_same, pattern};
@@ -104,6 +105,36 @@ pub async fn a_queue_that_stands_still_holds_up_no_pipe(subject: Subject) {
         assert_same(found, &pattern(70_000, 3), "in main memory");
     }
     subject.check(&message, &parts);
+}
+
+/// In which a lane that waits for nothing is done.
+const LONG: Duration = Duration::from_millis(50);
+
+/// Memory of the reader's on which work is queued is filled behind that.
+pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
+    const LEN: usize = 300_000;
+    let Some(hold) = &subject.hold else {
+        return;
+    };
+    let (client, server) = subject.pair().await;
+    let tensor = subject.tensor(LEN, 1);
+    // It is there.
+    drop((subject.download)(tensor.tensor.buffer()));
+    let held = Held::new(hold());
+    let used = (subject.upload)(&pattern(LEN, 2));
+    let memory = used.memory().clone();
+    drop(used);
+    let room = BufferMut::from_memory(memory, LEN);
+    let room = room.unwrap_or_else(|_| panic!("nobody else has it"));
+    let moving = tokio::spawn(async move {
+        let place = Place::Into(room);
+        moved(&client, &server, tensor, place).await
+    });
+    tokio::time::sleep(LONG).await;
+    held.release();
+    let arrived = moving.await.unwrap_or_else(|error| panic!("{error}"));
+    let found = (subject.download)(arrived.buffer());
+    assert_same(&found, &pattern(LEN, 1), "what came last");
 }
 
 /// Keeps a device from going on. A thread lets it go at last: a lane that waits for it would wait for ever, and no timer would

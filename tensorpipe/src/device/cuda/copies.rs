@@ -61,9 +61,10 @@ impl CudaDevices {
     ) -> Result<Buffer, DeviceError> {
         let (source, at) = self.source(from, stream)?;
         let (there, len) = (to.device(), from.len());
-        let target = self.context(there)?;
+        let target = self.opened(there)?;
+        self.introduce(source.opened(), target)?;
         self.fill(to, from, stream, |address| {
-            let (from, to) = (source.opened().context.cu_ctx(), target.cu_ctx());
+            let (from, to) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
             let stream = stream.cu_stream();
             match from == to {
                 // SAFETY: `from` is not used again before the fence behind the copy; the destination is as long, and nobody else's.

@@ -26,6 +26,7 @@ mod access;
 mod copies;
 mod fence;
 mod memory;
+mod peers;
 mod pinned;
 mod probe;
 mod registered;
@@ -43,6 +44,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 
 use self::fence::{CudaFence, Watcher};
 use self::memory::{CudaMemory, MemoryPool};
+use self::peers::Peers;
 use self::pinned::PinnedPool;
 use self::streams::Streams;
 use super::{Allocator, BufferMut, Device, DeviceKind, Fence, Memory};
@@ -62,6 +64,7 @@ struct Shared {
     domain: Domain,
     /// What could be opened: a failure may pass.
     devices: Vec<OnceLock<Arc<Opened>>>,
+    peers: Peers,
     pinned: PinnedPool,
     watcher: Watcher,
 }
@@ -99,6 +102,7 @@ impl CudaDevices {
                 owner: Owner::here(),
                 domain: Domain::unique(),
                 devices: devices.collect(),
+                peers: Peers::default(),
                 pinned: PinnedPool::default(),
                 watcher: Watcher::start().map_err(|error| Unavailable::Failed {
                     call: "a thread for callbacks",
@@ -106,6 +110,12 @@ impl CudaDevices {
                 })?,
             }),
         })
+    }
+
+    /// All of them.
+    pub fn devices(&self) -> Vec<Device> {
+        let count = self.shared.devices.len() as u32;
+        (0..count).map(Self::device).collect()
     }
 
     /// Device number `index`, there or not.
@@ -195,9 +205,7 @@ impl fmt::Debug for CudaDevices {
 
 impl Allocator for CudaDevices {
     fn devices(&self) -> Vec<Device> {
-        (0..self.shared.devices.len() as u32)
-            .map(Self::device)
-            .collect()
+        self.devices()
     }
 
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError> {

@@ -50,6 +50,8 @@ const FUNCTIONS: &[&str] = &[
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyPeerAsync",
+    "cuDeviceCanAccessPeer",
+    "cuCtxEnablePeerAccess",
 ];
 
 /// Why this process has no CUDA devices, and what to do about it.

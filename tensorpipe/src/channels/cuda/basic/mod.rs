@@ -14,16 +14,17 @@
 //! Invariant: memory that a stream was given is kept until the event behind that work is reached.
 
 mod frame;
-mod job;
 mod lane;
 mod receiving;
 mod sending;
 
 use std::sync::Arc;
 
-use super::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind};
-use super::{PieceEvent, Want};
-use crate::device::cuda::CudaDevices;
+use super::job::Slot;
+use super::{
+    Channel, ChannelFault, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
+    PieceEvent, Want,
+};
 use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{DeviceError, Error};
 
@@ -72,7 +73,6 @@ impl Channel for CudaBasicChannel {
     }
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        use crate::device::Allocator;
         let Some(inner) = self.inner_descriptor() else {
             return Vec::new();
         };

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Want;
 use super::frame::{Cut, Say, WINDOW};
-use super::job::Slot;
 use super::sending::{Ends, OwnStream, piece};
-use super::{Buffer, BufferMut, ChannelFault, Device, LaneIo, OpId, Outcome, PieceEvent, Tools};
+use super::{
+    Buffer, BufferMut, ChannelFault, Device, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools,
+};
 use crate::device::Fence;
 use crate::device::cuda::{CudaDevices, DeviceWrite};
 use crate::error::{DeviceError, Error};

@@ -5,8 +5,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::frame::{self, Cut, Say, WINDOW};
-use super::job::Slot;
-use super::{Buffer, BufferMut, ChannelFault, LaneIo, OpId, Outcome, PieceEvent, Tools};
+use super::{Buffer, BufferMut, ChannelFault, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools};
 use crate::device::cuda::{BorrowedStream, CudaDevices, Download};
 use crate::device::{Device, Pool};
 use crate::error::{DeviceError, Error};

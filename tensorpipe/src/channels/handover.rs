@@ -1,0 +1,150 @@
+//! Memory that is handed over within the process: it lies in a table, under a random key, until it is taken out.
+//!
+//! The key is random, one for each hand-over: whoever is not in this process, whatever it says, has no table to look it up
+//! in, and cannot guess another one.
+
+use std::collections::HashMap;
+
+use super::{ChannelFault, Device, Lane, LaneIo, OpId, Want};
+use crate::device::{Buffer, BufferMut};
+use crate::process::{Token, process_id, random_token};
+use crate::sync::{Mutex, lock};
+use crate::sys::fork::PerProcess;
+
+type Table = Mutex<HashMap<Token, Buffer>>;
+
+fn table() -> &'static Table {
+    static TABLE: PerProcess<Table> = PerProcess::new();
+    TABLE.get(Table::default)
+}
+
+/// What a channel says of devices that it hands over between.
+pub(super) fn devices(devices: impl IntoIterator<Item = Device>) -> Vec<(Device, Vec<u8>)> {
+    let here = |device| (device, process_id().to_vec());
+    devices.into_iter().map(here).collect()
+}
+
+/// Whether two descriptors are of one process.
+pub(super) fn reaches(ours: &[u8], theirs: &[u8]) -> Result<(), String> {
+    match ours == theirs {
+        true => Ok(()),
+        false => Err("the peer is another process".to_owned()),
+    }
+}
+
+/// What becomes of memory that has been handed over.
+pub(super) trait Take: Send {
+    /// The reader has it, and wants it so. Ends `op`, after the peer was told with an empty control frame, or fails it.
+    fn take(&mut self, op: OpId, source: Buffer, want: Want, io: &mut LaneIo<'_>);
+
+    /// As [`Lane::resume`].
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        let _ = (op, io);
+    }
+
+    /// As [`Lane::cancel`].
+    fn cancel(&mut self, op: OpId) {
+        let _ = op;
+    }
+}
+
+/// One end: the writer leaves memory in the table and sends the key.
+pub(super) struct HandOver<T> {
+    take: T,
+    /// Keys of what lies in the table for the peer.
+    offered: HashMap<OpId, Token>,
+    wanted: HashMap<OpId, Want>,
+}
+
+impl<T> HandOver<T> {
+    pub(super) fn new(take: T) -> Self {
+        Self {
+            take,
+            offered: HashMap::new(),
+            wanted: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Take> Lane for HandOver<T> {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        let key = random_token();
+        lock(table()).insert(key, source);
+        self.offered.insert(op, key);
+        io.control(op, key);
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, _: &mut LaneIo<'_>) {
+        self.wanted.insert(op, want);
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        if op.outgoing {
+            // The reader has it.
+            if self.offered.remove(&op).is_some() {
+                io.sent(op);
+            }
+            return Ok(());
+        }
+        let Some(want) = self.wanted.remove(&op) else {
+            return Err(ChannelFault(format!(
+                "a key for {op:?}, which nobody waits for"
+            )));
+        };
+        let key = Token::try_from(body)
+            .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
+        let Some(source) = lock(table()).remove(&key) else {
+            // The writer has taken it back or is gone: its RESET, or the end of the pipe, is behind this frame.
+            return Ok(());
+        };
+        let len = match &want {
+            Want::Adopt { len, .. } => *len,
+            Want::Into(dest) => dest.len() as u64,
+        };
+        if source.len() as u64 != len {
+            return Err(ChannelFault(format!(
+                "a tensor of {} bytes instead of {len}",
+                source.len()
+            )));
+        }
+        self.take.take(op, source, want, io);
+        Ok(())
+    }
+
+    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.take.resume(op, io);
+        Ok(())
+    }
+
+    fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
+        self.wanted.remove(&op);
+        if let Some(key) = self.offered.remove(&op) {
+            lock(table()).remove(&key);
+        }
+        self.take.cancel(op);
+    }
+}
+
+impl<T> Drop for HandOver<T> {
+    fn drop(&mut self) {
+        let mut table = lock(table());
+        for key in self.offered.values() {
+            table.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::children_can;
+
+    #[test]
+    fn a_forked_child_has_a_table_of_its_own() {
+        assert!(children_can(|| {
+            lock(table()).insert([0; 16], Buffer::copy_from_slice(b"left"));
+        }));
+    }
+}
