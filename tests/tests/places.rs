@@ -3,6 +3,8 @@
 
 #[path = "places/asked.rs"]
 mod asked;
+#[path = "places/toys.rs"]
+mod kind;
 #[path = "places/layers.rs"]
 mod layers;
 #[path = "places/liars.rs"]

@@ -32,11 +32,20 @@ mod memory;
 mod streams;
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Where processes find the driver. The place goes with it.
 #[derive(Debug)]
 pub struct Driver {
     place: tempfile::TempDir,
+}
+
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a name");
+    let beside = test.parent().expect("it lies in a folder");
+    let library = beside.join("libtensorpipe_test_cuda.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
 }
 
 impl Driver {
@@ -45,16 +54,26 @@ impl Driver {
     /// # Panics
     /// When the library is not beside the running test, or a link cannot be made.
     pub fn load() -> Self {
-        let test = std::env::current_exe().expect("a test has a name");
-        let beside = test.parent().expect("it lies in a folder");
-        let library = beside.join("libtensorpipe_test_cuda.so");
-        assert!(library.exists(), "{} was not built", library.display());
+        let library = library();
         let place = tempfile::tempdir().expect("a folder");
         for name in ["libcuda.so.1", "libcuda.so"] {
             let link = place.path().join(name);
             std::os::unix::fs::symlink(&library, link).expect("a link");
         }
         Self { place }
+    }
+
+    /// Makes it this process's driver: who asks for `libcuda.so.1` from now on gets it. There must be no other.
+    ///
+    /// # Panics
+    /// As [`load`](Self::load), and where it cannot be opened.
+    pub fn here() {
+        static LOADED: OnceLock<()> = OnceLock::new();
+        LOADED.get_or_init(|| {
+            // SAFETY: it is this crate's, and has no initialisers. It stays.
+            let opened = unsafe { libloading::Library::new(library()) };
+            std::mem::forget(opened.expect("a library"));
+        });
     }
 
     /// For `LD_LIBRARY_PATH`.

@@ -16,7 +16,8 @@ use tensorpipe::{
 };
 use tensorpipe_tests::say;
 
-use crate::fixture::{CudaFixture, detours, faults, waits};
+use crate::driver::{detours, faults, waits};
+use crate::fixture::CudaFixture;
 
 /// The second of two, so that who knows the first one only is found out.
 pub(crate) const DEVICE: Device = CudaDevices::device(1);

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod channels;
+mod driver;
 mod fixture;
 mod slices;
 
@@ -14,7 +15,8 @@ use tensorpipe::{Context, Message};
 use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Child, runtime, say};
 
-use fixture::{CudaFixture, faults, waits};
+use driver::{faults, waits};
+use fixture::CudaFixture;
 
 /// A story told by a child, on whose devices nothing goes wrong.
 fn tell(role: &str) {
@@ -68,7 +70,7 @@ fn play(driver: &Driver, role: &str, variables: &[(&str, &str)]) -> Child {
 }
 
 async fn suite() {
-    let names = device::all(|| Subject::new(CudaFixture::new())).await;
+    let names = device::all(|| Subject::new(CudaFixture::on(&CudaDevices::open().unwrap()))).await;
     say("scenarios", names.len());
     say("faults", faults().join("; "));
 }

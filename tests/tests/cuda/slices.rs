@@ -10,7 +10,8 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::{CudaDevices, Download};
 use tensorpipe::{Buffer, DevicePool, Tensor};
 
-use crate::fixture::{Hold, waits};
+use crate::driver::waits;
+use crate::fixture::Hold;
 
 const LEN: usize = 100_000;
 

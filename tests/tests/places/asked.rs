@@ -6,7 +6,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use tensorpipe::{Device, Tensor};
 use tensorpipe_rpc::DeviceMap;
 
-use super::scene::{LENGTHS, Scene, names, repeat, soon, toy};
+use super::kind::{ONE, ZERO, toy};
+use super::scene::{LENGTHS, Scene, names, repeat, soon};
 
 const TRANSPORTS: [&str; 3] = ["tcp", "shm", "memory"];
 
@@ -27,11 +28,11 @@ async fn arguments_land_where_the_trait_says() {
                 let found = scene.client.found(len, tensor(), placed, Some(tensor()));
                 assert_eq!(
                     soon(found).await.unwrap(),
-                    ["cpu:0", "test:1", "test:1", "cpu:0"],
+                    ["cpu:0", ONE, ONE, "cpu:0"],
                     "{len} bytes of {from} over {over}"
                 );
                 let found = soon(scene.client.pair(len, tensor(), tensor())).await;
-                assert_eq!(found.unwrap(), ["test:1", "cpu:0"]);
+                assert_eq!(found.unwrap(), [ONE, "cpu:0"]);
             }
         }
         // A placed argument without a tensor, then one with.
@@ -53,7 +54,7 @@ async fn results_land_where_the_trait_says() {
                 .unwrap();
             for (seed, tensor) in (0..).zip(&tensors) {
                 let found = scene.here.found(tensor, len, seed);
-                assert_eq!(found, "test:0", "{len} bytes over {over}");
+                assert_eq!(found, ZERO, "{len} bytes over {over}");
             }
             assert_eq!(tensors.len(), 3);
         }
@@ -66,13 +67,13 @@ async fn a_map_pairs_devices_both_ways_and_the_trait_goes_before_it() {
         let scene = Scene::over(over).await;
         let client = scene.client.with_device_map(crossed());
         for len in LENGTHS {
-            for (from, to) in EVERYWHERE.into_iter().zip(["cpu:0", "test:1", "test:0"]) {
+            for (from, to) in EVERYWHERE.into_iter().zip(["cpu:0", ONE, ZERO]) {
                 let tensor = || scene.here.tensor(from, len, 1);
                 let placed = HashMap::from([("w".to_owned(), vec![tensor()])]);
                 let found = client.found(len, tensor(), placed, Some(tensor()));
                 assert_eq!(
                     soon(found).await.unwrap(),
-                    [to, "test:1", "cpu:0"],
+                    [to, ONE, "cpu:0"],
                     "{len} of {from}"
                 );
             }
@@ -82,13 +83,9 @@ async fn a_map_pairs_devices_both_ways_and_the_trait_goes_before_it() {
                 let all = all.map(|(seed, tensor)| scene.here.found(tensor, len, seed));
                 all.collect::<Vec<_>>()
             };
-            assert_eq!(
-                found(&tensors),
-                ["cpu:0", "test:1", "test:0"],
-                "{len} over {over}"
-            );
+            assert_eq!(found(&tensors), ["cpu:0", ONE, ZERO], "{len} over {over}");
             let tensors = soon(client.placed(len, names(&EVERYWHERE))).await.unwrap();
-            assert_eq!(found(&tensors), ["test:0"; 3], "{len} over {over}");
+            assert_eq!(found(&tensors), [ZERO; 3], "{len} over {over}");
         }
         // The client without a map is as before.
         let tensors = soon(scene.client.plain(9, names(&[toy(0)]))).await.unwrap();
@@ -103,11 +100,7 @@ async fn a_map_moves_what_lies_in_main_memory_too() {
     let scene = Scene::over("shm").await;
     let client = scene.client.with_device_map(map);
     for len in LENGTHS {
-        for (from, to) in [
-            (Device::CPU, "test:1"),
-            (toy(0), "cpu:0"),
-            (toy(1), "cpu:0"),
-        ] {
+        for (from, to) in [(Device::CPU, ONE), (toy(0), "cpu:0"), (toy(1), "cpu:0")] {
             let tensor = scene.here.tensor(from, len, 1);
             let found = soon(client.found(len, tensor, HashMap::new(), None))
                 .await
@@ -117,7 +110,7 @@ async fn a_map_moves_what_lies_in_main_memory_too() {
         let tensors = soon(client.plain(len, names(&[Device::CPU, toy(1)])))
             .await
             .unwrap();
-        assert_eq!(scene.here.found(&tensors[0], len, 0), "test:0");
+        assert_eq!(scene.here.found(&tensors[0], len, 0), ZERO);
         assert_eq!(scene.here.found(&tensors[1], len, 1), "cpu:0");
     }
 }
@@ -130,20 +123,16 @@ async fn items_of_streams_land_where_the_trait_or_the_map_says() {
         for len in LENGTHS {
             let items = |from| repeat(&scene.here.tensor(from, len, 1), 7);
             for (stream, there, here) in [
-                (scene.client.streams(len, items(toy(0))), "test:1", "test:0"),
-                (
-                    scene.client.streams(len, items(Device::CPU)),
-                    "test:1",
-                    "test:0",
-                ),
-                (mapped.streams(len, items(toy(1))), "test:1", "test:0"),
+                (scene.client.streams(len, items(toy(0))), ONE, ZERO),
+                (scene.client.streams(len, items(Device::CPU)), ONE, ZERO),
+                (mapped.streams(len, items(toy(1))), ONE, ZERO),
                 (
                     scene.client.plain_streams(len, items(toy(0))),
                     "cpu:0",
                     "cpu:0",
                 ),
-                (mapped.plain_streams(len, items(toy(0))), "test:1", "test:0"),
-                (mapped.plain_streams(len, items(toy(1))), "test:0", "test:1"),
+                (mapped.plain_streams(len, items(toy(0))), ONE, ZERO),
+                (mapped.plain_streams(len, items(toy(1))), ZERO, ONE),
                 (
                     mapped.plain_streams(len, items(Device::CPU)),
                     "cpu:0",
@@ -209,7 +198,7 @@ async fn rows_of_a_batch_come_back_to_a_device() {
     );
     let (one, other) = soon(async { tokio::join!(one, other) }).await;
     for tensor in [one.unwrap(), other.unwrap()] {
-        assert_eq!(scene.here.found(&tensor, 1, 1), "test:1");
+        assert_eq!(scene.here.found(&tensor, 1, 1), ONE);
     }
     assert_eq!(*scene.batches.lock().unwrap(), ["2 rows on cpu:0"]);
 }
@@ -222,7 +211,7 @@ async fn many_at_once_do_not_mix() {
     let calls = (0..200usize).map(|i| {
         let (client, wanted) = match i % 3 {
             0 => (&scene.client, "cpu:0"),
-            _ => (&mapped, "test:1"),
+            _ => (&mapped, ONE),
         };
         let len = 50 + 700 * i;
         let call = client.plain(len, names(&[toy(0)]));

@@ -8,7 +8,8 @@ use tensorpipe_rpc::{
     CallContext, ConnectError, Connection, DeviceMap, Replicas, Server, tensor_service,
 };
 
-use super::scene::{BenchClient, BenchService, Bencher, Scene, Side, USUAL, names, soon, toy};
+use super::kind::{ONE, ZERO, toy};
+use super::scene::{BenchClient, BenchService, Bencher, Scene, Side, USUAL, names, soon};
 
 #[tokio::test]
 async fn calls_over_replicas_land_where_they_are_asked_to() {
@@ -30,16 +31,16 @@ async fn calls_over_replicas_land_where_they_are_asked_to() {
             HashMap::from([("x".to_owned(), vec![x.clone()])]),
             None,
         ));
-        assert_eq!(found.await.unwrap(), ["test:0", "test:1"]);
+        assert_eq!(found.await.unwrap(), [ZERO, ONE]);
         let tensors = soon(mapped.plain(len, names(&[toy(0), toy(1)])))
             .await
             .unwrap();
-        assert_eq!(scene.here.found(&tensors[0], len, 0), "test:1");
+        assert_eq!(scene.here.found(&tensors[0], len, 0), ONE);
         assert_eq!(scene.here.found(&tensors[1], len, 1), "cpu:0");
         let tensors = soon(client.placed(len, names(&[Device::CPU])))
             .await
             .unwrap();
-        assert_eq!(scene.here.found(&tensors[0], len, 0), "test:0");
+        assert_eq!(scene.here.found(&tensors[0], len, 0), ZERO);
     }
 }
 
@@ -84,7 +85,7 @@ async fn calls_back_land_where_their_caller_asks() {
         .unwrap();
     let client = AsksClient::on(&connection).await.unwrap();
     let found = soon(client.back()).await.unwrap();
-    assert_eq!(found, ["test:1", "test:0", "test:0"]);
+    assert_eq!(found, [ONE, ZERO, ZERO]);
 }
 
 mod elsewhere {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use tensorpipe::{Context, Device, Message, MessageTensor, Misuse, Pipe};
 use tensorpipe_rpc::{CallError, DeviceMap, PlaceError};
 
-use super::scene::{BenchClient, Side, USUAL, repeat, soon, toy};
+use super::kind::toy;
+use super::scene::{BenchClient, Side, USUAL, repeat, soon};
 
 const VALUE: u8 = 2;
 const REPLY_ITEMS: u8 = 10;

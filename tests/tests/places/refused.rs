@@ -6,7 +6,8 @@ use futures_util::TryStreamExt;
 use tensorpipe::{Device, Misuse};
 use tensorpipe_rpc::{CallError, DeviceMap, PlaceError, Remote};
 
-use super::scene::{Has, Scene, USUAL, names, repeat, soon, toy};
+use super::kind::toy;
+use super::scene::{Has, Scene, USUAL, names, repeat, soon};
 
 /// Its words, where this side knows the reason: whether it is for want of memory, and the device.
 #[track_caller]

@@ -5,28 +5,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::{StreamExt, stream};
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::conformance::device::{Fixture, TestFixture};
-use tensorpipe::conformance::{TestDevices, pattern};
+use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Buffer, Context, DType, Device, DevicePool, Tensor};
 use tensorpipe_rpc::{Remote, Server, Stream, Streaming, tensor_service};
 
-use super::staged::StagedChannel;
+use super::kind::{Kind, bench};
 
 /// Lengths that ride in a message's frame, that a channel carries, and none at all.
 pub(crate) const LENGTHS: [usize; 3] = [0, 100, 300_000];
 
-pub(crate) const fn toy(index: u32) -> Device {
-    TestDevices::device(index)
-}
-
 /// One side: its devices, and what reads and writes them.
+/// Its devices are of the kind that this suite is run for.
 #[derive(Clone)]
 pub(crate) struct Side {
     pub(crate) context: Context,
-    devices: TestDevices,
-    queues: Arc<TestFixture>,
+    kind: Kind,
 }
 
 /// What of a side is not as usual.
@@ -45,27 +39,16 @@ pub(crate) const USUAL: Has = Has {
 
 impl Side {
     pub(crate) fn new(over: &str, has: Has) -> Self {
-        let devices = TestDevices::new(has.devices);
-        let staged = StagedChannel {
-            devices: devices.clone(),
-            inner: Arc::new(BasicChannel::new()),
-        };
-        let channels: [Arc<dyn Channel>; 2] = [Arc::new(staged), Arc::new(BasicChannel::new())];
+        let kind = Kind::new(has.devices);
         let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
         let transports: Vec<Arc<dyn Transport>> = match over {
             "memory" => vec![Arc::new(MemoryTransport::new()), tcp],
             "shm" => vec![Arc::new(ShmTransport::new()), tcp],
             _ => vec![tcp],
         };
-        let mut builder = Context::builder().transports(transports).channels(channels);
-        if has.memory {
-            builder = builder.allocator(Arc::new(devices.clone()));
-        }
-        Self {
-            context: builder.build().unwrap(),
-            queues: Arc::new(TestFixture::new(&devices)),
-            devices,
-        }
+        let builder = Context::builder().transports(transports);
+        let context = kind.on(builder, has.memory).build().unwrap();
+        Self { context, kind }
     }
 
     /// A tensor of its own on `device`.
@@ -75,8 +58,8 @@ impl Side {
             true => Buffer::from_vec(bytes),
             false if len == 0 => Buffer::empty(device),
             false => {
-                let pool = DevicePool::new(device, Arc::new(self.devices.clone()));
-                self.queues.write(&bytes, pool.take(len).unwrap())
+                let pool = DevicePool::new(device, self.kind.allocator());
+                self.kind.fixture().write(&bytes, pool.take(len).unwrap())
             }
         };
         Tensor::from_buffer(buffer, DType::U8, [len as u64]).unwrap()
@@ -88,7 +71,7 @@ impl Side {
         let bytes = match buffer.as_bytes() {
             Some(bytes) => bytes.to_vec(),
             None if buffer.is_empty() => Vec::new(),
-            None => self.queues.read(buffer)(),
+            None => self.kind.fixture().read(buffer)(),
         };
         let whole = if bytes == pattern(len, seed) {
             ""
@@ -99,61 +82,67 @@ impl Side {
     }
 }
 
-#[tensor_service]
-pub(crate) trait Bench {
-    /// Where its arguments were.
-    async fn found(
-        &self,
-        len: usize,
-        plain: Tensor,
-        #[tensor(device = "test:1")] placed: HashMap<String, Vec<Tensor>>,
-        #[tensor(device = "cpu:0")] main: Option<Tensor>,
-    ) -> Vec<String>;
+macro_rules! service {
+    ($zero:literal $one:literal $seven:literal) => {
+        #[tensor_service]
+        pub(crate) trait Bench {
+            /// Where its arguments were.
+            async fn found(
+                &self,
+                len: usize,
+                plain: Tensor,
+                #[tensor(device = $one)] placed: HashMap<String, Vec<Tensor>>,
+                #[tensor(device = "cpu:0")] main: Option<Tensor>,
+            ) -> Vec<String>;
 
-    /// The same of a placed argument in front of one that is not.
-    async fn pair(
-        &self,
-        len: usize,
-        #[tensor(device = "test:1")] first: Tensor,
-        second: Tensor,
-    ) -> [String; 2];
+            /// The same of a placed argument in front of one that is not.
+            async fn pair(
+                &self,
+                len: usize,
+                #[tensor(device = $one)] first: Tensor,
+                second: Tensor,
+            ) -> [String; 2];
 
-    /// Tensors that lie on these devices of the server's.
-    #[tensor(device = "test:0")]
-    async fn placed(&self, len: usize, from: Vec<String>) -> Result<Vec<Tensor>, String>;
+            /// Tensors that lie on these devices of the server's.
+            #[tensor(device = $zero)]
+            async fn placed(&self, len: usize, from: Vec<String>) -> Result<Vec<Tensor>, String>;
 
-    /// The same, wherever the client wants them.
-    async fn plain(&self, len: usize, from: Vec<String>) -> Result<Vec<Tensor>, String>;
+            /// The same, wherever the client wants them.
+            async fn plain(&self, len: usize, from: Vec<String>) -> Result<Vec<Tensor>, String>;
 
-    /// A result on a device of which most clients have none.
-    #[tensor(device = "test:7")]
-    async fn far(&self) -> Tensor;
+            /// A result on a device of which most clients have none.
+            #[tensor(device = $seven)]
+            async fn far(&self) -> Tensor;
 
-    /// An argument on a device of which the server has none.
-    async fn farther(&self, #[tensor(device = "test:7")] x: Tensor) -> u64;
+            /// An argument on a device of which the server has none.
+            async fn farther(&self, #[tensor(device = $seven)] x: Tensor) -> u64;
 
-    /// Streams both ways: where each item was, and the item from there.
-    #[tensor(device = "test:0")]
-    fn streams(
-        &self,
-        len: usize,
-        #[tensor(device = "test:1")] items: Streaming<Tensor>,
-    ) -> impl Stream<Item = (String, Tensor)>;
+            /// Streams both ways: where each item was, and the item from there.
+            #[tensor(device = $zero)]
+            fn streams(
+                &self,
+                len: usize,
+                #[tensor(device = $one)] items: Streaming<Tensor>,
+            ) -> impl Stream<Item = (String, Tensor)>;
 
-    /// The same without a word of where.
-    fn plain_streams(
-        &self,
-        len: usize,
-        items: Streaming<Tensor>,
-    ) -> impl Stream<Item = (String, Tensor)>;
+            /// The same without a word of where.
+            fn plain_streams(
+                &self,
+                len: usize,
+                items: Streaming<Tensor>,
+            ) -> impl Stream<Item = (String, Tensor)>;
 
-    async fn keep(&self, #[tensor(device = "test:1")] x: Tensor) -> Remote<Tensor>;
+            async fn keep(&self, #[tensor(device = $one)] x: Tensor) -> Remote<Tensor>;
 
-    /// Whose rows come back on a device of each caller's.
-    #[tensor(device = "test:1")]
-    #[rpc(batch(max_size = 2, max_wait = "10s"))]
-    async fn batch(&self, #[tensor(device = "cpu:0")] rows: Tensor) -> Tensor;
+            /// Whose rows come back on a device of each caller's.
+            #[tensor(device = $one)]
+            #[rpc(batch(max_size = 2, max_wait = "10s"))]
+            async fn batch(&self, #[tensor(device = "cpu:0")] rows: Tensor) -> Tensor;
+        }
+    };
 }
+
+bench!(service);
 
 /// The handler.
 pub(crate) struct Bencher {

@@ -1,0 +1,44 @@
+//! What the driver for tests has to say.
+
+#![allow(unsafe_code, reason = "functions of a library, by their names")]
+
+use std::ffi::{CStr, c_char};
+
+fn driver() -> libloading::Library {
+    // SAFETY: it is loaded already.
+    unsafe { libloading::Library::new("libcuda.so.1") }.expect("the driver for tests")
+}
+
+/// What its user did wrong on the devices: how often, and the last of it.
+pub(crate) fn faults() -> Vec<String> {
+    type Faults = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+    let driver = driver();
+    // SAFETY: the function of that name has this type.
+    let faults = unsafe { driver.get::<Faults>(b"testCudaFaults") }.expect("it is there");
+    let mut text = [0; 256];
+    // SAFETY: there is room for so many bytes.
+    let count = unsafe { faults(text.as_mut_ptr(), text.len()) };
+    // SAFETY: it ends with a zero.
+    let last = unsafe { CStr::from_ptr(text.as_ptr()) };
+    match count {
+        0 => Vec::new(),
+        _ => vec![format!("{count}, the last: {}", last.to_string_lossy())],
+    }
+}
+
+fn count(name: &str) -> u64 {
+    let driver = driver();
+    // SAFETY: functions of such names have this type.
+    let count = unsafe { driver.get::<extern "C" fn() -> u64>(name.as_bytes()) };
+    count.expect("it is there")()
+}
+
+/// How often somebody waited for a device.
+pub(crate) fn waits() -> u64 {
+    count("testCudaWaits")
+}
+
+/// How many copies between devices went by way of main memory.
+pub(crate) fn detours() -> u64 {
+    count("testCudaDetours")
+}

@@ -1,0 +1,58 @@
+//! CUDA devices, on the driver for tests.
+
+use std::sync::Arc;
+
+use tensorpipe::conformance::device::Fixture;
+use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{Allocator, ContextBuilder, Device};
+use tensorpipe_test_cuda::Driver;
+
+use super::fixture::CudaFixture;
+
+pub(crate) const ZERO: &str = "cuda:0";
+pub(crate) const ONE: &str = "cuda:1";
+
+/// Calls a macro with the names of the first device, the second, and one that there is not.
+macro_rules! bench {
+    ($then:ident) => {
+        $then!("cuda:0" "cuda:1" "cuda:7");
+    };
+}
+pub(crate) use bench;
+
+pub(crate) const fn toy(index: u32) -> Device {
+    CudaDevices::device(index)
+}
+
+/// Devices, and what reads and writes them.
+#[derive(Clone)]
+pub(crate) struct Kind {
+    cuda: CudaDevices,
+    streams: Arc<CudaFixture>,
+}
+
+impl Kind {
+    pub(crate) fn new(count: u32) -> Self {
+        Driver::here();
+        let cuda = CudaDevices::open().unwrap();
+        assert_eq!(cuda.devices().len(), count as usize);
+        Self {
+            streams: Arc::new(CudaFixture::on(&cuda)),
+            cuda,
+        }
+    }
+
+    pub(crate) fn allocator(&self) -> Arc<dyn Allocator> {
+        Arc::new(self.cuda.clone())
+    }
+
+    pub(crate) fn fixture(&self) -> &dyn Fixture {
+        &*self.streams
+    }
+
+    /// A context of them.
+    pub(crate) fn on(&self, builder: ContextBuilder, memory: bool) -> ContextBuilder {
+        assert!(memory, "they come with their memory");
+        builder.cuda(&self.cuda)
+    }
+}
