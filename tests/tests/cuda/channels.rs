@@ -1,105 +1,16 @@
-//! The channel suite for channels of CUDA devices, and tensors between every pair of devices.
+//! Tensors between every pair of devices, and what that costs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{
-    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaXthChannel, LeaseChannel, MptChannel,
-    XthChannel,
-};
-use tensorpipe::conformance::channel::Subject;
-use tensorpipe::conformance::device::Fixture;
+use tensorpipe::channels::BasicChannel;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{
-    Buffer, BufferMut, Context, DType, Device, DevicePool, Message, MessageTensor, Pipe, Tensor,
-};
+use tensorpipe::{Context, Device, Message, MessageTensor, Pipe};
 use tensorpipe_tests::say;
 
+use crate::bench::{Bench, DEVICE, channel};
 use crate::driver::{detours, faults, waits};
-use crate::fixture::CudaFixture;
-
-/// The second of two, so that who knows the first one only is found out.
-pub(crate) const DEVICE: Device = CudaDevices::device(1);
-
-/// Devices, and an application that queues its work on them.
-#[derive(Clone)]
-pub(crate) struct Bench {
-    pub(crate) cuda: CudaDevices,
-    pub(crate) fixture: Arc<CudaFixture>,
-    pools: Vec<DevicePool>,
-}
-
-impl Bench {
-    pub(crate) fn new() -> Self {
-        let cuda = CudaDevices::open().unwrap();
-        let pool = |device| DevicePool::new(device, Arc::new(cuda.clone()));
-        Self {
-            fixture: Arc::new(CudaFixture::on(&cuda)),
-            pools: cuda.devices().into_iter().map(pool).collect(),
-            cuda,
-        }
-    }
-
-    pub(crate) fn upload(&self, device: Device, bytes: &[u8]) -> Buffer {
-        if device.is_cpu() {
-            return Buffer::copy_from_slice(bytes);
-        }
-        let room = self.room(device, bytes.len());
-        self.fixture.write(bytes, room)
-    }
-
-    pub(crate) fn room(&self, device: Device, len: usize) -> BufferMut {
-        let pool = self.pools.iter().find(|pool| pool.device() == device);
-        pool.unwrap().take(len).unwrap()
-    }
-
-    pub(crate) fn download(&self, buffer: &Buffer) -> Vec<u8> {
-        match buffer.as_bytes() {
-            Some(bytes) => bytes.to_vec(),
-            None if buffer.is_empty() => Vec::new(),
-            None => self.fixture.read(buffer)(),
-        }
-    }
-
-    pub(crate) fn tensor(&self, device: Device, bytes: &[u8]) -> Tensor {
-        let buffer = self.upload(device, bytes);
-        Tensor::from_buffer(buffer, DType::U8, [bytes.len() as u64]).unwrap()
-    }
-}
-
-/// What the suite is run for.
-pub(crate) fn channel(name: &str, cuda: &CudaDevices) -> Arc<dyn Channel> {
-    if name == "cuda_xth" {
-        return Arc::new(CudaXthChannel::new(cuda));
-    }
-    Arc::new(match name {
-        "cuda_basic" => CudaBasicChannel::over(BasicChannel::new(), cuda),
-        "cuda_basic+xth" => CudaBasicChannel::over(XthChannel::new(), cuda),
-        "cuda_basic+mpt" => CudaBasicChannel::over(MptChannel::new(), cuda),
-        "cuda_basic+cma" => CudaBasicChannel::over(CmaChannel::also_within_process(), cuda),
-        "cuda_basic+lease" => CudaBasicChannel::over(LeaseChannel::also_within_process(), cuda),
-        name => panic!("no channel {name}"),
-    })
-}
-
-pub(crate) fn subject(name: &'static str) -> Subject {
-    let bench = Bench::new();
-    let [a, b, c, d, e] = [(); 5].map(|()| bench.clone());
-    let subject = Subject::on(
-        DEVICE,
-        move || channel(name, &a.cuda),
-        move |bytes| b.upload(DEVICE, bytes),
-        move |len| c.room(DEVICE, len),
-        move |buffer| {
-            let bytes = d.download(buffer);
-            assert_eq!(faults(), [""; 0]);
-            bytes
-        },
-    );
-    let subject = subject.with_allocator(Arc::new(bench.cuda.clone()));
-    subject.with_hold(move || e.fixture.hold_writes(DEVICE))
-}
 
 /// A pipe whose two ends have this channel, and `basic` for the rest.
 async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {

@@ -1,6 +1,8 @@
 //! CUDA devices, on a driver for tests (`tests/cuda-driver`): each story is a child, whose loader finds that driver.
 #![allow(missing_docs, reason = "a test")]
 
+#[allow(dead_code, reason = "the suites are run elsewhere")]
+mod bench;
 mod channels;
 mod driver;
 mod fixture;
@@ -8,7 +10,6 @@ mod slices;
 
 use std::process::{Command, Stdio};
 
-use tensorpipe::conformance::channel;
 use tensorpipe::conformance::device::{self, Subject};
 use tensorpipe::device::cuda::{CudaDevices, Unavailable};
 use tensorpipe::{Context, Message};
@@ -54,10 +55,7 @@ fn child() {
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
-        Some(role) => match role.strip_prefix("suite of ") {
-            Some(name) => runtime().block_on(channel_suite(name)),
-            None => panic!("no role {role}"),
-        },
+        Some(role) => panic!("no role {role}"),
     }
 }
 
@@ -83,40 +81,6 @@ fn the_device_suite_holds() {
     assert_eq!(child.hear("faults"), "");
 }
 
-async fn channel_suite(name: &str) {
-    let name = CHANNELS
-        .iter()
-        .find(|known| **known == name)
-        .expect("known");
-    let names = channel::all(|| channels::subject(name)).await;
-    say("scenarios", names.len());
-    say("faults", faults().join("; "));
-}
-
-const CHANNELS: [&str; 6] = [
-    "cuda_xth",
-    "cuda_basic",
-    "cuda_basic+xth",
-    "cuda_basic+mpt",
-    "cuda_basic+cma",
-    "cuda_basic+lease",
-];
-
-fn holds(name: &str) {
-    let driver = Driver::load();
-    let child = play(&driver, &format!("suite of {name}"), &[]);
-    assert_eq!(
-        child.hear("scenarios"),
-        channel::SCENARIOS.len().to_string()
-    );
-    assert_eq!(child.hear("faults"), "");
-}
-
-#[test]
-fn the_channel_suite_holds_for_cuda_xth() {
-    holds("cuda_xth");
-}
-
 #[test]
 fn within_a_process_memory_is_handed_over() {
     for (peers, is_direct) in [("", false), ("0-1,1-0", true)] {
@@ -126,31 +90,6 @@ fn within_a_process_memory_is_handed_over() {
         assert_eq!(detours == 0, is_direct, "{detours} by way of main memory");
         assert_eq!(child.hear("faults"), "");
     }
-}
-
-#[test]
-fn the_channel_suite_holds_for_cuda_basic() {
-    holds("cuda_basic");
-}
-
-#[test]
-fn the_channel_suite_holds_for_cuda_basic_over_xth() {
-    holds("cuda_basic+xth");
-}
-
-#[test]
-fn the_channel_suite_holds_for_cuda_basic_over_mpt() {
-    holds("cuda_basic+mpt");
-}
-
-#[test]
-fn the_channel_suite_holds_for_cuda_basic_over_cma() {
-    holds("cuda_basic+cma");
-}
-
-#[test]
-fn the_channel_suite_holds_for_cuda_basic_over_lease() {
-    holds("cuda_basic+lease");
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! The channel suite for each channel of CUDA devices, on a driver for tests; and what upstream tests of such channels beside.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "cuda/bench.rs"]
+mod bench;
+#[path = "cuda/driver.rs"]
+#[allow(
+    dead_code,
+    reason = "the driver counts for all tests of a process together"
+)]
+mod driver;
+#[path = "cuda/fixture.rs"]
+#[allow(dead_code, reason = "nobody's stream is held here but by the suite")]
+mod fixture;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::BasicChannel;
+use tensorpipe::conformance::pattern;
+use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
+
+use bench::{Bench, DEVICE, channel, subject};
+
+tensorpipe::channel_conformance!(cuda_xth, subject = subject("cuda_xth"));
+tensorpipe::channel_conformance!(cuda_basic, subject = subject("cuda_basic"));
+tensorpipe::channel_conformance!(cuda_basic_over_lease, subject = subject("cuda_basic+lease"));
+tensorpipe::channel_conformance!(cuda_basic_over_xth, subject = subject("cuda_basic+xth"));
+tensorpipe::channel_conformance!(cuda_basic_over_mpt, subject = subject("cuda_basic+mpt"));
+tensorpipe::channel_conformance!(cuda_basic_over_cma, subject = subject("cuda_basic+cma"));
+
+async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
+    let context = Context::builder()
+        .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
+        .allocator(Arc::new(bench.cuda.clone()))
+        .build()
+        .unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let pipes = tokio::join!(context.connect(&url), listener.accept());
+    (pipes.0.unwrap(), pipes.1.unwrap())
+}
+
+async fn moved((client, server): &(Pipe, Pipe), message: Message) -> Message {
+    let both = async { tokio::join!(client.write(message), server.read()) };
+    let bounded = tokio::time::timeout(Duration::from_secs(30), both);
+    let (written, read) = bounded.await.expect("nothing for 30 s");
+    written.unwrap();
+    read.unwrap()
+}
+
+/// A tensor that is the middle of an allocation.
+#[tokio::test]
+async fn part_of_an_allocation_is_sent() {
+    let bench = Bench::new();
+    for name in ["cuda_xth", "cuda_basic"] {
+        let pipes = pair(&bench, name).await;
+        let whole = bench.upload(DEVICE, &pattern(100_000, 1));
+        let part = whole.slice(1000..81_000);
+        let tensor = Tensor::from_buffer(part, DType::U8, [80_000]).unwrap();
+        let tensor = MessageTensor::from(tensor).to_device(DEVICE);
+        let message = moved(&pipes, Message::new("m").tensor(tensor)).await;
+        let found = bench.download(message.tensors[0].tensor.buffer());
+        assert!(found == pattern(100_000, 1)[1000..81_000], "over {name}");
+    }
+}
+
+/// Tensors with a target land there, others in main memory.
+#[tokio::test]
+async fn some_tensors_have_a_target() {
+    let bench = Bench::new();
+    let pipes = pair(&bench, "cuda_basic").await;
+    let (zero, cpu) = (CudaDevices::device(0), Device::CPU);
+    let sent = [
+        (zero, Some(DEVICE), DEVICE),
+        (zero, None, cpu),
+        (cpu, Some(zero), zero),
+        (cpu, None, cpu),
+        (DEVICE, Some(cpu), cpu),
+    ];
+    let mut message = Message::new("m");
+    for (seed, (from, to, _)) in (0..).zip(&sent) {
+        let tensor = MessageTensor::from(bench.tensor(*from, &pattern(70_000, seed)));
+        message = message.tensor(match to {
+            Some(to) => tensor.to_device(*to),
+            None => tensor,
+        });
+    }
+    let message = moved(&pipes, message).await;
+    for (seed, (tensor, (_, _, there))) in (0..).zip(message.tensors.iter().zip(&sent)) {
+        assert_eq!(tensor.tensor.device(), *there);
+        assert!(bench.download(tensor.tensor.buffer()) == pattern(70_000, seed));
+    }
+}
+
+/// What a channel says of pairs that others serve.
+#[test]
+fn channels_refuse_what_is_not_theirs() {
+    let bench = Bench::new();
+    let staged = channel("cuda_basic", &bench.cuda);
+    let said = staged.reaches((Device::CPU, b"any"), (Device::CPU, b"any"));
+    assert_eq!(said, Err("main memory needs no detour".to_owned()));
+    assert_eq!(
+        staged.reaches((DEVICE, b"any"), (Device::CPU, b"any")),
+        Ok(())
+    );
+    let within = channel("cuda_xth", &bench.cuda);
+    let said = within.reaches((DEVICE, &[1; 16]), (DEVICE, &[2; 16]));
+    assert_eq!(said, Err("the peer is another process".to_owned()));
+}
