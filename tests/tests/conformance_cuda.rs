@@ -16,7 +16,7 @@ mod fixture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::BasicChannel;
+use tensorpipe::channels::{BasicChannel, Channel, CudaIpcChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
@@ -24,6 +24,7 @@ use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
 use bench::{Bench, DEVICE, channel, subject};
 
 tensorpipe::channel_conformance!(cuda_xth, subject = subject("cuda_xth"));
+tensorpipe::channel_conformance!(cuda_ipc, subject = subject("cuda_ipc"));
 tensorpipe::channel_conformance!(cuda_basic, subject = subject("cuda_basic"));
 tensorpipe::channel_conformance!(cuda_basic_over_lease, subject = subject("cuda_basic+lease"));
 tensorpipe::channel_conformance!(cuda_basic_over_xth, subject = subject("cuda_basic+xth"));
@@ -54,7 +55,7 @@ async fn moved((client, server): &(Pipe, Pipe), message: Message) -> Message {
 #[tokio::test]
 async fn part_of_an_allocation_is_sent() {
     let bench = Bench::new();
-    for name in ["cuda_xth", "cuda_basic"] {
+    for name in ["cuda_xth", "cuda_ipc", "cuda_basic"] {
         let pipes = pair(&bench, name).await;
         let whole = bench.upload(DEVICE, &pattern(100_000, 1));
         let part = whole.slice(1000..81_000);
@@ -108,4 +109,12 @@ fn channels_refuse_what_is_not_theirs() {
     let within = channel("cuda_xth", &bench.cuda);
     let said = within.reaches((DEVICE, &[1; 16]), (DEVICE, &[2; 16]));
     assert_eq!(said, Err("the peer is another process".to_owned()));
+    let between = CudaIpcChannel::new(&bench.cuda);
+    let (device, described) = between.devices().remove(1);
+    let said = between.reaches((device, &described), (device, &described));
+    assert!(said.is_err(), "one process has cuda_xth");
+    let hidden = [&[9; 16], &described[16..]].concat();
+    let within = channel("cuda_ipc", &bench.cuda);
+    let said = within.reaches((device, &described), (device, &hidden));
+    assert!(said.unwrap_err().contains("CUDA_VISIBLE_DEVICES"));
 }

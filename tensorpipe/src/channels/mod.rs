@@ -45,7 +45,7 @@ mod xth;
 pub use basic::BasicChannel;
 pub use cma::CmaChannel;
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaBasicChannel, CudaXthChannel};
+pub use cuda::{CudaBasicChannel, CudaIpcChannel, CudaXthChannel};
 pub use further::{Expected, Further, JoinToken};
 pub use lease::LeaseChannel;
 pub use mpt::MptChannel;

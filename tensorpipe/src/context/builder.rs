@@ -111,11 +111,12 @@ impl ContextBuilder {
         self
     }
 
-    /// CUDA devices: their memory, and the channels that move it, before the others.
+    /// CUDA devices: their memory, and the channels that move it, before the others. By way of main memory it goes over those of `xth`,
+    /// `lease` and `basic` that this context has by now, with their settings.
     #[cfg(feature = "cuda")]
     pub fn cuda(mut self, devices: &crate::device::cuda::CudaDevices) -> Self {
         let channels = self.channels.get_or_insert_with(channels::builtin);
-        let cuda = channels::cuda::of(devices);
+        let cuda = channels::cuda::of(devices, channels);
         channels.retain(|known| cuda.iter().all(|channel| channel.name() != known.name()));
         channels.splice(0..0, cuda);
         self.allocator(Arc::new(devices.clone()))

@@ -76,6 +76,14 @@ impl OpId {
         Self { piece: 0, ..self }
     }
 
+    /// The last piece that it can have: behind it come other transfers.
+    pub(crate) const fn last(self) -> Self {
+        Self {
+            piece: u16::MAX,
+            ..self
+        }
+    }
+
     pub(crate) const fn incoming(message: u64, part: u16) -> Self {
         Self {
             message,

@@ -1,4 +1,5 @@
-//! Memory that other processes may read: a [`Segment`], cut into [`Piece`]s, at its maker's; a [`Foreign`] at a reader's.
+//! Memory that other processes may read: a [`Segment`], cut into [`Piece`]s, at its maker's; a [`Foreign`] at a reader's. Memory of a
+//! device is such a segment, too, if it has a descriptor to be passed: nothing of it is mapped here.
 //!
 //! Invariant: a piece is the only one over its range, so writing to it needs `&mut`, as with a `Box<[u8]>`. What is in other
 //! processes is read-only: the segment is sealed as soon as its maker has mapped it.
@@ -17,6 +18,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::fork::Owner;
 use super::huge_pages::HUGE_PAGE;
 use super::memfd::{self, Mapping, READ_ONLY};
 use super::registrations::Registrations;
@@ -48,7 +50,10 @@ pub(crate) struct Segment {
     id: SegmentId,
     /// In front of the mapping: they end first.
     registrations: Registrations,
-    mapping: Mapping,
+    /// None of a device's.
+    mapping: Option<Mapping>,
+    len: usize,
+    owner: Owner,
     fd: OwnedFd,
     pages: Pages,
     /// To be told when it is gone.
@@ -57,7 +62,7 @@ pub(crate) struct Segment {
 
 impl std::fmt::Debug for Segment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Segment({} bytes, {:?})", self.mapping.len(), self.pages)
+        write!(f, "Segment({} bytes, {:?})", self.len, self.pages)
     }
 }
 
@@ -79,9 +84,6 @@ impl Segment {
     }
 
     fn new(len: usize, system: &System) -> Result<Self, SystemError> {
-        let mut id = SegmentId::default();
-        getrandom::fill(&mut id)
-            .map_err(|error| SystemError::new("getrandom", "", std::io::Error::other(error)))?;
         let (fd, mapping, pages) = match Self::reserved(len, system) {
             Some((fd, mapping)) => (fd, mapping, Pages::Reserved),
             None => {
@@ -96,14 +98,32 @@ impl Segment {
             }
         };
         memfd::seal(&fd, READ_ONLY)?;
-        let told = Mutex::default();
+        Self::of((fd, len), Some(mapping), pages)
+    }
+
+    /// Memory of a device, which whoever has this descriptor may map there.
+    #[allow(dead_code, reason = "for devices that are built in")]
+    pub(crate) fn of_device(fd: OwnedFd, len: usize) -> Result<Arc<Self>, SystemError> {
+        Ok(Arc::new(Self::of((fd, len), None, Pages::Huge)?))
+    }
+
+    fn of(
+        (fd, len): (OwnedFd, usize),
+        mapping: Option<Mapping>,
+        pages: Pages,
+    ) -> Result<Self, SystemError> {
+        let mut id = SegmentId::default();
+        getrandom::fill(&mut id)
+            .map_err(|error| SystemError::new("getrandom", "", std::io::Error::other(error)))?;
         Ok(Self {
             id,
             registrations: Registrations::default(),
             mapping,
+            len,
+            owner: Owner::here(),
             fd,
             pages,
-            told,
+            told: Mutex::default(),
         })
     }
 
@@ -123,7 +143,7 @@ impl Segment {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.mapping.len()
+        self.len
     }
 
     /// Of all of it: its pieces share them.
@@ -133,22 +153,22 @@ impl Segment {
 
     /// Whether this is the process that made it.
     pub(crate) fn is_here(&self) -> bool {
-        self.mapping.is_here()
+        !self.owner.is_elsewhere()
     }
 
     pub(crate) fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// The bytes of `range`.
+    /// The bytes of `range`; `None` of a device's memory.
     ///
     /// # Safety
     /// The range lies within the segment, and its piece writes nothing there while the result lives.
-    pub(in crate::sys) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+    pub(in crate::sys) unsafe fn bytes(&self, range: Range<usize>) -> Option<&[u8]> {
         // SAFETY: inside the mapping, by this function's contract.
-        let start = unsafe { self.mapping.start().as_ptr().add(range.start) };
+        let start = unsafe { self.mapping.as_ref()?.start().as_ptr().add(range.start) };
         // SAFETY: as above; the mapping lives as long as self and was zeroed at birth, and nobody writes.
-        unsafe { std::slice::from_raw_parts(start, range.len()) }
+        Some(unsafe { std::slice::from_raw_parts(start, range.len()) })
     }
 
     /// To be passed to a reader.
@@ -243,8 +263,10 @@ impl Piece {
     }
 
     fn start(&self) -> *mut u8 {
-        // SAFETY: pieces are cut within the mapping.
-        unsafe { self.segment.mapping.start().as_ptr().add(self.range.start) }
+        let mapping = self.segment.mapping.as_ref();
+        let start = mapping.map_or(std::ptr::null_mut(), |mapping| mapping.start().as_ptr());
+        // SAFETY: pieces are cut within the mapping, which every segment that is cut has.
+        unsafe { start.add(self.range.start) }
     }
 }
 

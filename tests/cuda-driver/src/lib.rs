@@ -29,6 +29,7 @@
 mod devices;
 mod machine;
 mod memory;
+mod physical;
 mod streams;
 
 use std::path::PathBuf;

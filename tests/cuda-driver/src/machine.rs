@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
+use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ use crate::streams::Position;
 pub(crate) static MACHINE: LazyLock<Machine> = LazyLock::new(Machine::new);
 
 /// What memory holds that nobody has written.
-const GARBAGE: u8 = 0xdd;
+pub(crate) const GARBAGE: u8 = 0xdd;
 
 /// Device addresses are no canonical ones: whoever uses one as a pointer dies.
 const ADDRESSES: u64 = 0x1100_0000_0000_0000;
@@ -48,11 +49,49 @@ struct Memory {
 pub(crate) struct Block {
     pub(crate) device: u32,
     pub(crate) len: usize,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// It is there behind this.
     since: Option<Position>,
+    /// Some device was let in.
+    pub(crate) is_reached: bool,
     /// Its release is queued.
     pub(crate) is_released: bool,
+}
+
+/// Memory of this process's, or of a file that others have mapped, too.
+pub(crate) enum Bytes {
+    Own(Vec<u8>),
+    Mapped(usize, usize),
+}
+
+impl Bytes {
+    pub(crate) fn of_file(file: &File, len: usize) -> Option<Self> {
+        Some(Self::Mapped(
+            crate::physical::map(file, len)?.expose_provenance(),
+            len,
+        ))
+    }
+
+    fn all(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Mapped(start, len) => {
+                let start = std::ptr::with_exposed_provenance_mut(*start);
+                // SAFETY: mapped in `of_file`, as long. Other processes touch it when their streams do: as a device's memory is touched.
+                unsafe { std::slice::from_raw_parts_mut(start, *len) }
+            }
+        }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if let Self::Mapped(start, len) = *self {
+            let start = std::ptr::with_exposed_provenance_mut(start);
+            // SAFETY: mapped in `of_file`, and touched by nobody from now on.
+            unsafe { libc::munmap(start, len) };
+        }
+    }
 }
 
 fn variable<T: std::str::FromStr>(name: &str, usual: T) -> T {
@@ -139,18 +178,38 @@ impl Machine {
         if self.used(device) + len as u64 > self.capacity {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         }
-        let mut memory = self.memory();
-        let address = ADDRESSES + memory.next;
-        memory.next += (len as u64).next_multiple_of(APART) + APART;
+        let address = self.reserve(len);
         let block = Block {
             device,
             len,
-            bytes: vec![GARBAGE; len],
+            bytes: Bytes::Own(vec![GARBAGE; len]),
             since,
+            is_reached: true,
             is_released: false,
         };
-        memory.blocks.insert(address, block);
+        self.memory().blocks.insert(address, block);
         Ok(address)
+    }
+
+    /// Addresses that nobody has had.
+    pub(crate) fn reserve(&self, len: usize) -> CUdeviceptr {
+        let mut memory = self.memory();
+        let address = ADDRESSES + memory.next;
+        memory.next += (len as u64).next_multiple_of(APART) + APART;
+        address
+    }
+
+    /// Maps physical memory there.
+    pub(crate) fn map(&self, address: CUdeviceptr, (device, len): (u32, usize), bytes: Bytes) {
+        let block = Block {
+            device,
+            len,
+            bytes,
+            since: None,
+            is_reached: false,
+            is_released: false,
+        };
+        self.memory().blocks.insert(address, block);
     }
 
     /// Lets `look` see the block that begins at this address.
@@ -208,7 +267,12 @@ impl Machine {
             ));
             return;
         }
-        act(&mut block.bytes[at..at + len]);
+        if !block.is_reached {
+            drop(memory);
+            self.fault(format!("{what}: no device may reach {address:#x}"));
+            return;
+        }
+        act(&mut block.bytes.all()[at..at + len]);
     }
 }
 

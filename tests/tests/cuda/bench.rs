@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{
-    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaXthChannel, LeaseChannel, MptChannel,
-    XthChannel,
+    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaIpcChannel, CudaXthChannel,
+    LeaseChannel, MptChannel, XthChannel,
 };
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::Fixture;
@@ -67,8 +67,10 @@ impl Bench {
 
 /// What the suite is run for.
 pub(crate) fn channel(name: &str, cuda: &CudaDevices) -> Arc<dyn Channel> {
-    if name == "cuda_xth" {
-        return Arc::new(CudaXthChannel::new(cuda));
+    match name {
+        "cuda_xth" => return Arc::new(CudaXthChannel::new(cuda)),
+        "cuda_ipc" => return Arc::new(CudaIpcChannel::also_within_process(cuda)),
+        _ => {}
     }
     Arc::new(match name {
         "cuda_basic" => CudaBasicChannel::over(BasicChannel::new(), cuda),

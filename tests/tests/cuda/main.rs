@@ -6,6 +6,7 @@ mod bench;
 mod channels;
 mod driver;
 mod fixture;
+mod ipc;
 mod slices;
 
 use std::process::{Command, Stdio};
@@ -43,6 +44,8 @@ fn child() {
         Some("pairs") => told("pairs", || {
             runtime().block_on(channels::every_pair_has_a_way());
         }),
+        Some("ipc reads") => ipc::reads(),
+        Some("ipc lends") => ipc::lends(),
         Some("handed over") => told("handed over", || {
             runtime().block_on(channels::handed_over());
         }),

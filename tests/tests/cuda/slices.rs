@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaStream, result};
 use tensorpipe::conformance::pattern;
+use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::{CudaDevices, Download};
-use tensorpipe::{Buffer, DevicePool, Tensor};
+use tensorpipe::{Allocator, Buffer, BufferMut, DevicePool, Tensor};
 
 use crate::driver::waits;
 use crate::fixture::Hold;
@@ -86,6 +87,25 @@ pub(crate) fn dropped_under_work() {
     let found = filled(copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 1)[..]));
     drop(next);
+    // The same of memory of no pool's: with others in one block, and of its own.
+    for len in [LEN, 5_000_000] {
+        let device = CudaDevices::device(0);
+        let room = || {
+            let memory: Arc<dyn Memory> = cuda.allocate(device, len).unwrap().into();
+            BufferMut::from_memory(memory, len).unwrap_or_else(|_| panic!("nobody else has it"))
+        };
+        let from = Buffer::from_vec(pattern(len, 3));
+        let buffer = cuda.upload(&from, room(), &makes).unwrap();
+        let held = Hold::on(&reads);
+        let copied = cuda.download(&buffer, &reads).unwrap();
+        drop(buffer);
+        let other = Buffer::from_vec(pattern(len, 4));
+        let next = cuda.upload(&other, room(), &others).unwrap();
+        others.synchronize().unwrap();
+        drop(held);
+        assert!(filled(copied).as_bytes() == from.as_bytes());
+        drop(next);
+    }
 }
 
 pub(crate) fn filled_by_hand() {

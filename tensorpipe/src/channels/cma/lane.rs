@@ -230,6 +230,8 @@ impl Lane for CmaLane {
         }
         let told = FromWriter::decode(body)?;
         match self.wanted.remove(&op) {
+            // Of a piece the reader has asked for it first.
+            None if op.number().is_some() => Err(Fault(format!("too much about {op:?}"))),
             // The protocol sees to it that there is one for each operation.
             None => {
                 self.told.insert(op, told);

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{LaneHandle, LaneIo, OpId};
+use crate::device::cuda::Current;
 use crate::error::DeviceError;
 use crate::pipe::Work;
 
@@ -25,6 +26,7 @@ impl<T: Send + 'static> Slot<T> {
         let slot = Self(Arc::default());
         let into = slot.0.clone();
         let act = move || {
+            let _mine = Current::keep();
             let done = act();
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         };

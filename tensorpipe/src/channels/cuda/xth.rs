@@ -70,7 +70,8 @@ impl Copied {
     fn copy(&mut self, op: OpId, source: Buffer, dest: BufferMut, io: &mut LaneIo<'_>) {
         let cuda = self.cuda.clone();
         io.copied(source.len() as u64);
-        let copying = Slot::of(op, true, (&self.handle, io), move || {
+        let is_quick = cuda.has_stream(dest.device());
+        let copying = Slot::of(op, is_quick, (&self.handle, io), move || {
             let stream = cuda.stream(dest.device())?;
             cuda.copy(&source, dest, &stream)
         });

@@ -16,6 +16,8 @@ use super::{Command, Exchange, Unlent};
 use crate::device::{Buffer, BufferMut, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
+#[cfg(feature = "cuda")]
+use crate::sys::ledger::Loan;
 use crate::sys::ledger::{LOANS, Ledger, Open, Pinned};
 use crate::sys::peer;
 use crate::sys::segment::{Outlives, Segment, SegmentId};
@@ -107,10 +109,31 @@ impl Borrower {
         Ok((offer, open))
     }
 
+    /// Offers a range of a device's memory to it, which is not used again before the loan is back; why not, in words.
+    #[cfg(feature = "cuda")]
+    pub(in crate::channels) fn lend_range(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        range: std::ops::Range<usize>,
+    ) -> Result<(Offer, Loan), Unlent> {
+        let ledger = self.made_ledger()?;
+        self.tell(segment);
+        let (offset, len) = (range.start as u64, range.len() as u64);
+        let loan = ledger.offer(segment, range);
+        let loan = loan.ok_or_else(|| self.is_full())?;
+        let offer = Offer {
+            segment: segment.id(),
+            offset,
+            len,
+            entry: loan.entry(),
+        };
+        Ok((offer, loan))
+    }
+
     /// Withdraws an offer that it has not taken, to read here what it was about.
     pub(in crate::channels) fn recall(&self, offer: &Offer, open: Open) -> Option<Buffer> {
         let pinned = self.ledger()?.recall(open, offer.range()?)?;
-        Some(Buffer::new(Arc::new(Returned(pinned))))
+        Some(Buffer::new(Arc::new(Returned::new(pinned)?)))
     }
 
     /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
@@ -118,7 +141,7 @@ impl Borrower {
         let pinned = self
             .ledger()?
             .pin(offer.entry, offer.segment, offer.range()?);
-        pinned.map(Returned)
+        Returned::new(pinned?)
     }
 
     fn is_full(&self) -> Unlent {
@@ -206,6 +229,12 @@ impl Outlives for Borrower {
 pub(in crate::channels) struct Returned(Pinned);
 
 impl Returned {
+    /// A peer may name memory of a device, which is not to be read so.
+    fn new(pinned: Pinned) -> Option<Self> {
+        pinned.bytes()?;
+        Some(Self(pinned))
+    }
+
     /// Whether its borrower has it no more.
     pub(in crate::channels) fn is_over(&self) -> bool {
         self.0.is_returned()
@@ -217,7 +246,7 @@ impl Memory for Returned {
         self.0.len()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        Some(self.0.bytes())
+        self.0.bytes()
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::clerk::{BURST, PATIENCE};
 use super::lender::Lender;
 use super::packet::{PACKET_MAX, Packet};
-use super::{Unlent, Unmet};
+use super::{Unlent, Unmet, Wanted};
 use crate::process::Token;
 use crate::sync::{Arc, Weak};
 use crate::sys::ledger::Debts;
@@ -35,7 +35,7 @@ struct Asked {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Invitation(Token),
-    Segment(SegmentId),
+    Segment(Wanted),
 }
 
 impl Call {
@@ -69,7 +69,7 @@ impl Call {
     pub(super) fn fetch(
         &mut self,
         invitation: Token,
-        segment: Option<SegmentId>,
+        segment: Option<Wanted>,
         tell: oneshot::Sender<Result<(), Unlent>>,
     ) {
         let lender = self.lender.upgrade();
@@ -105,7 +105,7 @@ impl Call {
         }
         let packet = match *what {
             What::Invitation(number) => Packet::Hello(number),
-            What::Segment(id) => Packet::Fetch(id),
+            What::Segment(wanted) => Packet::Fetch(wanted.id()),
         };
         self.socket.send(&packet.encode(), None)
     }
@@ -168,25 +168,37 @@ impl Call {
                     self.answer(What::Invitation(number), &Ok(()));
                 }
                 (Some(Packet::Segment(id)), true) => {
-                    let mapped = match passed(&received).and_then(Foreign::map) {
-                        Ok(segment) => lender.mapped(id, segment),
-                        Err(reason) => {
-                            lender.failed();
-                            Err(Unlent::now(reason))
+                    let device = What::Segment(Wanted::Device(id));
+                    let is_of_device = self.asked.iter().any(|asked| asked.what == device);
+                    let got = passed(&received).and_then(|fd| match is_of_device {
+                        true => {
+                            let fd = fd.try_clone_to_owned();
+                            let fd = fd.map_err(|error| error.to_string())?;
+                            Ok(lender.was_passed(id, fd))
                         }
-                    };
-                    self.answer(What::Segment(id), &mapped);
+                        false => Ok(lender.mapped(id, Foreign::map(fd)?)),
+                    });
+                    let got = got.unwrap_or_else(|reason| {
+                        lender.failed();
+                        Err(Unlent::now(reason))
+                    });
+                    self.answer_about(id, &got);
                 }
                 (Some(Packet::None(id)), _) => {
                     let refused = Err(Unlent::now("the peer does not lend it"));
                     self.answer(What::Invitation(id), &refused);
-                    self.answer(What::Segment(id), &refused);
+                    self.answer_about(id, &refused);
                 }
                 (Some(Packet::Retired(id)), true) => lender.retired(id),
                 _ => return Err("the peer's exchange makes no sense".to_owned()),
             }
         }
         Ok(())
+    }
+
+    fn answer_about(&mut self, segment: SegmentId, answer: &Result<(), Unlent>) {
+        self.answer(What::Segment(Wanted::Main(segment)), answer);
+        self.answer(What::Segment(Wanted::Device(segment)), answer);
     }
 
     fn answer(&mut self, what: What, answer: &Result<(), Unlent>) {

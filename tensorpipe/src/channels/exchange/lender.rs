@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::clerk::PATIENCE;
 use super::offer::Offer;
-use super::{Command, Exchange, Unlent};
+use super::{Command, Exchange, Unlent, Wanted};
 use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
@@ -39,6 +40,8 @@ struct Has {
     unreliable_until: Option<Instant>,
     debts: Option<Arc<Debts>>,
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
+    /// Memory of its devices.
+    passed: BTreeMap<SegmentId, Arc<Passed>>,
     /// It was said that there is no room for more.
     has_warned: bool,
 }
@@ -70,6 +73,46 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.exchange.unmaps(self.memory.len() as u64);
+    }
+}
+
+/// A descriptor of memory of a lender's device.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "for devices that are built in")
+)]
+pub(in crate::channels) struct Passed {
+    /// Until it is mapped.
+    pub(in crate::channels) fd: Mutex<Option<OwnedFd>>,
+    /// What its channel has made of it, once for all tensors that lie there.
+    pub(in crate::channels) mapped: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+}
+
+/// Memory of a lender's device, lent to this process. Dropping it gives it back.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(in crate::channels) struct Debt {
+    debts: Arc<Debts>,
+    entry: Entry,
+    /// Keeps the connection over which its process sees that this one is there.
+    _lender: Arc<Lender>,
+}
+
+/// What became of an offer of such memory.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(in crate::channels) enum Owing {
+    Taken(Debt),
+    Withdrawn,
+    /// The lender's exchange is not there any more.
+    Lost,
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Debt {
+    fn drop(&mut self) {
+        self.debts.give_back(self.entry);
     }
 }
 
@@ -146,12 +189,37 @@ impl Lender {
         })
     }
 
-    /// Comes to its exchange with an invitation, and gets a segment mapped if one is named. Bounded: the exchange gives
+    /// The descriptor of memory of its device, once it was fetched.
+    #[cfg(feature = "cuda")]
+    pub(in crate::channels) fn passed(&self, id: SegmentId) -> Option<Arc<Passed>> {
+        let has = lock(&self.has);
+        has.debts.as_ref()?;
+        has.passed.get(&id).cloned()
+    }
+
+    /// Takes an offer of such memory.
+    #[cfg(feature = "cuda")]
+    pub(in crate::channels) fn owe(self: &Arc<Self>, offer: &Offer) -> Owing {
+        let Some(debts) = lock(&self.has).debts.clone() else {
+            return Owing::Lost;
+        };
+        let entry = offer.entry;
+        if !debts.take(entry) {
+            return Owing::Withdrawn;
+        }
+        Owing::Taken(Debt {
+            debts,
+            entry,
+            _lender: self.clone(),
+        })
+    }
+
+    /// Comes to its exchange with an invitation, and gets a segment if one is named. Bounded: the exchange gives
     /// up after a while.
     pub(in crate::channels) async fn fetch(
         self: &Arc<Self>,
         invitation: Token,
-        segment: Option<SegmentId>,
+        segment: Option<Wanted>,
     ) -> Result<(), Unlent> {
         if segment.is_some() {
             lock(&self.has).room()?;
@@ -190,15 +258,30 @@ impl Lender {
         }
     }
 
-    pub(super) fn has(&self, id: SegmentId) -> bool {
+    /// A descriptor of memory of its device has come.
+    pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), Unlent> {
+        let mut has = lock(&self.has);
+        has.room()?;
+        let (fd, mapped) = (Mutex::new(Some(fd)), Mutex::default());
+        has.passed.insert(id, Arc::new(Passed { fd, mapped }));
+        Ok(())
+    }
+
+    pub(super) fn has(&self, wanted: Wanted) -> bool {
         let has = lock(&self.has);
-        has.debts.is_some() && has.segments.contains_key(&id)
+        let known = match wanted {
+            Wanted::Main(id) => has.segments.contains_key(&id),
+            Wanted::Device(id) => has.passed.contains_key(&id),
+        };
+        has.debts.is_some() && known
     }
 
     /// The lender has let go of a segment.
     pub(super) fn retired(&self, id: SegmentId) {
-        let segment = lock(&self.has).segments.remove(&id);
-        drop(segment);
+        let mut has = lock(&self.has);
+        let gone = (has.segments.remove(&id), has.passed.remove(&id));
+        drop(has);
+        drop(gone);
     }
 
     /// The connection to its exchange is lost: nothing new comes of what is known here.
@@ -224,7 +307,7 @@ impl Has {
     /// Whether one more may be mapped. It is no fault of the lender's if not, and what is mapped goes on being
     /// borrowed.
     fn room(&mut self) -> Result<(), Unlent> {
-        if self.segments.len() < SEGMENTS {
+        if self.segments.len() + self.passed.len() < SEGMENTS {
             return Ok(());
         }
         let reason =
@@ -391,7 +474,10 @@ mod tests {
         let unlent = map(many).unwrap_err();
         assert!(unlent.reason.contains("segments") && !unlent.lasting);
         // It is not even asked.
-        let unlent = lender.fetch([0; 16], Some([0xff; 16])).await.unwrap_err();
+        let unlent = lender
+            .fetch([0; 16], Some(Wanted::Main([0xff; 16])))
+            .await
+            .unwrap_err();
         assert!(unlent.reason.contains("segments") && !unlent.lasting);
         assert!(!lender.is_unreliable());
         lender.retired([0; 16]);

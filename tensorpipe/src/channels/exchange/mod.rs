@@ -30,6 +30,8 @@ pub(super) use self::clerk::PATIENCE;
 pub(super) use self::copies::Copies;
 pub(super) use self::invitation::Invitation;
 pub(super) use self::lender::{Borrowed, Lender, Taking};
+#[cfg(feature = "cuda")]
+pub(super) use self::lender::{Debt, Owing, Passed};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
 pub(super) use self::place::{Access, Place};
@@ -78,6 +80,27 @@ pub(in crate::channels) struct Exchange {
     most_mapped: AtomicU64,
 }
 
+/// A segment that is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::channels) enum Wanted {
+    /// Of main memory: it is mapped.
+    Main(SegmentId),
+    /// Of a device's: its descriptor is kept for the channel.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        allow(dead_code, reason = "for devices that are built in")
+    )]
+    Device(SegmentId),
+}
+
+impl Wanted {
+    fn id(self) -> SegmentId {
+        match self {
+            Self::Main(id) | Self::Device(id) => id,
+        }
+    }
+}
+
 /// What the clerk is asked to do.
 #[derive(Debug)]
 enum Command {
@@ -85,7 +108,7 @@ enum Command {
     Fetch {
         lender: Arc<Lender>,
         invitation: Token,
-        segment: Option<SegmentId>,
+        segment: Option<Wanted>,
         tell: oneshot::Sender<Result<(), Unlent>>,
     },
     /// Tell a borrower that a segment is gone.

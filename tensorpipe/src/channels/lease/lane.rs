@@ -16,7 +16,7 @@ use super::copying::Job;
 use super::frame::{FromReader, FromWriter};
 use super::writing::Told;
 use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Setback, Want};
-use super::{Exchange, Invitation, Lender, Offer, Place, Taking};
+use super::{Exchange, Invitation, Lender, Offer, Place, Taking, Wanted};
 use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
@@ -139,6 +139,7 @@ impl LeaseLane {
             return self.ask_for_bytes(op, want, io);
         };
         self.fetching.insert(op, (told, want));
+        let segment = segment.map(Wanted::Main);
         let (lender, handle) = (self.lender.clone(), self.handle.clone());
         let (setback, is_welcome) = (self.setback.clone(), self.is_welcome.clone());
         io.spawn(async move {
@@ -276,6 +277,8 @@ impl Lane for LeaseLane {
             return Err(Fault("another invitation on the same pipe".to_owned()));
         }
         match self.wanted.remove(&op) {
+            // Of a piece the reader has asked for it first.
+            None if op.number().is_some() => Err(Fault(format!("too much about {op:?}"))),
             // The protocol sees to it that there is one for each operation.
             None => {
                 self.offers.insert(op, told);

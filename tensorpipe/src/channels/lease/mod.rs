@@ -28,7 +28,7 @@ mod writing;
 use self::lane::LeaseLane;
 use super::exchange::{
     Access, Borrowed, Borrower, Copies, Exchange, Invitation, Lender, OFFER_LEN, Offer, Place,
-    Returned, Taking, Unlent,
+    Returned, Taking, Unlent, Wanted,
 };
 use super::{
     Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind,

@@ -102,7 +102,8 @@ impl CudaDevices {
         let device = memory.device();
         let known = memory
             .memory_mut()
-            .and_then(|memory| CudaMemory::of(memory));
+            .and_then(|memory| CudaMemory::of(memory))
+            .filter(|known| !known.is_lent());
         let address = known.ok_or_else(|| foreign(device))?.address();
         Ok(DeviceWrite {
             address,
@@ -114,7 +115,11 @@ impl CudaDevices {
 }
 
 pub(super) fn foreign(device: Device) -> DeviceError {
-    DeviceError::new(device, "access", "it is no memory of these devices")
+    DeviceError::new(
+        device,
+        "access",
+        "it is no memory of these devices, or lent by another process to be read",
+    )
 }
 
 /// Memory that a stream's work reads.
@@ -134,6 +139,10 @@ impl DeviceRead {
 
 impl Drop for DeviceRead {
     fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.cuda.is_elsewhere() {
+            return std::mem::forget((self.buffer.clone(), self.stream.clone(), self.cuda.clone()));
+        }
         match self.cuda.fence(&self.stream) {
             Ok(fence) => self.buffer.use_until(&fence),
             // Nobody knows when the work ends: it is never used again.
@@ -178,7 +187,7 @@ impl DeviceWrite {
             let reason = "the source is not in main memory, or too long";
             return Err(DeviceError::new(device, "upload", reason));
         }
-        let reached = self.cuda.reached(from, device)?;
+        let reached = self.cuda.reached(from, device, false)?;
         let event = CudaDevices::event(&self.stream)?;
         let bound = self.stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
@@ -223,6 +232,10 @@ impl Drop for DeviceWrite {
         let Some(mut memory) = self.memory.take() else {
             return;
         };
+        // As above.
+        if self.cuda.is_elsewhere() {
+            return std::mem::forget((memory, self.stream.clone(), self.cuda.clone()));
+        }
         // Given up: work may be queued on it all the same.
         match (self.cuda.fence(&self.stream), memory.memory_mut()) {
             (Ok(fence), Some(memory)) => {

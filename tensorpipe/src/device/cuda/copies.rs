@@ -14,6 +14,10 @@ use super::memory::CudaMemory;
 use super::{CudaDevices, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
+use crate::sys::fork::Owner;
+
+/// Up to this length main memory is rather copied than registered, in bytes.
+const COPIED: usize = 64 << 10;
 
 const LENGTHS: &str = "source and destination differ in length";
 
@@ -40,7 +44,7 @@ impl CudaDevices {
         if from.ready().is_some() {
             return Err(refused("the source is not ready yet: wait for its fence"));
         }
-        let pinned = self.reached(from, device)?;
+        let pinned = self.reached(from, device, false)?;
         let bytes = pinned.as_bytes().unwrap_or_default();
         self.fill(to, &pinned, stream, |address| {
             // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is as long, and
@@ -62,7 +66,7 @@ impl CudaDevices {
         let (source, at) = self.source(from, stream)?;
         let (there, len) = (to.device(), from.len());
         let target = self.opened(there)?;
-        self.introduce(source.opened(), target)?;
+        self.introduce(source.opened(), target);
         self.fill(to, from, stream, |address| {
             let (from, to) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
             let stream = stream.cu_stream();
@@ -97,7 +101,7 @@ impl CudaDevices {
     ) -> Result<Download, DeviceError> {
         let (_, at) = self.source(from, stream)?;
         let device = from.device();
-        let is_reached = self.reach(to.memory());
+        let is_reached = self.make_reach(device, to.memory())?;
         let room = to.as_bytes_mut().filter(|room| room.len() == from.len());
         let Some(bytes) = room.filter(|_| is_reached) else {
             let reason = "the destination is not as long, or no device reaches it";
@@ -122,12 +126,20 @@ impl CudaDevices {
         Ok(Download {
             fence,
             to: Some(to),
+            owner: Owner::here(),
         })
     }
 
-    /// Main memory with the bytes of `from` that the devices reach: itself, or pinned memory to which the CPU has copied them.
-    pub(super) fn reached(&self, from: &Buffer, device: Device) -> Result<Buffer, DeviceError> {
-        if self.reach(&**from.memory()) {
+    /// Main memory with the bytes of `from` that the devices reach: itself, or pinned memory to which the CPU has copied them. With
+    /// `register` it is registered, if it is long.
+    pub(crate) fn reached(
+        &self,
+        from: &Buffer,
+        device: Device,
+        register: bool,
+    ) -> Result<Buffer, DeviceError> {
+        let register = register && from.len() > COPIED;
+        if self.reach(&**from.memory()) || register && self.make_reach(device, &**from.memory())? {
             return Ok(from.clone());
         }
         let bytes = from.as_bytes().unwrap_or_default();
@@ -173,6 +185,7 @@ impl CudaDevices {
             .memory_mut()
             .ok_or_else(|| refused("the destination is shared"))?;
         let known = CudaMemory::of(memory).filter(|known| from.len() <= known.len());
+        let known = known.filter(|known| !known.is_lent());
         let address = known.ok_or_else(|| foreign(device))?.address();
         let bound = stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
@@ -201,6 +214,7 @@ pub struct Download {
     fence: Arc<dyn Fence>,
     /// Nobody looks at it before the fence is reached.
     to: Option<BufferMut>,
+    owner: Owner,
 }
 
 impl Download {
@@ -225,6 +239,10 @@ impl Download {
 impl Drop for Download {
     fn drop(&mut self) {
         let Some(to) = self.to.take() else { return };
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.owner.is_elsewhere() {
+            return std::mem::forget((to, self.fence.clone()));
+        }
         let fence = self.fence.clone();
         self.fence
             .when_reached(Box::new(move || match fence.reached() {

@@ -22,6 +22,9 @@ const SHORTEST: Duration = Duration::from_micros(10);
 /// And at most, where nothing is reached for long: each look is a call of a microsecond. Chosen.
 const LONGEST: Duration = Duration::from_millis(1);
 
+/// The same where only other processes are waited for, which may keep what they have for long. Chosen.
+const SLOWEST: Duration = Duration::from_millis(20);
+
 /// Between two looks whether the thread is still wanted. Chosen.
 const ALONE: Duration = Duration::from_secs(1);
 
@@ -58,7 +61,12 @@ impl Fence for CudaFence {
         if self.reached().is_some() {
             return act();
         }
-        self.watch.add(self.event.clone(), act);
+        let event = self.event.clone();
+        self.watch.add(Waiting {
+            is_reached: Box::new(move || reached(&event).is_some()),
+            act,
+            is_slow: false,
+        });
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -94,10 +102,12 @@ struct Watch {
     changed: Condvar,
 }
 
-/// Whoever waits for an event.
+/// Whoever waits for an event, or for another process.
 struct Waiting {
-    event: Arc<CudaEvent>,
+    is_reached: Box<dyn Fn() -> bool + Send>,
     act: Box<dyn FnOnce() + Send>,
+    /// It may be long.
+    is_slow: bool,
 }
 
 impl Watcher {
@@ -112,14 +122,40 @@ impl Watcher {
     }
 }
 
+impl Watcher {
+    /// Runs `act` some time after `is_reached` says so.
+    pub(super) fn watch(
+        &self,
+        is_reached: impl Fn() -> bool + Send + 'static,
+        act: Box<dyn FnOnce() + Send>,
+    ) {
+        self.0.add(Waiting {
+            is_reached: Box::new(is_reached),
+            act,
+            is_slow: true,
+        });
+    }
+}
+
 impl Watch {
     fn lock(&self) -> MutexGuard<'_, Vec<Waiting>> {
         self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, event: Arc<CudaEvent>, act: Box<dyn FnOnce() + Send>) {
-        self.lock().push(Waiting { event, act });
+    fn add(&self, waits: Waiting) {
+        self.lock().push(waits);
         self.changed.notify_one();
+    }
+
+    /// Until more is added, at most, where only others are waited for.
+    fn sleep(&self, pause: Duration, are_slow: bool) {
+        if !are_slow {
+            return std::thread::sleep(pause);
+        }
+        let added = self.lock();
+        if added.is_empty() {
+            drop(self.changed.wait_timeout(added, pause));
+        }
     }
 
     fn run(self: &Arc<Self>) {
@@ -135,10 +171,13 @@ impl Watch {
                     }
                     pause = SHORTEST;
                 }
+                if !added.is_empty() {
+                    pause = SHORTEST;
+                }
                 waiting.append(&mut added);
             }
             // Without the lock: each look is a call of the driver's.
-            let is_reached = |waits: &mut Waiting| reached(&waits.event).is_some();
+            let is_reached = |waits: &mut Waiting| (waits.is_reached)();
             let mut ended = waiting.extract_if(.., is_reached).peekable();
             if ended.peek().is_some() {
                 pause = SHORTEST;
@@ -151,8 +190,10 @@ impl Watch {
                 });
             } else {
                 drop(ended);
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LONGEST);
+                let are_slow = waiting.iter().all(|waits| waits.is_slow);
+                self.sleep(pause, are_slow);
+                let longest = if are_slow { SLOWEST } else { LONGEST };
+                pause = (pause * 2).min(longest);
             }
         }
     }

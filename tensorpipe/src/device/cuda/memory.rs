@@ -1,62 +1,17 @@
-//! Memory of a device: of a pool of this process's own, or a slice of cudarc's.
-
-#![allow(
-    unsafe_code,
-    reason = "the driver's calls take addresses and handles as they are"
-)]
+//! Memory of a device: a block of this process's, a slice of cudarc's, or lent by another process.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaSlice, CudaStream, sys};
 
+use super::physical::Physical;
+use super::slabs::Block;
 use super::{Opened, enter, failed, wait_for};
 use crate::device::{Device, Fence, Memory, QueuedWork, Registrable, Registrations};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
-
-/// The driver's pool of a device, of this process's own.
-pub(super) struct MemoryPool {
-    handle: sys::CUmemoryPool,
-    context: Arc<CudaContext>,
-}
-
-// SAFETY: the driver's pools may be used by any thread; this one is destroyed once, in `drop`.
-unsafe impl Send for MemoryPool {}
-// SAFETY: as above.
-unsafe impl Sync for MemoryPool {}
-
-impl MemoryPool {
-    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
-        context.bind_to_thread()?;
-        let properties = sys::CUmemPoolProps {
-            allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            // Memory of an exportable pool never goes back to the system: not before a channel exports it.
-            handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
-            location: sys::CUmemLocation {
-                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: context.cu_device(),
-            },
-            win32SecurityAttributes: std::ptr::null_mut(),
-            reserved: [0; 64],
-        };
-        // SAFETY: the properties are whole, and read during the call alone.
-        let handle = unsafe { result::mem_pool::create(&raw const properties) }?;
-        Ok(Self {
-            handle,
-            context: context.clone(),
-        })
-    }
-}
-
-impl Drop for MemoryPool {
-    fn drop(&mut self) {
-        // What was allocated of it keeps it until that is freed.
-        // SAFETY: made in `new`, and used by nobody from now on.
-        let destroyed = unsafe { result::mem_pool::destroy(self.handle) };
-        self.context.record_err(destroyed);
-    }
-}
 
 /// Memory of a CUDA device, and the work on it.
 pub(super) struct CudaMemory {
@@ -66,9 +21,21 @@ pub(super) struct CudaMemory {
     address: sys::CUdeviceptr,
     len: usize,
     owner: Owner,
-    /// What frees it; without it this does.
-    slice: Option<Box<dyn Slice>>,
+    source: Source,
     opened: Arc<Opened>,
+}
+
+/// What memory is of, and is freed by.
+enum Source {
+    Own(Block),
+    Slice(Box<dyn Slice>),
+    /// Physical memory of another process, and what gives it back there.
+    Lent {
+        _debt: Box<dyn Any + Send + Sync>,
+        _physical: Arc<Physical>,
+    },
+    /// Somebody else has it now.
+    Gone,
 }
 
 /// A slice of cudarc's, of any type.
@@ -85,34 +52,15 @@ impl<T: 'static> Slice for CudaSlice<T> {
 
 impl CudaMemory {
     pub(super) fn new(opened: &Arc<Opened>, len: usize) -> Result<Self, DeviceError> {
-        let refused = |call| move |error| failed(opened.device, call, error);
-        let bound = opened.context.bind_to_thread();
-        bound.map_err(refused("cuCtxSetCurrent"))?;
-        let stream = opened.allocations.cu_stream();
-        // The driver refuses an allocation of no bytes.
-        let (pool, room) = (opened.pool.handle, len.max(1));
-        // SAFETY: pool and stream are there as long as `opened`.
-        let address = unsafe { result::mem_pool::alloc_async(pool, room, stream) };
-        let address = address.map_err(refused("cuMemAllocFromPoolAsync"))?;
-        let memory = Self {
-            registrations: Registrations::default(),
-            work: QueuedWork::default(),
-            address,
-            len,
-            owner: Owner::here(),
-            slice: None,
-            opened: opened.clone(),
-        };
-        // Nothing but allocations is queued there: other streams may use it when this returns.
-        let there = opened.allocations.synchronize();
-        there.map_err(refused("cuStreamSynchronize"))?;
-        Ok(memory)
+        let block = opened.slabs.take(len);
+        let block = block.map_err(|error| failed(opened.device, "cuMemCreate", error))?;
+        let address = block.physical.address + block.offset as u64;
+        Ok(Self::with(opened, Source::Own(block), (address, len)))
     }
 
-    /// A slice that begins at `address`, all of it.
-    pub(super) fn of_slice(
+    fn with(
         opened: &Arc<Opened>,
-        slice: Box<dyn Slice>,
+        source: Source,
         (address, len): (sys::CUdeviceptr, usize),
     ) -> Self {
         Self {
@@ -121,9 +69,46 @@ impl CudaMemory {
             address,
             len,
             owner: Owner::here(),
-            slice: Some(slice),
+            source,
             opened: opened.clone(),
         }
+    }
+
+    /// A slice that begins at an address, all of it.
+    pub(super) fn of_slice(
+        opened: &Arc<Opened>,
+        slice: Box<dyn Slice>,
+        place: (sys::CUdeviceptr, usize),
+    ) -> Self {
+        Self::with(opened, Source::Slice(slice), place)
+    }
+
+    /// A range of another process's memory; `debt` gives it back when no work on it is unfinished.
+    pub(super) fn lent(
+        opened: &Arc<Opened>,
+        physical: Arc<Physical>,
+        range: Range<usize>,
+        debt: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        let address = physical.address + range.start as u64;
+        let source = Source::Lent {
+            _debt: debt,
+            _physical: physical,
+        };
+        Self::with(opened, source, (address, range.len()))
+    }
+
+    /// Where in physical memory of this process's it begins.
+    pub(super) fn block(&self) -> Option<(&Physical, usize)> {
+        match &self.source {
+            Source::Own(block) => Some((&block.physical, block.offset)),
+            _ => None,
+        }
+    }
+
+    /// Whether another process has lent it: it is not written here.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self.source, Source::Lent { .. })
     }
 
     /// What its bytes are there behind.
@@ -138,18 +123,26 @@ impl CudaMemory {
 
     /// The stream of the slice that it is of.
     pub(super) fn stream(&self) -> Option<&Arc<CudaStream>> {
-        self.slice.as_ref().map(|slice| Slice::stream(&**slice))
+        match &self.source {
+            Source::Slice(slice) => Some(Slice::stream(&**slice)),
+            _ => None,
+        }
     }
 
     /// The slice that it is of, which the caller has from now on.
     pub(super) fn take_slice<T: 'static>(&mut self) -> Option<CudaSlice<T>> {
-        let slice: Box<dyn Any> = self.slice.take_if(|slice| {
-            let slice: &dyn Any = &**slice;
-            slice.is::<CudaSlice<T>>()
-        })?;
+        let slice: &dyn Any = match &self.source {
+            Source::Slice(slice) => &**slice,
+            _ => return None,
+        };
+        if !slice.is::<CudaSlice<T>>() {
+            return None;
+        }
         self.registrations.clear();
-        // Nothing is left to be freed here.
-        self.address = 0;
+        let Source::Slice(slice) = std::mem::replace(&mut self.source, Source::Gone) else {
+            return None;
+        };
+        let slice: Box<dyn Any> = slice;
         slice.downcast().ok().map(|slice| *slice)
     }
 
@@ -194,59 +187,39 @@ impl Memory for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
+        let source = std::mem::replace(&mut self.source, Source::Gone);
         // CUDA does not outlive a fork: what a child has inherited it must not call.
         if self.owner.is_elsewhere() {
             let work = std::mem::take(&mut self.work);
-            std::mem::forget((self.slice.take(), work, self.opened.clone()));
+            std::mem::forget((source, work, self.opened.clone()));
             return;
         }
         self.registrations.clear();
-        let lost = |error: DeviceError| tracing::warn!(%error, "memory of a device is lost");
-        if let Some(slice) = self.slice.take() {
-            // It is freed behind what its own stream has queued.
-            let mut waits = self.work.unfinished().into_iter();
-            match waits.try_for_each(|fence| wait_for(slice.stream(), &*fence)) {
-                Ok(()) => {
-                    enter(slice.stream().context());
-                    drop(slice);
-                }
-                Err(error) => {
-                    std::mem::forget(slice);
-                    lost(error);
-                }
-            }
-            return;
-        }
-        if self.address == 0 {
-            return;
-        }
-        let block = Block {
-            address: self.address,
-            opened: self.opened.clone(),
+        let Source::Slice(slice) = source else {
+            return free_behind(source, self.opened.clone(), self.work.unfinished());
         };
-        block.free_behind(self.work.unfinished());
+        // It is freed behind what its own stream has queued.
+        let mut waits = self.work.unfinished().into_iter();
+        match waits.try_for_each(|fence| wait_for(slice.stream(), &*fence)) {
+            Ok(()) => {
+                let _here = enter(slice.stream().context());
+                drop(slice);
+            }
+            Err(error) => {
+                std::mem::forget(slice);
+                tracing::warn!(%error, "memory of a device is lost");
+            }
+        }
     }
 }
 
-/// An allocation of the pool's that nobody uses any more but work that is queued.
-struct Block {
-    address: sys::CUdeviceptr,
-    opened: Arc<Opened>,
-}
-
-impl Block {
-    /// Not by having the stream of allocations wait: whoever allocates waits for that one.
-    fn free_behind(self, mut unfinished: Vec<Arc<dyn Fence>>) {
-        if let Some(fence) = unfinished.pop() {
-            return fence.when_reached(Box::new(move || self.free_behind(unfinished)));
-        }
-        let (context, stream) = (&self.opened.context, &self.opened.allocations);
-        enter(context);
-        // SAFETY: allocated in `CudaMemory::new`, and freed once, when no work on it is unfinished.
-        let freed = unsafe { result::free_async(self.address, stream.cu_stream()) };
-        if let Err(error) = freed {
-            let error = failed(self.opened.device, "cuMemFreeAsync", error);
-            tracing::warn!(%error, "memory of a device is lost");
-        }
+/// Frees what nobody uses any more but work that is queued, when that is finished.
+fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn Fence>>) {
+    if let Some(fence) = unfinished.pop() {
+        let then = move || free_behind(source, opened, unfinished);
+        return fence.when_reached(Box::new(then));
+    }
+    if let Source::Own(block) = source {
+        opened.slabs.give_back(block);
     }
 }

@@ -27,30 +27,35 @@ mod copies;
 mod fence;
 mod memory;
 mod peers;
+mod physical;
 mod pinned;
 mod probe;
 mod registered;
+mod sharing;
+mod slabs;
 mod streams;
 
 pub use access::{DeviceRead, DeviceWrite};
 pub use copies::Download;
+pub(crate) use physical::Physical;
 pub use probe::Unavailable;
 pub(crate) use streams::Borrowed as BorrowedStream;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
 use self::fence::{CudaFence, Watcher};
-use self::memory::{CudaMemory, MemoryPool};
+use self::memory::CudaMemory;
 use self::peers::Peers;
+use self::physical::Uuid;
 use self::pinned::PinnedPool;
+use self::slabs::Slabs;
 use self::streams::Streams;
 use super::{Allocator, BufferMut, Device, DeviceKind, Fence, Memory};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
-use crate::sys::registrations::Domain;
 
 /// The CUDA devices that this process sees, and their allocator. Cloning clones a handle.
 #[derive(Clone)]
@@ -60,8 +65,8 @@ pub struct CudaDevices {
 
 struct Shared {
     owner: Owner,
-    /// In which main memory is registered.
-    domain: Domain,
+    /// Who the devices are, also in other processes.
+    uuids: Vec<Uuid>,
     /// What could be opened: a failure may pass.
     devices: Vec<OnceLock<Arc<Opened>>>,
     peers: Peers,
@@ -81,10 +86,8 @@ impl Drop for Shared {
 /// A device in use.
 pub(super) struct Opened {
     device: Device,
-    // In front of the context: they end first.
-    pool: MemoryPool,
-    /// Memory is allocated and freed here, and nothing else is queued.
-    allocations: Arc<CudaStream>,
+    /// What its memory is cut from.
+    slabs: Slabs,
     /// For transfers.
     streams: Streams,
     context: Arc<CudaContext>,
@@ -96,12 +99,18 @@ impl CudaDevices {
     /// # Errors
     /// Why there are none for this process, and what to do about it.
     pub fn open() -> Result<Self, Unavailable> {
-        let devices = (0..probe::devices()?).map(|_| OnceLock::new());
+        let uuids = (0..probe::devices()?).map(|ordinal| physical::uuid(ordinal as i32));
+        let uuids: Result<Vec<_>, _> = uuids.collect();
+        let uuids = uuids.map_err(|error| Unavailable::Failed {
+            call: "cuDeviceGetUuid",
+            reason: probe::words(error),
+        })?;
+        let devices = uuids.iter().map(|_| OnceLock::new());
         Ok(Self {
             shared: Arc::new(Shared {
                 owner: Owner::here(),
-                domain: Domain::unique(),
                 devices: devices.collect(),
+                uuids,
                 peers: Peers::default(),
                 pinned: PinnedPool::default(),
                 watcher: Watcher::start().map_err(|error| Unavailable::Failed {
@@ -178,6 +187,16 @@ impl CudaDevices {
         wait_for(stream, fence)
     }
 
+    /// Whether a stream waits for it: another kind of device's it does not know.
+    pub(crate) fn can_wait_for(&self, fence: &dyn Fence) -> bool {
+        fence.as_any().is::<CudaFence>() || fence.reached().is_some()
+    }
+
+    /// Whether this is a forked child, which has inherited them.
+    fn is_elsewhere(&self) -> bool {
+        self.shared.owner.is_elsewhere()
+    }
+
     fn opened(&self, device: Device) -> Result<&Arc<Opened>, DeviceError> {
         let known = device.kind == DeviceKind::CUDA;
         let slot = self.shared.devices.get(device.index as usize);
@@ -215,14 +234,15 @@ impl Allocator for CudaDevices {
 
 impl Opened {
     fn new(device: Device) -> Result<Self, DeviceError> {
+        let _mine = Current::keep();
         let refused = |call| move |error| failed(device, call, error);
         let context = CudaContext::new(device.index as usize);
         let context = context.map_err(refused("cuDevicePrimaryCtxRetain"))?;
-        let allocations = context.new_stream().map_err(refused("cuStreamCreate"))?;
+        let peers = peers::of(&context).map_err(refused("cuDeviceCanAccessPeer"))?;
+        let slabs = Slabs::new(&context, peers);
         Ok(Self {
             device,
-            pool: MemoryPool::new(&context).map_err(refused("cuMemPoolCreate"))?,
-            allocations,
+            slabs: slabs.map_err(refused("cuMemGetAllocationGranularity"))?,
             streams: Streams::default(),
             context,
         })
@@ -247,12 +267,33 @@ fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
     }
 }
 
-/// Makes a context this thread's, before memory of it is freed: whatever cudarc has to say of its state. Where that fails, the
-/// driver refuses what follows.
+/// This thread's context, put back when this is dropped: whoever drives a pipe may be a program's thread.
+pub(crate) struct Current(sys::CUcontext);
+
+impl Current {
+    pub(crate) fn keep() -> Self {
+        // Where there is none, none is put back.
+        let current = result::ctx::get_current().ok().flatten();
+        Self(current.unwrap_or(std::ptr::null_mut()))
+    }
+}
+
 #[allow(unsafe_code, reason = "a context is a handle")]
-fn enter(context: &CudaContext) {
+impl Drop for Current {
+    fn drop(&mut self) {
+        // SAFETY: it was this thread's, or is none.
+        let _ = unsafe { result::ctx::set_current(self.0) };
+    }
+}
+
+/// Makes a context this thread's until the result is dropped, before memory of it is freed: whatever cudarc has to say of its state.
+/// Where that fails, the driver refuses what follows.
+#[allow(unsafe_code, reason = "a context is a handle")]
+fn enter(context: &CudaContext) -> Current {
+    let before = Current::keep();
     // SAFETY: the context is there.
     let _ = unsafe { result::ctx::set_current(context.cu_ctx()) };
+    before
 }
 
 /// What the driver said to a call, with its number.

@@ -5,45 +5,68 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::{DriverError, sys};
+use cudarc::driver::{CudaContext, DriverError, result, sys};
 
-use super::{CudaDevices, Opened, failed};
-use crate::error::DeviceError;
+use super::{CudaDevices, Opened, enter, probe};
 
 /// Pairs that were looked at: who reaches whom.
 #[derive(Default)]
 pub(super) struct Peers(Mutex<BTreeSet<(u32, u32)>>);
 
+/// Devices that reach the memory of this context's.
+pub(super) fn of(context: &CudaContext) -> Result<Vec<sys::CUdevice>, DriverError> {
+    let mut peers = Vec::new();
+    for ordinal in 0..result::device::get_count()? {
+        let device = result::device::get(ordinal)?;
+        if device != context.cu_device() && can_reach(device, context.cu_device())? {
+            peers.push(device);
+        }
+    }
+    Ok(peers)
+}
+
+fn can_reach(from: sys::CUdevice, to: sys::CUdevice) -> Result<bool, DriverError> {
+    let mut can = 0;
+    // SAFETY: there is room for the answer.
+    unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from, to) }.result()?;
+    Ok(can != 0)
+}
+
 impl CudaDevices {
-    /// Lets `from` reach `to`, where the machine can do that: once. It takes the driver a while.
-    ///
-    /// # Errors
-    /// When the driver refuses, and not because they do not reach each other.
-    pub(super) fn introduce(&self, from: &Opened, to: &Opened) -> Result<(), DeviceError> {
-        let pair = (from.device.index, to.device.index);
-        let known = &self.shared.peers.0;
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if pair.0 == pair.1 || !known.insert(pair) {
-            return Ok(());
+    /// Lets the devices reach each other's memory, where the machine can do that: once. It takes the driver a while. Copies need it not:
+    /// where it cannot be, they are slower. Memory of this process's own needs it not either.
+    pub(super) fn introduce(&self, one: &Opened, other: &Opened) {
+        for (from, to) in [(one, other), (other, one)] {
+            let pair = (from.device.index, to.device.index);
+            let known = &self.shared.peers.0;
+            let is_new = pair.0 != pair.1
+                && known
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(pair);
+            if !is_new {
+                continue;
+            }
+            if let Err(error) = let_in(from, to) {
+                let reason = probe::words(error);
+                tracing::debug!(from = %from.device, to = %to.device, reason, "copies go by way of main memory");
+            }
         }
-        let refused = |call| move |error| failed(from.device, call, error);
-        let mut can = 0;
-        let (here, there) = (from.context.cu_device(), to.context.cu_device());
-        // SAFETY: there is room for the answer.
-        let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, here, there) };
-        asked.result().map_err(refused("cuDeviceCanAccessPeer"))?;
-        if can == 0 {
-            tracing::debug!(from = %from.device, to = %to.device, "copies go by way of main memory");
-            return Ok(());
-        }
-        let bound = from.context.bind_to_thread();
-        bound.map_err(refused("cuCtxSetCurrent"))?;
-        // SAFETY: both contexts are there.
-        let enabled = unsafe { sys::cuCtxEnablePeerAccess(to.context.cu_ctx(), 0) };
-        match enabled.result() {
-            // The program has done so.
-            Err(DriverError(sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)) => Ok(()),
-            enabled => enabled.map_err(refused("cuCtxEnablePeerAccess")),
-        }
+    }
+}
+
+fn let_in(from: &Opened, to: &Opened) -> Result<(), DriverError> {
+    if !can_reach(from.context.cu_device(), to.context.cu_device())? {
+        return Err(DriverError(
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        ));
+    }
+    let _here = enter(&from.context);
+    // SAFETY: both contexts are there.
+    let enabled = unsafe { sys::cuCtxEnablePeerAccess(to.context.cu_ctx(), 0) };
+    match enabled.result() {
+        // The program has done so.
+        Err(DriverError(sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)) => Ok(()),
+        enabled => enabled,
     }
 }

@@ -104,7 +104,7 @@ impl Drop for Allocation {
             std::mem::forget(self.context.clone());
             return;
         }
-        enter(&self.context);
+        let _here = enter(&self.context);
         // SAFETY: made in `new`, and used by nobody from now on.
         let freed = unsafe { result::free_host(self.start.as_ptr().cast()) };
         self.context.record_err(freed);

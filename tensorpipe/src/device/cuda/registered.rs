@@ -11,7 +11,17 @@ use super::pinned::Pinned;
 use super::{CudaDevices, enter, failed};
 use crate::device::{Device, Memory, MemoryKind};
 use crate::error::DeviceError;
-use crate::sys::fork::Owner;
+use crate::sys::fork::{Owner, PerProcess};
+use crate::sys::registrations::Domain;
+
+/// The longest allocation of an application's that is registered, in bytes: all of it is pinned.
+const OWN: usize = 16 << 20;
+
+/// In which memory is registered: the driver knows it for all devices of the process.
+fn domain() -> Domain {
+    static DOMAIN: PerProcess<Domain> = PerProcess::new();
+    *DOMAIN.get(Domain::unique)
+}
 
 /// An allocation as the driver knows it, until this is dropped.
 struct Registration {
@@ -29,7 +39,7 @@ impl CudaDevices {
             return true;
         }
         let place = memory.registrable();
-        let known = place.and_then(|place| place.registrations.get(self.shared.domain));
+        let known = place.and_then(|place| place.registrations.get(domain()));
         known.is_some_and(|known: Arc<Registration>| known.is_registered)
     }
 
@@ -49,14 +59,18 @@ impl CudaDevices {
         let (Some(place), Some(bytes)) = (memory.registrable(), memory.as_bytes()) else {
             return Ok(false);
         };
+        // Of an application's own memory no more is pinned than its tensors are likely to be all of.
+        if memory.kind() == MemoryKind::Heap && place.len > OWN {
+            return Ok(false);
+        }
         let context = &self.opened(device)?.context;
         let start = bytes.as_ptr().addr().wrapping_sub(place.offset);
         let is_read_only = memory.kind() == MemoryKind::Borrowed;
-        let registered = place.registrations.of(self.shared.domain, || {
+        let registered = place.registrations.of(domain(), || {
             Registration::new(context, start, place.len, is_read_only)
         });
-        let registered = registered.map_err(|error| failed(device, "cuMemHostRegister", error))?;
-        Ok(registered.is_registered)
+        // Where it passes it may be better another time.
+        Ok(registered.is_ok_and(|registered| registered.is_registered))
     }
 }
 
@@ -75,8 +89,16 @@ impl Registration {
         let registered = unsafe { sys::cuMemHostRegister_v2(address, len, flags) };
         if let Err(error) = registered.result() {
             let device = CudaDevices::device(context.ordinal() as u32);
-            let error = failed(device, "cuMemHostRegister", error);
-            tracing::debug!(%error, len, "main memory is copied once more");
+            let words = failed(device, "cuMemHostRegister", error);
+            tracing::debug!(error = %words, len, "main memory is copied once more");
+            let lasts = matches!(
+                error.0,
+                sys::CUresult::CUDA_ERROR_NOT_SUPPORTED
+                    | sys::CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+            );
+            if !lasts {
+                return Err(error);
+            }
         }
         Ok(Self {
             start,
@@ -95,7 +117,7 @@ impl Drop for Registration {
             return;
         }
         if self.is_registered {
-            enter(&self.context);
+            let _here = enter(&self.context);
             let address = std::ptr::with_exposed_provenance_mut::<c_void>(self.start);
             // SAFETY: registered in `new`, and in use by no copy: each keeps the memory.
             let undone = unsafe { sys::cuMemHostUnregister(address) };

@@ -23,6 +23,13 @@ pub(crate) struct Borrowed {
 }
 
 impl CudaDevices {
+    /// Whether one need not be made.
+    pub(crate) fn has_stream(&self, device: Device) -> bool {
+        let slot = self.shared.devices.get(device.index as usize);
+        let opened = slot.and_then(|slot| slot.get());
+        opened.is_some_and(|opened| opened.streams.has_some())
+    }
+
     /// A stream on which nothing is queued. The first ones are made, which takes the driver a while.
     pub(crate) fn stream(&self, device: Device) -> Result<Borrowed, DeviceError> {
         let opened = self.opened(device)?;
@@ -47,6 +54,11 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
+    fn has_some(&self) -> bool {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !kept.is_empty()
+    }
+
     fn put(&self, stream: Arc<CudaStream>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
@@ -65,6 +77,11 @@ impl std::ops::Deref for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.cuda.is_elsewhere() {
+            let kept = (self.stream.clone(), self.opened.clone(), self.cuda.clone());
+            return std::mem::forget(kept);
+        }
         // One that the driver has no event for is not used again.
         if let Ok(fence) = self.cuda.fence(&self.stream) {
             let (opened, stream) = (self.opened.clone(), self.stream.clone());

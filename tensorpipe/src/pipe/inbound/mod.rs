@@ -312,7 +312,7 @@ impl Incoming {
                 // What came ahead is whole: it is not lost where its writer closes meanwhile.
                 if over || copy.answer.is_none() || !copy.takes_a_while() {
                     // Of a pipe that has ended, maybe with its runtime, nobody else waits.
-                    reading.received(copy.op.part, copy.make());
+                    reading.received(copy.op, copy.make());
                 } else {
                     LaneHandle::new(&self.core).copy_on_thread(copy, &self.core.runtime);
                 }

@@ -56,6 +56,8 @@ pub enum Outcome {
 #[derive(Debug)]
 pub(crate) enum LaneResult {
     Ended(OpId, Outcome),
+    /// A piece takes no memory any more.
+    Released(OpId),
     Fault(OpId, ChannelFault),
 }
 
@@ -131,7 +133,7 @@ impl LaneIo<'_> {
     }
 
     /// Warm memory that the channel fills itself: for what it receives, or for the stages between. Main memory counts from now on,
-    /// that of a piece until it has come; of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
+    /// that of a piece until it is [released](Self::release); of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where there is none, or the pipe's messages announce more than
@@ -150,6 +152,12 @@ impl LaneIo<'_> {
     /// `op` is complete, in this memory, when that is [ready](Buffer::ready).
     pub fn received(&mut self, op: OpId, memory: Buffer) {
         self.result(op, Outcome::Received(memory));
+    }
+
+    /// What a piece has taken is free again, or will be without waiting for the peer: it counts no more. Where a lane does not say so, it
+    /// counts until its part is received, and what is received in main memory goes on counting as part of the message.
+    pub fn release(&mut self, piece: OpId) {
+        self.host().results().push(LaneResult::Released(piece));
     }
 
     /// `op` cannot be done. Its message is abandoned, the pipe goes on.

@@ -227,13 +227,16 @@ impl Shared {
     pub(in crate::pipe) fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
         let (op, outcome) = match result {
             LaneResult::Ended(op, outcome) if op.number().is_some() => {
-                if let Some(reading) = self.reads.get_mut(&op.message) {
-                    reading.piece_ended(op);
-                }
                 let ended = PieceEvent::Ended(outcome);
                 return self.call_lane(op, wakes, |lane, io| lane.inner(op, ended, io));
             }
             LaneResult::Ended(op, outcome) => (op, outcome),
+            LaneResult::Released(piece) => {
+                if let Some(reading) = self.reads.get_mut(&piece.message) {
+                    reading.release(piece);
+                }
+                return;
+            }
             LaneResult::Fault(op, fault) => {
                 if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
                     self.channel_fault(name, fault, wakes);
@@ -246,7 +249,7 @@ impl Shared {
             Outcome::Received(memory) => {
                 self.state.part_received(op);
                 if let Some(reading) = self.reads.get_mut(&op.message) {
-                    reading.received(op.part, memory);
+                    reading.received(op, memory);
                     self.check_read(op.message, wakes);
                 }
             }

@@ -1,5 +1,7 @@
 //! A read under way: which parts are there, and where they go.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
 use crate::device::{Buffer, BufferMut, Device};
@@ -38,8 +40,8 @@ pub(in crate::pipe) struct Reading {
     reservation: Reservation,
     /// For addresses of its parts, likewise.
     announced: Vec<Announced>,
-    /// The same for pieces of parts, until each has come.
-    pieces: Vec<(OpId, Reservation, Vec<Announced>)>,
+    /// The same for pieces of parts, until their channel has no more need of them.
+    pieces: BTreeMap<OpId, (Reservation, Vec<Announced>)>,
     /// How its parts came.
     pub(in crate::pipe) stats: MessageStats,
     result: Option<Result<Message, Error>>,
@@ -70,7 +72,7 @@ impl Reading {
             discarded: false,
             reservation,
             announced: Vec::new(),
-            pieces: Vec::new(),
+            pieces: BTreeMap::new(),
             stats: MessageStats::default(),
             result: None,
         }
@@ -157,19 +159,27 @@ impl Reading {
         if op.number().is_none() {
             return (&mut self.reservation, &mut self.announced);
         }
-        let known = self.pieces.iter().position(|(piece, ..)| *piece == op);
-        let at = known.unwrap_or_else(|| {
-            let piece = (op, self.reservation.another(), Vec::new());
-            self.pieces.push(piece);
-            self.pieces.len() - 1
-        });
-        let (_, reservation, announced) = &mut self.pieces[at];
+        let fresh = || (self.reservation.another(), Vec::new());
+        let (reservation, announced) = self.pieces.entry(op).or_insert_with(fresh);
         (reservation, announced)
     }
 
-    /// A piece of a part has come: whoever has it gives it back when it is copied.
-    pub(in crate::pipe) fn piece_ended(&mut self, op: OpId) {
-        self.pieces.retain(|(piece, ..)| *piece != op);
+    /// The memory of a piece of a part is free again, or about to be.
+    pub(in crate::pipe) fn release(&mut self, piece: OpId) {
+        self.pieces.remove(&piece);
+    }
+
+    /// All of a part has come. What its pieces have taken is free again, or it is what the application gets.
+    fn end_pieces(&mut self, op: OpId, memory: &Buffer) {
+        let all = op.whole()..=op.last();
+        while let Some((&piece, _)) = self.pieces.range(all.clone()).next() {
+            if let Some((reservation, announced)) = self.pieces.remove(&piece)
+                && memory.device().is_cpu()
+            {
+                self.reservation.absorb(reservation);
+                self.announced.extend(announced);
+            }
+        }
     }
 
     /// What came ahead of a message that its handler may keep, and so counts once it is complete.
@@ -194,7 +204,11 @@ impl Reading {
         self.reservation.into()
     }
 
-    pub(in crate::pipe) fn received(&mut self, part: u16, memory: Buffer) {
+    pub(in crate::pipe) fn received(&mut self, op: OpId, memory: Buffer) {
+        let part = op.part;
+        if !self.pieces.is_empty() {
+            self.end_pieces(op, &memory);
+        }
         // Of one that has failed nobody keeps anything: its memory goes home.
         if !self.skipped.contains(&part) && self.result.is_none() {
             self.parts.push((part, memory));

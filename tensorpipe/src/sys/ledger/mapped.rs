@@ -94,7 +94,8 @@ impl Debts<Words> {
 }
 
 impl Pinned {
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// `None` of a device's memory.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
         let (segment, range) = self.place();
         // SAFETY: the range lies within what is lent, which is written again only when the loan is back (the contract of
         // `Loan::is_back`), and that is not before this pin is gone.

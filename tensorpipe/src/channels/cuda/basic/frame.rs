@@ -131,10 +131,11 @@ pub(super) fn told(
             let fault = || ChannelFault(format!("pieces of {piece} bytes of a part of {len}"));
             (cut.ok_or_else(fault)?, allowed, 1)
         }
-        (Some((cut, before)), Say::Allow(allowed)) => (cut, allowed, before + 1),
+        (Some((cut, before)), Say::Allow(allowed)) => (cut, allowed, before.saturating_add(1)),
         _ => return Err(ChannelFault(format!("{said:?} out of turn"))),
     };
-    if (least..=cut.count()).contains(&allowed) {
+    let is_more = before.is_none_or(|(_, before)| allowed > before);
+    if is_more && (least..=cut.count()).contains(&allowed) {
         return Ok((cut, allowed));
     }
     let count = cut.count();
@@ -148,6 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire_md::examples;
 
     #[test]
     fn what_is_said_is_understood() {
@@ -157,6 +159,12 @@ mod tests {
         for body in [&[][..], &[1; 10], &[1; 12], &[2], &[2; 4], &[3; 3]] {
             assert!(Say::decode(body).is_err(), "{body:?}");
         }
+    }
+
+    #[test]
+    fn the_example_is_what_is_sent() {
+        let begin = Say::begin(Cut::new(8 << 20), 8);
+        assert_eq!(begin.encode(), examples("cuda_basic")["BEGIN"]);
     }
 
     #[test]
@@ -181,6 +189,9 @@ mod tests {
         assert_eq!(then(Say::Allow(25)), Ok((cut, 25)));
         assert!(then(Say::Allow(5)).is_err() && then(Say::Allow(26)).is_err());
         assert!(then(begin(mb, 6)).is_err());
+        let longest = 65535 * PIECE_LEAST;
+        let all = told(None, begin(PIECE_LEAST, 65535), longest).unwrap();
+        assert!(told(Some(all), Say::Allow(65535), longest).is_err());
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! One end of the channel on one pipe.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::receiving::Receiving;
 use super::sending::{Ends, Sending};
@@ -8,10 +8,12 @@ use super::{
     Buffer, BufferMut, ChannelFault, Lane, LaneIo, OpId, PartKind, PieceEvent, Tools, Want,
 };
 
-pub(super) struct CudaBasicLane {
+pub(in crate::channels::cuda) struct CudaBasicLane {
     tools: Tools,
     sending: HashMap<OpId, Sending>,
     receiving: HashMap<OpId, Receiving>,
+    /// Parts that wait for main memory which others have.
+    waiting: VecDeque<OpId>,
 }
 
 impl CudaBasicLane {
@@ -20,6 +22,32 @@ impl CudaBasicLane {
             tools,
             sending: HashMap::new(),
             receiving: HashMap::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Those that have waited go on, as far as there is main memory.
+    fn others_go_on(&mut self, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        for _ in 0..self.waiting.len() {
+            let Some(op) = self.waiting.pop_front() else {
+                break;
+            };
+            if let Some(sending) = self.sending.get_mut(&op) {
+                sending.go_on(op, &mut self.tools, io)?;
+                if sending.waits() {
+                    self.waiting.push_front(op);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It may have to wait for others.
+    fn queue(&mut self, op: OpId) {
+        let waits = self.sending.get(&op).is_some_and(Sending::waits);
+        if waits && !self.waiting.contains(&op) {
+            self.waiting.push_back(op);
         }
     }
 
@@ -62,11 +90,20 @@ impl Lane for CudaBasicLane {
         if !op.outgoing {
             return Err(ChannelFault("its writer has nothing to say".to_owned()));
         }
-        match self.sending.get_mut(&op) {
-            Some(sending) => sending.told(op, body, &mut self.tools, io),
-            // It crossed the end of the operation.
-            None => Ok(()),
+        // Or it crossed the end of the operation.
+        if let Some(sending) = self.sending.get_mut(&op) {
+            sending.told(op, body, &mut self.tools, io)?;
         }
+        self.queue(op);
+        Ok(())
+    }
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        if let Some(sending) = self.sending.get_mut(&op) {
+            sending.go_on(op, &mut self.tools, io)?;
+        }
+        self.queue(op);
+        Ok(())
     }
 
     fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
@@ -89,7 +126,8 @@ impl Lane for CudaBasicLane {
             (None, None) => Ends::GoesOn,
         };
         self.ended(op, ends, io);
-        Ok(())
+        self.queue(op);
+        self.others_go_on(io)
     }
 
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
@@ -98,6 +136,9 @@ impl Lane for CudaBasicLane {
         }
         if let Some(receiving) = self.receiving.remove(&op) {
             receiving.cancel(op, &mut self.tools, io);
+        }
+        if let Err(fault) = self.others_go_on(io) {
+            io.fault(op, fault);
         }
     }
 }

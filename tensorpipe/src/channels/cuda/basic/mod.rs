@@ -20,6 +20,7 @@ mod sending;
 
 use std::sync::Arc;
 
+pub(super) use self::lane::CudaBasicLane;
 use super::job::Slot;
 use super::{
     Channel, ChannelFault, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
@@ -44,6 +45,10 @@ impl std::fmt::Debug for CudaBasicChannel {
 impl CudaBasicChannel {
     /// For `devices`, over a channel of main memory.
     pub fn over(inner: impl Channel, devices: &CudaDevices) -> Self {
+        Self::over_this(Arc::new(inner), devices)
+    }
+
+    pub(super) fn over_this(inner: Arc<dyn Channel>, devices: &CudaDevices) -> Self {
         let name = match inner.name() {
             "basic" => "cuda_basic",
             "lease" => "cuda_basic+lease",
@@ -56,7 +61,7 @@ impl CudaBasicChannel {
         Self {
             name,
             cuda: devices.clone(),
-            inner: Arc::new(inner),
+            inner,
         }
     }
 
@@ -96,18 +101,25 @@ impl Channel for CudaBasicChannel {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(self.open_lane(link)?))
+    }
+}
+
+impl CudaBasicChannel {
+    pub(super) fn open_lane(&self, link: Link) -> Result<CudaBasicLane, Error> {
         let theirs = link.peer_devices.iter();
         let main = theirs.filter(|(device, _)| device.is_cpu()).cloned();
         let main = main.collect();
         let (handle, pool) = (link.handle.clone(), link.pool.clone());
         let inner = self.inner.open(link.inner(main))?;
-        Ok(Box::new(lane::CudaBasicLane::new(Tools {
+        Ok(CudaBasicLane::new(Tools {
             channel: self.name,
             cuda: self.cuda.clone(),
             handle,
             pool,
             inner,
-        })))
+            staged: 0,
+        }))
     }
 }
 
@@ -119,6 +131,8 @@ struct Tools {
     /// For main memory that may be lent.
     pool: Pool,
     inner: Box<dyn Lane>,
+    /// Pieces that are sent whose main memory is in use.
+    staged: usize,
 }
 
 impl Tools {

@@ -121,7 +121,10 @@ impl Receiving {
             }
             (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
             (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => match (outcome, &self.dest) {
-                (Outcome::Failed(error), _) => return Ok(Ends::Failed(error)),
+                (Outcome::Failed(error), _) => {
+                    self.pieces.remove(&number);
+                    return Ok(Ends::Failed(error));
+                }
                 (Outcome::Received(memory), None) => return Ok(Ends::Received(memory)),
                 (Outcome::Received(staged), Some(dest)) => {
                     let start = self.cut.range(number).start;
@@ -176,6 +179,7 @@ impl Receiving {
             }
         }
         self.pieces.remove(&number);
+        io.release(named);
         Ends::GoesOn
     }
 
@@ -193,8 +197,9 @@ impl Receiving {
 struct Filling {
     device: Device,
     cuda: CudaDevices,
-    stream: OwnStream,
+    /// In front of the stream: what is given up is fenced there before that goes back.
     state: Arc<Mutex<State>>,
+    stream: OwnStream,
 }
 
 struct State {
@@ -229,13 +234,12 @@ impl Filling {
         tools: &Tools,
         io: &mut LaneIo<'_>,
     ) -> Slot<Queued> {
-        let is_quick = staged.len() <= COPIED_AT_ONCE || self.cuda.reach(&**staged.memory());
+        let is_reached = staged.len() <= COPIED_AT_ONCE || self.cuda.reach(&**staged.memory());
+        let is_quick = is_reached && self.stream.is_warm(&self.cuda, self.device);
         let (cuda, device) = (self.cuda.clone(), self.device);
         let (stream, state) = (self.stream.clone(), self.state.clone());
         Slot::of(piece, is_quick, (&tools.handle, io), move || {
-            if staged.len() > COPIED_AT_ONCE {
-                cuda.make_reach(device, &**staged.memory())?;
-            }
+            let staged = cuda.reached(&staged, device, true)?;
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(dest) = state.untouched.take() {
                 let write = stream.with(&cuda, device, |stream| cuda.write(dest, stream))?;

@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::frame::{self, Cut, Say, WINDOW};
 use super::{Buffer, BufferMut, ChannelFault, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools};
 use crate::device::cuda::{BorrowedStream, CudaDevices, Download};
-use crate::device::{Device, Pool};
+use crate::device::{Device, Fence, Pool};
 use crate::error::{DeviceError, Error};
+
+/// Pieces of all parts of a lane whose main memory is in use at once. Chosen: at their longest 256 MiB.
+const STAGED: usize = 64;
 
 /// What the peer's inner lane may say of pieces before this side's has them, in bytes, of one part.
 const EARLY: usize = 16 << 10;
@@ -18,6 +21,13 @@ const EARLY: usize = 16 << 10;
 pub(super) struct OwnStream(Arc<Mutex<Option<BorrowedStream>>>);
 
 impl OwnStream {
+    /// Whether the driver need not make one.
+    pub(super) fn is_warm(&self, cuda: &CudaDevices, device: Device) -> bool {
+        // Somebody who has it is about to have made it.
+        let known = self.0.try_lock().is_ok_and(|stream| stream.is_some());
+        known || cuda.has_stream(device)
+    }
+
     pub(super) fn with<R>(
         &self,
         cuda: &CudaDevices,
@@ -45,6 +55,8 @@ pub(super) struct Sending {
     /// What the peer's inner lane has said of pieces that this side's has not got yet.
     early: Vec<(u16, Vec<u8>)>,
     stream: OwnStream,
+    /// For main memory that others have.
+    waits: bool,
 }
 
 /// A piece on its way.
@@ -76,6 +88,7 @@ impl Sending {
             pieces: BTreeMap::new(),
             early: Vec::new(),
             stream: OwnStream::default(),
+            waits: false,
         }
     }
 
@@ -92,8 +105,13 @@ impl Sending {
         self.go_on(op, tools, io)
     }
 
+    /// Whether it waits for main memory that others have.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Begins what may be begun.
-    fn go_on(
+    pub(super) fn go_on(
         &mut self,
         op: OpId,
         tools: &mut Tools,
@@ -102,12 +120,29 @@ impl Sending {
         let Some((cut, allowed)) = self.told else {
             return Ok(());
         };
+        let is_main = self.source.device().is_cpu();
+        // A stream waits by itself for what is CUDA's.
+        // But what is not ready does not take the last that others need.
+        self.waits = false;
+        let must_wait = |ready: &Arc<dyn Fence>| {
+            !tools.cuda.can_wait_for(&**ready) || !is_main && tools.staged >= STAGED / 2
+        };
+        let ready = self.source.ready().filter(must_wait);
+        if let Some(ready) = ready.filter(|ready| ready.reached().is_none()) {
+            tools.handle.resume_at(op, &ready);
+            return Ok(());
+        }
         while self.begun < allowed && self.pieces.len() < usize::from(WINDOW) {
+            if !is_main && tools.staged >= STAGED {
+                self.waits = true;
+                return Ok(());
+            }
             self.begun += 1;
             let source = self.source.slice(cut.range(self.begun));
-            if self.source.device().is_cpu() {
+            if is_main {
                 self.hand_in(op, self.begun, source, tools, io)?;
             } else {
+                tools.staged += 1;
                 let copy = self.copy(piece(op, self.begun), source, tools, io);
                 self.pieces.insert(self.begun, Piece::Queueing(copy));
             }
@@ -145,7 +180,7 @@ impl Sending {
         let (cuda, pool, stream) = (tools.cuda.clone(), tools.pool.clone(), self.stream.clone());
         let warm = pool.take_free_lendable(source.len());
         let warm = warm.filter(|warm| cuda.reach(warm.memory()));
-        let is_quick = warm.is_some();
+        let is_quick = warm.is_some() && stream.is_warm(&cuda, source.device());
         Slot::of(piece, is_quick, (&tools.handle, io), move || {
             let device = source.device();
             let room = match warm {
@@ -179,7 +214,7 @@ impl Sending {
             }
             (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
             (Some(Piece::Inside), PieceEvent::Ended(outcome)) => {
-                self.pieces.remove(&number);
+                self.end(number, tools);
                 match outcome {
                     Outcome::Failed(error) => return Ok(Ends::Failed(error)),
                     Outcome::Sent | Outcome::Received(_) => self.sent += 1,
@@ -237,8 +272,19 @@ impl Sending {
         Ok(Ends::GoesOn)
     }
 
+    /// A piece needs no main memory of this side's any more.
+    fn end(&mut self, number: u16, tools: &mut Tools) {
+        self.pieces.remove(&number);
+        if !self.source.device().is_cpu() {
+            tools.staged -= 1;
+        }
+    }
+
     /// Nobody waits for it any more.
     pub(super) fn cancel(self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+        if !self.source.device().is_cpu() {
+            tools.staged -= self.pieces.len();
+        }
         for (number, state) in self.pieces {
             if let Piece::Inside = state {
                 tools.inner.cancel(piece(op, number), io);

@@ -1,0 +1,41 @@
+//! A loan as a fence: the lent memory is in use until it is back.
+
+use std::any::Any;
+
+use super::{Arc, CudaDevices, DeviceError};
+use crate::device::Fence;
+use crate::sys::ledger::Loan;
+
+/// See the module's documentation.
+pub(super) struct LoanFence {
+    loan: Arc<Loan>,
+    cuda: CudaDevices,
+}
+
+impl LoanFence {
+    pub(super) fn new(loan: Loan, cuda: &CudaDevices) -> Self {
+        Self {
+            loan: Arc::new(loan),
+            cuda: cuda.clone(),
+        }
+    }
+}
+
+impl Fence for LoanFence {
+    fn reached(&self) -> Option<Result<(), DeviceError>> {
+        self.loan.is_back().then_some(Ok(()))
+    }
+
+    fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
+        if self.loan.is_back() {
+            return act();
+        }
+        let loan = self.loan.clone();
+        // The other process tells nobody: its store into the ledger is all that there is.
+        self.cuda.watch(move || loan.is_back(), act);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

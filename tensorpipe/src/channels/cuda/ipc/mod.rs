@@ -1,0 +1,145 @@
+//! Memory of GPUs between processes of one machine: lent instead of sent, as channel `lease` lends main memory.
+//!
+//! The writer's lane offers a range of physical memory of this process's, which the reader maps by a descriptor: once, passed by the two
+//! exchanges, which know from the kernel who the other is. The reader gets a tensor over its own mapping, or one copy where it wants it
+//! elsewhere. Memory of other libraries, which nobody else can map, is copied on the device first, to memory that can.
+//!
+//! A loan is a fence of the lent memory: nothing writes to it, and no pool uses it again, before the loan is back. It is back when all
+//! work that the reader has queued on it has finished, its offer is withdrawn, or the reader's process has ended. What was lent stays
+//! mapped when its lender's process ends.
+//!
+//! The writer offers when the work before the bytes is done, of which an event tells the CPU: an event means nothing to another process's
+//! streams. Where something is missing, the part goes by way of main memory ([`CudaBasicChannel`]); if it will not get better, both
+//! ends' routes say why.
+
+mod frame;
+mod lane;
+mod loan;
+mod reading;
+mod writing;
+
+use super::super::exchange::{
+    Access, Borrower, Debt, Exchange, Invitation, Lender, OFFER_LEN, Offer, Owing, Passed, Unlent,
+    Wanted,
+};
+use super::job::Slot;
+use super::{
+    Arc, Channel, ChannelFault, CudaBasicChannel, CudaDevices, Lane, LaneHandle, LaneIo, Link,
+    OpId, PieceEvent, Setback, Want,
+};
+use crate::channels::BasicChannel;
+use crate::device::{Buffer, BufferMut, Device, MemoryKind};
+use crate::error::{DeviceError, Error, Misuse};
+
+const NAME: &str = "cuda_ipc";
+
+/// Who a device is, in all processes.
+type Uuid = [u8; 16];
+
+/// Channel `cuda_ipc`.
+///
+/// # Trust
+///
+/// As with [`LeaseChannel`](crate::channels::LeaseChannel): memory is lent between processes of one user, who may read each other's
+/// memory anyway. A reader maps the 2 MiB around a tensor, or the block if that is longer, and is relied on not to write there.
+#[derive(Debug)]
+pub struct CudaIpcChannel {
+    cuda: CudaDevices,
+    within_process: bool,
+}
+
+impl CudaIpcChannel {
+    /// For `devices`, between processes.
+    pub fn new(devices: &CudaDevices) -> Self {
+        Self {
+            cuda: devices.clone(),
+            within_process: false,
+        }
+    }
+
+    /// Also where both ends are in one process, for which `cuda_xth` is better: for tests.
+    #[doc(hidden)]
+    pub fn also_within_process(devices: &CudaDevices) -> Self {
+        Self {
+            within_process: true,
+            ..Self::new(devices)
+        }
+    }
+}
+
+impl Channel for CudaIpcChannel {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Each says who it is, and where its process is.
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        let exchange = Exchange::here();
+        let place = Access::Lend.devices((exchange.process(), exchange.name()), true);
+        let Some((_, place)) = place.into_iter().next() else {
+            return Vec::new();
+        };
+        let described = self.cuda.devices().into_iter().filter_map(|device| {
+            let uuid = self.cuda.uuid(device)?;
+            Some((device, [&uuid[..], &place].concat()))
+        });
+        described.collect()
+    }
+
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        let nonsense = "its description makes no sense here";
+        let (_, here) = ours.1.split_first_chunk::<16>().ok_or(nonsense)?;
+        let (uuid, there) = theirs.1.split_first_chunk::<16>().ok_or(nonsense)?;
+        Access::Lend.reaches(here, there, self.within_process)?;
+        match self.cuda.seen_as(*uuid) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "the peer's {} is not visible here: see CUDA_VISIBLE_DEVICES",
+                theirs.0
+            )),
+        }
+    }
+
+    fn moves_bytes(&self, _: MemoryKind) -> bool {
+        false
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        let described = link.peer_devices.first();
+        let place = described.and_then(|(_, described)| described.get(16..));
+        let place = place.map(|place| vec![(Device::CPU, place.to_vec())]);
+        let place = Access::Lend.place(&place.unwrap_or_default());
+        let place =
+            place.map_err(|reason| Misuse::Other(format!("channel {NAME}: the peer: {reason}")))?;
+        let exchange = Exchange::here();
+        let lender = exchange.lender(&place.exchange);
+        let (handle, setback) = (link.handle.clone(), link.setback.clone());
+        let detour = CudaBasicChannel::over(BasicChannel::new(), &self.cuda).open_lane(link)?;
+        Ok(Box::new(lane::CudaIpcLane {
+            tools: Tools {
+                cuda: self.cuda.clone(),
+                handle,
+                setback,
+                detour,
+            },
+            writer: writing::Writer::new(exchange),
+            reader: reading::Reader::new(lender),
+        }))
+    }
+}
+
+/// What both directions of a lane work with.
+struct Tools {
+    cuda: CudaDevices,
+    handle: LaneHandle,
+    setback: Setback,
+    /// For what cannot be lent.
+    detour: super::basic::CudaBasicLane,
+}
+
+fn failed(error: &DeviceError) -> Error {
+    Error::Channel {
+        channel: NAME,
+        reason: error.to_string().into(),
+    }
+}

@@ -1,0 +1,304 @@
+//! Parts that are received.
+
+use std::collections::HashMap;
+
+use super::frame::{FromReader, FromWriter};
+use super::{
+    Arc, Buffer, BufferMut, ChannelFault, CudaDevices, Debt, Device, DeviceError, Lane, LaneIo,
+    Lender, Offer, OpId, Owing, Passed, Slot, Tools, Want, Wanted, failed,
+};
+use crate::device::cuda::Physical;
+use crate::process::Token;
+use crate::sync::{AtomicBool, Ordering, lock};
+
+/// See the module's documentation.
+pub(super) struct Reader {
+    /// Where the peer says that its exchange is.
+    lender: Arc<Lender>,
+    /// The peer's invitation.
+    invited: Option<Token>,
+    /// It was accepted there.
+    is_welcome: Arc<AtomicBool>,
+    parts: HashMap<OpId, Part>,
+}
+
+/// How far a part is.
+enum Part {
+    /// Its writer has not said anything that leads on.
+    Wanted(Want),
+    /// The exchange is asked for what is needed to take this.
+    Fetching(FromWriter, Want),
+    /// The memory is being mapped.
+    Mapping(FromWriter, Want, Slot<Result<(), (DeviceError, bool)>>),
+    /// It is copied to where it is wanted.
+    Copying(Slot<Buffer>),
+}
+
+impl Reader {
+    pub(super) fn new(lender: Arc<Lender>) -> Self {
+        Self {
+            lender,
+            invited: None,
+            is_welcome: Arc::default(),
+            parts: HashMap::new(),
+        }
+    }
+
+    pub(super) fn recv(&mut self, op: OpId, want: Want) {
+        self.parts.insert(op, Part::Wanted(want));
+    }
+
+    /// The writer's lane has said something.
+    pub(super) fn told(
+        &mut self,
+        op: OpId,
+        told: FromWriter,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        if let FromWriter::Invite(number) = told
+            && *self.invited.get_or_insert(number) != number
+        {
+            return Err(ChannelFault(
+                "another invitation on the same pipe".to_owned(),
+            ));
+        }
+        match self.parts.remove(&op) {
+            Some(Part::Wanted(want)) => self.settle(op, told, want, false, tools, io),
+            Some(_) => Err(ChannelFault(format!("{told:?} out of turn"))),
+            // It crossed the end of the operation.
+            None => Ok(()),
+        }
+    }
+
+    /// `fetched`: what the exchange has is here.
+    fn settle(
+        &mut self,
+        op: OpId,
+        told: FromWriter,
+        want: Want,
+        fetched: bool,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let wanted = match told {
+            FromWriter::Cannot => {
+                self.detour(op, want, tools, io);
+                return Ok(());
+            }
+            FromWriter::Invite(_) if self.is_welcome.load(Ordering::Acquire) => {
+                io.control(op, FromReader::Came.encode());
+                self.parts.insert(op, Part::Wanted(want));
+                return Ok(());
+            }
+            FromWriter::Invite(_) => None,
+            FromWriter::Offer(offer, ..) => match self.lender.passed(offer.segment) {
+                Some(_) => return self.take(op, told, want, tools, io),
+                None => Some(Wanted::Device(offer.segment)),
+            },
+        };
+        let Some(invitation) = self
+            .invited
+            .filter(|_| !fetched && !self.lender.is_unreliable())
+        else {
+            self.detour(op, want, tools, io);
+            return Ok(());
+        };
+        self.parts.insert(op, Part::Fetching(told, want));
+        let (lender, handle) = (self.lender.clone(), tools.handle.clone());
+        let (setback, is_welcome) = (tools.setback.clone(), self.is_welcome.clone());
+        io.spawn(async move {
+            match lender.fetch(invitation, wanted).await {
+                Ok(()) => drop(is_welcome.fetch_or(wanted.is_none(), Ordering::Release)),
+                Err(unlent) => {
+                    tracing::debug!(unlent.reason, "a tensor of a device is not borrowed");
+                    if unlent.lasting {
+                        setback.cannot_receive(unlent.reason);
+                    }
+                }
+            }
+            handle.resume(op);
+        });
+        Ok(())
+    }
+
+    /// Takes an offer whose descriptor is here.
+    fn take(
+        &mut self,
+        op: OpId,
+        told: FromWriter,
+        want: Want,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let FromWriter::Offer(offer, uuid, len) = told else {
+            return Ok(());
+        };
+        let is_able = tools.setback.receiving().is_none();
+        let local = tools.cuda.seen_as(uuid).filter(|_| is_able);
+        let (Some(passed), Some(local)) = (self.lender.passed(offer.segment), local) else {
+            self.detour(op, want, tools, io);
+            return Ok(());
+        };
+        // Not while it is being mapped for another part.
+        let mapped = passed.mapped.try_lock();
+        let mapped = mapped.map_or(None, |mapped| mapped.clone());
+        let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
+            let cuda = tools.cuda.clone();
+            let mapping = Slot::of(op, false, (&tools.handle, io), move || {
+                Ok(map(&cuda, local, &passed, len))
+            });
+            self.parts.insert(op, Part::Mapping(told, want, mapping));
+            return Ok(());
+        };
+        // It is what another offer has said, or this one is not believed.
+        if physical.len() as u64 != len || !tools.cuda.is_on(local, &physical) {
+            self.detour(op, want, tools, io);
+            return Ok(());
+        }
+        self.borrow(op, &offer, (local, physical), want, tools, io)
+    }
+
+    /// Takes an offer of memory that is mapped.
+    fn borrow(
+        &mut self,
+        op: OpId,
+        offer: &Offer,
+        (local, physical): (Device, Arc<Physical>),
+        want: Want,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let len = match &want {
+            Want::Into(dest) => dest.len() as u64,
+            Want::Adopt { len, .. } => *len,
+        };
+        let range = offer.range().filter(|range| range.end <= physical.len());
+        let (Some(range), true) = (range, offer.len == len) else {
+            let found = offer.len;
+            let reason = format!("{found} bytes at {} for a tensor of {len}", offer.offset);
+            return Err(ChannelFault(reason));
+        };
+        let debt: Debt = match self.lender.owe(offer) {
+            Owing::Taken(debt) => debt,
+            // The writer's RESET, or the end of the pipe, is behind this.
+            Owing::Withdrawn => return Ok(()),
+            Owing::Lost => {
+                self.detour(op, want, tools, io);
+                return Ok(());
+            }
+        };
+        let borrowed = tools.cuda.lent(local, &physical, range, Box::new(debt));
+        let borrowed = match borrowed {
+            Ok(borrowed) => borrowed,
+            Err(error) => {
+                io.failed(op, failed(&error));
+                return Ok(());
+            }
+        };
+        match want {
+            Want::Adopt { device, .. } if device == local => {
+                io.borrowed(len);
+                self.received(op, borrowed, io);
+            }
+            Want::Adopt { len, device } => match io.allocate(op, device, len) {
+                Ok(dest) => self.copy(op, borrowed, dest, tools, io),
+                Err(error) => io.failed(op, error),
+            },
+            Want::Into(dest) => self.copy(op, borrowed, dest, tools, io),
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        op: OpId,
+        borrowed: Buffer,
+        dest: BufferMut,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        io.copied(borrowed.len() as u64);
+        let cuda = tools.cuda.clone();
+        let is_quick = cuda.has_stream(dest.device());
+        let copying = Slot::of(op, is_quick, (&tools.handle, io), move || {
+            let stream = cuda.stream(dest.device())?;
+            cuda.copy(&borrowed, dest, &stream)
+        });
+        self.parts.insert(op, Part::Copying(copying));
+    }
+
+    fn received(&self, op: OpId, buffer: Buffer, io: &mut LaneIo<'_>) {
+        io.control(op, FromReader::Taken.encode());
+        io.received(op, buffer);
+    }
+
+    fn detour(&self, op: OpId, want: Want, tools: &mut Tools, io: &mut LaneIo<'_>) {
+        let reason = tools.setback.receiving().map(str::to_owned);
+        io.control(op, FromReader::Detour(reason).encode());
+        tools.detour.recv(op, want, io);
+    }
+
+    /// A part has got further.
+    pub(super) fn resume(
+        &mut self,
+        op: OpId,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        match self.parts.remove(&op) {
+            Some(Part::Fetching(told, want)) => self.settle(op, told, want, true, tools, io)?,
+            Some(Part::Mapping(told, want, slot)) => match slot.take() {
+                None => drop(self.parts.insert(op, Part::Mapping(told, want, slot))),
+                Some(Ok(Ok(()))) => self.take(op, told, want, tools, io)?,
+                Some(Ok(Err((error, lasting)))) => {
+                    tracing::debug!(%error, "a tensor of a device is not borrowed");
+                    if lasting {
+                        tools.setback.cannot_receive(error.to_string());
+                    }
+                    self.detour(op, want, tools, io);
+                }
+                Some(Err(error)) => io.failed(op, failed(&error)),
+            },
+            Some(Part::Copying(slot)) => match slot.take() {
+                None => drop(self.parts.insert(op, Part::Copying(slot))),
+                Some(Ok(buffer)) => self.received(op, buffer, io),
+                Some(Err(error)) => io.failed(op, failed(&error)),
+            },
+            Some(Part::Wanted(want)) => drop(self.parts.insert(op, Part::Wanted(want))),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn cancel(&mut self, op: OpId) {
+        self.parts.remove(&op);
+    }
+}
+
+/// Maps what was passed, once. Whoever comes second waits for the first.
+fn map(
+    cuda: &CudaDevices,
+    local: Device,
+    passed: &Passed,
+    len: u64,
+) -> Result<(), (DeviceError, bool)> {
+    let mut mapped = lock(&passed.mapped);
+    if mapped.is_some() {
+        return Ok(());
+    }
+    let fd = lock(&passed.fd).take();
+    let gone = || DeviceError::new(local, "map", "its descriptor could not be mapped before");
+    let fd = fd.ok_or_else(|| (gone(), false))?;
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    match cuda.import(local, &fd, len) {
+        Ok(physical) => *mapped = Some(physical),
+        Err(error) => {
+            // Another offer may say better what it is.
+            *lock(&passed.fd) = Some(fd);
+            return Err(error);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Parts that are sent.
+
+use std::collections::HashMap;
+
+use super::frame::{FromReader, FromWriter};
+use super::loan::LoanFence;
+use super::{
+    Arc, Borrower, Buffer, ChannelFault, Error, Exchange, Invitation, Lane, LaneIo, Offer, OpId,
+    Slot, Tools, Unlent, failed,
+};
+use crate::device::Fence;
+
+/// See the module's documentation.
+pub(super) struct Writer {
+    exchange: Arc<Exchange>,
+    /// Made for the first loan.
+    invitation: Option<Arc<Invitation>>,
+    parts: HashMap<OpId, Part>,
+}
+
+/// How far a part is.
+enum Part {
+    /// Its bytes are not there yet.
+    NotReady(Buffer),
+    /// It is copied to memory that can be lent.
+    Copied(Slot<Buffer>),
+    /// The reader is to bring an invitation.
+    Invited(Buffer),
+    Offered(Offer, Buffer),
+    /// The reader was told that it cannot be lent.
+    Cannot(Buffer),
+}
+
+impl Writer {
+    pub(super) fn new(exchange: Arc<Exchange>) -> Self {
+        Self {
+            exchange,
+            invitation: None,
+            parts: HashMap::new(),
+        }
+    }
+
+    /// Offers a part, as soon as it is there.
+    pub(super) fn send(&mut self, op: OpId, source: Buffer, tools: &Tools, io: &mut LaneIo<'_>) {
+        if let Some(ready) = source.ready() {
+            return match ready.reached() {
+                Some(Err(error)) => io.failed(op, failed(&error)),
+                _ => {
+                    tools.handle.resume_at(op, &ready);
+                    self.parts.insert(op, Part::NotReady(source));
+                }
+            };
+        }
+        let part = match tools.cuda.share(&source) {
+            Some(Ok((segment, range))) => match self.borrower() {
+                Ok(Some(borrower)) => match borrower.lend_range(&segment, range) {
+                    Ok((offer, loan)) => {
+                        let uuid = tools.cuda.uuid(source.device()).unwrap_or_default();
+                        let len = segment.len() as u64;
+                        // Before anybody hears of the offer.
+                        let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, &tools.cuda));
+                        source.use_until(&fence);
+                        io.control(op, FromWriter::Offer(offer, uuid, len).encode());
+                        Part::Offered(offer, source)
+                    }
+                    Err(unlent) => Self::cannot(op, source, unlent, tools, io),
+                },
+                Ok(None) => {
+                    let number = self
+                        .invitation
+                        .as_ref()
+                        .map(|invitation| invitation.number());
+                    io.control(op, FromWriter::Invite(number.unwrap_or_default()).encode());
+                    Part::Invited(source)
+                }
+                Err(unlent) => Self::cannot(op, source, unlent, tools, io),
+            },
+            Some(Err((reason, lasting))) => {
+                Self::cannot(op, source, Unlent { reason, lasting }, tools, io)
+            }
+            None => match Self::copy(op, source, tools, io) {
+                Ok(copying) => Part::Copied(copying),
+                Err(error) => return io.failed(op, error),
+            },
+        };
+        self.parts.insert(op, part);
+    }
+
+    /// The process at the other end, once it is known.
+    fn borrower(&mut self) -> Result<Option<Arc<Borrower>>, Unlent> {
+        let invitation = match &self.invitation {
+            Some(invitation) => invitation,
+            None => self.invitation.insert(self.exchange.invite()?),
+        };
+        Ok(invitation.borrower().cloned())
+    }
+
+    /// To memory of this process's own.
+    fn copy(
+        op: OpId,
+        source: Buffer,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Slot<Buffer>, Error> {
+        let (cuda, device) = (tools.cuda.clone(), source.device());
+        let room = io.allocate(op, device, source.len() as u64)?;
+        io.copied(source.len() as u64);
+        let is_quick = cuda.has_stream(device);
+        Ok(Slot::of(op, is_quick, (&tools.handle, io), move || {
+            let stream = cuda.stream(device)?;
+            cuda.copy(&source, room, &stream)
+        }))
+    }
+
+    fn cannot(
+        op: OpId,
+        source: Buffer,
+        unlent: Unlent,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Part {
+        tracing::debug!(unlent.reason, "a tensor of a device is not lent");
+        if unlent.lasting {
+            tools.setback.cannot_send(unlent.reason);
+        }
+        io.control(op, FromWriter::Cannot.encode());
+        Part::Cannot(source)
+    }
+
+    /// A part has got further.
+    pub(super) fn resume(&mut self, op: OpId, tools: &Tools, io: &mut LaneIo<'_>) {
+        match self.parts.remove(&op) {
+            Some(Part::NotReady(source)) => self.send(op, source, tools, io),
+            Some(Part::Copied(slot)) => match slot.take() {
+                Some(Ok(copy)) => self.send(op, copy, tools, io),
+                Some(Err(error)) => io.failed(op, failed(&error)),
+                None => drop(self.parts.insert(op, Part::Copied(slot))),
+            },
+            Some(other) => drop(self.parts.insert(op, other)),
+            None => {}
+        }
+    }
+
+    /// The reader's lane has said something.
+    pub(super) fn answered(
+        &mut self,
+        op: OpId,
+        said: FromReader,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        match (self.parts.remove(&op), said) {
+            // It crossed the end of the operation.
+            (None, _) => {}
+            (Some(Part::Offered(offer, source)), FromReader::Taken) => {
+                if self.is_open(&offer) {
+                    self.parts.insert(op, Part::Offered(offer, source));
+                    return Err(ChannelFault(
+                        "it says that it has what it has not".to_owned(),
+                    ));
+                }
+                io.lent(offer.len);
+                io.sent(op);
+            }
+            (Some(Part::Invited(source)), FromReader::Came) => match self.borrower() {
+                Ok(Some(_)) => self.send(op, source, tools, io),
+                _ => return Err(ChannelFault("nobody has come".to_owned())),
+            },
+            (Some(Part::Offered(offer, source)), FromReader::Detour(reason)) => {
+                self.withdraw(&offer);
+                self.detour(op, source, reason, tools, io);
+            }
+            (Some(Part::Invited(source) | Part::Cannot(source)), FromReader::Detour(reason)) => {
+                self.detour(op, source, reason, tools, io);
+            }
+            // It stays to be withdrawn.
+            (Some(part), said) => {
+                self.parts.insert(op, part);
+                return Err(ChannelFault(format!("{said:?} out of turn")));
+            }
+        }
+        Ok(())
+    }
+
+    /// `reason`: why nothing will ever be taken.
+    fn detour(
+        &self,
+        op: OpId,
+        source: Buffer,
+        reason: Option<String>,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        if let Some(reason) = reason {
+            tools.setback.cannot_send(reason);
+        }
+        io.diverted(source.len() as u64);
+        tools.detour.send(op, source, io);
+    }
+
+    /// Whether nobody has taken it.
+    fn is_open(&self, offer: &Offer) -> bool {
+        let borrower = self.invitation.as_ref().and_then(|known| known.borrower());
+        let ledger = borrower.and_then(|borrower| borrower.ledger());
+        ledger.is_some_and(|ledger| ledger.is_open(offer.entry))
+    }
+
+    fn withdraw(&self, offer: &Offer) {
+        let borrower = self.invitation.as_ref().and_then(|known| known.borrower());
+        if let Some(ledger) = borrower.and_then(|borrower| borrower.ledger()) {
+            ledger.withdraw(offer.entry);
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn cancel(&mut self, op: OpId) {
+        if let Some(Part::Offered(offer, _)) = self.parts.remove(&op) {
+            self.withdraw(&offer);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What is left was taken by nobody.
+        for part in self.parts.values() {
+            if let Part::Offered(offer, _) = part {
+                self.withdraw(offer);
+            }
+        }
+    }
+}

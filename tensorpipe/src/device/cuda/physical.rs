@@ -1,0 +1,266 @@
+//! Physical memory of a device, mapped where its streams reach it: made here, with a descriptor by which other processes map it too,
+//! or another process's, mapped by its descriptor.
+
+#![allow(
+    unsafe_code,
+    reason = "the driver's calls take addresses and handles as they are"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+
+use super::{enter, probe};
+use crate::sys::fork::Owner;
+use crate::sys::segment::Segment;
+
+/// For this process alone.
+const BY_NOTHING: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+
+const BY_FD: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// See the module's documentation. It is unmapped when it is dropped, and goes back to the device when no process has it mapped.
+pub(crate) struct Physical {
+    pub(super) address: sys::CUdeviceptr,
+    pub(super) len: usize,
+    handle: sys::CUmemGenericAllocationHandle,
+    context: Arc<CudaContext>,
+    owner: Owner,
+    /// Whether other processes may map it.
+    has_descriptor: bool,
+    /// For them, once it was asked for.
+    shared: Mutex<Option<Arc<Segment>>>,
+}
+
+fn location(context: &CudaContext) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: context.cu_device(),
+    }
+}
+
+/// What is asked of physical memory of a device.
+fn properties(
+    context: &CudaContext,
+    handles: sys::CUmemAllocationHandleType,
+) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: handles,
+        location: location(context),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// In multiples of which physical memory is made, in bytes.
+pub(super) fn granularity(context: &CudaContext) -> Result<usize, DriverError> {
+    let (properties, mut bytes) = (properties(context, BY_NOTHING), 0);
+    let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    // SAFETY: the properties are whole, and there is room for the number.
+    let asked = unsafe {
+        sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, minimum)
+    };
+    asked.result()?;
+    Ok(bytes.max(1))
+}
+
+impl Physical {
+    /// `len` bytes, a multiple of the [`granularity`], for the device of this context and those that reach it.
+    pub(super) fn new(
+        context: &Arc<CudaContext>,
+        len: usize,
+        peers: &[sys::CUdevice],
+    ) -> Result<Self, DriverError> {
+        let _here = enter(context);
+        let create = |handles| {
+            let (properties, mut handle) = (properties(context, handles), 0);
+            // SAFETY: the properties are whole, and there is room for the handle.
+            let made = unsafe { sys::cuMemCreate(&raw mut handle, len, &raw const properties, 0) };
+            made.result().map(|()| handle)
+        };
+        let (handle, has_descriptor) = match create(BY_FD) {
+            Ok(handle) => (handle, true),
+            // Some machines (WSL 2, parts of virtual GPUs) pass no memory on.
+            Err(error) if is_refusal(error) => (create(BY_NOTHING)?, false),
+            Err(error) => return Err(error),
+        };
+        let mut physical = Self::map(context, handle, len, peers)?;
+        physical.has_descriptor = has_descriptor;
+        Ok(physical)
+    }
+
+    /// What another process has passed, of which it says that it has `len` bytes: the driver maps no more than there is.
+    pub(super) fn import(
+        context: &Arc<CudaContext>,
+        fd: BorrowedFd<'_>,
+        len: usize,
+        peers: &[sys::CUdevice],
+    ) -> Result<Self, DriverError> {
+        let _here = enter(context);
+        let mut handle = 0;
+        // The driver takes the number of a descriptor as a pointer.
+        let number = std::ptr::without_provenance_mut::<c_void>(fd.as_raw_fd() as usize);
+        // SAFETY: there is room for the handle, and the descriptor is open.
+        let imported =
+            unsafe { sys::cuMemImportFromShareableHandle(&raw mut handle, number, BY_FD) };
+        imported.result()?;
+        Self::map(context, handle, len, peers)
+    }
+
+    /// Takes the handle over.
+    fn map(
+        context: &Arc<CudaContext>,
+        handle: sys::CUmemGenericAllocationHandle,
+        len: usize,
+        peers: &[sys::CUdevice],
+    ) -> Result<Self, DriverError> {
+        let mut address = 0;
+        // SAFETY: there is room for the address.
+        let reserved = unsafe { sys::cuMemAddressReserve(&raw mut address, len, 0, 0, 0) };
+        if let Err(error) = reserved.result() {
+            // SAFETY: the handle is this call's, and nothing is mapped of it.
+            let _ = unsafe { sys::cuMemRelease(handle) };
+            return Err(error);
+        }
+        // SAFETY: so many addresses are reserved there, and nothing is mapped.
+        let mapped = unsafe { sys::cuMemMap(address, len, 0, handle, 0) };
+        if let Err(error) = mapped.result() {
+            // SAFETY: reserved above, and not used.
+            let _ = unsafe { sys::cuMemAddressFree(address, len) };
+            // SAFETY: as above.
+            let _ = unsafe { sys::cuMemRelease(handle) };
+            return Err(error);
+        }
+        let physical = Self {
+            address,
+            len,
+            handle,
+            context: context.clone(),
+            owner: Owner::here(),
+            has_descriptor: false,
+            shared: Mutex::default(),
+        };
+        let let_in = |id| {
+            let access = sys::CUmemAccessDesc {
+                location: sys::CUmemLocation {
+                    id,
+                    ..location(context)
+                },
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+            // SAFETY: the range is what was mapped, and one description is there.
+            unsafe { sys::cuMemSetAccess(address, len, &raw const access, 1) }.result()
+        };
+        let_in(context.cu_device())?;
+        for peer in peers {
+            // Then copies to that one go by way of main memory.
+            if let Err(error) = let_in(*peer) {
+                tracing::debug!(
+                    peer,
+                    reason = probe::words(error),
+                    "a device does not reach another"
+                );
+            }
+        }
+        Ok(physical)
+    }
+
+    /// Whether it is of this context's device.
+    pub(super) fn is_of(&self, context: &CudaContext) -> bool {
+        self.context.cu_ctx() == context.cu_ctx()
+    }
+
+    /// In bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// For other processes; why not, and whether it stays so.
+    pub(super) fn shared(&self) -> Result<Arc<Segment>, (String, bool)> {
+        if !self.has_descriptor {
+            return Err((
+                "the driver passes no memory to other processes".to_owned(),
+                true,
+            ));
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = &*shared {
+            return Ok(shared.clone());
+        }
+        let fd = self.export().map_err(|error| {
+            let words = probe::words(error);
+            (
+                format!("cuMemExportToShareableHandle: {words}"),
+                is_refusal(error),
+            )
+        })?;
+        let made = Segment::of_device(fd, self.len);
+        let made = made.map_err(|error| (error.to_string(), false))?;
+        Ok(shared.insert(made).clone())
+    }
+
+    fn export(&self) -> Result<OwnedFd, DriverError> {
+        let _here = enter(&self.context);
+        let mut number: c_int = -1;
+        let into = (&raw mut number).cast();
+        // SAFETY: for this kind of handle the driver writes a number.
+        let exported = unsafe { sys::cuMemExportToShareableHandle(into, self.handle, BY_FD, 0) };
+        exported.result()?;
+        // SAFETY: a new descriptor, which is nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+}
+
+/// Whether the machine cannot do it, and not just now.
+pub(super) fn is_refusal(error: DriverError) -> bool {
+    matches!(
+        error.0,
+        sys::CUresult::CUDA_ERROR_NOT_SUPPORTED
+            | sys::CUresult::CUDA_ERROR_NOT_PERMITTED
+            | sys::CUresult::CUDA_ERROR_INVALID_VALUE
+            | sys::CUresult::CUDA_ERROR_INVALID_DEVICE
+    )
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        if self.owner.is_elsewhere() {
+            let _kept = ManuallyDrop::new(self.context.clone());
+            return;
+        }
+        let _here = enter(&self.context);
+        // SAFETY: mapped in `map`, and in use by no work: whoever has it sees to that.
+        let unmapped = unsafe { sys::cuMemUnmap(self.address, self.len) };
+        self.context.record_err(unmapped.result());
+        // SAFETY: reserved in `map`, and nothing is mapped there.
+        let freed = unsafe { sys::cuMemAddressFree(self.address, self.len) };
+        self.context.record_err(freed.result());
+        // SAFETY: this one's, and given up once.
+        let released = unsafe { sys::cuMemRelease(self.handle) };
+        self.context.record_err(released.result());
+    }
+}
+
+/// Who a device is, also in other processes.
+pub(crate) type Uuid = [u8; 16];
+
+/// Of a device by its number. It takes no context.
+pub(super) fn uuid(ordinal: i32) -> Result<Uuid, DriverError> {
+    let device = result::device::get(ordinal)?;
+    let mut found = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: there is room for it.
+    unsafe { sys::cuDeviceGetUuid_v2(&raw mut found, device) }.result()?;
+    Ok(found.bytes.map(|byte| byte as u8))
+}

@@ -1,0 +1,117 @@
+//! Memory of one device, cut from physical memory: long blocks have some of their own, short ones share it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{CudaContext, DriverError, sys};
+
+use super::physical::{self, Physical};
+
+/// The shortest block, in bytes: what devices align by.
+const LEAST: usize = 512;
+
+/// Blocks of one device.
+pub(super) struct Slabs {
+    context: Arc<CudaContext>,
+    /// Devices that reach this one's memory.
+    peers: Vec<sys::CUdevice>,
+    /// In multiples of which physical memory is made.
+    granularity: usize,
+    /// Of blocks that share physical memory, by their length.
+    shared: Mutex<BTreeMap<usize, Vec<Slab>>>,
+}
+
+/// Physical memory that is cut into blocks of one length.
+struct Slab {
+    physical: Arc<Physical>,
+    /// Where those begin that are free.
+    free: Vec<usize>,
+}
+
+/// In use by whoever has it; given back by [`Slabs::give_back`].
+pub(super) struct Block {
+    pub(super) physical: Arc<Physical>,
+    /// Where it begins there.
+    pub(super) offset: usize,
+    len: usize,
+}
+
+impl Slabs {
+    pub(super) fn new(
+        context: &Arc<CudaContext>,
+        peers: Vec<sys::CUdevice>,
+    ) -> Result<Self, DriverError> {
+        Ok(Self {
+            granularity: physical::granularity(context)?,
+            context: context.clone(),
+            peers,
+            shared: Mutex::default(),
+        })
+    }
+
+    pub(super) fn peers(&self) -> &[sys::CUdevice] {
+        &self.peers
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Slab>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn physical(&self, len: usize) -> Result<Arc<Physical>, DriverError> {
+        Physical::new(&self.context, len, &self.peers).map(Arc::new)
+    }
+
+    /// At least `len` bytes, whatever was there before.
+    pub(super) fn take(&self, len: usize) -> Result<Block, DriverError> {
+        let out = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let class = len.max(LEAST).checked_next_power_of_two().ok_or(out)?;
+        if class > self.granularity / 2 {
+            let len = len.checked_next_multiple_of(self.granularity).ok_or(out)?;
+            let physical = self.physical(len)?;
+            let offset = 0;
+            return Ok(Block {
+                physical,
+                offset,
+                len,
+            });
+        }
+        let len = class;
+        let mut shared = self.lock();
+        let slabs = shared.entry(len).or_default();
+        if !slabs.iter().any(|slab| !slab.free.is_empty()) {
+            let physical = self.physical(self.granularity)?;
+            let free = (0..self.granularity / len).map(|i| i * len);
+            let free = free.rev().collect();
+            slabs.push(Slab { physical, free });
+        }
+        let slab = slabs.iter_mut().find(|slab| !slab.free.is_empty());
+        let slab = slab.ok_or(out)?;
+        let offset = slab.free.pop().ok_or(out)?;
+        Ok(Block {
+            physical: slab.physical.clone(),
+            offset,
+            len,
+        })
+    }
+
+    /// No work is unfinished on it, and nobody else has it.
+    pub(super) fn give_back(&self, block: Block) {
+        let mut shared = self.lock();
+        let Some(slabs) = shared.get_mut(&block.len) else {
+            drop(shared);
+            return drop(block);
+        };
+        let at = (slabs.iter()).position(|slab| Arc::ptr_eq(&slab.physical, &block.physical));
+        let Some(at) = at else {
+            // Physical memory of its own.
+            drop(shared);
+            return drop(block);
+        };
+        slabs[at].free.push(block.offset);
+        let is_unused = slabs[at].free.len() * block.len == block.physical.len;
+        let unused = is_unused.then(|| slabs.swap_remove(at));
+        drop(shared);
+        // Without the lock: the driver takes a while.
+        drop((unused, block));
+    }
+}

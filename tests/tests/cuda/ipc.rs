@@ -1,0 +1,247 @@
+//! Memory of devices that one process lends to another: it stays what it is for as long as it is held, and comes back, however its
+//! holder ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorpipe::conformance::device::Fixture;
+use tensorpipe::conformance::pattern;
+use tensorpipe::device::Memory;
+use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{BufferMut, Context, DType, DevicePool, Message, MessageTensor, Pipe, Tensor};
+use tensorpipe_tests::{Child, runtime, say};
+
+use crate::bench::{Bench, DEVICE};
+use crate::driver::faults;
+
+const LEN: usize = 3_000_000;
+
+const URL: &str = "TEST_CUDA_URL";
+
+fn context(cuda: &CudaDevices) -> Context {
+    Context::builder().cuda(cuda).build().unwrap()
+}
+
+/// Keeps what it is sent, until it is told to look at it, or to let go of it.
+pub(crate) fn reads() {
+    let bench = Bench::new();
+    runtime().block_on(async {
+        let context = context(&bench.cuda);
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        say("url", listener.url());
+        let pipe = listener.accept().await.unwrap();
+        let mut kept: Vec<Tensor> = Vec::new();
+        loop {
+            match pipe.read().await {
+                Ok(message) => {
+                    let what = String::from_utf8(message.metadata.to_vec()).unwrap();
+                    kept.extend(message.tensors.into_iter().map(|tensor| tensor.tensor));
+                    match &*what {
+                        "let go" => kept.clear(),
+                        "write" => {
+                            say("write", writes(&bench, kept.remove(0)));
+                            continue;
+                        }
+                        _ => {}
+                    }
+                    say("read", report(&bench, &pipe, &kept));
+                }
+                // The writer is gone; what it has lent is not.
+                Err(_) => {
+                    say("left", report(&bench, &pipe, &kept));
+                    return;
+                }
+            }
+        }
+    });
+}
+
+/// What becomes of an attempt to write to what is lent.
+fn writes(bench: &Bench, tensor: Tensor) -> &'static str {
+    let memory = tensor.into_buffer().memory().clone();
+    let Ok(room) = BufferMut::from_memory(memory, LEN) else {
+        return "shared";
+    };
+    let context = bench.cuda.context(DEVICE).unwrap();
+    let stream = context.new_stream().unwrap();
+    match bench.cuda.write(room, &stream) {
+        Ok(_) => "written",
+        Err(_) => "refused",
+    }
+}
+
+/// How many tensors are what they were, how many bytes lie in the writer's memory, and what went wrong.
+fn report(bench: &Bench, pipe: &Pipe, kept: &[Tensor]) -> String {
+    let is_whole =
+        |(seed, tensor): &(u64, &Tensor)| bench.download(tensor.buffer()) == pattern(LEN, *seed);
+    let whole = (0..).zip(kept).filter(is_whole).count();
+    let borrowed = pipe.stats().bytes_borrowed;
+    let why = pipe.route().to_string();
+    let why = if why.contains("cuMemImport") {
+        " cannot import"
+    } else {
+        ""
+    };
+    format!(
+        "{whole} of {}, {borrowed} borrowed{why}{}",
+        kept.len(),
+        faults().join("; ")
+    )
+}
+
+/// Sends two tensors and waits for ever.
+pub(crate) fn lends() {
+    let bench = Bench::new();
+    runtime().block_on(async {
+        let context = context(&bench.cuda);
+        let pipe = context.connect(std::env::var(URL).unwrap()).await.unwrap();
+        for seed in 0..2 {
+            let tensor = bench.tensor(DEVICE, &pattern(LEN, seed));
+            pipe.write(message("keep", tensor)).await.unwrap();
+        }
+        say("lent", pipe.stats().bytes_lent);
+        std::future::pending::<()>().await;
+    });
+}
+
+fn message(what: &str, tensor: Tensor) -> Message {
+    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(DEVICE))
+}
+
+fn reader(variables: &[(&str, &str)]) -> (Child, String) {
+    let reader = Child::start("ipc reads", variables);
+    let url = reader.hear("url");
+    (reader, url)
+}
+
+fn lent(count: usize) -> String {
+    format!("{count} of {count}, {} borrowed", count * LEN)
+}
+
+/// A writer in this process.
+struct Writer {
+    bench: Bench,
+    pool: DevicePool,
+    pipe: Pipe,
+}
+
+impl Writer {
+    async fn to(url: &str) -> Self {
+        let bench = Bench::new();
+        let context = context(&bench.cuda);
+        let pool = context.allocator(DEVICE).unwrap();
+        let pipe = context.connect(url).await.unwrap();
+        Self { bench, pool, pipe }
+    }
+
+    /// A tensor of its pool, which nobody else uses, is sent. Returns its memory.
+    async fn send(&self, seed: u64) -> Arc<dyn Memory> {
+        let room = self.pool.take(LEN).unwrap();
+        let buffer = self.bench.fixture.write(&pattern(LEN, seed), room);
+        let memory = buffer.memory().clone();
+        let tensor = Tensor::from_buffer(buffer, DType::U8, [LEN as u64]).unwrap();
+        self.pipe.write(message("keep", tensor)).await.unwrap();
+        memory
+    }
+
+    async fn say(&self, what: &'static str) {
+        self.pipe.write(Message::new(what)).await.unwrap();
+    }
+}
+
+fn is_in_use(memory: &Arc<dyn Memory>) -> bool {
+    !memory.work().unwrap().unfinished().is_empty()
+}
+
+async fn comes_back(memory: &Arc<dyn Memory>) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while is_in_use(memory) {
+        assert!(Instant::now() < until, "it does not come back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What is lent is not copied, and is not used again before it is back.
+#[test]
+fn what_is_lent_is_not_used_again_before_it_is_back() {
+    let (child, url) = reader(&[]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        let mut lent_out = Vec::new();
+        for seed in 0..3 {
+            lent_out.push(writer.send(seed).await);
+            assert_eq!(child.hear("read"), lent(seed as usize + 1));
+        }
+        assert_eq!(writer.pipe.stats().bytes_lent, 3 * LEN as u64);
+        assert!(writer.pipe.route().to_string().contains("cuda_ipc"));
+        // Nobody here has a handle on one of them, which the pool does not give out.
+        drop(lent_out.pop());
+        let fresh = writer.pool.stats().fresh;
+        let others: Vec<_> = (0..3).map(|_| writer.pool.take(LEN).unwrap()).collect();
+        assert_eq!(writer.pool.stats().fresh, fresh + 3, "none of what is lent");
+        let others = others
+            .into_iter()
+            .map(|room| writer.bench.fixture.write(&pattern(LEN, 99), room));
+        others.for_each(|buffer| drop(writer.bench.download(&buffer)));
+        writer.say("look").await;
+        assert_eq!(child.hear("read"), lent(3));
+        assert!(lent_out.iter().all(is_in_use));
+        writer.say("write").await;
+        assert_eq!(child.hear("write"), "refused");
+        writer.say("let go").await;
+        child.hear("read");
+        for memory in &lent_out {
+            comes_back(memory).await;
+        }
+    });
+    assert_eq!(faults(), [""; 0]);
+}
+
+#[test]
+fn what_a_reader_has_that_is_killed_comes_back() {
+    let (mut child, url) = reader(&[]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        let memory = writer.send(0).await;
+        assert_eq!(child.hear("read"), lent(1));
+        assert!(is_in_use(&memory));
+        child.kill();
+        comes_back(&memory).await;
+    });
+    assert_eq!(faults(), [""; 0]);
+}
+
+#[test]
+fn what_is_lent_outlives_a_writer_that_is_killed() {
+    let (child, url) = reader(&[]);
+    let mut writer = Child::start("ipc lends", &[(URL, &url)]);
+    assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
+    assert_eq!(child.hear("read"), lent(1));
+    assert_eq!(child.hear("read"), lent(2));
+    writer.kill();
+    assert_eq!(child.hear("left"), lent(2));
+}
+
+/// A driver that passes no memory to other processes: it goes by way of main memory, and the route says why.
+#[test]
+fn without_descriptors_it_goes_by_way_of_main_memory() {
+    let (child, url) = reader(&[("TEST_CUDA_REFUSES", "cuMemImportFromShareableHandle")]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        for count in 1..3 {
+            let memory = writer.send(count - 1).await;
+            let heard = child.hear("read");
+            assert!(
+                heard.starts_with(&format!("{count} of {count}, ")),
+                "{heard}"
+            );
+            assert!(heard.ends_with(" cannot import"), "{heard}");
+            comes_back(&memory).await;
+        }
+        // The first one was tried, the next one is not.
+        assert_eq!(writer.pipe.stats().bytes_diverted, LEN as u64);
+        let route = writer.pipe.route().to_string();
+        assert!(route.contains("cuMemImportFromShareableHandle"), "{route}");
+    });
+    assert_eq!(faults(), [""; 0]);
+}
