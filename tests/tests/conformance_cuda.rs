@@ -21,7 +21,7 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
 
-use bench::{Bench, DEVICE, channel, subject};
+use bench::{Bench, channel, device, subject};
 
 tensorpipe::channel_conformance!(cuda_xth, subject = subject("cuda_xth"));
 tensorpipe::channel_conformance!(cuda_ipc, subject = subject("cuda_ipc"));
@@ -57,10 +57,10 @@ async fn part_of_an_allocation_is_sent() {
     let bench = Bench::new();
     for name in ["cuda_xth", "cuda_ipc", "cuda_basic"] {
         let pipes = pair(&bench, name).await;
-        let whole = bench.upload(DEVICE, &pattern(100_000, 1));
+        let whole = bench.upload(device(), &pattern(100_000, 1));
         let part = whole.slice(1000..81_000);
         let tensor = Tensor::from_buffer(part, DType::U8, [80_000]).unwrap();
-        let tensor = MessageTensor::from(tensor).to_device(DEVICE);
+        let tensor = MessageTensor::from(tensor).to_device(device());
         let message = moved(&pipes, Message::new("m").tensor(tensor)).await;
         let found = bench.download(message.tensors[0].tensor.buffer());
         assert!(found == pattern(100_000, 1)[1000..81_000], "over {name}");
@@ -74,11 +74,11 @@ async fn some_tensors_have_a_target() {
     let pipes = pair(&bench, "cuda_basic").await;
     let (zero, cpu) = (CudaDevices::device(0), Device::CPU);
     let sent = [
-        (zero, Some(DEVICE), DEVICE),
+        (zero, Some(device()), device()),
         (zero, None, cpu),
         (cpu, Some(zero), zero),
         (cpu, None, cpu),
-        (DEVICE, Some(cpu), cpu),
+        (device(), Some(cpu), cpu),
     ];
     let mut message = Message::new("m");
     for (seed, (from, to, _)) in (0..).zip(&sent) {
@@ -103,11 +103,11 @@ fn channels_refuse_what_is_not_theirs() {
     let said = staged.reaches((Device::CPU, b"any"), (Device::CPU, b"any"));
     assert_eq!(said, Err("main memory needs no detour".to_owned()));
     assert_eq!(
-        staged.reaches((DEVICE, b"any"), (Device::CPU, b"any")),
+        staged.reaches((device(), b"any"), (Device::CPU, b"any")),
         Ok(())
     );
     let within = channel("cuda_xth", &bench.cuda);
-    let said = within.reaches((DEVICE, &[1; 16]), (DEVICE, &[2; 16]));
+    let said = within.reaches((device(), &[1; 16]), (device(), &[2; 16]));
     assert_eq!(said, Err("the peer is another process".to_owned()));
     let between = CudaIpcChannel::new(&bench.cuda);
     let (device, described) = between.devices().remove(1);

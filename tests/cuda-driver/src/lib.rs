@@ -10,6 +10,7 @@
 //!
 //! | variable | |
 //! |---|---|
+//! | `TEST_CUDA` | `real`: the suites run on the machine's own driver instead |
 //! | `TEST_CUDA_DEVICES` | how many there are; 2 |
 //! | `TEST_CUDA_VERSION` | what the driver says; 12040 |
 //! | `TEST_CUDA_DELAY_US` | how late each piece of work begins; 500 |
@@ -49,14 +50,22 @@ fn library() -> PathBuf {
     library
 }
 
+/// Whether the suites are to run on a real driver (`TEST_CUDA=real`): then this one is not found, and has nothing to say.
+pub fn is_real() -> bool {
+    std::env::var_os("TEST_CUDA").is_some_and(|driver| driver == "real")
+}
+
 impl Driver {
     /// A place for the loader's path (`LD_LIBRARY_PATH`), with the driver under its usual names.
     ///
     /// # Panics
     /// When the library is not beside the running test, or a link cannot be made.
     pub fn load() -> Self {
-        let library = library();
         let place = tempfile::tempdir().expect("a folder");
+        if is_real() {
+            return Self { place };
+        }
+        let library = library();
         for name in ["libcuda.so.1", "libcuda.so"] {
             let link = place.path().join(name);
             std::os::unix::fs::symlink(&library, link).expect("a link");
@@ -70,6 +79,9 @@ impl Driver {
     /// As [`load`](Self::load), and where it cannot be opened.
     pub fn here() {
         static LOADED: OnceLock<()> = OnceLock::new();
+        if is_real() {
+            return;
+        }
         LOADED.get_or_init(|| {
             // SAFETY: it is this crate's, and has no initialisers. It stays.
             let opened = unsafe { libloading::Library::new(library()) };

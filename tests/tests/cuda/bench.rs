@@ -1,6 +1,6 @@
 //! CUDA devices with their channels, and an application that queues its work on them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaIpcChannel, CudaXthChannel,
@@ -15,8 +15,15 @@ use tensorpipe_test_cuda::Driver;
 use crate::driver::faults;
 use crate::fixture::CudaFixture;
 
-/// The second of two, so that who knows the first one only is found out.
-pub(crate) const DEVICE: Device = CudaDevices::device(1);
+/// The last one, of two where the driver is the one for tests: so that who knows the first one only is found out.
+pub(crate) fn device() -> Device {
+    static LAST: OnceLock<Device> = OnceLock::new();
+    *LAST.get_or_init(|| {
+        Driver::here();
+        let devices = CudaDevices::open().unwrap().devices();
+        *devices.last().unwrap()
+    })
+}
 
 /// Devices, and an application that queues its work on them.
 #[derive(Clone)]
@@ -86,10 +93,10 @@ pub(crate) fn subject(name: &'static str) -> Subject {
     let bench = Bench::new();
     let [a, b, c, d, e] = [(); 5].map(|()| bench.clone());
     let subject = Subject::on(
-        DEVICE,
+        device(),
         move || channel(name, &a.cuda),
-        move |bytes| b.upload(DEVICE, bytes),
-        move |len| c.room(DEVICE, len),
+        move |bytes| b.upload(device(), bytes),
+        move |len| c.room(device(), len),
         move |buffer| {
             let bytes = d.download(buffer);
             assert_eq!(faults(), [""; 0]);
@@ -97,5 +104,5 @@ pub(crate) fn subject(name: &'static str) -> Subject {
         },
     );
     let subject = subject.with_allocator(Arc::new(bench.cuda.clone()));
-    subject.with_hold(move || e.fixture.hold_writes(DEVICE))
+    subject.with_hold(move || e.fixture.hold_writes(device()))
 }

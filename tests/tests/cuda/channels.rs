@@ -9,7 +9,7 @@ use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Context, Device, Message, MessageTensor, Pipe};
 use tensorpipe_tests::say;
 
-use crate::bench::{Bench, DEVICE, channel};
+use crate::bench::{Bench, channel, device};
 use crate::driver::{detours, faults, waits};
 
 /// A pipe whose two ends have this channel, and `basic` for the rest.
@@ -53,7 +53,7 @@ async fn move_between(bench: &Bench, (client, server): &(Pipe, Pipe), all: &[Dev
 /// Between each pair of devices and main memory, in one piece and in many.
 pub(crate) async fn every_pair_has_a_way() {
     let bench = Bench::new();
-    let all = [CudaDevices::device(0), DEVICE, Device::CPU];
+    let all = [CudaDevices::device(0), device(), Device::CPU];
     for name in ["cuda_basic", "cuda_basic+lease", "cuda_basic+cma"] {
         move_between(&bench, &pair(&bench, name).await, &all).await;
     }
@@ -65,9 +65,9 @@ pub(crate) async fn handed_over() {
     let bench = Bench::new();
     let pipes = pair(&bench, "cuda_xth").await;
     let (client, server) = &pipes;
-    let tensor = bench.tensor(DEVICE, &pattern(100_000, 1));
+    let tensor = bench.tensor(device(), &pattern(100_000, 1));
     let memory = tensor.buffer().memory().clone();
-    let message = Message::new("m").tensor(MessageTensor::from(tensor).to_device(DEVICE));
+    let message = Message::new("m").tensor(MessageTensor::from(tensor).to_device(device()));
     let both = async { tokio::join!(client.write(message), server.read()) };
     let (written, read) = within(both).await;
     written.unwrap();
@@ -77,7 +77,7 @@ pub(crate) async fn handed_over() {
         "the same memory"
     );
     assert_eq!(server.stats().bytes_copied, 0);
-    move_between(&bench, &pipes, &[CudaDevices::device(0), DEVICE]).await;
+    move_between(&bench, &pipes, &[CudaDevices::device(0), device()]).await;
     assert_eq!(faults(), [""; 0]);
     say("detours", detours());
 }
@@ -86,7 +86,7 @@ pub(crate) async fn handed_over() {
 pub(crate) async fn nobody_waits() {
     let bench = Bench::new();
     let (client, server) = pair(&bench, "cuda_basic+lease").await;
-    let all = [CudaDevices::device(0), DEVICE];
+    let all = [CudaDevices::device(0), device()];
     let mut before = 0;
     for round in 0..8 {
         if round == 4 {

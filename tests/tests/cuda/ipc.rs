@@ -11,7 +11,7 @@ use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{BufferMut, Context, DType, DevicePool, Message, MessageTensor, Pipe, Tensor};
 use tensorpipe_tests::{Child, runtime, say};
 
-use crate::bench::{Bench, DEVICE};
+use crate::bench::{Bench, device};
 use crate::driver::faults;
 
 const LEN: usize = 3_000_000;
@@ -62,7 +62,7 @@ fn writes(bench: &Bench, tensor: Tensor) -> &'static str {
     let Ok(room) = BufferMut::from_memory(memory, LEN) else {
         return "shared";
     };
-    let context = bench.cuda.context(DEVICE).unwrap();
+    let context = bench.cuda.context(device()).unwrap();
     let stream = context.new_stream().unwrap();
     match bench.cuda.write(room, &stream) {
         Ok(_) => "written",
@@ -96,7 +96,7 @@ pub(crate) fn lends() {
         let context = context(&bench.cuda);
         let pipe = context.connect(std::env::var(URL).unwrap()).await.unwrap();
         for seed in 0..2 {
-            let tensor = bench.tensor(DEVICE, &pattern(LEN, seed));
+            let tensor = bench.tensor(device(), &pattern(LEN, seed));
             pipe.write(message("keep", tensor)).await.unwrap();
         }
         say("lent", pipe.stats().bytes_lent);
@@ -105,7 +105,7 @@ pub(crate) fn lends() {
 }
 
 fn message(what: &str, tensor: Tensor) -> Message {
-    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(DEVICE))
+    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(device()))
 }
 
 fn reader(variables: &[(&str, &str)]) -> (Child, String) {
@@ -129,7 +129,7 @@ impl Writer {
     async fn to(url: &str) -> Self {
         let bench = Bench::new();
         let context = context(&bench.cuda);
-        let pool = context.allocator(DEVICE).unwrap();
+        let pool = context.allocator(device()).unwrap();
         let pipe = context.connect(url).await.unwrap();
         Self { bench, pool, pipe }
     }

@@ -11,6 +11,7 @@ use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::{CudaDevices, Download};
 use tensorpipe::{Allocator, Buffer, BufferMut, DevicePool, Tensor};
 
+use crate::bench::device;
 use crate::driver::waits;
 use crate::fixture::Hold;
 
@@ -43,14 +44,17 @@ fn filled(mut copied: Download) -> Buffer {
 
 pub(crate) fn there_and_back() {
     let cuda = CudaDevices::open().unwrap();
-    let [makes, reads, _] = streams(&cuda, 1);
+    let [makes, reads, _] = streams(&cuda, device().index);
     let mut slice = makes.alloc_zeros::<f32>(LEN / 4).unwrap();
     let numbers: Vec<f32> = (0..LEN / 4).map(|n| n as f32).collect();
     let before = waits();
     let (held, held_reads) = (Hold::on(&makes), Hold::on(&reads));
     makes.memcpy_htod(&numbers, &mut slice).unwrap();
     let tensor = Tensor::from_cuda(&cuda, slice, [50, 500]).unwrap();
-    assert_eq!((tensor.shape(), tensor.device().index), (&[50, 500][..], 1));
+    assert_eq!(
+        (tensor.shape(), tensor.device().index),
+        (&[50, 500][..], device().index)
+    );
     let wrong = tensor.into_cuda::<u32>(&cuda).unwrap_err();
     let other = wrong.clone();
     let shared = wrong.into_cuda::<f32>(&cuda).unwrap_err();
@@ -147,8 +151,8 @@ pub(crate) fn filled_by_hand() {
 
 pub(crate) fn copied_to_another_device() {
     let cuda = CudaDevices::open().unwrap();
-    let ([makes, _, _], [copies, reads, _]) = (streams(&cuda, 0), streams(&cuda, 1));
-    let there = DevicePool::new(CudaDevices::device(1), Arc::new(cuda.clone()));
+    let ([makes, _, _], [copies, reads, _]) = (streams(&cuda, 0), streams(&cuda, device().index));
+    let there = DevicePool::new(device(), Arc::new(cuda.clone()));
     let held = Hold::on(&makes);
     let slice = makes.clone_htod(&pattern(LEN, 4)).unwrap();
     let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();

@@ -4,20 +4,30 @@
 //! primary context is retained when the device is first used.
 //!
 //! ```no_run
-//! use std::sync::Arc;
-//! use tensorpipe::Context;
 //! use tensorpipe::device::cuda::CudaDevices;
+//! use tensorpipe::{Context, Message, MessageTensor};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn story(url: &str) -> Result<(), Box<dyn std::error::Error>> {
 //! let cuda = CudaDevices::open()?;
-//! let context = Context::builder().allocator(Arc::new(cuda.clone())).build()?;
+//! let context = Context::builder().cuda(&cuda).build()?;
+//! let pipe = context.connect(url).await?;
+//! // What tensors of each device go over, and why not over something better.
+//! println!("{}", pipe.route());
+//!
+//! let gpu = CudaDevices::device(0);
+//! let stream = cuda.context(gpu)?.new_stream()?;
+//! let slice = stream.alloc_zeros::<f32>(1000)?;
+//! let tensor = tensorpipe::Tensor::from_cuda(&cuda, slice, [10, 100])?;
+//! // On the reader's second GPU. Nobody waits for the stream.
+//! let tensor = MessageTensor::from(tensor).to_device(CudaDevices::device(1));
+//! pipe.write(Message::new("weights").tensor(tensor)).await?;
 //! # Ok(()) }
 //! ```
 //!
 //! Work is ordered on the devices. A copy goes to a stream of the caller's: the stream waits for the work that the source is
 //! ready behind and for the work that still uses the destination, and an event behind the copy is what the next one waits
-//! for. No call here waits for a device, but where memory is fresh: the first use of a device, of its pool, and of pinned memory
-//! are such, and later ones find it warm. A stream of which a graph is being captured is not for these calls.
+//! for. No call here waits for a device. Where something is fresh it takes the driver a while: the first use of a device, memory that no
+//! pool has, and pinned memory; later ones find it warm. A stream of which a graph is being captured is not for these calls.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have: contexts, streams and events
 //! are cudarc's own types, so that a program's streams serve as they are.
