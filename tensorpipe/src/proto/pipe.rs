@@ -38,6 +38,9 @@ pub struct OpId {
 }
 
 impl OpId {
+    /// Of a [`key`](Self::key), in bytes.
+    pub const KEY_LEN: usize = OP_LEN;
+
     /// Its name among the transfers of this direction, the same at both ends.
     pub fn key(self) -> [u8; OP_LEN] {
         let mut key = [0; OP_LEN];

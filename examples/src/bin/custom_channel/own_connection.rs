@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 const NAME: &str = "testwire";
 
-const HEADER: usize = 18;
+const HEADER: usize = OpId::KEY_LEN + 8;
 
 /// Bytes moved at once: the length that a header claims is never allocated.
 const PIECE: usize = 256 << 10;
@@ -187,9 +187,10 @@ async fn read_parts(
     let mut header = [0; HEADER];
     let mut staging = Vec::new();
     while connection.read_exact(&mut header).await.is_ok() {
-        let key = header[..10].try_into().unwrap_or_default();
-        let op = OpId::from_key(key, false);
-        let len = u64::from_le_bytes(header[10..].try_into().unwrap_or_default());
+        let (mut key, mut len) = ([0; OpId::KEY_LEN], [0; 8]);
+        key.copy_from_slice(&header[..OpId::KEY_LEN]);
+        len.copy_from_slice(&header[OpId::KEY_LEN..]);
+        let (op, len) = (OpId::from_key(key, false), u64::from_le_bytes(len));
         staging.clear();
         let mut left = len;
         while left > 0 {

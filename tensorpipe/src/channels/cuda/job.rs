@@ -27,6 +27,8 @@ impl<T: Send + 'static> Slot<T> {
         let into = slot.0.clone();
         let act = move || {
             let _mine = Current::keep();
+            // Where nobody waits any more, what came of it ends here, while this thread's context is kept.
+            let into = into;
             let done = act();
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         };

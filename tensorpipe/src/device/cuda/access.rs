@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{CudaDevices, failed, wait_for};
+use super::{CudaDevices, Current, failed, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
@@ -143,6 +143,7 @@ impl Drop for DeviceRead {
         if self.cuda.is_elsewhere() {
             return std::mem::forget((self.buffer.clone(), self.stream.clone(), self.cuda.clone()));
         }
+        let _mine = Current::keep();
         match self.cuda.fence(&self.stream) {
             Ok(fence) => self.buffer.use_until(&fence),
             // Nobody knows when the work ends: it is never used again.
@@ -236,6 +237,7 @@ impl Drop for DeviceWrite {
         if self.cuda.is_elsewhere() {
             return std::mem::forget((memory, self.stream.clone(), self.cuda.clone()));
         }
+        let _mine = Current::keep();
         // Given up: work may be queued on it all the same.
         match (self.cuda.fence(&self.stream), memory.memory_mut()) {
             (Ok(fence), Some(memory)) => {

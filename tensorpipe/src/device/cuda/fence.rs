@@ -5,13 +5,14 @@
 
 use std::any::Any;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::{CudaEvent, DriverError};
 
-use super::failed;
+use super::{Current, failed};
 use crate::device::{Device, Fence};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -32,7 +33,8 @@ const ALONE: Duration = Duration::from_secs(1);
 pub(super) struct CudaFence {
     owner: Owner,
     device: Device,
-    event: Arc<CudaEvent>,
+    /// There until it is dropped.
+    event: ManuallyDrop<Arc<CudaEvent>>,
     watch: Arc<Watch>,
 }
 
@@ -41,7 +43,7 @@ impl CudaFence {
         Self {
             owner: Owner::here(),
             device,
-            event: Arc::new(event),
+            event: ManuallyDrop::new(Arc::new(event)),
             watch: watcher.0.clone(),
         }
     }
@@ -53,15 +55,22 @@ impl CudaFence {
 
 impl Fence for CudaFence {
     fn reached(&self) -> Option<Result<(), DeviceError>> {
+        // CUDA does not outlive a fork: what a child has inherited it must not ask.
+        if self.owner.is_elsewhere() {
+            return None;
+        }
         let reached = reached(&self.event)?;
         Some(reached.map_err(|error| failed(self.device, "cuEventQuery", error)))
     }
 
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
+        if self.owner.is_elsewhere() {
+            return std::mem::forget(act);
+        }
         if self.reached().is_some() {
             return act();
         }
-        let event = self.event.clone();
+        let event = Arc::clone(&self.event);
         self.watch.add(Waiting {
             is_reached: Box::new(move || reached(&event).is_some()),
             act,
@@ -74,12 +83,19 @@ impl Fence for CudaFence {
     }
 }
 
+#[allow(
+    unsafe_code,
+    reason = "the event is dropped while this thread's context is kept"
+)]
 impl Drop for CudaFence {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // As above.
         if self.owner.is_elsewhere() {
-            std::mem::forget(self.event.clone());
+            return;
         }
+        let _mine = Current::keep();
+        // SAFETY: nobody uses it from now on.
+        unsafe { ManuallyDrop::drop(&mut self.event) };
     }
 }
 
@@ -88,8 +104,11 @@ impl Drop for CudaFence {
 fn reached(event: &CudaEvent) -> Option<Result<(), DriverError>> {
     match event.try_is_complete() {
         Ok(is_complete) => is_complete.then_some(Ok(())),
-        Err(error) => matches!(error.0 as u32, 4 | 214 | 700 | 702 | 709 | 710 | 714..=719)
-            .then_some(Err(error)),
+        Err(error) => matches!(
+            error.0 as u32,
+            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
+        )
+        .then_some(Err(error)),
     }
 }
 

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream, sys};
 
 use super::physical::Physical;
 use super::slabs::Block;
-use super::{Opened, enter, failed, wait_for};
+use super::{Current, Opened, enter, failed, wait_for};
 use crate::device::{Device, Fence, Memory, QueuedWork, Registrable, Registrations};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -194,6 +194,7 @@ impl Drop for CudaMemory {
             std::mem::forget((source, work, self.opened.clone()));
             return;
         }
+        let _mine = Current::keep();
         self.registrations.clear();
         let Source::Slice(slice) = source else {
             return free_behind(source, self.opened.clone(), self.work.unfinished());

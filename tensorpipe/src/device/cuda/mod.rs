@@ -173,6 +173,13 @@ impl CudaDevices {
     /// For [`record`](Self::record): made before work is queued whose end could not be told without it.
     fn event(stream: &CudaStream) -> Result<CudaEvent, DeviceError> {
         let device = Self::device(stream.context().ordinal() as u32);
+        // What a drop somewhere has left is no error of this.
+        if let Err(error) = stream.context().check_err() {
+            tracing::warn!(
+                reason = probe::words(error),
+                "something of a device was lost"
+            );
+        }
         let event = stream.context().new_event(None);
         event.map_err(|error| failed(device, "cuEventCreate", error))
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::CudaStream;
 
-use super::{CudaDevices, Opened, failed};
+use super::{CudaDevices, Current, Opened, failed};
 use crate::device::Device;
 use crate::error::DeviceError;
 
@@ -82,6 +82,7 @@ impl Drop for Borrowed {
             let kept = (self.stream.clone(), self.opened.clone(), self.cuda.clone());
             return std::mem::forget(kept);
         }
+        let _mine = Current::keep();
         // One that the driver has no event for is not used again.
         if let Ok(fence) = self.cuda.fence(&self.stream) {
             let (opened, stream) = (self.opened.clone(), self.stream.clone());

@@ -131,7 +131,7 @@ struct Tools {
     /// For main memory that may be lent.
     pool: Pool,
     inner: Box<dyn Lane>,
-    /// Pieces that are sent whose main memory is in use.
+    /// Main memory of pieces that are sent, in bytes.
     staged: usize,
 }
 

@@ -10,8 +10,8 @@ use crate::device::cuda::{BorrowedStream, CudaDevices, Download};
 use crate::device::{Device, Fence, Pool};
 use crate::error::{DeviceError, Error};
 
-/// Pieces of all parts of a lane whose main memory is in use at once. Chosen: at their longest 256 MiB.
-const STAGED: usize = 64;
+/// Main memory of all pieces that a lane sends at once, in bytes, but for one longer piece. Chosen.
+const STAGED: usize = 256 << 20;
 
 /// What the peer's inner lane may say of pieces before this side's has them, in bytes, of one part.
 const EARLY: usize = 16 << 10;
@@ -133,7 +133,8 @@ impl Sending {
             return Ok(());
         }
         while self.begun < allowed && self.pieces.len() < usize::from(WINDOW) {
-            if !is_main && tools.staged >= STAGED {
+            let len = cut.range(self.begun + 1).len();
+            if !is_main && tools.staged > 0 && tools.staged + len > STAGED {
                 self.waits = true;
                 return Ok(());
             }
@@ -142,7 +143,7 @@ impl Sending {
             if is_main {
                 self.hand_in(op, self.begun, source, tools, io)?;
             } else {
-                tools.staged += 1;
+                tools.staged += len;
                 let copy = self.copy(piece(op, self.begun), source, tools, io);
                 self.pieces.insert(self.begun, Piece::Queueing(copy));
             }
@@ -275,16 +276,21 @@ impl Sending {
     /// A piece needs no main memory of this side's any more.
     fn end(&mut self, number: u16, tools: &mut Tools) {
         self.pieces.remove(&number);
-        if !self.source.device().is_cpu() {
-            tools.staged -= 1;
+        tools.staged -= self.staged_by(number);
+    }
+
+    /// Main memory of a piece, in bytes.
+    fn staged_by(&self, number: u16) -> usize {
+        match self.told {
+            Some((cut, _)) if !self.source.device().is_cpu() => cut.range(number).len(),
+            _ => 0,
         }
     }
 
     /// Nobody waits for it any more.
     pub(super) fn cancel(self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
-        if !self.source.device().is_cpu() {
-            tools.staged -= self.pieces.len();
-        }
+        let staged = self.pieces.keys().map(|number| self.staged_by(*number));
+        tools.staged -= staged.sum::<usize>();
         for (number, state) in self.pieces {
             if let Piece::Inside = state {
                 tools.inner.cancel(piece(op, number), io);

@@ -23,7 +23,7 @@ enum Part {
     /// Its bytes are not there yet.
     NotReady(Buffer),
     /// It is copied to memory that can be lent.
-    Copied(Slot<Buffer>),
+    Copied(Slot<Buffer>, Buffer),
     /// The reader is to bring an invitation.
     Invited(Buffer),
     Offered(Offer, Buffer),
@@ -78,9 +78,9 @@ impl Writer {
             Some(Err((reason, lasting))) => {
                 Self::cannot(op, source, Unlent { reason, lasting }, tools, io)
             }
-            None => match Self::copy(op, source, tools, io) {
-                Ok(copying) => Part::Copied(copying),
-                Err(error) => return io.failed(op, error),
+            None => match Self::copy(op, source.clone(), tools, io) {
+                Ok(copying) => Part::Copied(copying, source),
+                Err(error) => Self::cannot(op, source, not_now(&error), tools, io),
             },
         };
         self.parts.insert(op, part);
@@ -131,10 +131,13 @@ impl Writer {
     pub(super) fn resume(&mut self, op: OpId, tools: &Tools, io: &mut LaneIo<'_>) {
         match self.parts.remove(&op) {
             Some(Part::NotReady(source)) => self.send(op, source, tools, io),
-            Some(Part::Copied(slot)) => match slot.take() {
+            Some(Part::Copied(slot, source)) => match slot.take() {
                 Some(Ok(copy)) => self.send(op, copy, tools, io),
-                Some(Err(error)) => io.failed(op, failed(&error)),
-                None => drop(self.parts.insert(op, Part::Copied(slot))),
+                Some(Err(error)) => {
+                    let part = Self::cannot(op, source, not_now(&error), tools, io);
+                    self.parts.insert(op, part);
+                }
+                None => drop(self.parts.insert(op, Part::Copied(slot, source))),
             },
             Some(other) => drop(self.parts.insert(op, other)),
             None => {}
@@ -217,6 +220,14 @@ impl Writer {
         if let Some(Part::Offered(offer, _)) = self.parts.remove(&op) {
             self.withdraw(&offer);
         }
+    }
+}
+
+/// There is no memory for a copy, say: another time there may be.
+fn not_now(error: &dyn std::fmt::Display) -> Unlent {
+    Unlent {
+        reason: error.to_string(),
+        lasting: false,
     }
 }
 
