@@ -13,15 +13,12 @@ mod driver;
 #[allow(dead_code, reason = "nobody's stream is held here but by the suite")]
 mod fixture;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tensorpipe::channels::{BasicChannel, Channel, CudaIpcChannel};
+use tensorpipe::channels::{Channel, CudaIpcChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Context, DType, Device, Message, MessageTensor, Pipe, Tensor};
+use tensorpipe::{DType, Device, Message, MessageTensor, Tensor};
 
-use bench::{Bench, channel, device, subject};
+use bench::{Bench, channel, device, moved, pair, subject};
 
 tensorpipe::channel_conformance!(cuda_xth, subject = subject("cuda_xth"));
 tensorpipe::channel_conformance!(cuda_ipc, subject = subject("cuda_ipc"));
@@ -30,26 +27,6 @@ tensorpipe::channel_conformance!(cuda_basic_over_lease, subject = subject("cuda_
 tensorpipe::channel_conformance!(cuda_basic_over_xth, subject = subject("cuda_basic+xth"));
 tensorpipe::channel_conformance!(cuda_basic_over_mpt, subject = subject("cuda_basic+mpt"));
 tensorpipe::channel_conformance!(cuda_basic_over_cma, subject = subject("cuda_basic+cma"));
-
-async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
-    let context = Context::builder()
-        .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
-        .allocator(Arc::new(bench.cuda.clone()))
-        .build()
-        .unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let pipes = tokio::join!(context.connect(&url), listener.accept());
-    (pipes.0.unwrap(), pipes.1.unwrap())
-}
-
-async fn moved((client, server): &(Pipe, Pipe), message: Message) -> Message {
-    let both = async { tokio::join!(client.write(message), server.read()) };
-    let bounded = tokio::time::timeout(Duration::from_secs(30), both);
-    let (written, read) = bounded.await.expect("nothing for 30 s");
-    written.unwrap();
-    read.unwrap()
-}
 
 /// A tensor that is the middle of an allocation.
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! CUDA devices with their channels, and an application that queues its work on them.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaIpcChannel, CudaXthChannel,
@@ -9,7 +10,7 @@ use tensorpipe::channels::{
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Buffer, BufferMut, DType, Device, DevicePool, Tensor};
+use tensorpipe::{Buffer, BufferMut, Context, DType, Device, DevicePool, Message, Pipe, Tensor};
 use tensorpipe_test_cuda::Driver;
 
 use crate::driver::faults;
@@ -105,4 +106,27 @@ pub(crate) fn subject(name: &'static str) -> Subject {
     );
     let subject = subject.with_allocator(Arc::new(bench.cuda.clone()));
     subject.with_hold(move || e.fixture.hold_writes(device()))
+}
+
+/// A pipe whose two ends have this channel, and `basic` for the rest.
+pub(crate) async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
+    let context = Context::builder()
+        .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
+        .allocator(Arc::new(bench.cuda.clone()))
+        .build()
+        .unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let pipes = tokio::join!(context.connect(&url), listener.accept());
+    (pipes.0.unwrap(), pipes.1.unwrap())
+}
+
+/// What comes of a message.
+pub(crate) async fn moved((client, server): &(Pipe, Pipe), message: Message) -> Message {
+    // Where it cannot be written nobody waits for it.
+    let write = async { client.write(message).await.unwrap() };
+    let both = async { tokio::join!(write, server.read()) };
+    let bounded = tokio::time::timeout(Duration::from_secs(30), both);
+    let ((), read) = bounded.await.expect("nothing for 30 s");
+    read.unwrap()
 }

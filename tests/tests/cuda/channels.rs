@@ -1,50 +1,27 @@
 //! Tensors between every pair of devices, and what that costs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tensorpipe::channels::BasicChannel;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Context, Device, Message, MessageTensor, Pipe};
+use tensorpipe::{Device, Message, MessageTensor, Pipe};
 use tensorpipe_tests::say;
 
-use crate::bench::{Bench, channel, device};
+use crate::bench::{Bench, device, moved, pair};
 use crate::driver::{detours, faults, waits};
 
-/// A pipe whose two ends have this channel, and `basic` for the rest.
-async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
-    let context = Context::builder()
-        .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
-        .allocator(Arc::new(bench.cuda.clone()))
-        .build()
-        .unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let pipes = tokio::join!(context.connect(&url), listener.accept());
-    (pipes.0.unwrap(), pipes.1.unwrap())
-}
-
-async fn within<T>(work: impl Future<Output = T>) -> T {
-    let bounded = tokio::time::timeout(Duration::from_secs(30), work);
-    bounded.await.expect("nothing for 30 s")
-}
-
 /// Moves tensors of some lengths from each of these devices to each.
-async fn move_between(bench: &Bench, (client, server): &(Pipe, Pipe), all: &[Device]) {
+async fn move_between(bench: &Bench, pipes: &(Pipe, Pipe), all: &[Device]) {
     let pairs = all.iter().flat_map(|a| all.iter().map(|b| (*a, *b)));
     for (seed, (from, to)) in (0u64..).zip(pairs) {
         for len in [1, 70_000, 5_000_001] {
             let bytes = pattern(len, seed);
             let tensor = MessageTensor::from(bench.tensor(from, &bytes)).to_device(to);
             let message = Message::new("m").tensor(tensor);
-            let both = async { tokio::join!(client.write(message), server.read()) };
-            let (written, read) = within(both).await;
-            written.unwrap();
-            let tensor = read.unwrap().tensors.remove(0).tensor;
+            let tensor = moved(pipes, message).await.tensors.remove(0).tensor;
             assert_eq!(tensor.device(), to);
             let found = bench.download(tensor.buffer());
-            let route = client.route();
+            let route = pipes.0.route();
             assert!(found == bytes, "{len} bytes from {from} to {to}: {route}");
         }
     }
@@ -64,19 +41,15 @@ pub(crate) async fn every_pair_has_a_way() {
 pub(crate) async fn handed_over() {
     let bench = Bench::new();
     let pipes = pair(&bench, "cuda_xth").await;
-    let (client, server) = &pipes;
     let tensor = bench.tensor(device(), &pattern(100_000, 1));
     let memory = tensor.buffer().memory().clone();
     let message = Message::new("m").tensor(MessageTensor::from(tensor).to_device(device()));
-    let both = async { tokio::join!(client.write(message), server.read()) };
-    let (written, read) = within(both).await;
-    written.unwrap();
-    let arrived = read.unwrap().tensors.remove(0).tensor;
+    let arrived = moved(&pipes, message).await.tensors.remove(0).tensor;
     assert!(
         Arc::ptr_eq(arrived.buffer().memory(), &memory),
         "the same memory"
     );
-    assert_eq!(server.stats().bytes_copied, 0);
+    assert_eq!(pipes.1.stats().bytes_copied, 0);
     move_between(&bench, &pipes, &[CudaDevices::device(0), device()]).await;
     assert_eq!(faults(), [""; 0]);
     say("detours", detours());
@@ -85,7 +58,13 @@ pub(crate) async fn handed_over() {
 /// Once all that it uses is warm, nobody waits for a device: not where a source is not ready, nor where a tensor has just come.
 pub(crate) async fn nobody_waits() {
     let bench = Bench::new();
-    let (client, server) = pair(&bench, "cuda_basic+lease").await;
+    for name in ["cuda_xth", "cuda_ipc", "cuda_basic+lease", "cuda_basic"] {
+        let pipes = pair(&bench, name).await;
+        stays_warm(&bench, &pipes).await;
+    }
+}
+
+async fn stays_warm(bench: &Bench, pipes: &(Pipe, Pipe)) {
     let all = [CudaDevices::device(0), device()];
     let mut before = 0;
     for round in 0..8 {
@@ -97,13 +76,10 @@ pub(crate) async fn nobody_waits() {
             let device = all[usize::from(tensor.device() == all[0])];
             message.tensor(MessageTensor::from(tensor.clone()).to_device(device))
         });
-        let both = async { tokio::join!(client.write(message), server.read()) };
-        let (written, read) = within(both).await;
-        written.unwrap();
-        for tensor in read.unwrap().tensors {
+        for tensor in moved(pipes, message).await.tensors {
             let found = bench.download(tensor.tensor.buffer());
             assert!(found == pattern(3_000_000, round));
         }
     }
-    assert_eq!(waits(), before);
+    assert_eq!(waits(), before, "{}", pipes.0.route());
 }

@@ -67,10 +67,9 @@ fn properties(
 pub(super) fn granularity(context: &CudaContext) -> Result<usize, DriverError> {
     let (properties, mut bytes) = (properties(context, BY_NOTHING), 0);
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    let ask = sys::cuMemGetAllocationGranularity;
     // SAFETY: the properties are whole, and there is room for the number.
-    let asked = unsafe {
-        sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, minimum)
-    };
+    let asked = unsafe { ask(&raw mut bytes, &raw const properties, minimum) };
     asked.result()?;
     Ok(bytes.max(1))
 }
@@ -111,9 +110,9 @@ impl Physical {
         let mut handle = 0;
         // The driver takes the number of a descriptor as a pointer.
         let number = std::ptr::without_provenance_mut::<c_void>(fd.as_raw_fd() as usize);
+        let import = sys::cuMemImportFromShareableHandle;
         // SAFETY: there is room for the handle, and the descriptor is open.
-        let imported =
-            unsafe { sys::cuMemImportFromShareableHandle(&raw mut handle, number, BY_FD) };
+        let imported = unsafe { import(&raw mut handle, number, BY_FD) };
         imported.result()?;
         Self::map(context, handle, len, peers)
     }
