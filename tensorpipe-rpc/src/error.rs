@@ -68,7 +68,7 @@ pub enum CallError<E = Infallible> {
 #[non_exhaustive]
 pub enum PlaceError {
     /// It could not be sent there, or, of a result, not be received there:
-    /// [`Misuse::OutOfReach`](tensorpipe::Misuse::OutOfReach) or [`Misuse::NoAllocator`](tensorpipe::Misuse::NoAllocator).
+    /// [`Misuse::OutOfReach`](tensorpipe::Misuse::OutOfReach), [`Misuse::NotAsRequired`](tensorpipe::Misuse::NotAsRequired) or [`Misuse::NoAllocator`](tensorpipe::Misuse::NoAllocator).
     #[error(transparent)]
     Here(tensorpipe::Misuse),
     /// The server could not receive it there, or, of a result, not send it there. In the server's words.
@@ -233,9 +233,11 @@ impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
 pub(crate) fn no_place(error: &tensorpipe::Error) -> Option<&tensorpipe::Misuse> {
     use tensorpipe::{Error, Misuse};
     match error {
-        Error::Misuse(misuse @ (Misuse::OutOfReach { .. } | Misuse::NoAllocator { .. })) => {
-            Some(misuse)
-        }
+        Error::Misuse(
+            misuse @ (Misuse::OutOfReach { .. }
+            | Misuse::NotAsRequired { .. }
+            | Misuse::NoAllocator { .. }),
+        ) => Some(misuse),
         _ => None,
     }
 }

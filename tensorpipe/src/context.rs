@@ -1,6 +1,7 @@
 //! One process's backends, pool, limits and name.
 
 mod builder;
+mod to_device;
 
 pub use builder::ContextBuilder;
 
@@ -17,7 +18,7 @@ use crate::error::{Error, Misuse, seconds};
 use crate::listener::Listener;
 use crate::negotiate;
 use crate::pipe::{Budget, Core, CreditAhead, Pipe};
-use crate::route::Threshold;
+use crate::route::{Refusal, Requirement, Threshold};
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
 use crate::transports::Transport;
@@ -45,6 +46,10 @@ pub(crate) struct Inner {
     pub(crate) channels: Vec<Arc<dyn Channel>>,
     /// What is to be known of channels, by their names, otherwise than they say themselves.
     pub(crate) thresholds: Vec<(String, Threshold)>,
+    /// Why channels that it would have are not there.
+    pub(crate) unavailable: Vec<Refusal>,
+    /// Channels that tensors go over, or not at all.
+    pub(crate) required: Vec<Requirement>,
     pub(crate) limits: Limits,
     pub(crate) budget: Arc<Budget>,
     pub(crate) credit_ahead: Arc<CreditAhead>,

@@ -132,8 +132,8 @@ pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 pub use device::{
-    Allocator, Buffer, BufferMut, Device, DeviceKind, DevicePool, Fence, LendableStats, Memory,
-    MemoryKind, Pool, PoolOptions, PoolStats, QueuedWork,
+    Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, DevicePool, Fence, LendableStats,
+    Memory, MemoryKind, Pool, PoolOptions, PoolStats, QueuedWork,
 };
 pub use error::{DeviceError, Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;

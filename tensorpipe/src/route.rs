@@ -2,12 +2,14 @@
 
 mod carried;
 mod choice;
+mod requirement;
 mod setback;
 mod threshold;
 
 pub use carried::Carried;
 pub use choice::{Band, Carrier, ChannelChoice};
 pub(crate) use choice::{FrameRoom, Served, Table, Way};
+pub(crate) use requirement::Requirement;
 pub use setback::Setback;
 pub use threshold::{Pays, Threshold};
 
@@ -86,12 +88,13 @@ pub(crate) struct Stays {
 }
 
 impl Route {
-    /// Channels that were chosen are not used after all.
+    /// These are not used, whatever was said of them before.
     pub(crate) fn refuse(&mut self, refused: Vec<Refusal>) {
-        self.channels.retain(|channel| {
-            let candidate = format!("channel {}", channel.name);
-            !refused.iter().any(|refusal| refusal.candidate == candidate)
-        });
+        let is_refused =
+            |candidate: &str| refused.iter().any(|refusal| refusal.candidate == candidate);
+        self.channels
+            .retain(|channel| !is_refused(&format!("channel {}", channel.name)));
+        self.refused.retain(|before| !is_refused(&before.candidate));
         self.refused.extend(refused);
     }
 }

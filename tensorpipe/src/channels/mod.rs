@@ -70,7 +70,7 @@ pub trait Channel: Send + Sync + 'static {
     fn devices(&self) -> Vec<(Device, Vec<u8>)>;
 
     /// Whether a device here and one at the peer reach each other, or why not. Both ends ask. By default when their
-    /// descriptors are equal.
+    /// descriptors are equal. A reason without words is not told: that of a pair that is none of its business.
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
         if ours.1 == theirs.1 {
             Ok(())
@@ -272,10 +272,15 @@ pub trait Lane: Send {
 
 /// The channels of a context by default: order is priority.
 pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
-    vec![
+    let all: Vec<Arc<dyn Channel>> = vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
         Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
-    ]
+    ];
+    #[cfg(feature = "cuda")]
+    let all = cuda::staged(None, &all)
+        .chain(all.iter().cloned())
+        .collect();
+    all
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::{PATIENCE, assert_same, eventually, pattern};
 use crate::device::{Allocator, Buffer, BufferMut, Device, DevicePool, Domain, Fence};
+use crate::{Context, Tensor};
 
 /// A backend as the suite uses it: an allocator, and two queues for each device, one that writes and one that reads.
 pub trait Fixture: Send + Sync + 'static {
@@ -107,7 +108,7 @@ macro_rules! __device_scenarios {
             nobody_waits_for_a_queue callbacks_run_once
             memory_is_used_again_behind_its_work memory_is_freed_behind_its_work
             what_is_read_is_not_overwritten registrations_are_made_once_and_end_with_the_memory
-            a_device_has_an_end
+            tensors_are_copied_there_and_back a_device_has_an_end
         }
     };
 }
@@ -344,6 +345,43 @@ pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subjec
     drop(in_use);
     pool.trim(0);
     eventually("the end of both", || there.load(Ordering::SeqCst) == 0).await;
+}
+
+/// To each device in turn and back to main memory, behind the work that the source is ready behind; where the allocator copies.
+pub async fn tensors_are_copied_there_and_back(subject: Subject) {
+    let nothing = subject
+        .allocator
+        .copy(Buffer::copy_from_slice(&[]), BufferMut::zeroed(0));
+    if nothing.is_none() {
+        return println!("skipped: its allocator copies nothing");
+    }
+    let context = Context::builder().allocator(subject.allocator.clone());
+    let context = context.build().unwrap_or_else(|error| panic!("{error}"));
+    for (seed, len) in [(1, 1), (2, 5000), (3, 3_000_000)] {
+        let mut tensor = Tensor::from(pattern(len, seed));
+        for device in subject.allocator.devices() {
+            tensor = to(&tensor, device, &context).await;
+            assert_eq!(tensor.device(), device);
+            subject.check(tensor.buffer(), seed).await;
+        }
+        let held = subject.fixture.hold_writes(tensor.device());
+        let late = subject.uploaded(&subject.pool(), len, seed + 10);
+        let late = Tensor::from_bytes(late);
+        let mut back = std::pin::pin!(to(&late, Device::CPU, &context));
+        let early = tokio::time::timeout(Duration::from_millis(20), &mut back).await;
+        assert!(early.is_err(), "it is not written yet");
+        drop(held);
+        let (back, late) = (to(&tensor, Device::CPU, &context).await, back.await);
+        for (found, seed) in [(back, seed), (late, seed + 10)] {
+            let found = found.as_bytes().unwrap_or_default();
+            assert_same(found, &pattern(len, seed), "main memory");
+        }
+    }
+}
+
+async fn to(tensor: &Tensor, device: Device, context: &Context) -> Tensor {
+    let copied = super::within("a copy", tensor.to(device, context)).await;
+    copied.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What no device has is an error, after which all goes on.

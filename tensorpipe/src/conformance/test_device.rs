@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{
-    Allocator, Buffer, Device, DeviceKind, Domain, Memory, QueuedWork, Registered, Registrable,
-    Registrations,
+    Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, Domain, Memory, QueuedWork,
+    Registered, Registrable, Registrations,
 };
 use crate::error::DeviceError;
 
@@ -142,6 +142,27 @@ impl Allocator for TestDevices {
             len,
             work: QueuedWork::default(),
             machine: self.machine.clone(),
+        }))
+    }
+
+    fn copy(&self, from: Buffer, mut to: BufferMut) -> Option<Copying> {
+        let queue = self.queue();
+        Some(Box::pin(async move {
+            if from.device().is_cpu() {
+                return queue.write(from, to);
+            }
+            let read = queue.read(&from, BufferMut::zeroed(from.len()))?;
+            let (tell, told) = tokio::sync::oneshot::channel::<()>();
+            read.fence().when_reached(Box::new(move || drop(tell)));
+            // It ends by being dropped.
+            let _ = told.await;
+            let read = read.take().map(BufferMut::freeze);
+            let read = read.ok_or_else(|| DeviceError::new(from.device(), "copy", "no bytes"))?;
+            match (to.as_bytes_mut(), read.as_bytes()) {
+                (Some(to), Some(read)) => to.copy_from_slice(read),
+                _ => return queue.write(read, to),
+            }
+            Ok(to.freeze())
         }))
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::{Context, Inner};
 use crate::channels::{self, Channel};
 use crate::config::{ConnectPolicy, Limits, Timeouts};
-use crate::device::{Allocator, Allocators, Pool};
+use crate::device::{Allocator, Allocators, DeviceKind, Pool};
 use crate::error::Misuse;
 use crate::pipe::{Budget, CreditAhead};
-use crate::route::Threshold;
+use crate::route::{Refusal, Requirement, Threshold};
 use crate::sync::{AtomicBool, Mutex};
 use crate::transports::{self, Transport};
 
@@ -19,6 +19,8 @@ pub struct ContextBuilder {
     transports: Option<Vec<Arc<dyn Transport>>>,
     channels: Option<Vec<Arc<dyn Channel>>>,
     thresholds: Vec<(String, Threshold)>,
+    unavailable: Vec<Refusal>,
+    required: Vec<Requirement>,
     limits: Limits,
     timeouts: Timeouts,
     connect: ConnectPolicy,
@@ -80,6 +82,26 @@ impl ContextBuilder {
         self
     }
 
+    /// Tensors that this context sends from or to devices of a kind go over one of these channels, or not at all: then the write fails with
+    /// [`Misuse::NotAsRequired`] before a byte moves, instead of going a slower way. Of main memory it is about what goes from there to
+    /// there and does not ride in the frame. What comes is its writer's affair.
+    ///
+    /// A program whose GPUs share a machine would rather fail than stage through main memory:
+    ///
+    /// ```
+    /// # use tensorpipe::{Context, DeviceKind};
+    /// let builder = Context::builder().require(DeviceKind::CUDA, ["cuda_xth", "cuda_ipc"]);
+    /// ```
+    pub fn require(
+        mut self,
+        kind: DeviceKind,
+        channels: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        let channels = channels.into_iter().map(Into::into).collect();
+        self.required.push(Requirement { kind, channels });
+        self
+    }
+
     /// What is received, and how much of it at once.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -120,6 +142,37 @@ impl ContextBuilder {
         channels.retain(|known| cuda.iter().all(|channel| channel.name() != known.name()));
         channels.splice(0..0, cuda);
         self.allocator(Arc::new(devices.clone()))
+    }
+
+    /// The same for a program that also runs where there are none: then pipes' [routes](crate::Route) say why.
+    ///
+    /// ```
+    /// use tensorpipe::device::cuda::CudaDevices;
+    /// # fn main() -> Result<(), tensorpipe::Misuse> {
+    /// let cuda = CudaDevices::open();
+    /// let context = tensorpipe::Context::builder().try_cuda(&cuda).build()?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "cuda")]
+    pub fn try_cuda(
+        self,
+        devices: &Result<crate::device::cuda::CudaDevices, crate::device::cuda::Unavailable>,
+    ) -> Self {
+        match devices {
+            Ok(devices) => self.cuda(devices),
+            Err(reason) => (channels::cuda::OF_DEVICES.iter()).fold(self, |builder, name| {
+                builder.unavailable(*name, reason.to_string())
+            }),
+        }
+    }
+
+    /// Why a channel that this context would have is not there: for pipes' [routes](crate::Route).
+    pub fn unavailable(mut self, channel: impl AsRef<str>, reason: impl Into<String>) -> Self {
+        self.unavailable.push(Refusal {
+            candidate: format!("channel {}", channel.as_ref()),
+            reason: reason.into(),
+        });
+        self
     }
 
     /// The context.
@@ -167,6 +220,13 @@ impl ContextBuilder {
                 known("the transport of a threshold", transport, &names)?;
             }
         }
+        let missing = self.unavailable.iter();
+        let missing = missing.filter_map(|one| one.candidate.strip_prefix("channel "));
+        let names = channels.iter().map(|channel| channel.name());
+        let names: Vec<_> = names.chain(missing).collect();
+        for channel in self.required.iter().flat_map(|one| &one.channels) {
+            known("a channel that is required", channel, &names)?;
+        }
         let beside_cpu = |channel: &Arc<dyn Channel>| {
             let devices = channel.devices();
             devices.iter().any(|(device, _)| !device.is_cpu())
@@ -177,6 +237,8 @@ impl ContextBuilder {
             transports,
             channels,
             thresholds: self.thresholds,
+            unavailable: self.unavailable,
+            required: self.required,
             budget: Budget::new(self.limits.receive_budget),
             credit_ahead: CreditAhead::new(&self.limits, has_devices),
             limits: self.limits,

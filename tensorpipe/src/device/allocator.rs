@@ -5,10 +5,12 @@
 
 use std::any::Any;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::pool::{Class, FreeList, Kept};
-use super::{BufferMut, Device, Memory, MemoryKind, Pool, PoolStats, QueuedWork};
+use super::{Buffer, BufferMut, Device, Memory, MemoryKind, Pool, PoolStats, QueuedWork};
 use crate::error::{DeviceError, Misuse};
 use crate::sys::fork::Owner;
 use crate::sys::registrations::Registrable;
@@ -29,6 +31,16 @@ pub trait Allocator: Send + Sync + 'static {
     /// When the device has no such memory.
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
 
+    /// Copies `from` into `to`, which is as long: one of them lies on one of its devices, the other there, too, or in main memory. What is
+    /// filled on a device is ready behind a fence; main memory is filled when the future ends. A dropped future leaves the copy to its
+    /// end, and `to` goes back behind it.
+    ///
+    /// `None`, the default, where it copies nothing: then [`Tensor::to`](crate::Tensor::to) does not serve its devices.
+    fn copy(&self, from: Buffer, to: BufferMut) -> Option<Copying> {
+        let _ = (from, to);
+        None
+    }
+
     /// How many bytes of a device are kept warm while nobody uses them; 0 for an allocator that does so itself. Default:
     /// 512 MiB.
     fn retain(&self, device: Device) -> u64 {
@@ -36,6 +48,9 @@ pub trait Allocator: Send + Sync + 'static {
         512 << 20
     }
 }
+
+/// A copy under way, of [`Allocator::copy`].
+pub type Copying = Pin<Box<dyn Future<Output = Result<Buffer, DeviceError>> + Send>>;
 
 /// Warm memory of one device. Cloning clones a handle; the memory is shared by all of them.
 ///
@@ -330,16 +345,22 @@ impl Allocators {
         if let Some(pool) = pools.iter().find(|pool| pool.device == device) {
             return Ok(pool.clone());
         }
-        let mut known = self.others.allocators.iter().rev();
-        let Some(allocator) = known.find(|known| known.devices().contains(&device)) else {
-            let all = self.others.allocators.iter().flat_map(|all| all.devices());
-            let names: Vec<_> = all.map(|device| device.to_string()).collect();
-            let reason = format!("it has cpu:0 {}", names.join(" "));
-            let reason = reason.trim_end().to_owned();
-            return Err(Misuse::NoAllocator { device, reason });
-        };
-        let pool = DevicePool::new(device, allocator.clone());
+        let pool = DevicePool::new(device, self.of(device)?.clone());
         pools.push(pool.clone());
         Ok(pool)
+    }
+
+    /// Whose memory a device's is, other than main memory.
+    pub(crate) fn of(&self, device: Device) -> Result<&Arc<dyn Allocator>, Misuse> {
+        let all = &self.others.allocators;
+        let mut known = all.iter().rev();
+        let found = known.find(|known| known.devices().contains(&device));
+        found.ok_or_else(|| {
+            let devices = all.iter().flat_map(|all| all.devices());
+            let names: Vec<_> = devices.map(|device| device.to_string()).collect();
+            let reason = format!("it has cpu:0 {}", names.join(" "));
+            let reason = reason.trim_end().to_owned();
+            Misuse::NoAllocator { device, reason }
+        })
     }
 }

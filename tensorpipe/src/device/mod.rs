@@ -28,7 +28,7 @@ mod pool;
 mod region;
 
 pub(crate) use allocator::Allocators;
-pub use allocator::{Allocator, DevicePool};
+pub use allocator::{Allocator, Copying, DevicePool};
 pub(crate) use destination::Destination;
 pub use fence::{Fence, QueuedWork, Registered};
 pub use memory::Memory;

@@ -16,7 +16,8 @@ use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
 use crate::route::{
-    Carried, ChannelChoice, ChannelRoute, FrameRoom, Refusal, Route, Routes, Served, Setback, Table,
+    Carried, ChannelChoice, ChannelRoute, FrameRoom, Refusal, Requirement, Route, Routes, Served,
+    Setback, Table,
 };
 use crate::sync::lock;
 use crate::transports::{Connection, Transport};
@@ -98,7 +99,8 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         let served = channels.iter().zip(&channel_routes);
         let served = served.map(|(open, route)| open.served(route, transport));
         let served: Vec<_> = served.collect();
-        Table::new(&served, &context.thresholds, transport.name(), frame)
+        let own = (&context.thresholds[..], &context.required[..]);
+        Table::new(&served, own, transport.name(), frame)
     };
     let unproven_over = |transport: &dyn Transport| {
         let unproven = channels.iter().map(|open| &*open.channel);
@@ -119,7 +121,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             Some((stays.because.clone(), over(&**first)))
         }
     };
-    let choice = ChannelChoice::new(over(&**transport), stayed);
+    let choice = ChannelChoice::new(over(&**transport), stayed, &context.required);
     let mut route = Route {
         transport: established.transport,
         address: established.connection.ends(),
@@ -134,6 +136,9 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             .collect(),
     };
     route.refuse(unproven_over(&**transport));
+    // The peer knows only that they are not there.
+    route.refuse(context.unavailable.clone());
+    route.refuse(context.required.iter().map(Requirement::refusal).collect());
     let peer = stays.as_ref().map(|stays| stays.settled.clone());
     let peer = peer.unwrap_or_else(|| {
         let certain = SettledPeer::default();

@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
+use super::requirement::Requirement;
 use super::setback::Setback;
 use super::threshold::{Pays, Threshold, counts};
 use crate::device::{Device, MemoryKind};
@@ -25,6 +26,7 @@ use crate::device::{Device, MemoryKind};
 #[derive(Clone)]
 pub struct ChannelChoice {
     now: Arc<Table>,
+    required: Arc<[Requirement]>,
     /// Where the pipe stays on another transport, the choice there.
     stayed: Option<(Arc<OnceLock<String>>, Arc<Table>)>,
 }
@@ -101,6 +103,8 @@ struct Row {
     rides: bool,
     /// In the order in which they are asked.
     candidates: Vec<Candidate>,
+    /// Whether the context requires some of them: then none is a last resort.
+    is_strict: bool,
     /// The least size for which any of them is better than the frame.
     pays_from: u64,
 }
@@ -129,10 +133,10 @@ pub(crate) enum Way {
 }
 
 impl Table {
-    /// `served` by priority, and what the context says otherwise of channels by their names.
+    /// `served` by priority, what the context says otherwise of channels by their names, and which of them it requires.
     pub(crate) fn new(
         served: &[Served<'_>],
-        own: &[(String, Threshold)],
+        (own, required): (&[(String, Threshold)], &[Requirement]),
         transport: &str,
         frame: FrameRoom,
     ) -> Self {
@@ -140,6 +144,11 @@ impl Table {
         let mut rows = Vec::from(main);
         for (channel, served) in served.iter().enumerate() {
             for (source, target) in served.pairs {
+                let about = required.iter().filter(|one| one.is_about(*source, *target));
+                let about: Vec<_> = about.collect();
+                if about.iter().any(|one| !one.allows(served.name)) {
+                    continue;
+                }
                 let device = [MemoryKind::Device(source.kind)];
                 let kinds = if source.is_cpu() {
                     &MemoryKind::MAIN[..]
@@ -167,6 +176,7 @@ impl Table {
                         stays: counts.of_just_this || !moves_bytes,
                         setback: served.setback.clone(),
                     };
+                    rows[at].is_strict = !about.is_empty();
                     rows[at].add(candidate, moves_bytes);
                 }
             }
@@ -188,6 +198,7 @@ impl Row {
             target,
             rides: source.is_cpu() && target.is_cpu(),
             candidates: Vec::new(),
+            is_strict: false,
             pays_from: u64::MAX,
         }
     }
@@ -217,7 +228,8 @@ impl Row {
         let mut soonest: Option<(u64, u8)> = None;
         for candidate in &self.candidates {
             let (channel, pays) = (candidate.channel, candidate.pays());
-            if !carries(channel) {
+            let is_out = self.is_strict && candidate.setback.sending().is_some();
+            if is_out || !carries(channel) {
                 continue;
             }
             let misses_by = pays.misses_by(len);
@@ -283,9 +295,14 @@ impl Candidate {
 
 impl ChannelChoice {
     /// `stayed`: the choice where the pipe stays on another transport, once its reason is there.
-    pub(crate) fn new(now: Table, stayed: Option<(Arc<OnceLock<String>>, Table)>) -> Self {
+    pub(crate) fn new(
+        now: Table,
+        stayed: Option<(Arc<OnceLock<String>>, Table)>,
+        required: &[Requirement],
+    ) -> Self {
         Self {
             now: Arc::new(now),
+            required: required.into(),
             stayed: stayed.map(|(because, table)| (because, Arc::new(table))),
         }
     }
@@ -323,6 +340,13 @@ impl ChannelChoice {
         let rows = self.table().rows.iter();
         let mut rows = rows.filter(|row| row.source == source && row.memory == memory);
         rows.find_map(|row| Some((row.choose(0, len, &carries)?, row.target)))
+    }
+
+    /// What its context requires of parts between these devices, if anything.
+    pub(crate) fn required(&self, source: Device, target: Device) -> Option<&Requirement> {
+        self.required
+            .iter()
+            .find(|one| one.is_about(source, target))
     }
 
     /// What carries a part that is its message's only one. `Nothing` also where no channel serves these devices.

@@ -144,10 +144,14 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "listener",
             "negotiate",
             "pipe",
+            "route::Refusal",
+            "route::Requirement",
             "route::Threshold",
             "sync",
             // The global one is one for each process.
             "sys::fork",
+            // `Tensor::to` takes memory of a context.
+            "tensor::Tensor",
             "transports",
         ],
     ),

@@ -115,9 +115,14 @@ pub(crate) async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
         .allocator(Arc::new(bench.cuda.clone()))
         .build()
         .unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    connected(&context, &context).await
+}
+
+/// A pipe from one context to another.
+pub(crate) async fn connected(from: &Context, to: &Context) -> (Pipe, Pipe) {
+    let listener = to.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
-    let pipes = tokio::join!(context.connect(&url), listener.accept());
+    let pipes = tokio::join!(from.connect(&url), listener.accept());
     (pipes.0.unwrap(), pipes.1.unwrap())
 }
 

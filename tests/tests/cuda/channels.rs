@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Device, Message, MessageTensor, Pipe};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, Device, DeviceKind, Error, Message, MessageTensor, Misuse, Pipe};
 use tensorpipe_tests::say;
 
-use crate::bench::{Bench, device, moved, pair};
+use crate::bench::{Bench, connected, device, moved, pair};
 use crate::driver::{detours, faults, waits};
 
 /// Moves tensors of some lengths from each of these devices to each.
@@ -35,6 +36,65 @@ pub(crate) async fn every_pair_has_a_way() {
         move_between(&bench, &pair(&bench, name).await, &all).await;
     }
     assert_eq!(faults(), [""; 0]);
+}
+
+/// A peer that knows of no devices has its main memory brought to them and back.
+pub(crate) async fn with_an_ordinary_peer() {
+    let bench = Bench::new();
+    let devices = Context::builder().cuda(&bench.cuda).build().unwrap();
+    let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let remote = Context::builder().transports(tcp).build().unwrap();
+    for (ordinary, name) in [(remote, "cuda_basic"), (Context::new(), "cuda_basic+xth")] {
+        let pipes = connected(&ordinary, &devices).await;
+        let route = pipes.0.route().to_string();
+        let expected = format!("cpu:0 -> cuda:1: {name}\n");
+        assert!(route.contains(&expected), "{route}");
+        let bytes = pattern(3_000_000, 1);
+        let tensor = MessageTensor::from(bench.tensor(Device::CPU, &bytes)).to_device(device());
+        let mut there = moved(&pipes, Message::new("there").tensor(tensor)).await;
+        let there = there.tensors.remove(0).tensor;
+        assert_eq!(there.device(), device());
+        let back = moved(&(pipes.1, pipes.0), Message::new("back").tensor(there)).await;
+        assert!(
+            back.tensors[0].tensor.as_bytes().unwrap() == bytes,
+            "{route}"
+        );
+    }
+    assert_eq!(faults(), [""; 0]);
+}
+
+/// What a context requires is carried so, or not at all; the rest goes on.
+pub(crate) async fn required() {
+    let bench = Bench::new();
+    let builder = || Context::builder().cuda(&bench.cuda);
+    let strict = builder().require(DeviceKind::CUDA, ["cuda_ipc"]);
+    let strict = strict.build().unwrap();
+    let pipes = connected(&strict, &builder().build().unwrap()).await;
+    let on_gpu = bench.tensor(device(), &pattern(70_000, 1));
+    for target in [device(), Device::CPU] {
+        let tensor = MessageTensor::from(on_gpu.clone()).to_device(target);
+        let refused = pipes.0.write(Message::new("m").tensor(tensor)).await;
+        let refused = refused.unwrap_err();
+        let is_typed = matches!(refused, Error::Misuse(Misuse::NotAsRequired { .. }));
+        assert!(
+            is_typed && refused.to_string().contains("over cuda_ipc"),
+            "{refused}"
+        );
+    }
+    let route = pipes.0.route().to_string();
+    assert!(
+        route.contains("not other channels for cuda: this context requires cuda_ipc"),
+        "{route}"
+    );
+    // Of main memory it is not about, nor of what comes.
+    let main = bench.tensor(Device::CPU, &pattern(70_000, 2));
+    moved(&pipes, Message::new("m").tensor(main)).await;
+    let tensor = MessageTensor::from(on_gpu).to_device(device());
+    let come = moved(&(pipes.1, pipes.0), Message::new("m").tensor(tensor)).await;
+    assert!(bench.download(come.tensors[0].tensor.buffer()) == pattern(70_000, 1));
+    let unknown = builder().require(DeviceKind::CUDA, ["cuda_icp"]).build();
+    let unknown = unknown.unwrap_err().to_string();
+    assert!(unknown.contains("got `cuda_icp`"), "{unknown}");
 }
 
 /// Within a process memory is handed over; to another device it is copied once.

@@ -44,6 +44,11 @@ fn child() {
         Some("pairs") => told("pairs", || {
             runtime().block_on(channels::every_pair_has_a_way());
         }),
+        Some("ordinary peer") => told("ordinary peer", || {
+            runtime().block_on(channels::with_an_ordinary_peer());
+        }),
+        Some("required") => told("required", || runtime().block_on(channels::required())),
+        Some("route") => runtime().block_on(route()),
         Some("ipc reads") => ipc::reads(),
         Some("ipc lends") => ipc::lends(),
         Some("handed over") => told("handed over", || {
@@ -113,6 +118,16 @@ fn without_registered_memory_every_pair_has_a_way_too() {
 #[test]
 fn nobody_waits_for_a_device_while_all_is_warm() {
     tell("hot");
+}
+
+#[test]
+fn main_memory_of_an_ordinary_peer_reaches_devices() {
+    tell("ordinary peer");
+}
+
+#[test]
+fn what_is_required_goes_so_or_not_at_all() {
+    tell("required");
 }
 
 fn opens() {
@@ -203,6 +218,33 @@ fn where_no_driver_is_it_is_said() {
     };
     assert_eq!(sort, "no driver");
     assert!(child.hear("words").contains("install NVIDIA's driver"));
+}
+
+/// What a pipe's route says of channels that the context would have.
+async fn route() {
+    let context = Context::builder().try_cuda(&CudaDevices::open());
+    let context = context.build().unwrap();
+    let listener = context.listen(["memory://route"]).await.unwrap();
+    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    for (end, pipe) in [("client", client.unwrap()), ("server", server.unwrap())] {
+        let route = pipe.route();
+        let of_devices = route
+            .refused
+            .iter()
+            .filter(|one| one.candidate.contains("cuda"));
+        let words = of_devices.map(|one| format!("{}: {}", one.candidate, one.reason));
+        say(end, words.collect::<Vec<_>>().join("; "));
+    }
+}
+
+#[test]
+fn routes_say_why_there_are_no_devices() {
+    let driver = Driver::load();
+    let child = play(&driver, "route", &[("TEST_CUDA_VERSION", "11080")]);
+    let why = "the CUDA driver is one of CUDA 11.8: install one of CUDA 12.0 or later";
+    let expected = format!("channel cuda_xth: {why}; channel cuda_ipc: {why}");
+    assert_eq!(child.hear("client"), expected);
+    assert_eq!(child.hear("server"), expected);
 }
 
 /// One of another age, made here: it has one function.

@@ -23,6 +23,9 @@ use super::{
 };
 use crate::device::cuda::CudaDevices;
 
+/// What a context without devices lacks.
+pub(crate) const OF_DEVICES: [&str; 2] = ["cuda_xth", "cuda_ipc"];
+
 /// Those of a context with these devices, in front of its others: main memory goes as these others let it.
 pub(crate) fn of(devices: &CudaDevices, others: &[Arc<dyn Channel>]) -> Vec<Arc<dyn Channel>> {
     let mut all: Vec<Arc<dyn Channel>> = vec![Arc::new(CudaXthChannel::new(devices))];
@@ -30,10 +33,20 @@ pub(crate) fn of(devices: &CudaDevices, others: &[Arc<dyn Channel>]) -> Vec<Arc<
     if others.iter().any(|channel| channel.name() == "lease") {
         all.push(Arc::new(CudaIpcChannel::new(devices)));
     }
-    for name in ["xth", "lease", "basic"] {
-        let inner = others.iter().find(|channel| channel.name() == name);
-        let staged = inner.map(|inner| CudaBasicChannel::over_this(inner.clone(), devices));
-        all.extend(staged.map(|staged| Arc::new(staged) as Arc<dyn Channel>));
-    }
+    all.extend(staged(Some(devices), others));
     all
+}
+
+/// Those by way of main memory, over those of `others` that move it best.
+pub(crate) fn staged(
+    devices: Option<&CudaDevices>,
+    others: &[Arc<dyn Channel>],
+) -> impl Iterator<Item = Arc<dyn Channel>> {
+    let inner = ["xth", "lease", "basic"]
+        .into_iter()
+        .filter_map(move |name| {
+            let inner = others.iter().find(|channel| channel.name() == name)?;
+            Some(CudaBasicChannel::over_this(inner.clone(), devices))
+        });
+    inner.map(|staged| Arc::new(staged) as Arc<dyn Channel>)
 }

@@ -8,10 +8,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError, result};
+use tokio::sync::oneshot;
 
 use super::access::foreign;
 use super::memory::CudaMemory;
-use super::{CudaDevices, failed};
+use super::{CudaDevices, Current, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -128,6 +129,62 @@ impl CudaDevices {
             to: Some(to),
             owner: Owner::here(),
         })
+    }
+
+    /// See [`Allocator::copy`](crate::Allocator::copy).
+    pub(super) async fn copied(self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
+        let len = from.len();
+        if !to.device().is_cpu() {
+            let (device, is_main) = (to.device(), from.device().is_cpu());
+            let queue = move |cuda: &Self, stream: &Arc<CudaStream>| match is_main {
+                true => cuda.upload(&from, to, stream),
+                false => cuda.copy(&from, to, stream),
+            };
+            return self.queue(len, device, queue).await;
+        }
+        let device = from.device();
+        let queue = move |cuda: &Self, stream: &Arc<CudaStream>| {
+            let is_reached = len > COPIED && cuda.make_reach(device, to.memory())?;
+            match is_reached {
+                true => Ok((cuda.download_into(&from, to, stream)?, None)),
+                false => Ok((cuda.download(&from, stream)?, Some(to))),
+            }
+        };
+        let (mut copy, to) = self.queue(len, device, queue).await?;
+        let (tell, told) = oneshot::channel();
+        copy.fence().when_reached(Box::new(move || drop(tell)));
+        // It ends by being dropped.
+        let _: Result<(), _> = told.await;
+        let gone = || DeviceError::new(device, "download", "its fence is not reached");
+        let filled = copy.take()?.ok_or_else(gone)?;
+        let Some(mut to) = to else {
+            return Ok(filled.freeze());
+        };
+        if let (Some(to), Some(from)) = (to.as_bytes_mut(), filled.freeze().as_bytes()) {
+            to.copy_from_slice(from);
+        }
+        Ok(to.freeze())
+    }
+
+    /// Queues something about so many bytes on a stream that is free; what takes long, on a thread for blocking work.
+    async fn queue<T: Send + 'static>(
+        &self,
+        len: usize,
+        device: Device,
+        act: impl FnOnce(&Self, &Arc<CudaStream>) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        let is_quick = len <= COPIED && self.has_stream(device);
+        let cuda = self.clone();
+        let act = move || {
+            let _mine = Current::keep();
+            let stream = cuda.stream(device)?;
+            act(&cuda, &stream)
+        };
+        if is_quick {
+            return act();
+        }
+        let done = tokio::task::spawn_blocking(act).await;
+        done.unwrap_or_else(|error| Err(DeviceError::new(device, "copy", error.to_string())))
     }
 
     /// Main memory with the bytes of `from` that the devices reach: itself, or pinned memory to which the CPU has copied them. With

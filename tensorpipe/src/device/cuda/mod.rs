@@ -63,7 +63,7 @@ use self::physical::Uuid;
 use self::pinned::PinnedPool;
 use self::slabs::Slabs;
 use self::streams::Streams;
-use super::{Allocator, BufferMut, Device, DeviceKind, Fence, Memory};
+use super::{Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, Fence, Memory};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
 
@@ -246,6 +246,10 @@ impl Allocator for CudaDevices {
 
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError> {
         Ok(Box::new(CudaMemory::new(self.opened(device)?, len)?))
+    }
+
+    fn copy(&self, from: Buffer, to: BufferMut) -> Option<Copying> {
+        Some(Box::pin(self.clone().copied(from, to)))
     }
 }
 

@@ -85,6 +85,13 @@ impl Sender<'_> {
                 })
             }
             None if len == 0 => Ok(None),
+            None if let Some(required) = self.choice.required(source, wanted) => {
+                Err(Misuse::NotAsRequired {
+                    what: format!("tensor {tensor} on {source}"),
+                    required: required.to_string(),
+                    device: wanted,
+                })
+            }
             None => Err(Misuse::OutOfReach {
                 what: format!("tensor {tensor}"),
                 device: wanted,

@@ -150,24 +150,30 @@ fn select_channels(
             continue;
         }
         let mut pairs = Vec::new();
-        let mut reasons = Vec::new();
-        for (our_device, our_descriptor) in channel.devices {
-            for (their_device, their_descriptor) in &offer.devices {
-                match (channel.reaches)(
-                    over,
-                    (*our_device, our_descriptor),
-                    (*their_device, their_descriptor),
-                ) {
-                    Ok(()) => pairs.push((*our_device, *their_device)),
-                    Err(reason) => reasons.push((*our_device, *their_device, reason)),
+        // The first pair of each reason, and how many there are.
+        let mut reasons: Vec<(String, Device, Device, u32)> = Vec::new();
+        for (ours, our_descriptor) in channel.devices {
+            for (theirs, their_descriptor) in &offer.devices {
+                match (channel.reaches)(over, (*ours, our_descriptor), (*theirs, their_descriptor))
+                {
+                    Ok(()) => pairs.push((*ours, *theirs)),
+                    Err(reason) => match reasons.iter_mut().find(|(known, ..)| *known == reason) {
+                        Some((.., count)) => *count += 1,
+                        None => reasons.push((reason, *ours, *theirs, 1)),
+                    },
                 }
             }
         }
         if pairs.is_empty() && reasons.is_empty() {
             refuse("it serves no device".to_owned());
         }
-        for (our_device, their_device, reason) in reasons {
-            refuse(format!("{our_device} to {their_device}: {reason}"));
+        reasons.retain(|(reason, ..)| !reason.is_empty());
+        for (reason, ours, theirs, count) in reasons {
+            let more = match count - 1 {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            refuse(format!("{ours} to {theirs}{more}: {reason}"));
         }
         if !pairs.is_empty() {
             selected.push(SelectedChannel {

@@ -50,7 +50,7 @@ fn streams() -> Served<'static> {
 }
 
 fn over(transport: &str, served: &[Served<'_>], own: &[(String, Threshold)]) -> ChannelChoice {
-    ChannelChoice::new(Table::new(served, own, transport, FRAME), None)
+    ChannelChoice::new(Table::new(served, (own, &[]), transport, FRAME), None, &[])
 }
 
 fn main_memory(choice: &ChannelChoice, memory: MemoryKind, len: u64) -> Carrier {
@@ -144,7 +144,7 @@ fn the_first_that_pays_is_chosen_and_else_the_one_that_would_pay_soonest() {
         from("middle", MIB),
         from("small", 2 * MIB),
     ];
-    let choice = ChannelChoice::new(Table::new(&all, &[], "", no_frame), None);
+    let choice = ChannelChoice::new(Table::new(&all, (&[], &[]), "", no_frame), None, &[]);
     for (len, name) in [
         (1, "middle"),
         (MIB - 1, "middle"),
@@ -240,8 +240,12 @@ fn a_channel_that_moves_nothing_any_more_is_the_last_resort() {
 fn a_pipe_that_stays_chooses_as_it_does_there() {
     let all = [reads(), streams()];
     let because = Arc::new(OnceLock::new());
-    let table = |transport| Table::new(&all, &[], transport, FRAME);
-    let choice = ChannelChoice::new(table("rings"), Some((because.clone(), table("socket"))));
+    let table = |transport| Table::new(&all, (&[], &[]), transport, FRAME);
+    let choice = ChannelChoice::new(
+        table("rings"),
+        Some((because.clone(), table("socket"))),
+        &[],
+    );
     let shown = choice.clone();
     assert_eq!(
         main_memory(&choice, MemoryKind::Heap, 4 * MIB),
@@ -280,4 +284,41 @@ fn devices_have_places_of_their_own() {
     let (way, target) = choice.elsewhere(gpu, 2 * MIB, |_| true).unwrap();
     assert_eq!((way, target), (Way::Channel(0), GPU));
     assert_eq!(choice.carrier(GPU, gpu.1, CPU, 1), Carrier::Nothing);
+}
+
+#[test]
+fn what_is_required_is_no_last_resort() {
+    let required = [Requirement {
+        kind: GPU.kind,
+        channels: vec!["peer".to_owned()],
+    }];
+    let (setback, gpu) = (Setback::default(), MemoryKind::Device(GPU.kind));
+    let of_gpus = |name, setback: &Setback| Served {
+        pairs: &[(GPU, GPU), (GPU, CPU)],
+        setback: setback.clone(),
+        ..served(name, vec![Threshold::new(Pays::From(1))])
+    };
+    let all = [
+        of_gpus("wire", &Setback::default()),
+        of_gpus("peer", &setback),
+        streams(),
+    ];
+    let strict = Table::new(&all, (&[], &required), "", FRAME);
+    let choice = ChannelChoice::new(strict, None, &required);
+    let peer = Carrier::Channel("peer");
+    assert_eq!(choice.carrier(GPU, gpu, GPU, 1), peer);
+    assert_eq!(choice.carrier(GPU, gpu, CPU, 1), peer);
+    assert_eq!(
+        main_memory(&choice, MemoryKind::Heap, 8 * MIB),
+        Carrier::Channel("streams")
+    );
+    assert!(choice.required(CPU, GPU).is_some() && choice.required(CPU, CPU).is_none());
+    setback.cannot_send("it turned out not to work");
+    assert_eq!(choice.carrier(GPU, gpu, GPU, 1), Carrier::Nothing);
+    let lax = over("", &all[1..], &[]);
+    assert_eq!(
+        lax.carrier(GPU, gpu, GPU, 1),
+        peer,
+        "else it is the last resort"
+    );
 }

@@ -30,9 +30,12 @@ use crate::device::{Buffer, BufferMut, Device, Pool};
 use crate::error::{DeviceError, Error};
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
+///
+/// Every context has it: an end without devices carries main memory to the GPUs of its peers and back, and opens no driver.
 pub struct CudaBasicChannel {
     name: &'static str,
-    cuda: CudaDevices,
+    /// `None` at an end that has main memory alone.
+    cuda: Option<CudaDevices>,
     inner: Arc<dyn Channel>,
 }
 
@@ -45,10 +48,15 @@ impl std::fmt::Debug for CudaBasicChannel {
 impl CudaBasicChannel {
     /// For `devices`, over a channel of main memory.
     pub fn over(inner: impl Channel, devices: &CudaDevices) -> Self {
-        Self::over_this(Arc::new(inner), devices)
+        Self::over_this(Arc::new(inner), Some(devices))
     }
 
-    pub(super) fn over_this(inner: Arc<dyn Channel>, devices: &CudaDevices) -> Self {
+    /// Between main memory here and GPUs elsewhere.
+    pub fn without_devices(inner: impl Channel) -> Self {
+        Self::over_this(Arc::new(inner), None)
+    }
+
+    pub(super) fn over_this(inner: Arc<dyn Channel>, devices: Option<&CudaDevices>) -> Self {
         let name = match inner.name() {
             "basic" => "cuda_basic",
             "lease" => "cuda_basic+lease",
@@ -60,7 +68,7 @@ impl CudaBasicChannel {
         };
         Self {
             name,
-            cuda: devices.clone(),
+            cuda: devices.cloned(),
             inner,
         }
     }
@@ -81,13 +89,14 @@ impl Channel for CudaBasicChannel {
         let Some(inner) = self.inner_descriptor() else {
             return Vec::new();
         };
-        let devices = self.cuda.devices().into_iter().chain([Device::CPU]);
+        let devices = self.cuda.iter().flat_map(CudaDevices::devices);
+        let devices = devices.chain([Device::CPU]);
         devices.map(|device| (device, inner.clone())).collect()
     }
 
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
         if ours.0.is_cpu() && theirs.0.is_cpu() {
-            return Err("main memory needs no detour".to_owned());
+            return Err(String::new());
         }
         (self.inner).reaches((Device::CPU, ours.1), (Device::CPU, theirs.1))
     }
@@ -126,7 +135,8 @@ impl CudaBasicChannel {
 /// What every transfer of a lane works with.
 struct Tools {
     channel: &'static str,
-    cuda: CudaDevices,
+    /// There where anything is on a device here.
+    cuda: Option<CudaDevices>,
     handle: LaneHandle,
     /// For main memory that may be lent.
     pool: Pool,
@@ -136,6 +146,12 @@ struct Tools {
 }
 
 impl Tools {
+    fn cuda(&self, device: Device) -> Result<&CudaDevices, Error> {
+        let missing = || DeviceError::new(device, "open", "this end has no devices");
+        let found = self.cuda.as_ref().ok_or_else(missing);
+        found.map_err(|error| self.failed(&error))
+    }
+
     fn failed(&self, error: &DeviceError) -> Error {
         Error::Channel {
             channel: self.channel,

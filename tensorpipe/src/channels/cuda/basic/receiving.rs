@@ -70,6 +70,7 @@ impl Receiving {
                 dest: None,
             });
         }
+        let cuda = tools.cuda(device)?.clone();
         let dest = match want {
             Want::Into(dest) => dest,
             Want::Adopt { .. } => io.allocate(op, device, len)?,
@@ -81,7 +82,7 @@ impl Receiving {
             cut,
             allowed: 0,
             pieces: BTreeMap::new(),
-            dest: Some(Filling::new(&tools.cuda, dest, cut.count())),
+            dest: Some(Filling::new(cuda, dest, cut.count())),
         };
         (0..allowed).for_each(|_| receiving.allow_one(op, tools, io));
         Ok(receiving)
@@ -212,10 +213,10 @@ struct State {
 }
 
 impl Filling {
-    fn new(cuda: &CudaDevices, dest: BufferMut, pieces: u16) -> Self {
+    fn new(cuda: CudaDevices, dest: BufferMut, pieces: u16) -> Self {
         Self {
             device: dest.device(),
-            cuda: cuda.clone(),
+            cuda,
             stream: OwnStream::default(),
             state: Arc::new(Mutex::new(State {
                 untouched: Some(dest),

@@ -125,7 +125,8 @@ impl Sending {
         // But what is not ready does not take the last that others need.
         self.waits = false;
         let must_wait = |ready: &Arc<dyn Fence>| {
-            !tools.cuda.can_wait_for(&**ready) || !is_main && tools.staged >= STAGED / 2
+            let waits = |cuda: &CudaDevices| cuda.can_wait_for(&**ready);
+            !tools.cuda.as_ref().is_some_and(waits) || !is_main && tools.staged >= STAGED / 2
         };
         let ready = self.source.ready().filter(must_wait);
         if let Some(ready) = ready.filter(|ready| ready.reached().is_none()) {
@@ -142,9 +143,9 @@ impl Sending {
             let source = self.source.slice(cut.range(self.begun));
             if is_main {
                 self.hand_in(op, self.begun, source, tools, io)?;
-            } else {
+            } else if let Some(cuda) = tools.cuda.clone() {
                 tools.staged += len;
-                let copy = self.copy(piece(op, self.begun), source, tools, io);
+                let copy = self.copy(piece(op, self.begun), source, cuda, tools, io);
                 self.pieces.insert(self.begun, Piece::Queueing(copy));
             }
         }
@@ -175,10 +176,11 @@ impl Sending {
         &self,
         piece: OpId,
         source: Buffer,
+        cuda: CudaDevices,
         tools: &Tools,
         io: &mut LaneIo<'_>,
     ) -> Slot<Download> {
-        let (cuda, pool, stream) = (tools.cuda.clone(), tools.pool.clone(), self.stream.clone());
+        let (pool, stream) = (tools.pool.clone(), self.stream.clone());
         let warm = pool.take_free_lendable(source.len());
         let warm = warm.filter(|warm| cuda.reach(warm.memory()));
         let is_quick = warm.is_some() && stream.is_warm(&cuda, source.device());

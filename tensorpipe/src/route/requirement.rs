@@ -1,0 +1,41 @@
+//! What a context would rather not send than send another way.
+
+use std::fmt;
+
+use super::Refusal;
+use crate::device::{Device, DeviceKind};
+
+/// Tensors from or to devices of a kind go over one of these channels, or not at all. Of main memory, those that stay in main memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Requirement {
+    pub(crate) kind: DeviceKind,
+    pub(crate) channels: Vec<String>,
+}
+
+impl Requirement {
+    pub(super) fn is_about(&self, source: Device, target: Device) -> bool {
+        let ends = [source.kind, target.kind];
+        match self.kind {
+            DeviceKind::CPU => ends == [DeviceKind::CPU; 2],
+            kind => ends.contains(&kind),
+        }
+    }
+
+    pub(super) fn allows(&self, channel: &str) -> bool {
+        self.channels.iter().any(|known| known == channel)
+    }
+
+    /// For a route.
+    pub(crate) fn refusal(&self) -> Refusal {
+        Refusal {
+            candidate: format!("other channels for {}", self.kind),
+            reason: format!("this context requires {self}"),
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.channels.join(" or "))
+    }
+}
