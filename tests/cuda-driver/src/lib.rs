@@ -28,6 +28,7 @@
 )]
 
 mod devices;
+mod kernels;
 mod machine;
 mod memory;
 mod physical;

@@ -13,7 +13,7 @@
 mod model;
 
 use std::io::Write as _;
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,8 +23,8 @@ use clap::{Parser, Subcommand};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tensorpipe::Tensor;
+use tensorpipe_examples::Second;
 use tensorpipe_rpc::{Server, Stream, tensor_service};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::model::Model;
 
@@ -178,20 +178,7 @@ async fn settled(client: &SamplerClient) -> Result<u64> {
 
 /// A server in a process of its own, and a client here.
 async fn both(tokens: u64) -> Result<()> {
-    let program = std::env::current_exe()?;
-    let mut server = tokio::process::Command::new(program)
-        .args(["serve", "tcp://127.0.0.1:0"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .context("starting the server")?;
-    let out = server.stdout.take().context("the server's output")?;
-    let mut lines = BufReader::new(out).lines();
-    let url = tokio::time::timeout(Duration::from_secs(10), lines.next_line());
-    let url = url.await.context("waiting for the server")??;
-    let url = url.context("the server ended before it said where it listens")?;
-    ask(&url, "the", tokens).await?;
-    server.kill().await?;
-    Ok(())
+    let server = Second::start(&["serve", "tcp://127.0.0.1:0"]).await?;
+    ask(&server.url, "the", tokens).await?;
+    server.end().await
 }
