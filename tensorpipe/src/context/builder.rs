@@ -307,21 +307,23 @@ mod tests {
         let twice = Context::builder().channels([basic(), basic()]);
         let twice = twice.build().unwrap_err();
         assert!(twice.to_string().contains("`basic` twice"), "{twice}");
-        for (channel, transport, words) in [
+        for (channel, transport, what, all) in [
             (
                 "cmma",
                 "tcp",
-                "the channel of a threshold must be one of the context's: xth, lease, cma, basic, got `cmma`",
+                "channel",
+                "xth, lease, cma, basic, got `cmma`",
             ),
-            (
-                "cma",
-                "tpc",
-                "the transport of a threshold must be one of the context's: memory, shm, tcp, got `tpc`",
-            ),
+            ("cma", "tpc", "transport", "memory, shm, tcp, got `tpc`"),
         ] {
             let threshold = Threshold::new(Pays::LastResort).over(transport);
             let unknown = Context::builder().threshold(channel, threshold).build();
-            assert_eq!(unknown.unwrap_err().to_string(), words);
+            let unknown = unknown.unwrap_err().to_string();
+            let words = format!("the {what} of a threshold must be one of the context's: ");
+            assert!(
+                unknown.starts_with(&words) && unknown.ends_with(all),
+                "{unknown}"
+            );
         }
     }
 
@@ -340,7 +342,8 @@ mod tests {
             ..
         } = &*preferred.inner;
         let transports: Vec<_> = transports.iter().map(|known| known.name()).collect();
-        let channels: Vec<_> = channels.iter().map(|known| known.name()).collect();
+        let channels = channels.iter().map(|known| known.name());
+        let channels: Vec<_> = channels.filter(|name| !name.contains("cuda")).collect();
         assert_eq!(names(&transports), "shm memory tcp");
         assert_eq!(names(&channels), "basic cma xth lease");
     }
