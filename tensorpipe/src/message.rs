@@ -1,9 +1,11 @@
 //! What a writer hands in, what a reader gets, and where a reader wants it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::descriptor::Descriptor;
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, BufferMut, Device, Fence};
 use crate::tensor::Tensor;
 
 /// Metadata, CPU payloads and tensors, sent and received as one.
@@ -176,6 +178,16 @@ pub enum Place {
 }
 
 impl Allocation {
+    /// What its memory is in use until, where no device orders its work behind that.
+    pub(crate) fn held(&self) -> Vec<Arc<dyn Fence>> {
+        let places = self.payloads.iter().chain(&self.tensors);
+        let fences = places.filter_map(|place| match place {
+            Place::Into(memory) => Some(memory.held()),
+            _ => None,
+        });
+        fences.flatten().collect()
+    }
+
     /// Everything into pooled memory.
     pub fn for_descriptor(descriptor: &Descriptor) -> Self {
         Self {

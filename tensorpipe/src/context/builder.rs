@@ -83,8 +83,8 @@ impl ContextBuilder {
     }
 
     /// Tensors that this context sends from or to devices of a kind go over one of these channels, or not at all: then the write fails with
-    /// [`Misuse::NotAsRequired`] before a byte moves, instead of going a slower way. Of main memory it is about what goes from there to
-    /// there and does not ride in the frame. What comes is its writer's affair.
+    /// [`Misuse::NotAsRequired`] before a byte of them moves, also where a channel finds out only then that the two ends cannot do
+    /// better. Of main memory it is about what goes from there to there and does not ride in the frame. What comes is its writer's affair.
     ///
     /// A program whose GPUs share a machine would rather fail than stage through main memory:
     ///

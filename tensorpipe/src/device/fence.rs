@@ -8,7 +8,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
 
 use super::{Buffer, BufferMut};
 use crate::error::DeviceError;
@@ -29,8 +32,24 @@ pub trait Fence: Send + Sync + 'static {
     /// already.
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>);
 
+    /// Whether a device orders work behind it. Where none does (another process reads the memory), who is to write there waits until
+    /// it is reached. By default yes.
+    fn is_queued(&self) -> bool {
+        true
+    }
+
     /// For a queue of the same kind, which orders its own work behind it on the device.
     fn as_any(&self) -> &dyn Any;
+}
+
+impl dyn Fence {
+    /// Waits until it is reached. Cancel safe.
+    pub fn when(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
+        let (tell, mut told) = oneshot::channel::<()>();
+        // It ends by being dropped.
+        self.when_reached(Box::new(move || drop(tell)));
+        std::future::poll_fn(move |cx| Pin::new(&mut told).poll(cx).map(drop))
+    }
 }
 
 /// What devices have queued on one memory. Its owner keeps it beside the memory and shows it by
@@ -152,6 +171,12 @@ impl Buffer {
 }
 
 impl BufferMut {
+    /// Those of them behind which no device orders its work, see [`Fence::is_queued`].
+    pub(crate) fn held(&self) -> impl Iterator<Item = Arc<dyn Fence>> {
+        let unfinished = self.unfinished().into_iter();
+        unfinished.filter(|fence| !fence.is_queued())
+    }
+
     /// What must be reached before it is written, see [`QueuedWork::unfinished`].
     pub fn unfinished(&self) -> Vec<Arc<dyn Fence>> {
         let work = self.memory().work();

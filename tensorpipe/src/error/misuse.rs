@@ -85,15 +85,13 @@ pub enum Misuse {
     NoRuntime,
     /// Nothing that the context [requires](crate::ContextBuilder::require) carries it.
     #[error(
-        "{what} cannot go to {device} over {required}, which this context requires; `Pipe::route` says why not, or require less"
+        "{what} cannot go over {required}, which this context requires; `Pipe::route` says why not, or require less"
     )]
     NotAsRequired {
-        /// Which payload or tensor, and where it lies.
+        /// Which payload or tensor, from where to where.
         what: String,
         /// The channels.
         required: String,
-        /// The device at the reader.
-        device: Device,
     },
     /// The bytes of a tensor live on a device that the CPU cannot read.
     #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]

@@ -187,6 +187,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         };
         let lane = open.channel.open(link)?;
         lanes.push(LaneSlot {
+            required: Requirement::between(&context.required, &open.pairs),
             channel: open.channel,
             pairs: open.pairs,
             lane,

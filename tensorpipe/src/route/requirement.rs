@@ -21,8 +21,14 @@ impl Requirement {
         }
     }
 
-    pub(super) fn allows(&self, channel: &str) -> bool {
+    pub(crate) fn allows(&self, channel: &str) -> bool {
         self.channels.iter().any(|known| known == channel)
+    }
+
+    /// Those of `all` that are about any of these pairs: this side's, the peer's.
+    pub(crate) fn between(all: &[Self], pairs: &[(Device, Device)]) -> Vec<Self> {
+        let about = |one: &&Self| pairs.iter().any(|(from, to)| one.is_about(*from, *to));
+        all.iter().filter(about).cloned().collect()
     }
 
     /// For a route.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tensorpipe::Setback;
-use tensorpipe::channels::CmaChannel;
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
+use tensorpipe::{DeviceKind, Error, Message, Misuse, Setback};
 use tensorpipe_tests::{Child, Fate, forbid, say};
 
-use super::scene::{Peer, Takes, alone, context, setback, with_channels};
+use super::scene::{Peer, Takes, alone, builder, context, made, setback, soon, with_channels};
 
 const LEN: usize = 3 << 20;
 
@@ -62,6 +62,26 @@ fn a_reader_that_may_not_says_so_and_gets_the_bytes() {
         peer.gives(LEN, 7).await;
         let stats = peer.pipe.stats();
         assert!(stats.bytes_copied == LEN as u64 && stats.bytes_in < 10_000);
+    });
+}
+
+/// Who requires that it is read there hears that it is not, and nothing goes another way.
+#[test]
+fn what_must_not_go_another_way_is_an_error_then() {
+    alone(async || {
+        let channels: [Arc<dyn Channel>; 2] =
+            [Arc::new(CmaChannel::new()), Arc::new(BasicChannel::new())];
+        let builder = builder("parent", channels.into());
+        let context = builder.require(DeviceKind::CPU, ["cma"]).build().unwrap();
+        let peer = Peer::start(&context, &[]).await;
+        peer.told("forbid").await;
+        let message = Message::new("take 1").tensor(made(LEN, 1));
+        let refused = soon("a write", peer.pipe.write(message)).await;
+        let refused = refused.unwrap_err();
+        let is_typed = matches!(refused, Error::Misuse(Misuse::NotAsRequired { .. }));
+        assert!(is_typed, "{refused}");
+        let stats = peer.pipe.stats();
+        assert!(stats.bytes_out < 10_000 && stats.bytes_diverted == 0);
     });
 }
 

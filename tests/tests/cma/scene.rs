@@ -32,7 +32,7 @@ pub(crate) fn with_channels(name: &str, channels: Vec<Arc<dyn Channel>>) -> Cont
     builder(name, channels).build().unwrap()
 }
 
-fn builder(name: &str, channels: Vec<Arc<dyn Channel>>) -> ContextBuilder {
+pub(crate) fn builder(name: &str, channels: Vec<Arc<dyn Channel>>) -> ContextBuilder {
     let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
     let builder = Context::builder().name(name).transports([tcp]);
     let pays = Threshold::new(Pays::From(1 << 20));

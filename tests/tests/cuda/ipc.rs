@@ -8,10 +8,13 @@ use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{BufferMut, Context, DType, DevicePool, Message, MessageTensor, Pipe, Tensor};
+use tensorpipe::{
+    Allocation, BufferMut, Context, ContextBuilder, DType, DeviceKind, DevicePool, Error, Message,
+    MessageTensor, Misuse, Pipe, Place, Tensor,
+};
 use tensorpipe_tests::{Child, runtime, say};
 
-use crate::bench::{Bench, device};
+use crate::bench::{Bench, device, pair};
 use crate::driver::faults;
 
 const LEN: usize = 3_000_000;
@@ -46,6 +49,8 @@ pub(crate) fn reads() {
                     }
                     say("read", report(&bench, &pipe, &kept));
                 }
+                // It did not go as its writer requires.
+                Err(error) if !error.ends_pipe() => {}
                 // The writer is gone; what it has lent is not.
                 Err(_) => {
                     say("left", report(&bench, &pipe, &kept));
@@ -127,19 +132,28 @@ struct Writer {
 
 impl Writer {
     async fn to(url: &str) -> Self {
+        Self::with(url, |builder| builder).await
+    }
+
+    async fn with(url: &str, set: impl FnOnce(ContextBuilder) -> ContextBuilder) -> Self {
         let bench = Bench::new();
-        let context = context(&bench.cuda);
+        let context = set(Context::builder().cuda(&bench.cuda)).build().unwrap();
         let pool = context.allocator(device()).unwrap();
         let pipe = context.connect(url).await.unwrap();
         Self { bench, pool, pipe }
     }
 
-    /// A tensor of its pool, which nobody else uses, is sent. Returns its memory.
-    async fn send(&self, seed: u64) -> Arc<dyn Memory> {
+    /// A tensor of its pool, which nobody else uses.
+    fn tensor(&self, seed: u64) -> Tensor {
         let room = self.pool.take(LEN).unwrap();
         let buffer = self.bench.fixture.write(&pattern(LEN, seed), room);
-        let memory = buffer.memory().clone();
-        let tensor = Tensor::from_buffer(buffer, DType::U8, [LEN as u64]).unwrap();
+        Tensor::from_buffer(buffer, DType::U8, [LEN as u64]).unwrap()
+    }
+
+    /// One is sent. Returns its memory.
+    async fn send(&self, seed: u64) -> Arc<dyn Memory> {
+        let tensor = self.tensor(seed);
+        let memory = tensor.buffer().memory().clone();
         self.pipe.write(message("keep", tensor)).await.unwrap();
         memory
     }
@@ -197,6 +211,54 @@ fn what_is_lent_is_not_used_again_before_it_is_back() {
     assert_eq!(faults(), [""; 0]);
 }
 
+/// Whoever reads into memory that is lent waits until it is back.
+#[test]
+fn what_is_lent_is_read_into_when_it_is_back() {
+    for name in ["cuda_xth", "cuda_basic", "cuda_ipc"] {
+        let (child, url) = reader(&[]);
+        runtime().block_on(async {
+            let writer = Writer::to(&url).await;
+            let memory = writer.send(0).await;
+            assert_eq!(child.hear("read"), lent(1));
+            let (from, to) = pair(&writer.bench, name).await;
+            from.send(message("m", writer.tensor(7))).unwrap();
+            let room = BufferMut::from_memory(memory, LEN).ok().unwrap();
+            let place = Allocation {
+                tensors: vec![Place::Into(room)],
+                ..Allocation::default()
+            };
+            let incoming = to.read_descriptor().await.unwrap();
+            let mut read = std::pin::pin!(incoming.read_into(place));
+            let early = tokio::time::timeout(Duration::from_millis(100), &mut read).await;
+            assert!(early.is_err(), "{early:?} while it is lent");
+            writer.say("look").await;
+            assert_eq!(child.hear("read"), lent(1));
+            writer.say("let go").await;
+            child.hear("read");
+            let read = tokio::time::timeout(Duration::from_secs(20), read).await;
+            let read = read.expect("it is back").unwrap();
+            let read = writer.bench.download(read.tensors[0].tensor.buffer());
+            assert!(read == pattern(LEN, 7), "over {name}");
+            // Given up while it waits: the message is skipped, and the pipe goes on.
+            let memory = writer.send(0).await;
+            child.hear("read");
+            from.send(message("m", writer.tensor(8))).unwrap();
+            from.send(Message::new("next")).unwrap();
+            let room = BufferMut::from_memory(memory, LEN).ok().unwrap();
+            let place = Allocation {
+                tensors: vec![Place::Into(room)],
+                ..Allocation::default()
+            };
+            let incoming = to.read_descriptor().await.unwrap();
+            let read = incoming.read_into(place);
+            let early = tokio::time::timeout(Duration::from_millis(5), read).await;
+            assert!(early.is_err(), "{early:?} while it is lent");
+            assert_eq!(&to.read().await.unwrap().metadata[..], b"next");
+        });
+        assert_eq!(faults(), [""; 0]);
+    }
+}
+
 #[test]
 fn what_a_reader_has_that_is_killed_comes_back() {
     let (mut child, url) = reader(&[]);
@@ -220,6 +282,28 @@ fn what_is_lent_outlives_a_writer_that_is_killed() {
     assert_eq!(child.hear("read"), lent(2));
     writer.kill();
     assert_eq!(child.hear("left"), lent(2));
+}
+
+/// Where that is required it does not go another way, whenever that is found out.
+#[test]
+fn without_descriptors_what_is_required_is_an_error() {
+    let (_child, url) = reader(&[("TEST_CUDA_REFUSES", "cuMemImportFromShareableHandle")]);
+    runtime().block_on(async {
+        let strict = |builder: ContextBuilder| builder.require(DeviceKind::CUDA, ["cuda_ipc"]);
+        let writer = Writer::with(&url, strict).await;
+        for seed in 0..2 {
+            let tensor = writer.tensor(seed);
+            let refused = writer.pipe.write(message("keep", tensor)).await;
+            let refused = refused.unwrap_err();
+            let is_typed = matches!(refused, Error::Misuse(Misuse::NotAsRequired { .. }));
+            assert!(is_typed, "{refused}");
+        }
+        let stats = writer.pipe.stats();
+        assert!(
+            stats.bytes_out < 10_000 && stats.bytes_diverted == 0,
+            "{stats:?}"
+        );
+    });
 }
 
 /// A driver that passes no memory to other processes: it goes by way of main memory, and the route says why.

@@ -97,8 +97,9 @@ impl CmaLane {
                     Outgoing::Shown(notice) => notice.source().clone(),
                     Outgoing::Unreadable(source) => source,
                 };
-                io.diverted(source.len() as u64);
-                io.stream(op, source);
+                if io.divert(op, "basic", source.len() as u64) {
+                    io.stream(op, source);
+                }
             }
         }
         Ok(())

@@ -98,8 +98,9 @@ impl LeaseLane {
                     }
                     Told::Cannot(source) | Told::Invite(_, source) => source,
                 };
-                io.diverted(source.len() as u64);
-                io.stream(op, source);
+                if io.divert(op, "basic", source.len() as u64) {
+                    io.stream(op, source);
+                }
             }
         }
         Ok(())

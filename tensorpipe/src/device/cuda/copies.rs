@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError, result};
-use tokio::sync::oneshot;
 
 use super::access::foreign;
 use super::memory::CudaMemory;
@@ -151,10 +150,7 @@ impl CudaDevices {
             }
         };
         let (mut copy, to) = self.queue(len, device, queue).await?;
-        let (tell, told) = oneshot::channel();
-        copy.fence().when_reached(Box::new(move || drop(tell)));
-        // It ends by being dropped.
-        let _: Result<(), _> = told.await;
+        copy.fence().when().await;
         let gone = || DeviceError::new(device, "download", "its fence is not reached");
         let filled = copy.take()?.ok_or_else(gone)?;
         let Some(mut to) = to else {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use self::late::answer_late;
 use self::loan::Loans;
 use self::plan::Plan;
+use self::read::HeldUp;
 pub(super) use self::read::stop;
 pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
@@ -35,6 +36,16 @@ pub struct Incoming {
     arrival: Option<Arrival>,
     /// Made when somebody asks for it.
     descriptor: OnceLock<Box<Descriptor>>,
+}
+
+/// What became of a read that was begun.
+enum Begun {
+    /// It goes on, as this message's.
+    Reading(u64),
+    /// `None`: it was decided before.
+    Ended(Option<Result<Message, Error>>),
+    /// It has not begun.
+    HeldUp(Box<HeldUp>),
 }
 
 impl std::fmt::Debug for Incoming {
@@ -108,25 +119,33 @@ impl Incoming {
         Read(self.read_into(Allocation::default()))
     }
 
-    /// The same into memory of the caller's. Places that the allocation does not mention are [`Place::Pool`].
+    /// The same into memory of the caller's. Places that the allocation does not mention are [`Place::Pool`]. Memory of a device that was
+    /// lent, and that the peer still reads, is waited for: such a read is under way from when it is polled.
     ///
     /// # Errors
     /// The future gives a [`ReadError`](crate::ReadError), which holds the allocation: with
     /// [`Misuse::Allocation`](crate::Misuse::Allocation) or [`Misuse::OutOfReach`](crate::Misuse::OutOfReach) where a place
     /// does not fit (the message is then skipped), else with what ended the message or the pipe.
-    pub fn read_into(mut self, mut allocation: Allocation) -> ReadInto {
+    pub fn read_into(self, mut allocation: Allocation) -> ReadInto {
         let core = self.core.clone();
         let loans = Loans::of(&mut allocation, &core.runtime);
+        let fences = allocation.held();
+        let begun = match fences.is_empty() {
+            true => self.begin(allocation),
+            false => Begun::HeldUp(Box::new(HeldUp::new(self, allocation, fences))),
+        };
+        ReadInto::new(core, begun, loans)
+    }
+
+    /// Starts reading for whoever waits for it.
+    fn begin(mut self, allocation: Allocation) -> Begun {
         match self.start(allocation, false) {
-            Err(error) => ReadInto::ended(core, Some(Err(error)), loans),
-            Ok(None) => {
-                let whole = self.take_whole();
-                ReadInto::ended(core, whole, loans)
-            }
+            Err(error) => Begun::Ended(Some(Err(error))),
+            Ok(None) => Begun::Ended(self.take_whole()),
             Ok(Some(id)) => {
-                core.send_out();
+                self.core.send_out();
                 stop::at(stop::GRANT_SENT);
-                ReadInto::of(core, id, loans)
+                Begun::Reading(id)
             }
         }
     }

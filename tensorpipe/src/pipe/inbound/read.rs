@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::loan::Loans;
+use super::{Begun, Incoming};
+use crate::device::Fence;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::pipe::core::{Core, Waiter};
@@ -68,6 +70,46 @@ pub struct ReadInto {
     loans: Loans,
     /// It has failed, and waits for its memory.
     failed: Option<Error>,
+    /// It has not begun, and waits for its memory.
+    held: Option<Box<HeldUp>>,
+}
+
+/// A read into memory that somebody else still reads.
+pub(super) struct HeldUp {
+    incoming: Incoming,
+    allocation: Allocation,
+    fences: Vec<Arc<dyn Fence>>,
+    /// Until one of them is reached.
+    wait: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
+}
+
+impl HeldUp {
+    pub(super) fn new(
+        incoming: Incoming,
+        allocation: Allocation,
+        fences: Vec<Arc<dyn Fence>>,
+    ) -> Self {
+        Self {
+            incoming,
+            allocation,
+            fences,
+            wait: None,
+        }
+    }
+
+    /// Ready when nobody does any more.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(wait) = &mut self.wait {
+                ready!(wait.as_mut().poll(cx));
+            }
+            let next = self.fences.pop();
+            self.wait = match next {
+                None => return Poll::Ready(()),
+                Some(fence) => Some(Box::pin(fence.when())),
+            };
+        }
+    }
 }
 
 impl std::fmt::Debug for ReadInto {
@@ -79,33 +121,34 @@ impl std::fmt::Debug for ReadInto {
 }
 
 impl ReadInto {
-    /// Message `id` is being read.
-    pub(super) fn of(core: Arc<Core>, id: u64, loans: Loans) -> Self {
-        Self {
+    pub(super) fn new(core: Arc<Core>, begun: Begun, loans: Loans) -> Self {
+        let mut read = Self {
             waiter: Waiter::new(core),
-            id: Some(id),
+            id: None,
             ready: None,
             loans,
             failed: None,
+            held: None,
+        };
+        read.go_on(begun);
+        read
+    }
+
+    fn go_on(&mut self, begun: Begun) {
+        match begun {
+            Begun::Reading(id) => self.id = Some(id),
+            Begun::Ended(result) => self.ready = result,
+            Begun::HeldUp(held) => self.held = Some(held),
         }
     }
 
-    /// How it ended is known.
-    pub(super) fn ended(
-        core: Arc<Core>,
-        result: Option<Result<Message, Error>>,
-        loans: Loans,
-    ) -> Self {
-        Self {
-            waiter: Waiter::new(core),
-            id: None,
-            ready: result,
-            loans,
-            failed: None,
+    fn poll_result(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, Error>> {
+        if let Some(held) = &mut self.held {
+            ready!(held.poll(cx));
         }
-    }
-
-    fn poll_result(&mut self, cx: &Context<'_>) -> Poll<Result<Message, Error>> {
+        if let Some(held) = self.held.take() {
+            self.go_on(held.incoming.begin(held.allocation));
+        }
         if let Some(ready) = self.ready.take() {
             return Poll::Ready(ready);
         }

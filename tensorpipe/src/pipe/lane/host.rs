@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
 use crate::pipe::stats::LaneStats;
 use crate::proto::{OpId, PipeState};
+use crate::route::Requirement;
 
 /// See the module's documentation.
 pub(in crate::pipe) trait LaneHost {
@@ -51,6 +52,8 @@ pub(in crate::pipe) struct PipeHost<'a> {
     /// For what is allocated and, where it is resident, for that, until the operation's message, or the piece, is complete.
     pub(in crate::pipe) announced: &'a mut Vec<(OpId, Announced, Option<Reservation>)>,
     pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
+    /// What the context requires of what the lane carries.
+    pub(in crate::pipe) required: &'a [Requirement],
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
 }

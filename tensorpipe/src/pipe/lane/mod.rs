@@ -14,7 +14,7 @@ use super::budget::out_of_memory;
 use super::driver::Wakers;
 use crate::channels::{ChannelFault, Want};
 use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
-use crate::error::Error;
+use crate::error::{Error, Misuse};
 use crate::proto::OpId;
 use crate::sync::Arc;
 
@@ -185,10 +185,20 @@ impl LaneIo<'_> {
         self.host().stats().borrowed += bytes;
     }
 
-    /// Bytes that it was given to send, and has streamed since it could do no better
-    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)).
-    pub fn diverted(&mut self, bytes: u64) {
+    /// Bytes that it was given to send, and is about to send as channel `over` would, since it can do no better
+    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)). Returns `false` where the context requires better: then `op`
+    /// has failed.
+    pub fn divert(&mut self, op: OpId, over: &str, bytes: u64) -> bool {
+        // Of a piece the lane outside decides, whose channel is the one that is required.
+        let mut required = self.host.required.iter().filter(|_| op.number().is_none());
+        if let Some(required) = required.find(|one| !one.allows(over)) {
+            let what = format!("part {} of message {}", op.part, op.message);
+            let required = required.to_string();
+            self.failed(op, Misuse::NotAsRequired { what, required }.into());
+            return false;
+        }
         self.host().stats().diverted += bytes;
+        true
     }
 
     /// Counts bytes that the lane copies, or has copied, from memory of the peer's

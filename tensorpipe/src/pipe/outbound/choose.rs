@@ -87,9 +87,8 @@ impl Sender<'_> {
             None if len == 0 => Ok(None),
             None if let Some(required) = self.choice.required(source, wanted) => {
                 Err(Misuse::NotAsRequired {
-                    what: format!("tensor {tensor} on {source}"),
+                    what: format!("tensor {tensor} from {source} to {wanted}"),
                     required: required.to_string(),
-                    device: wanted,
                 })
             }
             None => Err(Misuse::OutOfReach {

@@ -213,6 +213,7 @@ impl Shared {
             announcements: counts.then_some(&self.announcements),
             announced: &mut self.announced,
             runtime: &self.runtime,
+            required: &slot.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
         });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));

@@ -30,7 +30,7 @@ use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
 use crate::error::{Error, ResetCode};
 use crate::proto::{AtOnce, OpId, PipeState};
-use crate::route::{Carried, ChannelChoice};
+use crate::route::{Carried, ChannelChoice, Requirement};
 use crate::sync::Arc;
 
 /// A channel in use on this pipe.
@@ -39,6 +39,8 @@ pub(crate) struct LaneSlot {
     /// (this side's device, the peer's).
     pub(crate) pairs: Vec<(Device, Device)>,
     pub(crate) lane: Box<dyn Lane>,
+    /// What the context requires of what it carries.
+    pub(crate) required: Vec<Requirement>,
     /// Counts what it is given to carry.
     pub(crate) carried: Carried,
 }

@@ -35,6 +35,10 @@ impl Fence for LoanFence {
         self.cuda.watch(move || loan.is_back(), act);
     }
 
+    fn is_queued(&self) -> bool {
+        false
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

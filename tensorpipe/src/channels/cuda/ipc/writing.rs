@@ -197,8 +197,9 @@ impl Writer {
         if let Some(reason) = reason {
             tools.setback.cannot_send(reason);
         }
-        io.diverted(source.len() as u64);
-        tools.detour.send(op, source, io);
+        if io.divert(op, "cuda_basic", source.len() as u64) {
+            tools.detour.send(op, source, io);
+        }
     }
 
     /// Whether nobody has taken it.
