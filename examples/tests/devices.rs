@@ -1,6 +1,7 @@
 //! Examples that use GPUs: with those of a driver for tests, and with none.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use tensorpipe_test_cuda::Driver;
 
@@ -11,6 +12,10 @@ fn run(program: &str, driver: Option<&Driver>) -> String {
         Some(driver) => command.env("LD_LIBRARY_PATH", driver.path()),
         None => command.env("CUDA_VISIBLE_DEVICES", ""),
     };
+    said_by(&mut command)
+}
+
+fn said_by(command: &mut Command) -> String {
     let ran = command.output().unwrap();
     let (said, errors) = (
         String::from_utf8_lossy(&ran.stdout),
@@ -43,11 +48,47 @@ fn a_function_runs_on_the_gpu_or_says_why_not() {
     says(
         &on_cpu,
         &[
-            "no GPU here",
+            "on the CPU: no GPU here",
             "[0.0, 0.0, 10.0, 20.0]",
             "not channel cuda_ipc: ",
         ],
     );
+}
+
+/// A client with a GPU, and a server without.
+#[test]
+fn where_the_server_has_no_gpu_the_client_says_so() {
+    let program = env!("CARGO_BIN_EXE_gpu_function");
+    let mut server = Command::new(program);
+    server.args(["serve", "tcp://127.0.0.1:0"]);
+    server
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .stdout(Stdio::piped());
+    let mut server = Ended(server.spawn().unwrap());
+    let mut url = String::new();
+    let said = server.0.stdout.take().unwrap();
+    BufReader::new(said).read_line(&mut url).unwrap();
+    let driver = Driver::load();
+    let mut call = Command::new(program);
+    call.args(["call", url.trim()]);
+    let said = said_by(call.env("LD_LIBRARY_PATH", driver.path()));
+    says(
+        &said,
+        &[
+            "this runs on the CPU: no GPU at the server",
+            "[0.0, 0.0, 10.0, 20.0]",
+        ],
+    );
+}
+
+/// A process that ends with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -59,6 +100,7 @@ fn blocks_of_a_cache_are_lent_where_they_lie() {
         &[
             "12 MiB on cuda:0",
             "cancelled half-way",
+            "12 MiB of them were read where the prefill has them",
             "cuda:1 -> cuda:1: cuda_ipc",
         ],
     );

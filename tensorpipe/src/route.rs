@@ -87,14 +87,20 @@ pub(crate) struct Stays {
     pub(crate) refused: Vec<Refusal>,
 }
 
+impl Refusal {
+    /// Whether it is of the channel of this name.
+    pub(crate) fn is_of(&self, channel: &str) -> bool {
+        self.candidate.strip_prefix("channel ") == Some(channel)
+    }
+}
+
 impl Route {
     /// These are not used, whatever was said of them before.
     pub(crate) fn refuse(&mut self, refused: Vec<Refusal>) {
-        let is_refused =
-            |candidate: &str| refused.iter().any(|refusal| refusal.candidate == candidate);
-        self.channels
-            .retain(|channel| !is_refused(&format!("channel {}", channel.name)));
-        self.refused.retain(|before| !is_refused(&before.candidate));
+        let is_of = |name: &str| refused.iter().any(|refusal| refusal.is_of(name));
+        self.channels.retain(|channel| !is_of(&channel.name));
+        let is_again = |candidate: &str| refused.iter().any(|new| new.candidate == candidate);
+        self.refused.retain(|before| !is_again(&before.candidate));
         self.refused.extend(refused);
     }
 }

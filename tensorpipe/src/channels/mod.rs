@@ -106,6 +106,11 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
+    /// Whether what is received over it may stay memory of another process, which is read there. By default yes.
+    fn borrows(&self) -> bool {
+        true
+    }
+
     /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's before
     /// that reads: what its lane is told is where the part is. Its lanes stream nothing that theirs did not ask for.
     fn sends_at_once(&self) -> bool {
@@ -272,15 +277,10 @@ pub trait Lane: Send {
 
 /// The channels of a context by default: order is priority.
 pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
-    let all: Vec<Arc<dyn Channel>> = vec![
+    vec![
         Arc::new(XthChannel::new()),
         Arc::new(LeaseChannel::new()),
         Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
-    ];
-    #[cfg(feature = "cuda")]
-    let all = cuda::staged(None, &all)
-        .chain(all.iter().cloned())
-        .collect();
-    all
+    ]
 }

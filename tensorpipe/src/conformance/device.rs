@@ -357,7 +357,13 @@ pub async fn tensors_are_copied_there_and_back(subject: Subject) {
     }
     let context = Context::builder().allocator(subject.allocator.clone());
     let context = context.build().unwrap_or_else(|error| panic!("{error}"));
-    for (seed, len) in [(1, 1), (2, 5000), (3, 3_000_000)] {
+    let devices = subject.allocator.devices().into_iter();
+    for device in devices.chain([Device::CPU]) {
+        let empty = Tensor::from_bytes(Buffer::empty(subject.device()));
+        let empty = to(&empty, device, &context).await;
+        assert_eq!((empty.device(), empty.byte_len()), (device, 0));
+    }
+    for (seed, len) in [(1, 1), (2, 5000), (3, 3_000_000), (4, 9_000_000)] {
         let mut tensor = Tensor::from(pattern(len, seed));
         for device in subject.allocator.devices() {
             tensor = to(&tensor, device, &context).await;

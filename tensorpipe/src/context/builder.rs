@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::{Context, Inner};
 use crate::channels::{self, Channel};
 use crate::config::{ConnectPolicy, Limits, Timeouts};
+#[cfg(feature = "cuda")]
+use crate::device::cuda::{CudaDevices, Unavailable};
 use crate::device::{Allocator, Allocators, DeviceKind, Pool};
 use crate::error::Misuse;
 use crate::pipe::{Budget, CreditAhead};
@@ -18,6 +20,11 @@ pub struct ContextBuilder {
     name: Option<String>,
     transports: Option<Vec<Arc<dyn Transport>>>,
     channels: Option<Vec<Arc<dyn Channel>>>,
+    /// Channels of GPUs before the others: of these devices, if there are any. Where nobody has spoken of it, only before the defaults.
+    #[cfg(feature = "cuda")]
+    cuda: Option<Option<CudaDevices>>,
+    /// The channels are no defaults.
+    chosen: bool,
     thresholds: Vec<(String, Threshold)>,
     unavailable: Vec<Refusal>,
     required: Vec<Requirement>,
@@ -58,9 +65,11 @@ impl ContextBuilder {
         self
     }
 
-    /// The channels, most preferred first. Default: `xth`, `lease`, `cma`, `basic`.
+    /// The channels, most preferred first. Default: `xth`, `lease`, `cma`, `basic`, and with feature `cuda` those that stage over them for
+    /// GPUs of peers.
     pub fn channels(mut self, channels: impl IntoIterator<Item = Arc<dyn Channel>>) -> Self {
         self.channels = Some(channels.into_iter().collect());
+        self.chosen = true;
         self
     }
 
@@ -82,7 +91,7 @@ impl ContextBuilder {
         self
     }
 
-    /// Tensors that this context sends from or to devices of a kind go over one of these channels, or not at all: then the write fails with
+    /// What this context sends from or to devices of a kind goes over one of these channels, or not at all: then the write fails with
     /// [`Misuse::NotAsRequired`] before a byte of them moves, also where a channel finds out only then that the two ends cannot do
     /// better. Of main memory it is about what goes from there to there and does not ride in the frame. What comes is its writer's affair.
     ///
@@ -98,6 +107,7 @@ impl ContextBuilder {
         channels: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
         let channels = channels.into_iter().map(Into::into).collect();
+        self.required.retain(|known| known.kind != kind);
         self.required.push(Requirement { kind, channels });
         self
     }
@@ -134,13 +144,10 @@ impl ContextBuilder {
     }
 
     /// CUDA devices: their memory, and the channels that move it, before the others. By way of main memory it goes over those of `xth`,
-    /// `lease` and `basic` that this context has by now, with their settings.
+    /// `lease` and `basic` that this context has, with their settings.
     #[cfg(feature = "cuda")]
-    pub fn cuda(mut self, devices: &crate::device::cuda::CudaDevices) -> Self {
-        let channels = self.channels.get_or_insert_with(channels::builtin);
-        let cuda = channels::cuda::of(devices, channels);
-        channels.retain(|known| cuda.iter().all(|channel| channel.name() != known.name()));
-        channels.splice(0..0, cuda);
+    pub fn cuda(mut self, devices: &CudaDevices) -> Self {
+        self.cuda = Some(Some(devices.clone()));
         self.allocator(Arc::new(devices.clone()))
     }
 
@@ -154,22 +161,26 @@ impl ContextBuilder {
     /// # Ok(()) }
     /// ```
     #[cfg(feature = "cuda")]
-    pub fn try_cuda(
-        self,
-        devices: &Result<crate::device::cuda::CudaDevices, crate::device::cuda::Unavailable>,
-    ) -> Self {
-        match devices {
-            Ok(devices) => self.cuda(devices),
-            Err(reason) => (channels::cuda::OF_DEVICES.iter()).fold(self, |builder, name| {
-                builder.unavailable(*name, reason.to_string())
-            }),
-        }
+    pub fn try_cuda(mut self, devices: &Result<CudaDevices, Unavailable>) -> Self {
+        let reason = match devices {
+            Ok(devices) => return self.cuda(devices),
+            Err(reason) => reason,
+        };
+        self.cuda.get_or_insert(None);
+        let names = channels::cuda::OF_DEVICES.iter();
+        names.fold(self, |builder, name| {
+            builder.unavailable(*name, reason.to_string())
+        })
     }
 
-    /// Why a channel that this context would have is not there: for pipes' [routes](crate::Route).
+    /// Why a channel that this context would have is not there: for pipes' [routes](crate::Route). Of several reasons the last one
+    /// counts, and none where it is there.
     pub fn unavailable(mut self, channel: impl AsRef<str>, reason: impl Into<String>) -> Self {
+        let candidate = format!("channel {}", channel.as_ref());
+        self.unavailable
+            .retain(|known| known.candidate != candidate);
         self.unavailable.push(Refusal {
-            candidate: format!("channel {}", channel.as_ref()),
+            candidate,
             reason: reason.into(),
         });
         self
@@ -196,6 +207,11 @@ impl ContextBuilder {
         }
         let transports = self.transports.unwrap_or_else(transports::builtin);
         let channels = self.channels.unwrap_or_else(channels::builtin);
+        #[cfg(feature = "cuda")]
+        let channels = match &self.cuda {
+            None if self.chosen => channels,
+            devices => channels::cuda::before(devices.as_ref().and_then(Option::as_ref), channels),
+        };
         unique(
             "transport names",
             transports.iter().map(|transport| transport.name()),
@@ -220,12 +236,21 @@ impl ContextBuilder {
                 known("the transport of a threshold", transport, &names)?;
             }
         }
-        let missing = self.unavailable.iter();
-        let missing = missing.filter_map(|one| one.candidate.strip_prefix("channel "));
         let names = channels.iter().map(|channel| channel.name());
-        let names: Vec<_> = names.chain(missing).collect();
-        for channel in self.required.iter().flat_map(|one| &one.channels) {
-            known("a channel that is required", channel, &names)?;
+        let names: Vec<_> = names.collect();
+        let mut unavailable = self.unavailable;
+        unavailable.retain(|one| names.iter().all(|name| !one.is_of(name)));
+        let missing = unavailable.iter();
+        let missing = missing.filter_map(|one| one.candidate.strip_prefix("channel "));
+        let names: Vec<_> = names.into_iter().chain(missing).collect();
+        for required in &self.required {
+            if required.channels.is_empty() {
+                let found = format!("none for {}", required.kind);
+                return Err(config("channels that are required", "one at least", found));
+            }
+            for channel in &required.channels {
+                known("a channel that is required", channel, &names)?;
+            }
         }
         let beside_cpu = |channel: &Arc<dyn Channel>| {
             let devices = channel.devices();
@@ -237,7 +262,7 @@ impl ContextBuilder {
             transports,
             channels,
             thresholds: self.thresholds,
-            unavailable: self.unavailable,
+            unavailable,
             required: self.required,
             budget: Budget::new(self.limits.receive_budget),
             credit_ahead: CreditAhead::new(&self.limits, has_devices),
@@ -346,5 +371,63 @@ mod tests {
         let channels: Vec<_> = channels.filter(|name| !name.contains("cuda")).collect();
         assert_eq!(names(&transports), "shm memory tcp");
         assert_eq!(names(&channels), "basic cma xth lease");
+    }
+
+    fn names(context: &Context) -> Vec<&'static str> {
+        let channels = context.inner.channels.iter();
+        channels.map(|channel| channel.name()).collect()
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn channels_of_gpus_stage_over_those_that_the_context_has() {
+        let basic = || [Arc::new(channels::BasicChannel::new()) as Arc<dyn Channel>];
+        let none = || Err(Unavailable::NoDevice);
+        let chosen = Context::builder().channels(basic());
+        assert_eq!(names(&chosen.build().unwrap()), ["basic"]);
+        for builder in [
+            Context::builder().channels(basic()).try_cuda(&none()),
+            Context::builder().try_cuda(&none()).channels(basic()),
+        ] {
+            assert_eq!(names(&builder.build().unwrap()), ["cuda_basic", "basic"]);
+        }
+        // What borrows nothing is not staged over: its reader would get memory of the peer's.
+        let lends_only = || channels::LeaseChannel::lends_only();
+        for builder in [
+            Context::builder().prefer_channel(lends_only()),
+            Context::builder()
+                .try_cuda(&none())
+                .prefer_channel(lends_only()),
+        ] {
+            let all = names(&builder.build().unwrap());
+            assert_eq!(all[..3], ["cuda_basic+xth", "cuda_basic", "lease"]);
+        }
+        // One of a program's own stays where that has put it.
+        let own = channels::CudaBasicChannel::without_devices(channels::BasicChannel::new());
+        let own = Context::builder().prefer_channel(own).build().unwrap();
+        let all = names(&own);
+        assert_eq!(
+            all[..3],
+            ["cuda_basic+xth", "cuda_basic+lease", "cuda_basic"]
+        );
+    }
+
+    #[test]
+    fn a_channel_that_is_there_is_not_unavailable() {
+        let builder = Context::builder().unavailable("cma", "no reason");
+        let builder = builder.unavailable("rocm", "an old one");
+        let context = builder.unavailable("rocm", "no card").build().unwrap();
+        let said = &context.inner.unavailable;
+        let said: Vec<_> = said
+            .iter()
+            .map(|one| (&*one.candidate, &*one.reason))
+            .collect();
+        assert_eq!(said, [("channel rocm", "no card")]);
+        let nothing = Context::builder().require(DeviceKind::CPU, [""; 0]).build();
+        let nothing = nothing.unwrap_err().to_string();
+        assert!(
+            nothing.contains("one at least, got none for cpu"),
+            "{nothing}"
+        );
     }
 }

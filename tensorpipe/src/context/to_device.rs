@@ -1,7 +1,9 @@
 //! Tensors on another device.
 
+use tokio::runtime::Handle;
+
 use super::Context;
-use crate::device::Device;
+use crate::device::{Buffer, Device};
 use crate::error::{DeviceError, Misuse};
 use crate::tensor::Tensor;
 
@@ -9,37 +11,43 @@ impl Tensor {
     /// It on `device`: itself if it lies there, else a copy in memory of the context's. On a device the copy is ready behind a fence, for
     /// which nobody waits; in main memory it is there when the future ends.
     ///
-    /// Dropping the future leaves the copy to its end, and frees its memory behind that.
+    /// Dropping the future leaves what is queued to its end, and frees its memory behind that.
     ///
     /// # Errors
-    /// The context has no allocator of a device that takes part, or one that [copies nothing](crate::Allocator::copy); there is no
-    /// memory; or the device refuses.
+    /// The context has no allocator of a device that takes part, or one that [copies nothing](crate::Allocator::copy); the two devices
+    /// are of different allocators; there is no memory, or no tokio runtime on this thread; or the device refuses.
     pub async fn to(&self, device: Device, context: &Context) -> Result<Self, DeviceError> {
         if self.device() == device {
             return Ok(self.clone());
         }
         let allocators = &context.inner.allocators;
-        let foreign = |error: Misuse| DeviceError::new(device, "to", error.to_string());
-        let room = context
-            .allocator(device)
-            .map_err(foreign)?
-            .take(self.byte_len())?;
-        // Each knows the memory of its own devices.
-        let whose = if device.is_cpu() {
-            self.device()
+        let misuse = |error: Misuse| DeviceError::new(device, "to", error.to_string());
+        Handle::try_current().map_err(|_| misuse(Misuse::NoRuntime))?;
+        // Each knows the memory of its own devices, and main memory.
+        let (from, to) = (self.device(), device);
+        let whose = if to.is_cpu() { from } else { to };
+        let whose = allocators.of(whose).map_err(misuse)?;
+        let refused = |reason: &str| Err(DeviceError::new(device, "to", reason));
+        if !from.is_cpu() && !whose.devices().contains(&from) {
+            return refused(
+                "its allocator knows no memory of the other device: go by way of main memory",
+            );
+        }
+        let filled = if self.byte_len() == 0 {
+            Buffer::empty(to)
         } else {
-            device
+            // Main memory that devices reach, and that may be lent.
+            let room = match to.is_cpu() {
+                true => (context.pool().try_take_lendable(self.byte_len())).map_err(|error| {
+                    DeviceError::new(device, error.call, error.source.to_string())
+                }),
+                false => (context.allocator(to).map_err(misuse)?).take(self.byte_len()),
+            };
+            match whose.copy(self.buffer().clone(), room?) {
+                Some(copying) => copying.await?,
+                None => return refused("its allocator copies nothing: see `Allocator::copy`"),
+            }
         };
-        let whose = allocators.of(whose).map_err(foreign)?;
-        let copying = whose.copy(self.buffer().clone(), room);
-        let copying = copying.ok_or_else(|| {
-            DeviceError::new(
-                device,
-                "to",
-                "its allocator copies nothing: see `Allocator::copy`",
-            )
-        })?;
-        let filled = copying.await?;
-        Self::from_buffer(filled, self.dtype(), self.shape()).map_err(foreign)
+        Self::from_buffer(filled, self.dtype(), self.shape()).map_err(misuse)
     }
 }

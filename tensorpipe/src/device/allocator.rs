@@ -32,8 +32,8 @@ pub trait Allocator: Send + Sync + 'static {
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
 
     /// Copies `from` into `to`, which is as long: one of them lies on one of its devices, the other there, too, or in main memory. What is
-    /// filled on a device is ready behind a fence; main memory is filled when the future ends. A dropped future leaves the copy to its
-    /// end, and `to` goes back behind it.
+    /// filled on a device is ready behind a fence; main memory is filled when the future ends. It is polled within a tokio runtime. A
+    /// dropped future leaves what is queued to its end, and `to` goes back behind it.
     ///
     /// `None`, the default, where it copies nothing: then [`Tensor::to`](crate::Tensor::to) does not serve its devices.
     fn copy(&self, from: Buffer, to: BufferMut) -> Option<Copying> {

@@ -11,30 +11,46 @@ use crate::machine::{MACHINE, handle};
 use crate::streams::stream;
 
 /// Reads its parameters, and returns what its threads do, of which there are so many.
-type Kernel = unsafe fn(*mut *mut c_void, usize) -> Box<dyn FnOnce() + Send>;
+type Kernel = unsafe fn(*mut *mut c_void, usize, u32) -> Box<dyn FnOnce() + Send>;
 
-const KERNELS: [(&str, Kernel); 1] = [("scaled_relu", scaled_relu)];
+/// Each with the types of its parameters.
+const KERNELS: [(&str, &[&str], Kernel); 1] = [(
+    "scaled_relu",
+    &[".u64", ".u64", ".u32", ".f32"],
+    scaled_relu,
+)];
 
-/// Names of the kernels in a module's text.
-struct Module(Vec<String>);
+/// A module's text, and its device.
+struct Module(String, u32);
 
-/// One of them.
-struct Function(Kernel);
+impl Module {
+    /// The types of a kernel's parameters, as the text has them.
+    fn parameters(&self, kernel: &str) -> Option<Vec<&str>> {
+        let mut entries = self.0.split(".entry ").skip(1);
+        let entry = entries.find_map(|entry| entry.trim_start().strip_prefix(kernel))?;
+        let (listed, _) = entry.trim_start().strip_prefix('(')?.split_once(')')?;
+        let types = listed.split(".param ").skip(1);
+        Some(
+            types
+                .filter_map(|one| one.split_whitespace().next())
+                .collect(),
+        )
+    }
+}
+
+/// A kernel, and the device that it is loaded on.
+struct Function(Kernel, u32);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(out: *mut CUmodule, image: *const c_void) -> CUresult {
-    let made = MACHINE.state().and_then(|()| current()).and_then(|_| {
+    let made = MACHINE.state().and_then(|()| current()).and_then(|device| {
         // SAFETY: the caller's promise, for the text of a module.
         let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) };
         let text = text
             .to_str()
             .map_err(|_| CUresult::CUDA_ERROR_INVALID_IMAGE)?;
-        let entries = text.split(".entry").skip(1).map(|entry| {
-            let name = entry.split('(').next().unwrap_or_default();
-            name.trim().to_owned()
-        });
         match text.contains(".version") && text.contains(".target") {
-            true => Ok(handle(Arc::new(Module(entries.collect()))).cast()),
+            true => Ok(handle(Arc::new(Module(text.to_owned(), device))).cast()),
             false => Err(CUresult::CUDA_ERROR_INVALID_PTX),
         }
     });
@@ -57,12 +73,12 @@ pub unsafe extern "C" fn cuModuleGetFunction(
     name: *const c_char,
 ) -> CUresult {
     // SAFETY: the caller's module is one of ours.
-    let Module(names) = unsafe { &*module.cast::<Module>() };
+    let module = unsafe { &*module.cast::<Module>() };
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    let known = KERNELS.iter().find(|(known, _)| *known == name);
-    let found = known.filter(|_| names.iter().any(|there| *there == name));
-    let found = found.map(|(_, kernel)| handle(Arc::new(Function(*kernel))).cast());
+    let known = KERNELS.iter().find(|(known, ..)| *known == name);
+    let found = known.filter(|(_, types, _)| module.parameters(&name).as_deref() == Some(types));
+    let found = found.map(|(.., kernel)| handle(Arc::new(Function(*kernel, module.1))).cast());
     // SAFETY: the caller's promise.
     unsafe { give(out, found.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)) }
 }
@@ -91,9 +107,12 @@ pub unsafe extern "C" fn cuLaunchKernel(
         Err(error) => return error,
     };
     // SAFETY: the caller's function is one of ours.
-    let Function(kernel) = unsafe { &*function.cast::<Function>() };
+    let Function(kernel, device) = unsafe { &*function.cast::<Function>() };
+    if stream.device != *device {
+        return CUresult::CUDA_ERROR_INVALID_HANDLE;
+    }
     // SAFETY: the caller's parameters are the kernel's.
-    stream.queue(unsafe { kernel(parameters, threads) });
+    stream.queue(unsafe { kernel(parameters, threads, *device) });
     CUresult::CUDA_SUCCESS
 }
 
@@ -110,8 +129,23 @@ unsafe fn parameter<T: Copy>(parameters: *mut *mut c_void, at: usize) -> T {
     unsafe { *parameter.cast::<T>() }
 }
 
+/// Whether a kernel's numbers lie there on its device, as they must: else it is a fault.
+fn lies(address: CUdeviceptr, size: usize, device: u32) -> bool {
+    let is_right = MACHINE.device_of(address) == Some(device) && address % size as u64 == 0;
+    if !is_right {
+        MACHINE.fault(format!(
+            "a kernel's numbers at {address:#x}: misaligned, or elsewhere"
+        ));
+    }
+    is_right
+}
+
 /// `(from, to, len, factor)`: numbers times `factor`, those below zero as zero.
-unsafe fn scaled_relu(parameters: *mut *mut c_void, threads: usize) -> Box<dyn FnOnce() + Send> {
+unsafe fn scaled_relu(
+    parameters: *mut *mut c_void,
+    threads: usize,
+    device: u32,
+) -> Box<dyn FnOnce() + Send> {
     // SAFETY: the caller's promise.
     let from: CUdeviceptr = unsafe { parameter(parameters, 0) };
     // SAFETY: as above.
@@ -122,6 +156,12 @@ unsafe fn scaled_relu(parameters: *mut *mut c_void, threads: usize) -> Box<dyn F
     let factor: f32 = unsafe { parameter(parameters, 3) };
     let len = (len as usize).min(threads) * size_of::<f32>();
     Box::new(move || {
+        if ![from, to]
+            .iter()
+            .all(|at| lies(*at, size_of::<f32>(), device))
+        {
+            return;
+        }
         let mut numbers = Vec::new();
         MACHINE.touch(from, len, "a kernel's argument", |bytes| {
             let (given, _) = bytes.as_chunks();

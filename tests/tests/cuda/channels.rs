@@ -92,6 +92,20 @@ pub(crate) async fn required() {
     let tensor = MessageTensor::from(on_gpu).to_device(device());
     let come = moved(&(pipes.1, pipes.0), Message::new("m").tensor(tensor)).await;
     assert!(bench.download(come.tensors[0].tensor.buffer()) == pattern(70_000, 1));
+    // What must stay in main memory goes to no GPU instead.
+    let main = builder()
+        .require(DeviceKind::CPU, ["lease"])
+        .build()
+        .unwrap();
+    let pipes = connected(&main, &builder().build().unwrap()).await;
+    let long = bench.tensor(Device::CPU, &pattern(70_000, 2));
+    let refused = pipes.0.write(Message::new("m").tensor(long)).await;
+    let words = "tensor 0 from cpu:0 to cpu:0 cannot go over lease";
+    assert!(refused.unwrap_err().to_string().contains(words));
+    let payload =
+        Message::new("m").payload(tensorpipe::Buffer::copy_from_slice(&pattern(70_000, 2)));
+    let refused = pipes.0.write(payload).await;
+    assert!(refused.unwrap_err().to_string().contains("payload 0 from"));
     let unknown = builder().require(DeviceKind::CUDA, ["cuda_icp"]).build();
     let unknown = unknown.unwrap_err().to_string();
     assert!(unknown.contains("got `cuda_icp`"), "{unknown}");

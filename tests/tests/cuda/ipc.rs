@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorpipe::channels::LeaseChannel;
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
@@ -19,6 +20,8 @@ use crate::driver::faults;
 
 const LEN: usize = 3_000_000;
 
+const BORROWS_NOTHING: &str = "TEST_CUDA_BORROWS_NOTHING";
+
 const URL: &str = "TEST_CUDA_URL";
 
 fn context(cuda: &CudaDevices) -> Context {
@@ -29,7 +32,12 @@ fn context(cuda: &CudaDevices) -> Context {
 pub(crate) fn reads() {
     let bench = Bench::new();
     runtime().block_on(async {
-        let context = context(&bench.cuda);
+        let builder = Context::builder().cuda(&bench.cuda);
+        let builder = match std::env::var(BORROWS_NOTHING) {
+            Ok(_) => builder.prefer_channel(LeaseChannel::lends_only()),
+            Err(_) => builder,
+        };
+        let context = builder.build().unwrap();
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         say("url", listener.url());
         let pipe = listener.accept().await.unwrap();
@@ -81,6 +89,9 @@ fn report(bench: &Bench, pipe: &Pipe, kept: &[Tensor]) -> String {
         |(seed, tensor): &(u64, &Tensor)| bench.download(tensor.buffer()) == pattern(LEN, *seed);
     let whole = (0..).zip(kept).filter(is_whole).count();
     let borrowed = pipe.stats().bytes_borrowed;
+    let foreign = kept.iter().filter(|tensor| tensor.device().is_cpu());
+    let foreign = foreign.filter(|tensor| !tensor.buffer().memory().is_private());
+    assert_eq!(foreign.count(), 0, "in memory that others write");
     let why = pipe.route().to_string();
     let why = if why.contains("cuMemImport") {
         " cannot import"
@@ -257,6 +268,22 @@ fn what_is_lent_is_read_into_when_it_is_back() {
         });
         assert_eq!(faults(), [""; 0]);
     }
+}
+
+/// Whoever only lends has what it receives for itself, on devices and from them.
+#[test]
+fn whoever_borrows_nothing_has_memory_of_its_own() {
+    let (child, url) = reader(&[(BORROWS_NOTHING, "1")]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        let memory = writer.send(0).await;
+        assert_eq!(child.hear("read"), "1 of 1, 0 borrowed");
+        comes_back(&memory).await;
+        let main = Message::new("keep").tensor(writer.tensor(1));
+        writer.pipe.write(main).await.unwrap();
+        assert_eq!(child.hear("read"), "2 of 2, 0 borrowed");
+    });
+    assert_eq!(faults(), [""; 0]);
 }
 
 #[test]

@@ -57,11 +57,15 @@ impl Kernel {
         // The stream waits for what made `x`, and for what still uses the room: not this thread.
         let from = self.cuda.read(x.buffer(), stream)?;
         let to = self.cuda.write(room, stream)?;
+        ensure!(
+            from.address().is_multiple_of(4),
+            "the numbers begin at an odd place: copy the tensor first"
+        );
         let (source, target, len) = (from.address(), to.address(), u32::try_from(x.len())?);
         let mut launch = stream.launch_builder(function);
         launch.arg(&source).arg(&target).arg(&len).arg(&factor);
-        // SAFETY: these are the kernel's parameters. It reads `len` numbers and writes as many, to memory that is there, and nobody
-        // else's, until the stream is behind it.
+        // SAFETY: these are the kernel's parameters. It reads `len` numbers, aligned, and writes as many, to memory that is there, and
+        // nobody else's, until the stream is behind it.
         unsafe { launch.launch(LaunchConfig::for_num_elems(len)) }.context("launching")?;
         // `x` is in use until the stream is here.
         drop(from);

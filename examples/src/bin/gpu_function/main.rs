@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Context, Device, Tensor};
+use tensorpipe::{Carrier, Context, Device, MemoryKind, Tensor};
 use tensorpipe_examples::Second;
 use tensorpipe_rpc::{DeviceMap, Server, tensor_service};
 
@@ -99,26 +99,31 @@ async fn call(url: &str) -> Result<()> {
     let context = Context::builder().name("client").try_cuda(&cuda).build()?;
     let client = ActivationClient::connect_with(&context, url).await?;
     let numbers = Tensor::from(vec![-1.0f32, 0.0, 1.0, 2.0]);
-    let result = match &cuda {
-        Err(why) => {
-            println!("no GPU here, so this runs on the CPU: {why}");
-            client.scaled_relu(&numbers, 10.0).await?
-        }
-        Ok(_) => {
-            let gpu = CudaDevices::device(0);
-            // What lies on this GPU lands on the server's, and what the server answers with comes back here.
-            let client = client
-                .clone()
-                .with_device_map(DeviceMap::new([(gpu, gpu)])?);
-            let x = numbers.to(gpu, &context).await?;
-            let y = client.scaled_relu(&x, 10.0).await?;
-            println!("{x:?} went there, {y:?} came back");
-            y.to(Device::CPU, &context).await?
-        }
+    let gpu = CudaDevices::device(0);
+    let memory = MemoryKind::Device(gpu.kind);
+    let route = client.connection().route();
+    let carrier = route.choice.carrier(gpu, memory, gpu, 16);
+    let why_not = match &cuda {
+        Err(why) => Some(format!("no GPU here: {why}")),
+        Ok(_) if carrier == Carrier::Nothing => Some("no GPU at the server".to_owned()),
+        Ok(_) => None,
+    };
+    let result = if let Some(why_not) = why_not {
+        println!("this runs on the CPU: {why_not}");
+        client.scaled_relu(&numbers, 10.0).await?
+    } else {
+        // What lies on this GPU lands on the server's, and what the server answers with comes back here.
+        let client = client
+            .clone()
+            .with_device_map(DeviceMap::new([(gpu, gpu)])?);
+        let x = numbers.to(gpu, &context).await?;
+        let y = client.scaled_relu(&x, 10.0).await?;
+        println!("{x:?} went there, {y:?} came back");
+        y.to(Device::CPU, &context).await?
     };
     println!("{:?}", result.as_slice::<f32>()?);
     ensure!(result.as_slice::<f32>()? == [0.0, 0.0, 10.0, 20.0]);
-    println!("{}", client.connection().route());
+    println!("{route}");
     Ok(())
 }
 

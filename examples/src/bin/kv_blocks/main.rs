@@ -148,6 +148,8 @@ async fn decode(url: &str) -> Result<()> {
         taken.push(next);
     }
     let seconds = begun.elapsed().as_secs_f64();
+    // More than what was taken: the next layers are on their way.
+    let lent = client.connection().pipe().stats().bytes_borrowed;
     // This cancels the call.
     drop(layers);
     let handed_out = settled(&client).await?;
@@ -169,6 +171,10 @@ async fn decode(url: &str) -> Result<()> {
         bytes >> 20,
         seconds * 1e3,
         bytes as f64 / seconds / 1e9
+    );
+    println!(
+        "{} MiB of them were read where the prefill has them",
+        lent.min(bytes as u64) >> 20
     );
     println!("cancelled half-way: the prefill has handed out {handed_out} of {LAYERS} layers");
     println!("over {}", client.connection().route());

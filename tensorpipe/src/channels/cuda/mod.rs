@@ -26,27 +26,27 @@ use crate::device::cuda::CudaDevices;
 /// What a context without devices lacks.
 pub(crate) const OF_DEVICES: [&str; 2] = ["cuda_xth", "cuda_ipc"];
 
-/// Those of a context with these devices, in front of its others: main memory goes as these others let it.
-pub(crate) fn of(devices: &CudaDevices, others: &[Arc<dyn Channel>]) -> Vec<Arc<dyn Channel>> {
-    let mut all: Vec<Arc<dyn Channel>> = vec![Arc::new(CudaXthChannel::new(devices))];
-    // Who lends and borrows no main memory lends and borrows none of a device's.
-    if others.iter().any(|channel| channel.name() == "lease") {
-        all.push(Arc::new(CudaIpcChannel::new(devices)));
-    }
-    all.extend(staged(Some(devices), others));
-    all
-}
-
-/// Those by way of main memory, over those of `others` that move it best.
-pub(crate) fn staged(
+/// These channels of main memory, behind those of devices, which stage over them: those of these devices, or of an end without any.
+/// What is there by its name already stays as it is.
+pub(crate) fn before(
     devices: Option<&CudaDevices>,
-    others: &[Arc<dyn Channel>],
-) -> impl Iterator<Item = Arc<dyn Channel>> {
-    let inner = ["xth", "lease", "basic"]
-        .into_iter()
-        .filter_map(move |name| {
-            let inner = others.iter().find(|channel| channel.name() == name)?;
-            Some(CudaBasicChannel::over_this(inner.clone(), devices))
-        });
-    inner.map(|staged| Arc::new(staged) as Arc<dyn Channel>)
+    others: Vec<Arc<dyn Channel>>,
+) -> Vec<Arc<dyn Channel>> {
+    let named = |name: &str| others.iter().find(|channel| channel.name() == name);
+    let mut all: Vec<Arc<dyn Channel>> = Vec::new();
+    if let Some(devices) = devices {
+        all.push(Arc::new(CudaXthChannel::new(devices)));
+        // Who lends and borrows no main memory lends and borrows none of a device's.
+        if let Some(lease) = named("lease") {
+            let channel = CudaIpcChannel::new(devices);
+            all.push(Arc::new(channel.borrowing(lease.borrows())));
+        }
+    }
+    let inner = ["xth", "lease", "basic"].into_iter().filter_map(named);
+    let staged = inner
+        .filter(|inner| inner.borrows())
+        .map(|inner| CudaBasicChannel::over_this(inner.clone(), devices));
+    all.extend(staged.map(|staged| Arc::new(staged) as Arc<dyn Channel>));
+    all.retain(|channel| named(channel.name()).is_none());
+    all.into_iter().chain(others).collect()
 }

@@ -76,7 +76,7 @@ impl LeaseChannel {
     }
 
     /// Borrows nothing: what is received from other processes lies in memory of this one's, where nobody else can write. What this
-    /// process has lent itself still comes back without a copy.
+    /// process has lent itself still comes back without a copy. It holds for memory of GPUs, too, where the context has some.
     pub fn lends_only() -> Self {
         Self {
             lends_only: true,
@@ -118,6 +118,10 @@ impl Channel for LeaseChannel {
 
     fn moves_bytes(&self, memory: MemoryKind) -> bool {
         memory == MemoryKind::Heap
+    }
+
+    fn borrows(&self) -> bool {
+        !self.lends_only
     }
 
     fn sends_at_once(&self) -> bool {

@@ -5,6 +5,7 @@
     reason = "copies take addresses, on devices and in main memory, as they are"
 )]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError, result};
@@ -12,12 +13,18 @@ use cudarc::driver::{CudaStream, DriverError, result};
 use super::access::foreign;
 use super::memory::CudaMemory;
 use super::{CudaDevices, Current, failed};
-use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
+use crate::device::{Buffer, BufferMut, Device, Fence, Memory, MemoryKind};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
 
 /// Up to this length main memory is rather copied than registered, in bytes.
 const COPIED: usize = 64 << 10;
+
+/// In which longer memory is copied where the devices do not reach it, in bytes.
+const PIECE: usize = 4 << 20;
+
+/// So many pieces are copied ahead of the device.
+const AHEAD: usize = 3;
 
 const LENGTHS: &str = "source and destination differ in length";
 
@@ -132,49 +139,100 @@ impl CudaDevices {
 
     /// See [`Allocator::copy`](crate::Allocator::copy).
     pub(super) async fn copied(self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
-        let len = from.len();
-        if !to.device().is_cpu() {
-            let (device, is_main) = (to.device(), from.device().is_cpu());
-            let queue = move |cuda: &Self, stream: &Arc<CudaStream>| match is_main {
-                true => cuda.upload(&from, to, stream),
-                false => cuda.copy(&from, to, stream),
-            };
-            return self.queue(len, device, queue).await;
-        }
-        let device = from.device();
-        let queue = move |cuda: &Self, stream: &Arc<CudaStream>| {
-            let is_reached = len > COPIED && cuda.make_reach(device, to.memory())?;
-            match is_reached {
-                true => Ok((cuda.download_into(&from, to, stream)?, None)),
-                false => Ok((cuda.download(&from, stream)?, Some(to))),
+        let refused = |reason| Err(DeviceError::new(from.device(), "copy", reason));
+        match (from.device().is_cpu(), to.device().is_cpu()) {
+            _ if from.len() != to.len() => refused(LENGTHS),
+            (true, true) => refused("both are in main memory"),
+            (true, false) => self.uploaded(from, to).await,
+            (false, true) => self.downloaded(from, to).await,
+            (false, false) => {
+                let (len, device) = (from.len(), to.device());
+                let queue = move |cuda: &Self| {
+                    let stream = cuda.stream(device)?;
+                    cuda.copy(&from, to, &stream)
+                };
+                self.queue(len, device, queue).await
             }
-        };
-        let (mut copy, to) = self.queue(len, device, queue).await?;
-        copy.fence().when().await;
-        let gone = || DeviceError::new(device, "download", "its fence is not reached");
-        let filled = copy.take()?.ok_or_else(gone)?;
-        let Some(mut to) = to else {
-            return Ok(filled.freeze());
-        };
-        if let (Some(to), Some(from)) = (to.as_bytes_mut(), filled.freeze().as_bytes()) {
-            to.copy_from_slice(from);
         }
-        Ok(to.freeze())
     }
 
-    /// Queues something about so many bytes on a stream that is free; what takes long, on a thread for blocking work.
+    /// What is long and no device reaches, piece by piece: so no more than a few of them are pinned.
+    async fn uploaded(&self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
+        let (len, device) = (from.len(), to.device());
+        let source = from.clone();
+        let begin = move |cuda: &Self| {
+            let memory = &**source.memory();
+            // What is the program's own is most likely gone soon: to register it is not worth it.
+            let stays = len > COPIED && memory.kind() != MemoryKind::Heap;
+            let is_reached = stays && cuda.make_reach(device, memory)? || cuda.reach(memory);
+            let stream = cuda.stream(device)?;
+            match is_reached || len <= PIECE {
+                true => cuda.upload(&source, to, &stream).map(Ok),
+                // In this order: what is given up is fenced before the stream goes back.
+                false => Ok(Err((cuda.write(to, &stream)?, stream))),
+            }
+        };
+        let mut under_way = match self.queue(len, device, begin).await? {
+            Ok(whole) => return Ok(whole),
+            Err(under_way) => under_way,
+        };
+        let mut queued = VecDeque::new();
+        for at in (0..len).step_by(PIECE) {
+            let piece = from.slice(at..len.min(at + PIECE));
+            let fill = move |_: &Self| Ok((under_way.0.fill(at, &piece)?, under_way));
+            let fence;
+            (fence, under_way) = self.queue(len, device, fill).await?;
+            queued.push_back(fence);
+            if queued.len() > AHEAD
+                && let Some(oldest) = queued.pop_front()
+            {
+                oldest.when().await;
+            }
+        }
+        let _mine = Current::keep();
+        let (write, _stream) = under_way;
+        write.finish()
+    }
+
+    async fn downloaded(&self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
+        let (len, device) = (from.len(), from.device());
+        let begin = move |cuda: &Self| {
+            let is_reached = len > COPIED && cuda.make_reach(device, to.memory())?;
+            let stream = cuda.stream(device)?;
+            match is_reached {
+                true => Ok((cuda.download_into(&from, to, &stream)?, None)),
+                false => Ok((cuda.download(&from, &stream)?, Some(to))),
+            }
+        };
+        let (mut copy, to) = self.queue(len, device, begin).await?;
+        copy.fence().when().await;
+        let gone = move || DeviceError::new(device, "download", "its bytes are not there");
+        let filled = copy.take()?.ok_or_else(gone)?.freeze();
+        let Some(mut to) = to else {
+            return Ok(filled);
+        };
+        let copy = move |_: &Self| {
+            let (room, bytes) = (to.as_bytes_mut(), filled.as_bytes());
+            room.zip(bytes)
+                .map(|(room, bytes)| room.copy_from_slice(bytes))
+                .ok_or_else(gone)?;
+            Ok(to.freeze())
+        };
+        self.queue(len, device, copy).await
+    }
+
+    /// Does something about so many bytes; what takes long, on a thread for blocking work.
     async fn queue<T: Send + 'static>(
         &self,
         len: usize,
         device: Device,
-        act: impl FnOnce(&Self, &Arc<CudaStream>) -> Result<T, DeviceError> + Send + 'static,
+        act: impl FnOnce(&Self) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         let is_quick = len <= COPIED && self.has_stream(device);
         let cuda = self.clone();
         let act = move || {
             let _mine = Current::keep();
-            let stream = cuda.stream(device)?;
-            act(&cuda, &stream)
+            act(&cuda)
         };
         if is_quick {
             return act();

@@ -186,10 +186,9 @@ impl LaneIo<'_> {
     }
 
     /// Bytes that it was given to send, and is about to send as channel `over` would, since it can do no better
-    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)). Returns `false` where the context requires better: then `op`
-    /// has failed.
+    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)). Returns `false` where the context
+    /// [requires](crate::ContextBuilder::require) better: then `op` has failed. A piece is main memory already, and may go any way.
     pub fn divert(&mut self, op: OpId, over: &str, bytes: u64) -> bool {
-        // Of a piece the lane outside decides, whose channel is the one that is required.
         let mut required = self.host.required.iter().filter(|_| op.number().is_none());
         if let Some(required) = required.find(|one| !one.allows(over)) {
             let what = format!("part {} of message {}", op.part, op.message);

@@ -14,7 +14,7 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
         choice: &shared.choice,
         riding: 0,
     };
-    let mut tensors = 0;
+    let (mut payloads, mut tensors) = (0, 0);
     for part in parts {
         match &mut part.tensor {
             None if part.source.as_bytes().is_none() => {
@@ -22,12 +22,14 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
             }
             None => {
                 let target = &mut Some(Device::CPU);
-                part.channel = sender.choose(&part.source, PartKind::Payload, target, 0)?;
+                part.channel =
+                    sender.choose(&part.source, (PartKind::Payload, payloads), target)?;
+                payloads += 1;
             }
             Some(tensor) => {
                 let mut target = tensor.target;
-                let kind = PartKind::Tensor;
-                part.channel = sender.choose(&part.source, kind, &mut target, tensors)?;
+                let which = (PartKind::Tensor, tensors);
+                part.channel = sender.choose(&part.source, which, &mut target)?;
                 part.target = target;
                 tensors += 1;
             }
@@ -45,13 +47,12 @@ struct Sender<'a> {
 
 impl Sender<'_> {
     /// The channel for a part; `None`: it rides. Says where it goes if its writer did not, and the peer's main memory is out of
-    /// reach. Of tensors, it is number `tensor`.
+    /// reach. Of its kind it is number `number`.
     fn choose(
         &mut self,
         memory: &Buffer,
-        kind: PartKind,
+        (kind, number): (PartKind, usize),
         target: &mut Option<Device>,
-        tensor: usize,
     ) -> Result<Option<u8>, Misuse> {
         let (source, len) = (memory.device(), memory.len() as u64);
         let place = (source, memory.memory().kind());
@@ -74,9 +75,16 @@ impl Sender<'_> {
             Some(Way::Channel(channel)) => return Ok(Some(channel)),
             None => {}
         }
-        // A device that does not reach the peer's main memory, and a writer who does not mind where it goes.
+        let required = self.choice.required(source, wanted);
+        // A device that does not reach the peer's main memory, and a writer who does not mind where it goes. Of main memory that is what
+        // is required.
+        let is_open = target.is_none() && !(source.is_cpu() && required.is_some());
         let anywhere = || self.choice.elsewhere(place, len, carries);
-        match target.is_none().then(anywhere).flatten() {
+        let what = || match kind {
+            PartKind::Payload => format!("payload {number}"),
+            PartKind::Tensor => format!("tensor {number}"),
+        };
+        match is_open.then(anywhere).flatten() {
             Some((way, theirs)) => {
                 *target = Some(theirs);
                 Ok(match way {
@@ -85,14 +93,12 @@ impl Sender<'_> {
                 })
             }
             None if len == 0 => Ok(None),
-            None if let Some(required) = self.choice.required(source, wanted) => {
-                Err(Misuse::NotAsRequired {
-                    what: format!("tensor {tensor} from {source} to {wanted}"),
-                    required: required.to_string(),
-                })
-            }
+            None if let Some(required) = required => Err(Misuse::NotAsRequired {
+                what: format!("{} from {source} to {wanted}", what()),
+                required: required.to_string(),
+            }),
             None => Err(Misuse::OutOfReach {
-                what: format!("tensor {tensor}"),
+                what: what(),
                 device: wanted,
                 reason: format!(
                     "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"

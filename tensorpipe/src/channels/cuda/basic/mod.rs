@@ -31,7 +31,8 @@ use crate::error::{DeviceError, Error};
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
 ///
-/// Every context has it: an end without devices carries main memory to the GPUs of its peers and back, and opens no driver.
+/// A context has it by default, also without devices: such an end carries main memory to the GPUs of its peers and back, and opens no
+/// driver.
 pub struct CudaBasicChannel {
     name: &'static str,
     /// `None` at an end that has main memory alone.
@@ -110,6 +111,16 @@ impl Channel for CudaBasicChannel {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        // What the peer says of its main memory goes for all of it, whatever it has said of its devices.
+        let mut theirs = link.peer_devices.iter();
+        let theirs = theirs.find(|(device, _)| device.is_cpu());
+        let theirs = theirs.map_or(&[][..], |(_, descriptor)| descriptor);
+        let ours = self.inner_descriptor().unwrap_or_default();
+        let reached = (self.inner).reaches((Device::CPU, &ours), (Device::CPU, theirs));
+        reached.map_err(|reason| Error::Channel {
+            channel: self.name,
+            reason: reason.into(),
+        })?;
         Ok(Box::new(self.open_lane(link)?))
     }
 }

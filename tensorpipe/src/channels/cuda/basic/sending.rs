@@ -143,7 +143,11 @@ impl Sending {
             let source = self.source.slice(cut.range(self.begun));
             if is_main {
                 self.hand_in(op, self.begun, source, tools, io)?;
-            } else if let Some(cuda) = tools.cuda.clone() {
+            } else {
+                let Some(cuda) = tools.cuda.clone() else {
+                    let device = self.source.device();
+                    return Err(ChannelFault(format!("this end has no {device}")));
+                };
                 tools.staged += len;
                 let copy = self.copy(piece(op, self.begun), source, cuda, tools, io);
                 self.pieces.insert(self.begun, Piece::Queueing(copy));

@@ -46,6 +46,7 @@ type Uuid = [u8; 16];
 pub struct CudaIpcChannel {
     cuda: CudaDevices,
     within_process: bool,
+    borrows: bool,
 }
 
 impl CudaIpcChannel {
@@ -54,7 +55,13 @@ impl CudaIpcChannel {
         Self {
             cuda: devices.clone(),
             within_process: false,
+            borrows: true,
         }
+    }
+
+    /// Where it does not, what is received is copied to memory of this process's own. By default it does.
+    pub fn borrowing(self, borrows: bool) -> Self {
+        Self { borrows, ..self }
     }
 
     /// Also where both ends are in one process, for which `cuda_xth` is better: for tests.
@@ -100,6 +107,10 @@ impl Channel for CudaIpcChannel {
         }
     }
 
+    fn borrows(&self) -> bool {
+        self.borrows
+    }
+
     fn moves_bytes(&self, _: MemoryKind) -> bool {
         false
     }
@@ -123,7 +134,7 @@ impl Channel for CudaIpcChannel {
                 detour,
             },
             writer: writing::Writer::new(exchange),
-            reader: reading::Reader::new(lender),
+            reader: reading::Reader::new(lender, self.borrows),
         }))
     }
 }

@@ -15,6 +15,8 @@ use crate::sync::{AtomicBool, Ordering, lock};
 pub(super) struct Reader {
     /// Where the peer says that its exchange is.
     lender: Arc<Lender>,
+    /// What is received may stay the peer's.
+    borrows: bool,
     /// The peer's invitation.
     invited: Option<Token>,
     /// It was accepted there.
@@ -35,9 +37,10 @@ enum Part {
 }
 
 impl Reader {
-    pub(super) fn new(lender: Arc<Lender>) -> Self {
+    pub(super) fn new(lender: Arc<Lender>, borrows: bool) -> Self {
         Self {
             lender,
+            borrows,
             invited: None,
             is_welcome: Arc::default(),
             parts: HashMap::new(),
@@ -197,7 +200,7 @@ impl Reader {
             }
         };
         match want {
-            Want::Adopt { device, .. } if device == local => {
+            Want::Adopt { device, .. } if device == local && self.borrows => {
                 io.borrowed(len);
                 self.received(op, borrowed, io);
             }
