@@ -61,6 +61,7 @@ fn child() {
         Some("filled") => told("filled", slices::filled_by_hand),
         Some("copied") => told("copied", slices::copied_to_another_device),
         Some("panics") => told("panics", slices::a_callback_panics),
+        Some("dlpack") => told("dlpack", slices::by_dlpack),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
         Some(role) => panic!("no role {role}"),
@@ -156,6 +157,11 @@ fn sort(error: &Unavailable) -> &'static str {
 #[test]
 fn a_slice_is_a_tensor_and_a_slice_again() {
     tell("slices");
+}
+
+#[test]
+fn tensors_of_other_libraries_come_and_go_by_dlpack() {
+    tell("dlpack");
 }
 
 #[test]

@@ -206,3 +206,66 @@ pub(crate) fn two_streams_of_cudarcs() {
     assert!(makes.clone_dtoh(&copy).unwrap() == pattern(LEN, 6));
     assert!(makes.clone_dtoh(&slice).unwrap() == vec![0; LEN]);
 }
+
+/// Another library's memory on its own stream, and memory for one: nobody waits, and it hears when the last work is done.
+pub(crate) fn by_dlpack() {
+    let cuda = CudaDevices::open().unwrap();
+    let [theirs, reads, late] = streams(&cuda, device().index);
+    let mut slice = theirs.alloc_zeros::<u8>(LEN).unwrap();
+    let before = waits();
+    let held = Hold::on(&theirs);
+    theirs.memcpy_htod(&pattern(LEN, 1), &mut slice).unwrap();
+    let given = Tensor::from_cuda(&cuda, slice, [LEN]).unwrap();
+    let memory = Arc::downgrade(given.buffer().memory());
+    let given = given.into_dlpack_on(&cuda, &late).unwrap();
+    // SAFETY: what was made above is true, and nobody writes there.
+    let tensor = unsafe { Tensor::from_dlpack_on(given, &cuda, &late) }.unwrap();
+    assert_eq!(
+        (tensor.device(), tensor.shape()),
+        (device(), &[LEN as u64][..])
+    );
+    let held_reads = Hold::on(&reads);
+    let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    assert_eq!(waits(), before, "nobody waits for a device");
+    drop(tensor);
+    drop(held);
+    std::thread::sleep(LONG);
+    assert!(
+        memory.upgrade().is_some(),
+        "a copy is still to be made of it"
+    );
+    drop(held_reads);
+    assert!(filled(copied).as_bytes() == Some(&pattern(LEN, 1)[..]));
+    let until = Instant::now() + Duration::from_secs(10);
+    while memory.upgrade().is_some() {
+        assert!(Instant::now() < until, "its owner is not told");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What is somebody else's is not written.
+    let theirs = late.alloc_zeros::<u8>(LEN).unwrap();
+    let theirs = Tensor::from_cuda(&cuda, theirs, [LEN]).unwrap();
+    let theirs = theirs.into_dlpack_on(&cuda, &late).unwrap();
+    // SAFETY: as above.
+    let theirs = unsafe { Tensor::from_dlpack_on(theirs, &cuda, &late) }.unwrap();
+    let memory = theirs.into_buffer().memory().clone();
+    let room = BufferMut::from_memory(memory, LEN);
+    assert!(cuda.write(room.ok().unwrap(), &late).is_err());
+    // Of another device than the stream's, and main memory.
+    let [other, ..] = streams(&cuda, 0);
+    let there = Tensor::from_cuda(&cuda, other.alloc_zeros::<u8>(8).unwrap(), [8]).unwrap();
+    let there = there.into_dlpack_on(&cuda, &other).unwrap();
+    // SAFETY: as above.
+    let refused = unsafe { Tensor::from_dlpack_on(there, &cuda, &late) }.unwrap_err();
+    assert!(
+        refused.to_string().contains("not on the stream's"),
+        "{refused}"
+    );
+    let main = Tensor::from(vec![1u8])
+        .into_dlpack_on(&cuda, &late)
+        .err()
+        .unwrap();
+    assert!(
+        main.to_string().contains("no memory of these devices"),
+        "{main}"
+    );
+}

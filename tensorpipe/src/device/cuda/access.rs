@@ -38,6 +38,34 @@ impl CudaDevices {
         Ok(Buffer::new(Arc::new(memory)))
     }
 
+    /// A buffer over memory of the stream's device of which somebody else is the owner, at an address and so many bytes long: ready behind
+    /// what `stream` has queued by now. The owner is dropped when nobody has a handle on it and no work on it is unfinished: on any
+    /// thread, maybe inside a pipe: it must not wait then, nor call one.
+    ///
+    /// # Safety
+    /// The memory is there as long as the owner, in the device's primary context. Nobody writes there, but for what `stream` has queued
+    /// by now.
+    ///
+    /// # Errors
+    /// For a stream of another context than a device's primary one, and when the driver refuses.
+    pub unsafe fn borrow(
+        &self,
+        owner: impl Send + Sync + 'static,
+        (address, len): (CUdeviceptr, usize),
+        stream: &Arc<CudaStream>,
+    ) -> Result<Buffer, DeviceError> {
+        let opened = self.opened(Self::device(stream.context().ordinal() as u32))?;
+        if stream.context() != &opened.context {
+            let reason =
+                "the stream is of a context of its own: make it in the device's primary one";
+            return Err(DeviceError::new(opened.device, "borrow", reason));
+        }
+        let fence = self.fence(stream)?;
+        let memory = CudaMemory::foreign(opened, Box::new(owner), (address, len));
+        memory.set_ready(fence);
+        Ok(Buffer::new(Arc::new(memory)))
+    }
+
     /// The slice that a buffer was [made](Self::buffer) of, if it is all of it and nobody else holds it. What the slice's stream
     /// queues from now on runs behind all work on it.
     ///
@@ -103,7 +131,7 @@ impl CudaDevices {
         let known = memory
             .memory_mut()
             .and_then(|memory| CudaMemory::of(memory))
-            .filter(|known| !known.is_lent());
+            .filter(|known| !known.is_read_only());
         let address = known.ok_or_else(|| foreign(device))?.address();
         Ok(DeviceWrite {
             address,
@@ -118,7 +146,7 @@ pub(super) fn foreign(device: Device) -> DeviceError {
     DeviceError::new(
         device,
         "access",
-        "it is no memory of these devices, or lent by another process to be read",
+        "it is no memory of these devices, or somebody else's, to be read",
     )
 }
 

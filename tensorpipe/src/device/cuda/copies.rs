@@ -296,7 +296,7 @@ impl CudaDevices {
             .memory_mut()
             .ok_or_else(|| refused("the destination is shared"))?;
         let known = CudaMemory::of(memory).filter(|known| from.len() <= known.len());
-        let known = known.filter(|known| !known.is_lent());
+        let known = known.filter(|known| !known.is_read_only());
         let address = known.ok_or_else(|| foreign(device))?.address();
         let bound = stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;

@@ -29,6 +29,10 @@ pub(super) struct CudaMemory {
 enum Source {
     Own(Block),
     Slice(Box<dyn Slice>),
+    /// Another library's, told by being dropped.
+    Foreign {
+        _owner: Box<dyn Any + Send + Sync>,
+    },
     /// Physical memory of another process, and what gives it back there.
     Lent {
         _debt: Box<dyn Any + Send + Sync>,
@@ -83,6 +87,15 @@ impl CudaMemory {
         Self::with(opened, Source::Slice(slice), place)
     }
 
+    /// Memory at an address of which somebody else is the owner.
+    pub(super) fn foreign(
+        opened: &Arc<Opened>,
+        owner: Box<dyn Any + Send + Sync>,
+        place: (sys::CUdeviceptr, usize),
+    ) -> Self {
+        Self::with(opened, Source::Foreign { _owner: owner }, place)
+    }
+
     /// A range of another process's memory; `debt` gives it back when no work on it is unfinished.
     pub(super) fn lent(
         opened: &Arc<Opened>,
@@ -106,9 +119,9 @@ impl CudaMemory {
         }
     }
 
-    /// Whether another process has lent it: it is not written here.
-    pub(super) fn is_lent(&self) -> bool {
-        matches!(self.source, Source::Lent { .. })
+    /// Whether somebody else relies on it: it is not written here.
+    pub(super) fn is_read_only(&self) -> bool {
+        matches!(self.source, Source::Lent { .. } | Source::Foreign { .. })
     }
 
     /// What its bytes are there behind.

@@ -1,4 +1,4 @@
-//! Tensors of other libraries, each behind its feature: `ndarray`, `candle`, `safetensors`, and slices of `cudarc` (`cuda`).
+//! Tensors of other libraries, each behind its feature: `ndarray`, `candle`, `safetensors`, `dlpack`, and slices of `cudarc` (`cuda`).
 //!
 //! A conversion moves or borrows the numbers where the other library allows it and copies them once where it does not,
 //! never twice. Every copied byte is counted in [`copied_bytes`], so that a test of yours can demand that there are
@@ -12,6 +12,7 @@
 //! | `Tensor` | `ndarray::ArrayD`, `candle_core::Tensor` | moved if it was made of a vector and is the last handle, else copied |
 //! | `candle_core::Tensor` | `Tensor` | copied: candle does not tell whether somebody else holds its storage |
 //! | `MappedSafetensors` | `Tensor` | borrowed from the mapped file |
+//! | `dlpark`'s `Dlpack` (PyTorch, NumPy, CuPy, JAX and others) | `Tensor` | borrowed; and lent back |
 //! | `cudarc`'s `CudaSlice` | `Tensor` | moved; and back, from the last handle |
 //!
 //! What is sent again and again is best copied into a [`Pool`](crate::Pool): `Pool::tensor_from_candle`,
@@ -21,10 +22,15 @@
 mod candle;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 #[cfg(feature = "safetensors")]
 mod safetensors;
+
+#[cfg(feature = "dlpack")]
+pub use dlpark;
 
 #[cfg(feature = "safetensors")]
 pub use self::safetensors::{MappedSafetensors, SafetensorsError};

@@ -1,0 +1,66 @@
+//! The same of GPUs: ordered by streams, for which nobody waits.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use dlpark::ffi::{DLDevice, DLDeviceType};
+use dlpark::versioned::Dlpack;
+
+use super::{Known, packed, refused};
+use crate::device::cuda::CudaDevices;
+use crate::error::{DeviceError, Misuse};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// As a DLPack tensor on a GPU, which owns it: ready for work that is queued on `stream` from now on (what Python's
+    /// `__dlpack__(stream=...)` is asked for). Its memory is not used again before what is queued there when it is let go of.
+    /// It is marked as read-only.
+    ///
+    /// # Errors
+    /// For memory of something else than these devices, and when the driver refuses.
+    pub fn into_dlpack_on(
+        self,
+        cuda: &CudaDevices,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Dlpack, DeviceError> {
+        let device = self.device();
+        let misuse = |error: Misuse| DeviceError::new(device, "into_dlpack_on", error.to_string());
+        let index =
+            i32::try_from(device.index).map_err(|error| misuse(refused(error.to_string())))?;
+        let read = cuda.read(&self.buffer, stream)?;
+        let data = std::ptr::without_provenance_mut(read.address() as usize);
+        let (dtype, shape) = (self.dtype, self.shape);
+        // SAFETY: the address is the tensor's, whose memory the result keeps, and is not written while it is read.
+        unsafe { packed(read, (dtype, &shape), (DLDevice::cuda(index), data), true) }
+            .map_err(misuse)
+    }
+
+    /// A tensor over what another library has on a GPU, whose bytes are there behind what `stream` has queued by now. The other library
+    /// is told when all work of this one's on them has finished.
+    ///
+    /// # Safety
+    /// What the DLPack tensor says of its memory is true, and nobody writes there, nor has queued work that does behind what `stream` has
+    /// queued, until it is let go of. The memory is of the device's primary context.
+    ///
+    /// # Errors
+    /// As [`from_dlpack`](Self::from_dlpack), and when the driver refuses.
+    pub unsafe fn from_dlpack_on(
+        tensor: Dlpack,
+        cuda: &CudaDevices,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Self, DeviceError> {
+        let here = CudaDevices::device(stream.context().ordinal() as u32);
+        let misuse = |error: Misuse| DeviceError::new(here, "from_dlpack_on", error.to_string());
+        let known = Known::of(&tensor).map_err(misuse)?;
+        let is_here = known.device.device_type == DLDeviceType::CUDA
+            && u32::try_from(known.device.device_id) == Ok(here.index);
+        if !is_here {
+            let reason = format!("it is on device {:?}, not on the stream's", known.device);
+            return Err(misuse(refused(reason)));
+        }
+        let place = (known.data.addr() as u64, known.len);
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { cuda.borrow(tensor, place, stream) }?;
+        Self::from_buffer(buffer, known.dtype, known.shape).map_err(misuse)
+    }
+}

@@ -1,0 +1,117 @@
+//! Tensors there and back, and what is refused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dlpark::ffi::DLDataTypeCode;
+
+use super::*;
+use crate::device::Pool;
+use crate::tensor::interop::counting;
+
+/// Numbers of another library's, which says when it hears that they are not needed any more.
+struct Theirs(Vec<f32>, Arc<AtomicBool>);
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+fn theirs(device: DLDevice, shape: [i64; 2], strides: [i64; 2]) -> (Dlpack, Arc<AtomicBool>) {
+    let gone = Arc::new(AtomicBool::new(false));
+    let mut numbers = Theirs((0..6).map(|n| n as f32).collect(), gone.clone());
+    let data = numbers.0.as_mut_ptr();
+    let made = Dynamic::new(shape, strides).initialize(Box::new(numbers));
+    let mut made = made.unwrap();
+    made.set_dtype(DLDataType::F32).set_device(device);
+    made.set_data(data.cast());
+    // SAFETY: as many numbers are there as the shapes below have, as long as the tensor is.
+    (unsafe { made.finish() }, gone)
+}
+
+fn taken(tensor: Dlpack) -> Result<Tensor, Misuse> {
+    // SAFETY: what is made above is true.
+    unsafe { Tensor::from_dlpack(tensor) }
+}
+
+#[test]
+fn each_type_goes_there_and_back_where_it_lies() {
+    let (_turn, before) = counting();
+    for dtype in DType::ALL {
+        let tensor = Tensor::zeros(dtype, [3, 5]).unwrap();
+        let at = tensor.as_bytes().unwrap().as_ptr();
+        let given = tensor.into_dlpack().unwrap();
+        let said = given.validate_export().unwrap();
+        assert_eq!(
+            (said.shape(), said.strides()),
+            (&[3, 5][..], Some(&[5, 1][..]))
+        );
+        assert_eq!(said.num_bytes(), 15 * dtype.size());
+        let back = taken(given).unwrap();
+        assert_eq!((back.dtype(), back.shape()), (dtype, &[3, 5][..]));
+        assert_eq!(back.as_bytes().unwrap().as_ptr(), at, "nothing is copied");
+    }
+    assert_eq!(super::super::copied_bytes(), before);
+}
+
+#[test]
+fn it_may_be_written_where_nobody_else_has_it() {
+    let is_read_only = |tensor: Tensor| {
+        let given = tensor.into_dlpack().unwrap();
+        given.flags().contains(DlpackFlags::READ_ONLY)
+    };
+    let alone = Pool::default().zeros(DType::F32, [4]).unwrap();
+    let shared = alone.clone();
+    assert!(is_read_only(alone));
+    assert!(!is_read_only(shared), "its other handle is gone");
+    let fixed = Tensor::from_buffer(Buffer::from_owner(&[0u8; 4][..]), DType::F32, [1]);
+    assert!(is_read_only(fixed.unwrap()));
+}
+
+#[test]
+fn the_other_library_hears_when_the_last_handle_is_gone() {
+    let (given, gone) = theirs(DLDevice::CPU, [2, 3], [3, 1]);
+    let tensor = taken(given).unwrap();
+    assert_eq!(tensor.as_slice::<f32>().unwrap(), [0., 1., 2., 3., 4., 5.]);
+    let mut rows = tensor.rows(1..2).unwrap();
+    drop(tensor);
+    // What is written is a copy: the memory is not this one's.
+    rows.make_mut::<f32>().unwrap()[0] = 9.0;
+    assert!(gone.load(Ordering::Relaxed));
+    assert_eq!(rows.as_slice::<f32>().unwrap(), [9., 4., 5.]);
+}
+
+#[test]
+fn what_there_is_none_of_here_is_an_error_and_is_given_back() {
+    let cases = [
+        (DLDevice::CPU, [3, 2], [1, 3], "make it contiguous"),
+        (DLDevice::CPU, [-1, 2], [2, 1], "negative"),
+        (DLDevice::cuda(1), [2, 3], [3, 1], "not in main memory"),
+    ];
+    for (device, shape, strides, words) in cases {
+        let (given, gone) = theirs(device, shape, strides);
+        let error = taken(given).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        assert!(gone.load(Ordering::Relaxed));
+    }
+    let (mut given, _gone) = theirs(DLDevice::CPU, [2, 3], [3, 1]);
+    // SAFETY: it is this test's.
+    unsafe { (*given.as_ptr()).dl_tensor.dtype = DLDataType::scalar(DLDataTypeCode::COMPLEX, 64) };
+    assert!(
+        taken(given)
+            .unwrap_err()
+            .to_string()
+            .contains("its type is")
+    );
+    (given, _) = theirs(DLDevice::CPU, [0, 3], [3, 1]);
+    // SAFETY: as above; there are no bytes.
+    unsafe { (*given.as_ptr()).dl_tensor.data = std::ptr::null_mut() };
+    let empty = taken(given).unwrap();
+    assert_eq!(
+        (empty.shape(), empty.as_bytes().unwrap()),
+        (&[0, 3][..], &[][..])
+    );
+    let empty = empty.into_dlpack().unwrap();
+    assert!(empty.validate().unwrap().data_ptr().is_null());
+}
