@@ -50,6 +50,13 @@ pub(crate) enum Command {
     Soak(Soak),
     /// Do all that calls can do at once, check every byte, and look whether memory grows.
     Churn(Churn),
+    /// Measure tensors on a GPU: bare copies, and calls from one process to another on the same GPU.
+    #[cfg(feature = "gpu")]
+    Gpu(Gpu),
+    /// The second process of `gpu`.
+    #[cfg(feature = "gpu")]
+    #[command(hide = true)]
+    GpuPeer,
     /// The second process.
     #[command(hide = true)]
     Serve,
@@ -71,6 +78,24 @@ pub(crate) enum Command {
 pub(crate) struct PipeArguments {
     #[command(flatten)]
     pub(crate) options: Options,
+}
+
+#[cfg(feature = "gpu")]
+#[derive(Debug, Args)]
+pub(crate) struct Gpu {
+    /// Lengths of the tensors.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "4KiB,64KiB,1MiB,16MiB,256MiB,1GiB"
+    )]
+    pub(crate) size: Vec<Size>,
+    /// Length of each run in seconds.
+    #[arg(long, default_value_t = 0.3, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@
 //! soak     two processes, one of which is killed  everything at once, checked; nothing is left
 //! soak/churn  two processes that live          all that calls can do at once; memory does not grow
 //! batch    many clients of one model          with and without #[rpc(batch(..))]
+//! gpu      two processes and a GPU              calls with its memory, beside bare copies
 //! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, batch, soak
 //! ```
 //!
@@ -21,6 +22,8 @@ mod awake;
 mod batch;
 mod commands;
 mod cores;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod limits;
 mod measure;
 mod memory;
@@ -59,6 +62,10 @@ fn main() -> ExitCode {
         Command::RendezvousPeer => rendezvous::play(),
         Command::SoakPeer => soak::play(),
         Command::ChurnPeer => soak::churn::play(),
+        #[cfg(feature = "gpu")]
+        Command::Gpu(arguments) => commands::gpu::run(&arguments),
+        #[cfg(feature = "gpu")]
+        Command::GpuPeer => gpu::play(),
         Command::Serve => peer::serve(),
         Command::ServeBatch => batch::serve(),
     };

@@ -220,10 +220,7 @@ fn places(method: &Method<'_>, errors: &mut Errors) {
         let Some(placed) = &argument.placed else {
             continue;
         };
-        if method.options.batch.is_some() && !placed.place.is_cpu() {
-            let message = "calls are gathered in main memory: write `cpu:0`, or remove `#[tensor(..)]` or `batch`";
-            errors.at(&placed.attr, message);
-        } else if is_reference(argument.ty) {
+        if is_reference(argument.ty) {
             let message = "a reference moves no tensor: remove `#[tensor(..)]`";
             errors.at(&placed.attr, message);
         }

@@ -87,11 +87,6 @@ impl Place {
         (kind != "cpu" || index == 0).then_some(Self { kind, index })
     }
 
-    /// Whether it is main memory.
-    pub(crate) fn is_cpu(&self) -> bool {
-        self.kind == "cpu"
-    }
-
     /// As it is written.
     pub(crate) fn text(&self) -> String {
         format!("#[tensor(device = \"{}:{}\")]", self.kind, self.index)

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Error, Held, MemoryKind, Pipe, Pool, Route, Tensor};
+use tensorpipe::device::Allocators;
+use tensorpipe::{Device, DevicePool, Error, Held, MemoryKind, Misuse, Pipe, Pool, Route, Tensor};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -50,7 +51,7 @@ pub(crate) struct Inner {
 pub(crate) struct Caller {
     name: Arc<str>,
     route: Arc<Route>,
-    pool: Pool,
+    memory: Allocators,
     runtime: Handle,
     engine: OnceLock<Weak<Engine>>,
 }
@@ -60,7 +61,7 @@ impl Caller {
         Self {
             name: pipe.shared_peer_name(),
             route: pipe.shared_route(),
-            pool: pipe.pool().clone(),
+            memory: pipe.allocators().clone(),
             runtime: pipe.runtime().clone(),
             engine: OnceLock::new(),
         }
@@ -174,7 +175,15 @@ impl CallContext {
 
     /// Warm memory for results. A caller on this machine reads a tensor of it ([`Pool::tensor`]) where it is, without a copy.
     pub fn pool(&self) -> &Pool {
-        &self.inner.caller.pool
+        self.inner.caller.memory.main()
+    }
+
+    /// Memory for results on a device of this server's.
+    ///
+    /// # Errors
+    /// [`Misuse::NoAllocator`] where the server's context has none of this device.
+    pub fn allocator(&self, device: Device) -> Result<DevicePool, Misuse> {
+        self.inner.caller.memory.on(device)
     }
 
     /// Whether nobody waits any more: the caller dropped the call or is gone, or time is up. Blocking work looks here now

@@ -6,6 +6,8 @@ pub(crate) mod chain;
 pub(crate) mod churn;
 pub(crate) mod compare;
 pub(crate) mod crowd;
+#[cfg(feature = "gpu")]
+pub(crate) mod gpu;
 pub(crate) mod idle;
 pub(crate) mod limits;
 pub(crate) mod ours;

@@ -116,8 +116,10 @@ impl Batches {
             Err(error) => return Box::pin(ready(Reply::overloaded(error.to_string()))),
         };
         named.iter().for_each(|(_, tensor)| key.push(tensor));
-        // What is not in main memory is not gathered.
-        let alone = named.iter().any(|(_, tensor)| !tensor.device().is_cpu());
+        // On a device whose allocator copies nothing, nothing is gathered.
+        let mut devices = named.iter().map(|(_, tensor)| tensor.device());
+        let gathers = |device| (context.allocator(device)).is_ok_and(|pool| pool.gathers());
+        let alone = devices.any(|device| !device.is_cpu() && !gathers(device));
         let tensors = named.map(|(_, tensor)| tensor).into();
         let handle = move |tensors: Vec<Tensor>, gathered: Gathered| match tensors.try_into() {
             Ok(tensors) => handle(tensors, gathered),

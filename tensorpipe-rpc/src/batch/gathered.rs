@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::{Misuse, Pool, Tensor};
+use tensorpipe::{DevicePool, Tensor};
 
 use super::rows::{Cut, Rows};
 use crate::codec::Reply;
@@ -90,54 +90,50 @@ impl Gathered {
     }
 }
 
-/// Puts the rows of all callers behind each other, in `pool`: one copy of each. Those of a single caller are passed on as
-/// they are.
-pub(super) fn concatenate(pool: &Pool, mut parts: Vec<Tensor>) -> Result<Tensor, Misuse> {
-    let Some(first) = parts.first() else {
-        return Err(Misuse::Other("a batch without calls".to_owned()));
-    };
+/// Puts the rows of all callers behind each other, in memory of their device's `pool`: one copy of each. Those of a single caller are
+/// passed on as they are.
+pub(super) async fn concatenate(
+    pool: &DevicePool,
+    mut parts: Vec<Tensor>,
+) -> Result<Tensor, String> {
+    let first = parts.first().ok_or("a batch without calls")?;
     if parts.len() == 1 {
         return Ok(parts.swap_remove(0));
     }
-    let dtype = first.dtype();
-    let mut shape = first.shape().to_vec();
+    let (dtype, mut shape) = (first.dtype(), first.shape().to_vec());
     let rows = parts.iter().filter_map(|part| part.shape().first());
     let rows = rows.sum();
     if let Some(first) = shape.first_mut() {
         *first = rows;
     }
-    let mut buffer = pool.tensor(dtype, &shape)?.into_buffer();
-    let device = buffer.device();
-    let mut rest = buffer.as_bytes_mut().ok_or(Misuse::NotOnCpu(device))?;
-    for part in parts {
-        let bytes = part.as_bytes()?;
-        let (here, behind) = rest.split_at_mut(bytes.len());
-        here.copy_from_slice(bytes);
-        rest = behind;
-    }
-    Tensor::from_buffer(buffer, dtype, shape)
+    let parts = parts.into_iter().map(Tensor::into_buffer).collect();
+    let gathered = pool.gather(parts).await;
+    let gathered = gathered.map_err(|error| error.to_string())?;
+    Tensor::from_buffer(gathered, dtype, shape).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use tensorpipe::{Context, Device};
+
     use super::*;
 
-    #[test]
-    fn rows_of_all_stand_behind_each_other_and_one_part_is_not_copied() {
-        let pool = Pool::default();
+    #[tokio::test]
+    async fn rows_of_all_stand_behind_each_other_and_one_part_is_not_copied() {
+        let pool = Context::new().allocator(Device::CPU).unwrap();
         let part = |from: u16, rows: u16| {
             Tensor::from_vec((from..from + 3 * rows).collect(), [rows.into(), 3]).unwrap()
         };
         let parts = vec![part(0, 2), part(0, 0), part(6, 1)];
-        let all = concatenate(&pool, parts).unwrap();
+        let all = concatenate(&pool, parts).await.unwrap();
         assert_eq!((all.shape(), all.byte_len()), (&[3, 3][..], 18));
         let numbers: Vec<u16> = (0..9).collect();
         assert_eq!(all.as_slice::<u16>().unwrap(), numbers);
 
         let alone = part(4, 2);
-        let same = concatenate(&pool, vec![alone.clone()]).unwrap();
+        let same = concatenate(&pool, vec![alone.clone()]).await.unwrap();
         let (memory, own) = (same.buffer().memory(), alone.buffer().memory());
         assert!(std::sync::Arc::ptr_eq(memory, own));
-        assert!(concatenate(&pool, Vec::new()).is_err());
+        assert!(concatenate(&pool, Vec::new()).await.is_err());
     }
 }

@@ -1,19 +1,19 @@
 //! Which calls may share a batch.
 
 use serde::de::DeserializeOwned;
-use tensorpipe::{DType, Shape, Tensor};
+use tensorpipe::{DType, Device, Shape, Tensor};
 
 use crate::codec::{Arguments, DecodeError};
 
 /// What all calls of a batch have in common: the values of the arguments that are no tensors, as they were encoded, and the
-/// tensors' element types and shapes behind the first dimension.
+/// tensors' devices, element types and shapes behind the first dimension.
 ///
 /// Bytes of one type after another are read in one way only, so that equal bytes are equal values. A peer that writes a value
 /// in two ways gets two batches.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchKey {
     values: Vec<u8>,
-    tensors: Vec<(DType, Shape)>,
+    tensors: Vec<(Device, DType, Shape)>,
 }
 
 impl BatchKey {
@@ -37,6 +37,7 @@ impl BatchKey {
     /// Takes a tensor in, of which the calls of a batch share all but the first dimension.
     pub(super) fn push(&mut self, tensor: &Tensor) {
         let shape = tensor.shape().get(1..).unwrap_or_default();
-        self.tensors.push((tensor.dtype(), Shape::from(shape)));
+        self.tensors
+            .push((tensor.device(), tensor.dtype(), Shape::from(shape)));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use tensorpipe::{Misuse, Tensor};
+use tensorpipe::{Device, Tensor};
 
 use super::batcher::{BatchFuture, Callers, Ending, Gathering};
 use super::gathered::{Gathered, concatenate};
@@ -42,12 +42,11 @@ pub(super) async fn run(run: Run) {
     let Some(first) = calls.first_mut() else {
         return;
     };
-    let pool = context.pool().clone();
-    let joined = columns(tensors, |column| concatenate(&pool, column));
+    let joined = columns(tensors, &context).await;
     let made = caught(|| match joined {
         Ok(tensors) => (first.handle.run)(tensors, gathered),
-        Err(misuse) => {
-            let replies = gathered.all(&Reply::overloaded(misuse.to_string()));
+        Err(reason) => {
+            let replies = gathered.all(&Reply::overloaded(reason));
             Box::pin(std::future::ready(replies)) as BatchFuture
         }
     });
@@ -103,10 +102,7 @@ async fn alone(context: &CallContext, method: &'static str, call: &mut Gathering
 }
 
 /// From the tensors of each call to each tensor of all calls.
-fn columns(
-    calls: Vec<Vec<Tensor>>,
-    join: impl Fn(Vec<Tensor>) -> Result<Tensor, Misuse>,
-) -> Result<Vec<Tensor>, Misuse> {
+async fn columns(calls: Vec<Vec<Tensor>>, context: &CallContext) -> Result<Vec<Tensor>, String> {
     let width = calls.first().map_or(0, Vec::len);
     let mut columns: Vec<_> = (0..width)
         .map(|_| Vec::with_capacity(calls.len()))
@@ -116,7 +112,19 @@ fn columns(
             column.push(tensor);
         }
     }
-    columns.into_iter().map(join).collect()
+    let mut joined = Vec::with_capacity(width);
+    for mut column in columns {
+        joined.push(match &column[..] {
+            [_] => column.swap_remove(0),
+            parts => {
+                let device = parts.first().map_or(Device::CPU, Tensor::device);
+                let pool = context.allocator(device);
+                let pool = pool.map_err(|error| error.to_string())?;
+                concatenate(&pool, column).await?
+            }
+        });
+    }
+    Ok(joined)
 }
 
 enum Ended {

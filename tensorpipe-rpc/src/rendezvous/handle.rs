@@ -21,6 +21,7 @@ use super::service::{Desk, TensorRendezvousService};
 use super::table::Give;
 use super::value::Value;
 use crate::client::{Connection, DEFAULT_DEADLINE};
+use crate::placement::DeviceMap;
 use crate::service::Service;
 
 /// How long others have to hear of an abort.
@@ -34,6 +35,7 @@ pub struct RendezvousBuilder {
     limits: Limits,
     patience: Duration,
     context: Option<Context>,
+    devices: Option<DeviceMap>,
     peers: Vec<(Arc<str>, Arc<str>)>,
 }
 
@@ -63,6 +65,13 @@ impl RendezvousBuilder {
         self
     }
 
+    /// Where values of other processes land: those on a device of their producer's that stands in the map, on the device of this
+    /// process's that it is paired with. Others land in main memory.
+    pub fn device_map(mut self, devices: DeviceMap) -> Self {
+        self.devices = Some(devices);
+        self
+    }
+
     /// Where a producer is: see [`Rendezvous::add_peer`].
     pub fn peer(mut self, name: &str, url: impl AsRef<str>) -> Self {
         self.peers.push((name.into(), url.as_ref().into()));
@@ -86,7 +95,7 @@ impl RendezvousBuilder {
         let local = Arc::new(Local::new(self.name, incarnation, self.limits));
         let rendezvous = Rendezvous {
             shared: Arc::new(Shared {
-                peers: Peers::new(context, runtime.clone(), local.hello()),
+                peers: Peers::new((context, self.devices), runtime.clone(), local.hello()),
                 local,
                 patience: self.patience,
                 runtime,
@@ -138,6 +147,7 @@ impl Rendezvous {
             limits: Limits::default(),
             patience: DEFAULT_DEADLINE,
             context: None,
+            devices: None,
             peers: Vec::new(),
         }
     }

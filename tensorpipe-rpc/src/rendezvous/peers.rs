@@ -14,20 +14,27 @@ use super::key::Key;
 use super::receipts::{Receipts, is_same};
 use super::service::{Hello, TensorRendezvousClient, words};
 use crate::error::ConnectError;
+use crate::placement::DeviceMap;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Peers {
     context: Context,
+    devices: Option<DeviceMap>,
     runtime: Handle,
     me: Hello,
     known: Mutex<HashMap<Arc<str>, Arc<Peer>>>,
 }
 
 impl Peers {
-    pub(super) fn new(context: Context, runtime: Handle, me: Hello) -> Self {
+    pub(super) fn new(
+        (context, devices): (Context, Option<DeviceMap>),
+        runtime: Handle,
+        me: Hello,
+    ) -> Self {
         Self {
             context,
+            devices,
             runtime,
             me,
             known: Mutex::default(),
@@ -43,6 +50,7 @@ impl Peers {
             name: name.clone(),
             url,
             context: self.context.clone(),
+            devices: self.devices.clone(),
             me: self.me.clone(),
             link: Mutex::default(),
             receipts: Receipts::new(peer, &self.runtime),
@@ -72,6 +80,7 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     url: Arc<str>,
     context: Context,
+    devices: Option<DeviceMap>,
     /// Who this process is.
     me: Hello,
     link: Mutex<Option<Arc<Link>>>,
@@ -115,6 +124,10 @@ impl Peer {
         };
         let client = TensorRendezvousClient::connect_with(&self.context, &*self.url).await;
         let client = client.map_err(unreachable)?;
+        let client = match &self.devices {
+            Some(devices) => client.with_device_map(devices.clone()),
+            None => client,
+        };
         let hello = client.hello(&self.me).await;
         let hello = hello.map_err(|error| unreachable(ConnectError::Call(error)))?;
         if hello.name != *self.name {

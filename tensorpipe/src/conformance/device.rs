@@ -108,7 +108,7 @@ macro_rules! __device_scenarios {
             nobody_waits_for_a_queue callbacks_run_once
             memory_is_used_again_behind_its_work memory_is_freed_behind_its_work
             what_is_read_is_not_overwritten registrations_are_made_once_and_end_with_the_memory
-            tensors_are_copied_there_and_back a_device_has_an_end
+            tensors_are_copied_there_and_back parts_are_gathered a_device_has_an_end
         }
     };
 }
@@ -349,9 +349,7 @@ pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subjec
 
 /// To each device in turn and back to main memory, behind the work that the source is ready behind; where the allocator copies.
 pub async fn tensors_are_copied_there_and_back(subject: Subject) {
-    let nothing = subject
-        .allocator
-        .copy(Buffer::copy_from_slice(&[]), BufferMut::zeroed(0));
+    let nothing = subject.allocator.copy(Vec::new(), BufferMut::zeroed(0));
     if nothing.is_none() {
         return println!("skipped: its allocator copies nothing");
     }
@@ -383,6 +381,35 @@ pub async fn tensors_are_copied_there_and_back(subject: Subject) {
             assert_same(found, &pattern(len, seed), "main memory");
         }
     }
+}
+
+/// Several are copied behind each other, where each lies when it is there.
+pub async fn parts_are_gathered(subject: Subject) {
+    let pool = subject.pool();
+    if !pool.gathers() {
+        return println!("skipped: its allocator copies nothing");
+    }
+    let held = subject.fixture.hold_writes(subject.device());
+    let late = subject.uploaded(&pool, 5000, 1);
+    let (first, empty) = (late.slice(0..1000), late.slice(7..7));
+    let parts = vec![first, empty, late.slice(1000..5000)];
+    let mut gathered = std::pin::pin!(pool.gather(parts));
+    let early = tokio::time::timeout(Duration::from_millis(20), &mut gathered).await;
+    drop(held);
+    let gathered = match early {
+        Ok(gathered) => gathered,
+        Err(_) => super::within("what is gathered", gathered).await,
+    };
+    let gathered = gathered.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(
+        (gathered.device(), gathered.len()),
+        (subject.device(), 5000)
+    );
+    subject.check(&gathered, 1).await;
+    let nothing = pool.gather(vec![late.slice(0..0)]).await;
+    assert!(nothing.is_ok_and(|nothing| nothing.is_empty()));
+    let elsewhere = vec![late, Buffer::copy_from_slice(&[1])];
+    assert!(pool.gather(elsewhere).await.is_err());
 }
 
 async fn to(tensor: &Tensor, device: Device, context: &Context) -> Tensor {

@@ -145,20 +145,30 @@ impl Allocator for TestDevices {
         }))
     }
 
-    fn copy(&self, from: Buffer, mut to: BufferMut) -> Option<Copying> {
+    fn copy(&self, from: Vec<Buffer>, mut to: BufferMut) -> Option<Copying> {
         let queue = self.queue();
         Some(Box::pin(async move {
-            if from.device().is_cpu() {
-                return queue.write(from, to);
+            let mut all = Vec::new();
+            for part in from {
+                let read = match part.device().is_cpu() {
+                    true => part,
+                    false => {
+                        let read = queue.read(&part, BufferMut::zeroed(part.len()))?;
+                        read.fence().when().await;
+                        let gone = || DeviceError::new(part.device(), "copy", "no bytes");
+                        read.take().ok_or_else(gone)?.freeze()
+                    }
+                };
+                all.extend_from_slice(read.as_bytes().unwrap_or_default());
             }
-            let read = queue.read(&from, BufferMut::zeroed(from.len()))?;
-            read.fence().when().await;
-            let read = read.take().map(BufferMut::freeze);
-            let read = read.ok_or_else(|| DeviceError::new(from.device(), "copy", "no bytes"))?;
-            match (to.as_bytes_mut(), read.as_bytes()) {
-                (Some(to), Some(read)) => to.copy_from_slice(read),
-                _ => return queue.write(read, to),
+            if all.len() != to.len() {
+                let reason = format!("{} bytes for {}", all.len(), to.len());
+                return Err(DeviceError::new(to.device(), "copy", reason));
             }
+            let Some(room) = to.as_bytes_mut() else {
+                return queue.write(Buffer::from_vec(all), to);
+            };
+            room.copy_from_slice(&all);
             Ok(to.freeze())
         }))
     }

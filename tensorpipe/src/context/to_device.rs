@@ -43,7 +43,7 @@ impl Tensor {
                 }),
                 false => (context.allocator(to).map_err(misuse)?).take(self.byte_len()),
             };
-            match whose.copy(self.buffer().clone(), room?) {
+            match whose.copy(vec![self.buffer().clone()], room?) {
                 Some(copying) => copying.await?,
                 None => return refused("its allocator copies nothing: see `Allocator::copy`"),
             }

@@ -31,12 +31,13 @@ pub trait Allocator: Send + Sync + 'static {
     /// When the device has no such memory.
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
 
-    /// Copies `from` into `to`, which is as long: one of them lies on one of its devices, the other there, too, or in main memory. What is
-    /// filled on a device is ready behind a fence; main memory is filled when the future ends. It is polled within a tokio runtime. A
-    /// dropped future leaves what is queued to its end, and `to` goes back behind it.
+    /// Copies these behind each other into `to`, which is as long as all of them: each lies on one of its devices or in main memory, and so
+    /// does `to`, not all of them in main memory. What is filled on a device is ready behind a fence; main memory is filled when the
+    /// future ends. It is polled within a tokio runtime. A dropped future leaves what is queued to its end, and `to` goes back behind it.
     ///
-    /// `None`, the default, where it copies nothing: then [`Tensor::to`](crate::Tensor::to) does not serve its devices.
-    fn copy(&self, from: Buffer, to: BufferMut) -> Option<Copying> {
+    /// `None`, the default, whatever is asked for, where it copies nothing: then [`Tensor::to`](crate::Tensor::to) does not serve its
+    /// devices.
+    fn copy(&self, from: Vec<Buffer>, to: BufferMut) -> Option<Copying> {
         let _ = (from, to);
         None
     }
@@ -102,6 +103,49 @@ impl DevicePool {
                 DeviceError::new(self.device, error.call, reason)
             }),
         }
+    }
+
+    /// Whether [`gather`](Self::gather) serves.
+    pub fn gathers(&self) -> bool {
+        match &self.source {
+            Source::Main(_) => true,
+            Source::Device(shared) => {
+                let nothing = shared.allocator.copy(Vec::new(), BufferMut::zeroed(0));
+                nothing.is_some()
+            }
+        }
+    }
+
+    /// Copies these, which lie on its device, behind each other into its memory: ready behind a fence, for which nobody waits. Within a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// One lies elsewhere; the device has no such memory; its allocator [copies nothing](Allocator::copy), or the device refuses.
+    pub async fn gather(&self, parts: Vec<Buffer>) -> Result<Buffer, DeviceError> {
+        let refused = |reason| DeviceError::new(self.device, "gather", reason);
+        if parts.iter().any(|part| part.device() != self.device) {
+            return Err(refused("some of it lies elsewhere"));
+        }
+        let lens = parts.iter().map(Buffer::len);
+        let len = lens.reduce(usize::saturating_add).unwrap_or(0);
+        if len == 0 {
+            return Ok(Buffer::empty(self.device));
+        }
+        let mut to = self.take(len)?;
+        if let Source::Device(shared) = &self.source {
+            let copying = shared.allocator.copy(parts, to);
+            return copying
+                .ok_or_else(|| refused("its allocator copies nothing"))?
+                .await;
+        }
+        let mut rest = to.as_bytes_mut().unwrap_or_default();
+        for part in parts {
+            let bytes = part.as_bytes().unwrap_or_default();
+            let (here, behind) = rest.split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            rest = behind;
+        }
+        Ok(to.freeze())
     }
 
     /// What it did and holds.
@@ -304,9 +348,10 @@ impl Memory for Pooled {
     }
 }
 
-/// Where a context has memory from: its pool of main memory, and a pool for each other device, made when first asked for.
+/// Where a context has memory from: its pool of main memory, and a pool for each other device, made when first asked for. Cloning clones
+/// handles.
 #[derive(Clone)]
-pub(crate) struct Allocators {
+pub struct Allocators {
     main: Pool,
     others: Arc<Others>,
 }
@@ -315,6 +360,15 @@ pub(crate) struct Allocators {
 struct Others {
     allocators: Vec<Arc<dyn Allocator>>,
     pools: Mutex<Vec<DevicePool>>,
+}
+
+impl fmt::Debug for Allocators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.others.allocators.iter().flat_map(|all| all.devices());
+        f.debug_tuple("Allocators")
+            .field(&devices.collect::<Vec<_>>())
+            .finish()
+    }
 }
 
 impl Allocators {
@@ -330,12 +384,16 @@ impl Allocators {
         }
     }
 
-    /// Of received tensors.
-    pub(crate) fn main(&self) -> &Pool {
+    /// Main memory.
+    pub fn main(&self) -> &Pool {
         &self.main
     }
 
-    pub(crate) fn on(&self, device: Device) -> Result<DevicePool, Misuse> {
+    /// Memory of a device, see [`Context::allocator`](crate::Context::allocator).
+    ///
+    /// # Errors
+    /// [`Misuse::NoAllocator`] where the context has none of this device.
+    pub fn on(&self, device: Device) -> Result<DevicePool, Misuse> {
         if device.is_cpu() {
             let source = Source::Main(self.main.clone());
             return Ok(DevicePool { device, source });

@@ -27,8 +27,7 @@ mod memory_kind;
 mod pool;
 mod region;
 
-pub(crate) use allocator::Allocators;
-pub use allocator::{Allocator, Copying, DevicePool};
+pub use allocator::{Allocator, Allocators, Copying, DevicePool};
 pub(crate) use destination::Destination;
 pub use fence::{Fence, QueuedWork, Registered};
 pub use memory::Memory;

@@ -17,7 +17,7 @@ use super::peer_limits::PeerLimits;
 use super::shared::{Delivery, Shared};
 use super::stats::Counters;
 use crate::config::Timeouts;
-use crate::device::{Allocators, Buffer, Destination, Pool};
+use crate::device::{Allocators, Buffer, Destination};
 use crate::error::{Error, Misuse};
 use crate::proto::PipeState;
 use crate::route::{ChannelChoice, Routes};
@@ -40,7 +40,7 @@ pub(crate) struct Core {
     pub(crate) peer_name: Arc<str>,
     pub(crate) peer_limits: PeerLimits,
     pub(crate) route: Routes,
-    pub(crate) pool: Pool,
+    pub(crate) allocators: Allocators,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
@@ -83,7 +83,7 @@ impl Core {
             Io::new(parts.connection, parts.leftover, waker)
         });
         let peer_limits = PeerLimits::new(parts.state.peer_limits());
-        let pool = parts.allocators.main().clone();
+        let allocators = parts.allocators.clone();
         let shared = Shared::new(
             (parts.name.clone(), driver.wakers.clone()),
             parts.state,
@@ -106,7 +106,7 @@ impl Core {
             peer_name: parts.peer_name,
             peer_limits,
             route: parts.route,
-            pool,
+            allocators,
             budget: parts.budget,
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,

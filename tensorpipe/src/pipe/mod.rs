@@ -76,7 +76,7 @@ use self::driver::Interest;
 use self::outbound::{When, submit, submit_message, write};
 use self::shared::Arrival;
 use crate::address::PeerAddr;
-use crate::device::Pool;
+use crate::device::{Allocators, Pool};
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::route::Route;
@@ -174,7 +174,12 @@ impl Pipe {
 
     /// The pool that received tensors come from.
     pub fn pool(&self) -> &Pool {
-        &self.core().pool
+        self.allocators().main()
+    }
+
+    /// Its context's memory.
+    pub fn allocators(&self) -> &Allocators {
+        &self.core().allocators
     }
 
     /// What it has done so far.

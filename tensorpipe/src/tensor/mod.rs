@@ -5,7 +5,13 @@
 
 mod dtype;
 mod from;
-#[cfg(any(feature = "candle", feature = "ndarray", feature = "safetensors"))]
+#[cfg(any(
+    feature = "candle",
+    feature = "cuda",
+    feature = "dlpack",
+    feature = "ndarray",
+    feature = "safetensors"
+))]
 pub mod interop;
 mod pooled;
 #[cfg(feature = "serde")]

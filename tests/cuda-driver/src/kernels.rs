@@ -131,7 +131,8 @@ unsafe fn parameter<T: Copy>(parameters: *mut *mut c_void, at: usize) -> T {
 
 /// Whether a kernel's numbers lie there on its device, as they must: else it is a fault.
 fn lies(address: CUdeviceptr, size: usize, device: u32) -> bool {
-    let is_right = MACHINE.device_of(address) == Some(device) && address % size as u64 == 0;
+    let is_right =
+        MACHINE.device_of(address) == Some(device) && address.is_multiple_of(size as u64);
     if !is_right {
         MACHINE.fault(format!(
             "a kernel's numbers at {address:#x}: misaligned, or elsewhere"

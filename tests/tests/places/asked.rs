@@ -203,6 +203,31 @@ async fn rows_of_a_batch_come_back_to_a_device() {
     assert_eq!(*scene.batches.lock().unwrap(), ["2 rows on cpu:0"]);
 }
 
+/// Rows of all callers stand behind each other on a device of the server's, wherever they come from.
+#[tokio::test]
+async fn rows_of_a_batch_are_gathered_on_a_device() {
+    let scene = Scene::over("shm").await;
+    for len in [100_000, 0] {
+        let rows = |from, count, seed| {
+            let rows = scene.here.tensor(from, count * len, seed);
+            rows.reshape([count, len]).unwrap()
+        };
+        let (one, two, three) = (
+            scene.client.batch_there(rows(Device::CPU, 1, 1)),
+            scene.client.batch_there(rows(toy(0), 2, 2)),
+            scene.client.batch_there(rows(toy(1), 1, 3)),
+        );
+        let all = soon(async { tokio::join!(one, two, three) }).await;
+        for (tensor, count, seed) in [(all.0, 1, 1), (all.1, 2, 2), (all.2, 1, 3)] {
+            let tensor = tensor.unwrap();
+            assert_eq!(tensor.shape(), [count as u64, len as u64]);
+            assert_eq!(scene.here.found(&tensor, count * len, seed), "cpu:0");
+        }
+        let runs = std::mem::take(&mut *scene.batches.lock().unwrap());
+        assert_eq!(runs, [format!("4 rows on {ONE}")]);
+    }
+}
+
 /// What a call of no wishes costs on the wire is what it cost before: its message has no target, and no flag.
 #[tokio::test]
 async fn many_at_once_do_not_mix() {

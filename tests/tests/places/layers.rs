@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorpipe::{Device, Tensor};
+use tensorpipe_rpc::rendezvous::Rendezvous;
 use tensorpipe_rpc::{
     CallContext, ConnectError, Connection, DeviceMap, Replicas, Server, tensor_service,
 };
@@ -41,6 +42,39 @@ async fn calls_over_replicas_land_where_they_are_asked_to() {
             .await
             .unwrap();
         assert_eq!(scene.here.found(&tensors[0], len, 0), ZERO);
+    }
+}
+
+/// Values by name: within a process they stay where they are, from another one they land where the receiver's map says.
+#[tokio::test]
+async fn values_of_a_rendezvous_land_where_their_receiver_wants_them() {
+    let (front_side, back_side) = (Side::new("shm", USUAL), Side::new("shm", USUAL));
+    let front = Rendezvous::builder("front").context(&front_side.context);
+    let front = front.build().unwrap();
+    let server = Server::builder().context(&front_side.context);
+    let server = server.service(front.service());
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let back = Rendezvous::builder("back").context(&back_side.context);
+    let map = DeviceMap::new([(toy(1), toy(0))]).unwrap();
+    let back = back.device_map(map).peer("front", server.url());
+    let back = back.build().unwrap();
+    for (len, step) in [(0, 0), (100, 1), (300_000, 2)] {
+        for (name, from, lands) in [("a", toy(0), ONE), ("b", toy(1), "cpu:0")] {
+            let x = front_side.tensor(from, len, 1);
+            front
+                .send(&front.key_to("back", name, step).unwrap(), &x)
+                .unwrap();
+            let key = soon(back.key_from("front", name, step)).await.unwrap();
+            let value = soon(back.recv(&key)).await.unwrap();
+            assert_eq!(back_side.found(&value.tensor, len, 1), lands, "{len} bytes");
+            let own = front.key_to("front", name, step).unwrap();
+            front.send(&own, &x).unwrap();
+            let value = soon(front.recv(&own)).await.unwrap();
+            assert_eq!(
+                front_side.found(&value.tensor, len, 1),
+                x.device().to_string()
+            );
+        }
     }
 }
 

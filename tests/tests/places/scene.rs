@@ -138,6 +138,10 @@ macro_rules! service {
             #[tensor(device = $one)]
             #[rpc(batch(max_size = 2, max_wait = "10s"))]
             async fn batch(&self, #[tensor(device = "cpu:0")] rows: Tensor) -> Tensor;
+
+            /// The same, gathered on a device.
+            #[rpc(batch(max_size = 4, max_wait = "10s"))]
+            async fn batch_there(&self, #[tensor(device = $one)] rows: Tensor) -> Tensor;
         }
     };
 }
@@ -234,6 +238,10 @@ impl Bench for Bencher {
         let run = format!("{} rows on {}", rows.shape()[0], rows.device());
         self.batches.lock().unwrap().push(run);
         rows
+    }
+
+    async fn batch_there(&self, rows: Tensor) -> Tensor {
+        self.batch(rows).await
     }
 }
 

@@ -204,36 +204,45 @@ impl DeviceWrite {
         self.address
     }
 
-    /// Queues a copy of main memory to `at` and behind it. What is reached when it is made: until then `from` is kept. The CPU copies
-    /// what no device reaches to memory that they do, within the call.
+    /// Queues a copy to `at` and behind it: of main memory, or of a device's, behind that it is ready. What is reached when it is made: until
+    /// then `from` is kept. The CPU copies what no device reaches to memory that they do, within the call.
     ///
     /// # Errors
-    /// For memory that is not main memory or ends beyond this, and when the driver refuses.
+    /// For other memory, or what ends beyond this, and when the driver refuses.
     pub(crate) fn fill(&self, at: usize, from: &Buffer) -> Result<Arc<dyn Fence>, DeviceError> {
         let room = self.memory.as_ref().map_or(0, BufferMut::len);
         let device = CudaDevices::device(self.stream.context().ordinal() as u32);
-        if from.as_bytes().is_none() || from.len() > room.saturating_sub(at) {
-            let reason = "the source is not in main memory, or too long";
-            return Err(DeviceError::new(device, "upload", reason));
+        if from.len() > room.saturating_sub(at) {
+            return Err(DeviceError::new(device, "copy", "the source is too long"));
         }
-        let reached = self.cuda.reached(from, device, false)?;
-        let event = CudaDevices::event(&self.stream)?;
-        let bound = self.stream.context().bind_to_thread();
-        bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
-        let (to, bytes) = (self.address + at as u64, reached.as_bytes());
-        // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is nobody else's.
-        let copied = unsafe {
-            result::memcpy_htod_async(to, bytes.unwrap_or_default(), self.stream.cu_stream())
+        let (cuda, stream) = (&self.cuda, self.stream.cu_stream());
+        let source = match from.as_bytes() {
+            Some(_) => cuda.reached(from, device, false)?,
+            None => {
+                cuda.source(from, &self.stream)?;
+                from.clone()
+            }
         };
-        let copied = copied.map_err(|error| failed(device, "cuMemcpyHtoDAsync", error));
-        match copied.and_then(|()| self.cuda.record(event, &self.stream)) {
+        let (event, to) = (CudaDevices::event(&self.stream)?, self.address + at as u64);
+        let queue = || match source.as_bytes() {
+            Some(bytes) => {
+                let bound = self.stream.context().bind_to_thread();
+                bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+                // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is nobody
+                // else's.
+                let copied = unsafe { result::memcpy_htod_async(to, bytes, stream) };
+                copied.map_err(|error| failed(device, "cuMemcpyHtoDAsync", error))
+            }
+            None => cuda.queue_copy(&source, (device, to), &self.stream),
+        };
+        match queue().and_then(|()| cuda.record(event, &self.stream)) {
             Ok(fence) => {
-                reached.use_until(&fence);
+                source.use_until(&fence);
                 Ok(fence)
             }
             Err(error) => {
                 // The copy may be queued all the same, and nobody knows when it ends.
-                std::mem::forget(reached);
+                std::mem::forget(source);
                 Err(error)
             }
         }

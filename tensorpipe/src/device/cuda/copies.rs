@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, DriverError, result};
+use cudarc::driver::{CudaStream, result};
 
 use super::access::foreign;
 use super::memory::CudaMemory;
@@ -56,7 +56,8 @@ impl CudaDevices {
         self.fill(to, &pinned, stream, |address| {
             // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is as long, and
             // nobody else's.
-            unsafe { result::memcpy_htod_async(address, bytes, stream.cu_stream()) }
+            let copied = unsafe { result::memcpy_htod_async(address, bytes, stream.cu_stream()) };
+            copied.map_err(|error| failed(device, "cuMemcpyHtoDAsync", error))
         })
     }
 
@@ -70,20 +71,34 @@ impl CudaDevices {
         to: BufferMut,
         stream: &Arc<CudaStream>,
     ) -> Result<Buffer, DeviceError> {
+        let there = to.device();
+        self.source(from, stream)?;
+        self.fill(to, from, stream, |address| {
+            self.queue_copy(from, (there, address), stream)
+        })
+    }
+
+    /// Queues a copy of a device's memory to an address on a device, behind that it is ready.
+    pub(super) fn queue_copy(
+        &self,
+        from: &Buffer,
+        (there, to): (Device, u64),
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), DeviceError> {
         let (source, at) = self.source(from, stream)?;
-        let (there, len) = (to.device(), from.len());
         let target = self.opened(there)?;
         self.introduce(source.opened(), target);
-        self.fill(to, from, stream, |address| {
-            let (from, to) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
-            let stream = stream.cu_stream();
-            match from == to {
-                // SAFETY: `from` is not used again before the fence behind the copy; the destination is as long, and nobody else's.
-                true => unsafe { result::memcpy_dtod_async(address, at, len, stream) },
-                // SAFETY: as above.
-                false => unsafe { result::memcpy_peer_async(to, address, from, at, len, stream) },
-            }
-        })
+        let bound = stream.context().bind_to_thread();
+        bound.map_err(|error| failed(there, "cuCtxSetCurrent", error))?;
+        let (here, there_too) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
+        let (len, stream) = (from.len(), stream.cu_stream());
+        let copied = match here == there_too {
+            // SAFETY: the caller keeps both from being used again before the fence behind the copy, and the destination is as long.
+            true => unsafe { result::memcpy_dtod_async(to, at, len, stream) },
+            // SAFETY: as above.
+            false => unsafe { result::memcpy_peer_async(there_too, to, here, at, len, stream) },
+        };
+        copied.map_err(|error| failed(there, "cuMemcpyAsync", error))
     }
 
     /// Queues a copy of a device's memory into [pinned](Self::pinned) main memory, which comes with the result.
@@ -138,55 +153,51 @@ impl CudaDevices {
     }
 
     /// See [`Allocator::copy`](crate::Allocator::copy).
-    pub(super) async fn copied(self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
-        let refused = |reason| Err(DeviceError::new(from.device(), "copy", reason));
-        match (from.device().is_cpu(), to.device().is_cpu()) {
-            _ if from.len() != to.len() => refused(LENGTHS),
-            (true, true) => refused("both are in main memory"),
-            (true, false) => self.uploaded(from, to).await,
-            (false, true) => self.downloaded(from, to).await,
-            (false, false) => {
-                let (len, device) = (from.len(), to.device());
-                let queue = move |cuda: &Self| {
-                    let stream = cuda.stream(device)?;
-                    cuda.copy(&from, to, &stream)
-                };
-                self.queue(len, device, queue).await
-            }
+    pub(super) async fn copied(
+        self,
+        from: Vec<Buffer>,
+        to: BufferMut,
+    ) -> Result<Buffer, DeviceError> {
+        let len = from.iter().map(Buffer::len).fold(0, usize::saturating_add);
+        if len != to.len() {
+            return Err(DeviceError::new(to.device(), "copy", LENGTHS));
+        }
+        match to.device().is_cpu() {
+            true => self.downloaded(from, to).await,
+            false => self.filled(from, to).await,
         }
     }
 
-    /// What is long and no device reaches, piece by piece: so no more than a few of them are pinned.
-    async fn uploaded(&self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
-        let (len, device) = (from.len(), to.device());
-        let source = from.clone();
+    /// On one stream. What is long and no device reaches, piece by piece: so no more than a few of them are pinned.
+    async fn filled(&self, from: Vec<Buffer>, to: BufferMut) -> Result<Buffer, DeviceError> {
+        let (mut at, device) = (0, to.device());
         let begin = move |cuda: &Self| {
-            let memory = &**source.memory();
-            // What is the program's own is most likely gone soon: to register it is not worth it.
-            let stays = len > COPIED && memory.kind() != MemoryKind::Heap;
-            let is_reached = stays && cuda.make_reach(device, memory)? || cuda.reach(memory);
             let stream = cuda.stream(device)?;
-            match is_reached || len <= PIECE {
-                true => cuda.upload(&source, to, &stream).map(Ok),
-                // In this order: what is given up is fenced before the stream goes back.
-                false => Ok(Err((cuda.write(to, &stream)?, stream))),
-            }
+            // In this order: what is given up is fenced there before the stream goes back.
+            Ok((cuda.write(to, &stream)?, stream))
         };
-        let mut under_way = match self.queue(len, device, begin).await? {
-            Ok(whole) => return Ok(whole),
-            Err(under_way) => under_way,
-        };
+        let mut under_way = self.queue(0, device, begin).await?;
         let mut queued = VecDeque::new();
-        for at in (0..len).step_by(PIECE) {
-            let piece = from.slice(at..len.min(at + PIECE));
-            let fill = move |_: &Self| Ok((under_way.0.fill(at, &piece)?, under_way));
-            let fence;
-            (fence, under_way) = self.queue(len, device, fill).await?;
-            queued.push_back(fence);
-            if queued.len() > AHEAD
-                && let Some(oldest) = queued.pop_front()
-            {
-                oldest.when().await;
+        for part in from {
+            let step = match self.reaches(&part, device).await? {
+                true => part.len().max(1),
+                false => PIECE,
+            };
+            for start in (0..part.len()).step_by(step) {
+                let piece = part.slice(start..part.len().min(start + step));
+                let len = piece.len();
+                let fill = move |_: &Self| Ok((under_way.0.fill(at, &piece)?, under_way));
+                let fence;
+                (fence, under_way) = self.queue(len, device, fill).await?;
+                at += len;
+                if step == PIECE {
+                    queued.push_back(fence);
+                }
+                if queued.len() > AHEAD
+                    && let Some(oldest) = queued.pop_front()
+                {
+                    oldest.when().await;
+                }
             }
         }
         let _mine = Current::keep();
@@ -194,31 +205,67 @@ impl CudaDevices {
         write.finish()
     }
 
-    async fn downloaded(&self, from: Buffer, to: BufferMut) -> Result<Buffer, DeviceError> {
-        let (len, device) = (from.len(), from.device());
-        let begin = move |cuda: &Self| {
-            let is_reached = len > COPIED && cuda.make_reach(device, to.memory())?;
-            let stream = cuda.stream(device)?;
-            match is_reached {
-                true => Ok((cuda.download_into(&from, to, &stream)?, None)),
-                false => Ok((cuda.download(&from, &stream)?, Some(to))),
+    /// Whether a device copies this by itself: other devices' memory, and main memory that is registered, which happens here.
+    async fn reaches(&self, part: &Buffer, device: Device) -> Result<bool, DeviceError> {
+        let memory = part.memory();
+        if !part.device().is_cpu() || self.reach(&**memory) {
+            return Ok(true);
+        }
+        // What is the program's own is most likely gone soon: to register it is not worth it.
+        if part.len() <= COPIED || memory.kind() == MemoryKind::Heap {
+            return Ok(false);
+        }
+        let memory = memory.clone();
+        let register = move |cuda: &Self| cuda.make_reach(device, &*memory);
+        self.queue(part.len(), device, register).await
+    }
+
+    async fn downloaded(&self, from: Vec<Buffer>, to: BufferMut) -> Result<Buffer, DeviceError> {
+        let mut to = Some(to);
+        let mut at = 0;
+        let is_one = from.len() == 1;
+        for part in from {
+            let (len, device) = (part.len(), part.device());
+            if device.is_cpu() {
+                let reason = "one of them is in main memory, as is where they go";
+                return Err(DeviceError::new(device, "copy", reason));
             }
-        };
-        let (mut copy, to) = self.queue(len, device, begin).await?;
-        copy.fence().when().await;
-        let gone = move || DeviceError::new(device, "download", "its bytes are not there");
-        let filled = copy.take()?.ok_or_else(gone)?.freeze();
-        let Some(mut to) = to else {
-            return Ok(filled);
-        };
-        let copy = move |_: &Self| {
-            let (room, bytes) = (to.as_bytes_mut(), filled.as_bytes());
-            room.zip(bytes)
-                .map(|(room, bytes)| room.copy_from_slice(bytes))
-                .ok_or_else(gone)?;
-            Ok(to.freeze())
-        };
-        self.queue(len, device, copy).await
+            let whole = to.take();
+            let begin = move |cuda: &Self| {
+                let mut whole = whole;
+                let reached = whole.as_ref().filter(|_| is_one && len > COPIED);
+                let is_reached = match reached {
+                    Some(to) => cuda.make_reach(device, to.memory())?,
+                    None => false,
+                };
+                let stream = cuda.stream(device)?;
+                let copy = match whole.take_if(|_| is_reached) {
+                    Some(to) => cuda.download_into(&part, to, &stream)?,
+                    None => cuda.download(&part, &stream)?,
+                };
+                Ok((copy, whole))
+            };
+            let (mut copy, mut rest) = self.queue(len, device, begin).await?;
+            copy.fence().when().await;
+            let gone = move || DeviceError::new(device, "download", "its bytes are not there");
+            let filled = copy.take()?.ok_or_else(gone)?;
+            let Some(mut room) = rest.take() else {
+                return Ok(filled.freeze());
+            };
+            let copy = move |_: &Self| {
+                let filled = filled.freeze();
+                let here = room
+                    .as_bytes_mut()
+                    .and_then(|room| room.get_mut(at..at + len));
+                let (here, bytes) = here.zip(filled.as_bytes()).ok_or_else(gone)?;
+                here.copy_from_slice(bytes);
+                Ok(room)
+            };
+            to = Some(self.queue(len, device, copy).await?);
+            at += len;
+        }
+        to.map(BufferMut::freeze)
+            .ok_or_else(|| DeviceError::new(Device::CPU, "copy", LENGTHS))
     }
 
     /// Does something about so many bytes; what takes long, on a thread for blocking work.
@@ -262,7 +309,7 @@ impl CudaDevices {
     }
 
     /// The memory of a source and its address, for which `stream` waits until it is ready.
-    fn source<'a>(
+    pub(super) fn source<'a>(
         &self,
         from: &'a Buffer,
         stream: &Arc<CudaStream>,
@@ -282,7 +329,7 @@ impl CudaDevices {
         mut to: BufferMut,
         from: &Buffer,
         stream: &Arc<CudaStream>,
-        copy: impl FnOnce(u64) -> Result<(), DriverError>,
+        copy: impl FnOnce(u64) -> Result<(), DeviceError>,
     ) -> Result<Buffer, DeviceError> {
         let device = to.device();
         let refused = |reason: &str| DeviceError::new(device, "copy", reason);
@@ -301,9 +348,7 @@ impl CudaDevices {
         let bound = stream.context().bind_to_thread();
         bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
         let event = Self::event(stream)?;
-        let copied = copy(address).map_err(|error| failed(device, "cuMemcpyAsync", error));
-        let fence = copied.and_then(|()| self.record(event, stream));
-        match fence {
+        match copy(address).and_then(|()| self.record(event, stream)) {
             Ok(fence) => {
                 from.use_until(&fence);
                 to.freeze_at(fence).map_err(|to| {

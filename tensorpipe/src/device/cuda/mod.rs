@@ -248,7 +248,7 @@ impl Allocator for CudaDevices {
         Ok(Box::new(CudaMemory::new(self.opened(device)?, len)?))
     }
 
-    fn copy(&self, from: Buffer, to: BufferMut) -> Option<Copying> {
+    fn copy(&self, from: Vec<Buffer>, to: BufferMut) -> Option<Copying> {
         Some(Box::pin(self.clone().copied(from, to)))
     }
 }
