@@ -318,6 +318,7 @@ pub(crate) const RPC: &[(&str, &[&str])] = &[
             "context::Caller",
             "error",
             "lock",
+            "placement::DeviceMap",
             "service::Service",
         ],
     ),
