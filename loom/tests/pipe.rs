@@ -18,7 +18,9 @@ tensorpipe_loom::models! {
         two_operations_wait,
         an_operation_waits_behind_one_that_leaves,
         an_operation_waits_behind_a_forgotten_one,
-        what_is_left_for_another_turn_is_done;
+        what_is_left_for_another_turn_is_done,
+        one_writes_when_a_turn_is_over,
+        one_writes_when_a_handler_has_taken_the_turn;
     polls: an_operation_that_polls_gets_its_message,
         a_poller_leaves_while_another_waits,
         a_sleeper_outlasts_one_that_finds_its_message_at_once,

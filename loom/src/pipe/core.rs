@@ -1,5 +1,6 @@
 //! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
 
+use super::driver::runtime;
 use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
 use super::io::{Io, Line};
 use super::leave::{Left, Pushed, When, leave};
@@ -270,8 +271,8 @@ impl Driven for Core {
         true
     }
 
-    fn much_has_moved(&self) -> bool {
-        false
+    fn is_turn_over(&self) -> bool {
+        runtime::is_turn_over()
     }
 
     fn is_inherited(&self) -> bool {

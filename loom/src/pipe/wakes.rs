@@ -2,6 +2,7 @@
 
 use loom::future::block_on;
 
+use super::driver::runtime::end_turns;
 use super::tasks::{Pipe, Task, wait_for};
 use crate::check;
 
@@ -112,5 +113,40 @@ pub fn what_is_left_for_another_turn_is_done() {
         pipe.act_on_wakes(&mut waiting);
         assert_eq!(pipe.core.received(), 3, "a message is left behind");
         assert!(waiting.is_ready, "it sleeps for ever");
+    });
+}
+
+/// A turn is over and somebody is woken for the rest, while another thread writes and may leave that to whoever is woken.
+pub fn one_writes_when_a_turn_is_over() {
+    check(3, || {
+        let pipe = Pipe::that_has_enough();
+        pipe.core.arrive_unseen();
+        pipe.core.arrive_unseen();
+        let other = pipe.spawn(|core, background| {
+            core.drive();
+            background.act_on_wakes(core);
+        });
+        pipe.core.write();
+        pipe.background.act_on_wakes(&pipe.core);
+        other.join().unwrap();
+        pipe.act_on_wakes(None);
+        assert_eq!(pipe.core.received(), 2, "a message is left behind");
+        assert_eq!(pipe.core.sent(), 1, "one to be sent is left behind");
+    });
+}
+
+/// The same where so much is done between two rounds that the turn is over.
+pub fn one_writes_when_a_handler_has_taken_the_turn() {
+    check(3, || {
+        let pipe = Pipe::new();
+        end_turns(2);
+        let other = pipe.spawn(|core, background| {
+            core.write();
+            background.act_on_wakes(core);
+        });
+        pipe.core.write();
+        other.join().unwrap();
+        pipe.act_on_wakes(None);
+        assert_eq!(pipe.core.sent(), 2, "a message is left behind");
     });
 }

@@ -373,6 +373,7 @@ mod tests {
         assert_eq!(names(&channels), "basic cma xth lease");
     }
 
+    #[cfg(feature = "cuda")]
     fn names(context: &Context) -> Vec<&'static str> {
         let channels = context.inner.channels.iter();
         channels.map(|channel| channel.name()).collect()

@@ -218,6 +218,7 @@ impl Core {
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
             let _runtime = enters.then(|| (self.runtime.enter(), runtime::Home::of(None)));
             given_so_far.set(given_so_far.get() + next.len() as u32);
+            self.counters.gave(next.len());
             while let Some(delivery) = next.pop_front() {
                 self.deliveries.set_taken(next.len());
                 let is_last = matches!(delivery, Delivery::Closed(_));
@@ -391,8 +392,8 @@ impl Driven for Core {
         !lock(&self.shared).is_over() || self.leaves_deliveries()
     }
 
-    fn much_has_moved(&self) -> bool {
-        self.counters.much_has_moved()
+    fn is_turn_over(&self) -> bool {
+        self.counters.is_turn_over()
     }
 
     fn is_inherited(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Counters of what a pipe did: they tell a wasted system call or copy, where clocks only tell a busy machine.
 
-use super::driver::tuning::{MOVED_BYTES, MOVED_READS};
+use super::driver::tuning::{PIPE_TURN, WORK_OF_MESSAGE, WORK_OF_READ};
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a pipe has done so far.
@@ -150,29 +150,30 @@ pub(crate) struct Counters {
     pub(super) bytes_in: AtomicU64,
     pub(super) wakes: AtomicU64,
     pub(super) bytes_copied: AtomicU64,
-    /// Bytes and reads, when others last had their turn.
-    moved: AtomicU64,
-    read: AtomicU64,
+    /// Messages that the handler was given.
+    given: AtomicU64,
+    /// What was done when others last had their turn.
+    done: AtomicU64,
 }
 
 impl Counters {
-    /// Whether so much has moved since this was `true` last that it is others' turn. Asked by one task at a time.
-    pub(super) fn much_has_moved(&self) -> bool {
-        let PipeStats {
-            reads,
-            bytes_in,
-            bytes_out,
-            ..
-        } = self.snapshot();
-        let moved = bytes_in + bytes_out;
-        let before = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let much = moved.saturating_sub(before(&self.moved)) >= MOVED_BYTES
-            || reads.saturating_sub(before(&self.read)) >= MOVED_READS;
-        if much {
-            self.moved.store(moved, Ordering::Relaxed);
-            self.read.store(reads, Ordering::Relaxed);
+    /// Whether so much was done since this was `true` last that it is others' turn.
+    pub(super) fn is_turn_over(&self) -> bool {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let done = count(&self.bytes_in)
+            + count(&self.bytes_out)
+            + count(&self.reads) * WORK_OF_READ
+            + count(&self.given) * WORK_OF_MESSAGE;
+        let is_over = done.saturating_sub(count(&self.done)) >= PIPE_TURN;
+        if is_over {
+            self.done.store(done, Ordering::Relaxed);
         }
-        much
+        is_over
+    }
+
+    /// The handler was given so many messages. Only whoever calls it counts.
+    pub(super) fn gave(&self, messages: usize) {
+        add(&self.given, messages);
     }
 
     pub(crate) fn snapshot(&self) -> PipeStats {
@@ -206,7 +207,7 @@ impl Counters {
     }
 }
 
-/// Only whoever has the connection counts: no exchange is needed.
+/// One thread at a time counts: no exchange is needed.
 fn add(counter: &AtomicU64, count: usize) {
     counter.store(
         counter.load(Ordering::Relaxed) + count as u64,

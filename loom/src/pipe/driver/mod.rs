@@ -10,7 +10,7 @@ mod delivery_lock;
 #[path = "../../../../tensorpipe/src/pipe/driver/drive.rs"]
 mod drive;
 pub(super) mod poll_time;
-mod runtime;
+pub(super) mod runtime;
 mod tuning;
 #[expect(dead_code, reason = "all operations wait for the same here")]
 #[path = "../../../../tensorpipe/src/pipe/driver/waiter.rs"]

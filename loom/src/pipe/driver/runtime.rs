@@ -1,6 +1,25 @@
-//! In place of `tensorpipe/src/pipe/driver/runtime.rs`: whose turn it is between two polls is no matter here.
+//! In place of `tensorpipe/src/pipe/driver/runtime.rs`: whose turn it is between two polls is no matter here, so a
+//! model has several threads. It says whether a pipe's turn is over.
 
+use std::cell::Cell;
 use std::task::Waker;
+
+thread_local! {
+    /// So many times from now on. loom runs all threads of a model on this one.
+    static OVER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The next `times` somebody looks, a turn is over.
+pub(in crate::pipe) fn end_turns(times: u32) {
+    OVER.set(times);
+}
+
+/// For `Core`.
+pub(in crate::pipe) fn is_turn_over() -> bool {
+    let over = OVER.get();
+    OVER.set(over.saturating_sub(1));
+    over > 0
+}
 
 pub(super) fn is_single_threaded() -> bool {
     false

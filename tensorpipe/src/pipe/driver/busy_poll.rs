@@ -247,8 +247,8 @@ impl<W> Driver<W> {
             || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::turns(), Instant::now);
         let polls_on = || some_seen || in_vain();
         if !self.is_crowded() && polls_on() {
-            // Once whoever is ready has run; where much has moved since they had their turn, sockets and timers, too.
-            if core.much_has_moved() && runtime::is_single_threaded() {
+            // Once whoever is ready has run; where much was done since they had their turn, sockets and timers, too.
+            if self.is_others_turn(core) && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();

@@ -54,8 +54,8 @@ pub(in crate::pipe) trait Driven: Sized {
     /// nobody is left to come back.
     fn can_wait(&self) -> bool;
 
-    /// Whether so much has moved since this was `true` last that it is others' turn.
-    fn much_has_moved(&self) -> bool;
+    /// Whether so much was done since this was `true` last that it is others' turn.
+    fn is_turn_over(&self) -> bool;
 
     /// Whether this is a forked child's copy, which lets go of everything without a word.
     fn is_inherited(&self) -> bool;
@@ -69,6 +69,8 @@ pub(in crate::pipe) struct Driver<W> {
     kicked: AtomicBool,
     /// Taken only by trying.
     work: Mutex<W>,
+    /// Whoever drove last left something for when others have had their turn.
+    has_had_turn: AtomicBool,
     pub(in crate::pipe) wakers: Arc<Wakers>,
     pub(super) polling: BusyPoll,
     pub(in crate::pipe) delivery: DeliveryLock,
@@ -81,6 +83,7 @@ impl<W> Driver<W> {
         Self {
             kicked: AtomicBool::new(false),
             work: Mutex::new(work(wakers.clone().into())),
+            has_had_turn: AtomicBool::new(false),
             wakers,
             polling,
             delivery: DeliveryLock::default(),
@@ -93,7 +96,8 @@ impl<W> Driver<W> {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
             return self.kick();
         }
-        while self.rounds(|work| core.round(work), || core.deliver()) {
+        let is_turn_over = || core.is_turn_over();
+        while self.rounds(|work| core.round(work), || core.deliver(), is_turn_over) {
             if core.can_wait() {
                 return self.come_back();
             }
@@ -102,6 +106,7 @@ impl<W> Driver<W> {
 
     /// There is more to be moved, but it is others' turn.
     fn come_back(&self) {
+        self.has_had_turn.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
             self.wakers.owe_wake();
             runtime::wake_last(&self.wakers.clone().into());
@@ -113,7 +118,12 @@ impl<W> Driver<W> {
     /// Kicks, and works until nobody has kicked any more. `deliver` runs after each round, without the lock. Returns whether
     /// there is more, but it is others' turn: the caller sees to it that somebody comes back.
     #[must_use]
-    fn rounds(&self, mut round: impl FnMut(&mut W) -> Round, mut deliver: impl FnMut()) -> bool {
+    fn rounds(
+        &self,
+        mut round: impl FnMut(&mut W) -> Round,
+        mut deliver: impl FnMut(),
+        is_turn_over: impl Fn() -> bool,
+    ) -> bool {
         // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
         // taken for acted on.
         self.wakers.driving();
@@ -130,16 +140,22 @@ impl<W> Driver<W> {
             drop(work);
             deliver();
             match ended {
-                Round::Idle | Round::Came if self.is_kicked() => {}
-                Round::Idle | Round::Came => return false,
+                Round::Idle | Round::Came if !self.is_kicked() => return false,
+                Round::Enough => break,
+                _ if is_turn_over() => break,
                 Round::More => self.kick(),
-                Round::Enough => {
-                    self.kick();
-                    return true;
-                }
+                Round::Idle | Round::Came => {}
             }
         }
+        self.kick();
         true
+    }
+
+    /// Whether others come first: sockets and timers, too.
+    pub(super) fn is_others_turn<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
+        let had = self.has_had_turn.load(Ordering::Relaxed)
+            && self.has_had_turn.swap(false, Ordering::SeqCst);
+        had || core.is_turn_over()
     }
 
     /// There is work, for whoever has it already or drives next.
@@ -211,7 +227,7 @@ mod tests {
             *rounds += 1;
             Round::More
         };
-        assert!(driver.rounds(round, || delivered += 1));
+        assert!(driver.rounds(round, || delivered += 1, || false));
         assert_eq!((*lock(&driver.work), delivered), (ROUNDS, ROUNDS));
     }
 
@@ -222,9 +238,18 @@ mod tests {
             *rounds += 1;
             Round::Enough
         };
-        assert!(driver.rounds(round, || ()));
+        assert!(driver.rounds(round, || (), || false));
         assert_eq!(*lock(&driver.work), 1);
         assert!(driver.is_kicked(), "what is left is forgotten");
+    }
+
+    #[test]
+    fn a_round_after_which_the_turn_is_over_is_the_last_unless_there_is_no_more_to_do() {
+        let driver = driver();
+        for (ended, left) in [(Round::More, true), (Round::Idle, false)] {
+            assert_eq!(driver.rounds(|_| ended, || (), || true), left);
+            assert_eq!(driver.is_kicked(), left);
+        }
     }
 
     #[test]
@@ -236,11 +261,11 @@ mod tests {
             if kicks.get() > 0 {
                 kicks.set(kicks.get() - 1);
                 // Somebody else drives meanwhile.
-                assert!(!driver.rounds(|_| unreachable!(), || ()));
+                assert!(!driver.rounds(|_| unreachable!(), || (), || false));
             }
             Round::Idle
         };
-        assert!(!driver.rounds(round, || ()));
+        assert!(!driver.rounds(round, || (), || false));
         assert_eq!(*lock(&driver.work), 3);
     }
 }

@@ -104,12 +104,16 @@ pub(in crate::pipe) const READS_IN_A_ROW: usize = 16;
 /// leave in one write: 64 calls in flight over tcp, 15 to 18 instead of 43 µs each; command not kept.
 pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
 
-/// Bytes moved, in both directions together, after which sockets and timers have their turn. Chosen: to look at them is a
-/// system call, some half a microsecond.
-pub(in crate::pipe) const MOVED_BYTES: u64 = 1 << 20;
+/// What is done for a pipe before sockets and timers have their turn: bytes moved, in both directions together. Chosen: to look at
+/// them is a system call, some half a microsecond.
+pub(in crate::pipe) const PIPE_TURN: u64 = 1 << 20;
 
-/// Reads of frames after which they have it, too. Chosen.
-pub(in crate::pipe) const MOVED_READS: u64 = 64;
+/// What a read counts as. Chosen: 64 are a turn.
+pub(in crate::pipe) const WORK_OF_READ: u64 = PIPE_TURN / 64;
+
+/// What a message counts as that the handler is given. Chosen: 256 are a turn, of 5 ms where each takes the 20 µs that a handler may
+/// take on the thread that drives.
+pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_TURN / 256;
 
 // Sizes of writes and reads.
 
