@@ -19,6 +19,18 @@
 //!
 //! Where something is missing (no descriptors left, a ledger that is full, an exchange that does not answer), the tensor is sent as
 //! bytes on the pipe's connection, like over `basic`. If it will not get better, both ends' routes say why.
+//!
+//! - **Ordinary memory.** Up to 256 KiB is copied as the message leaves; up to 1 MiB by whoever drives, in pieces, before the message
+//!   leaves; more when the reader asks for it. Copies lie in segments of that borrower's own. Unused ones are freed after 10 to 20 s.
+//! - **No go-ahead.** An offer takes none of the reader's memory, so it leaves with its message. The write ends when the reader's
+//!   application has read the tensor. The writer's lane keeps no handle: if bytes are asked for, it withdraws the offer and reads
+//!   them in the segment.
+//! - **Bounded.** Reading a page that its lender never filled allocates it on the reader's account. So mapped segments count, over all
+//!   lenders of the process; beyond the largest receive budget of its contexts the tensors come as bytes.
+//! - **Forks.** Mappings are not inherited (`MADV_DONTFORK`). A child makes its own exchange, and what it drops of its inheritance touches
+//!   no lock, socket or timer of its parent's.
+//! - **Huge pages.** Segments are `MFD_HUGETLB` if some are set aside. Else `MADV_COLLAPSE` joins a range whose pages were touched:
+//!   64 MiB are there in 5 ms instead of 44. [`LendableStats`](crate::LendableStats) says which it got.
 
 mod copying;
 mod frame;
