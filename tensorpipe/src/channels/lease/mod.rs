@@ -30,8 +30,8 @@
 //!   lenders of the process; beyond the largest receive budget of its contexts the tensors come as bytes.
 //! - **Forks.** Mappings are not inherited (`MADV_DONTFORK`). A child makes its own exchange, and what it drops of its inheritance touches
 //!   no lock, socket or timer of its parent's.
-//! - **Huge pages.** Segments are `MFD_HUGETLB` if some are set aside. Else `MADV_COLLAPSE` joins a range whose pages were touched:
-//!   64 MiB are there in 5 ms instead of 44. [`LendableStats`](crate::LendableStats) says which it got.
+//! - **Huge pages.** Segments are on pages of `MFD_HUGETLB` if some are set aside. Else `MADV_COLLAPSE` joins a range whose pages were touched:
+//!   64 MiB were there in 5 ms instead of 44 (command not kept). [`LendableStats`](crate::LendableStats) says which it got.
 
 mod copying;
 mod frame;
