@@ -22,8 +22,8 @@ mod report;
 mod signature;
 mod types;
 
-/// Makes a client and a server of a trait: beside `Foo`, `FooClient` (one method for each, which returns a `Call`) and
-/// `FooService<S>` (serves any `S: Foo`). The example of `tensorpipe_rpc::tensor_service`, which is this macro, calls one.
+/// Beside the trait `Foo`, it writes `FooClient` (a method for each of the trait's, which returns a `Call`) and `FooService<S>`
+/// (serves any `S: Foo`). `tensorpipe_rpc::tensor_service`, which is this macro, has an example.
 ///
 /// # The trait
 ///
