@@ -4,6 +4,16 @@
 //! [ours](sync) here, made of loom's. A model is a function that runs a few threads again and again, in another order each
 //! time, and panics if its promise does not hold in one of them; the package's tests call the models.
 //!
+//! | of | what holds in every order |
+//! |---|---|
+//! | pipe | no kick, delivery or wake is lost; while polling is on, somebody polls for whoever waits; whoever writes a message that leaves in part hears when the rest has |
+//! | ring | bytes arrive whole, and whoever sleeps at it is woken; memory that its writer gives back is touched by nobody else; an end that dies between any two steps leaves the ring valid |
+//! | leases | nobody is handed memory to write that another process may still read; all of it comes back, once, also from a borrower that dies between any two steps |
+//!
+//! The sources' clock, tuned numbers and runtime have stand-ins here: a model has no clock and no tokio. Flags that hand over are
+//! changed by exchanges, not by stores: loom does not know that a store behind an exchange is later than it. In a model a lock is
+//! either waited for or tried.
+//!
 //! No `--cfg loom` is needed, which other crates (tokio) would react to: the models are tests like all others.
 //!
 //! loom explores the C++ memory model (values that are not yet seen, too), with two limits: `SeqCst` counts as

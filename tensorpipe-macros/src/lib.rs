@@ -22,34 +22,51 @@ mod report;
 mod signature;
 mod types;
 
-/// Beside the trait `Foo`, `FooClient` (one method per call, each returns a `Call`) and `FooService<S>` (serves any
-/// `S: Foo`) come into being. `tensorpipe_rpc::tensor_service`, which is this macro, has an example.
+/// Beside the trait `Foo`, it writes `FooClient` (a method for each of the trait's, which returns a `Call`) and `FooService<S>`
+/// (serves any `S: Foo`). `tensorpipe_rpc::tensor_service`, which is this macro, has an example.
 ///
 /// # The trait
 ///
-/// - Methods are `async fn`, take `&self`, have no generics, and their arguments and results are
-///   owned types that implement serde's `Serialize` and `Deserialize`. `Tensor` and `Payload`
-///   may stand anywhere inside them.
-/// - `-> Result<T, E>`, written out, lets the client see `E` as the service's own error. No
-///   return type means `()`.
-/// - An argument of type `&CallContext` or `CallContext` is filled in by the server and is not
-///   an argument of the client's method.
-/// - `#[rpc(idempotent)]` says that a call may be sent again when its fate is unknown.
-/// - `#[rpc(batch(max_size = 32, max_wait = "2ms"))]` gathers calls of many clients: the implementation
-///   sees the rows of all in one `Tensor`, and returns a row for each. `concurrency = 2` lets two
-///   batches run at once.
-/// - `#[tensor(device = "cuda:0")]` on an argument has all its tensors land on that device of the server. On a method, it
-///   has all tensors that the method answers with land on that device of the client. On streams it holds for
-///   each item. It is part of the definition that both ends compare, and goes before a client's device map. Where a tensor
-///   cannot land, the call fails with `CallError::NoPlace`.
-/// - Supertraits and default bodies are allowed; `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc comments
-///   of a method reach the client.
+/// - Methods take `&self` and have no generics. They are `async fn`, or plain `fn` where they return a stream.
+/// - Supertraits and default bodies are allowed. `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc comments of a method reach the
+///   client.
 /// - Implementations write plain `async fn`; their futures must be `Send`.
 ///
-/// # The attribute
+/// # Arguments
 ///
-/// `#[tensor_service(crate = "path")]` names the runtime crate where it is not `::tensorpipe_rpc`,
-/// for example because another crate re-exports it.
+/// The client's method takes each argument as `T` or `&T`, a `String` also as `&str`, a `Vec<E>` also as `&[E]`. A `&Tensor` clones the
+/// handle, not the bytes.
+///
+/// | written | what it is |
+/// |---|---|
+/// | an owned type with serde's `Serialize` and `Deserialize` | sent; a `Tensor` or `Payload` anywhere in it travels beside the bytes |
+/// | `&CallContext` or `CallContext` | filled in by the server; no argument of the client's method |
+/// | `Streaming<T>`, once | a stream that the client gives (`tensorpipe_rpc::stream`) |
+/// | `Remote<T>` | a reference to a value that stays where it is, or the call that will return one (`tensorpipe_rpc::remote`) |
+///
+/// # Results
+///
+/// | written | the client gets |
+/// |---|---|
+/// | nothing, or `-> T` | `Result<T, CallError>` |
+/// | `-> Result<T, E>`, written out | `Result<T, CallError<E>>`, with `E` in `CallError::Service` |
+/// | `-> Remote<T>`, `-> Result<Remote<T>, E>` | a reference; the call itself can be given to other calls |
+/// | `-> impl Stream<Item = T>`, `-> impl Stream<Item = Result<T, E>>` | a `CallStream`; an `Err` ends it. No `async` |
+///
+/// # Attributes
+///
+/// | attribute | on | meaning |
+/// |---|---|---|
+/// | `#[rpc(idempotent)]` | a method | a call may be sent again when its fate is unknown (`Replicas`) |
+/// | `#[rpc(batch(max_size = 32, max_wait = "2ms"))]` | a method | calls of many clients are one run: the implementation sees the rows of all in one `Tensor`, and returns a row for each. `concurrency = 2` lets two batches run at once (`tensorpipe_rpc::batch`) |
+/// | `#[tensor(device = "cuda:0")]` | an argument | its tensors land on that device of the server |
+/// | `#[tensor(device = "cuda:0")]` | a method | the tensors of its result land on that device of the client |
+///
+/// `#[tensor]` holds for each item of a stream, is part of the definition that both ends compare, and goes before a client's device
+/// map. Where a tensor cannot land, the call fails with `CallError::NoPlace`.
+///
+/// `#[tensor_service(crate = "path")]` names the runtime crate where it is not `::tensorpipe_rpc`, for example because another
+/// crate re-exports it.
 #[proc_macro_attribute]
 pub fn tensor_service(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::tensor_service(args.into(), item.into()).into()

@@ -22,6 +22,10 @@ use crate::schema::Method;
 /// result; dropping it cancels the call: what of its tensors has not moved does not move, and its handler is dropped at its
 /// next await.
 ///
+/// It has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)), from when it is made, unless the client says otherwise
+/// (`client.with_deadline(..)`); within a handler it has what is left of the handler's time, if that is less. Then it ends with
+/// [`CallError::Deadline`].
+///
 /// Over [`Replicas`](crate::Replicas) it is made at once if one of them is there; what comes after that, waiting for one and
 /// being made again, happens while it is awaited.
 #[must_use = "dropping a call cancels it"]

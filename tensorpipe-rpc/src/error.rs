@@ -19,7 +19,8 @@ pub enum CallError<E = Infallible> {
     Overloaded(Arc<str>),
     /// The server has no such method: it is older than this client.
     Unimplemented(Arc<str>),
-    /// Time was up. The method may have run.
+    /// Time was up: 60 s, or what `with_deadline` of the client says, for a call and for the whole of a stream. The method may have
+    /// run.
     Deadline {
         /// The bound.
         after: Duration,

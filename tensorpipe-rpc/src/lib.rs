@@ -53,78 +53,81 @@
 //! # }
 //! ```
 //!
-//! # The way of a call
+//! `#[tensor_service]` writes `ParameterServerService`, which serves any `S: ParameterServer`, and `ParameterServerClient`. The
+//! page of the macro, [`tensor_service`], lists what a trait may have. [`guide`] has an example for each task.
+//!
+//! # What happens in a call
 //!
 //! ```text
-//! client.push("w", &value)   the generated stub: a Call, on its way from here on       #[tensor_service]
-//!   codec                    arguments to bytes; Tensors and Payloads lifted out       codec
-//!   call header              method, id, time left, trace                              engine
-//!   Pipe::write              header and bytes at once, larger tensors when asked for   tensorpipe
+//! client.push("w", &value)   the client's method: a Call, on its way from here on
+//!   codec                    arguments to bytes; tensors and payloads stay beside them
+//!   call header              method, id, time left, trace
+//!   tensorpipe::Pipe         header and bytes at once; large tensors over a channel
 //! server
-//!   admission                limits, deadline, service and method: on the header alone,
-//!                            before its tensors move                                   engine
+//!   admission                on the header alone, before the tensors move
 //!   codec                    bytes to arguments
 //!   handler                  `impl ParameterServer for Store`, within its CallContext
-//! ... and the same road back: the Call ends with a value, or with a CallError that says what happened.
+//! ... and the same road back: the Call ends with a value or a CallError.
 //! ```
 //!
-//! - **Deadlines.** Every call has one, [`DEFAULT_DEADLINE`] where `with_deadline` names no other. It travels as the time
-//!   left, ends the call at both ends, and bounds the calls that the handler makes in turn.
-//! - **Cancellation.** Dropping a [`Call`] cancels it: what of its tensors has not moved does not move, and its handler is
-//!   dropped at its next await. Work on threads of its own looks at [`CallContext::is_cancelled`].
-//! - **Errors.** [`CallError`] has the method's own error in [`CallError::Service`], one level deep, beside what else can
-//!   happen; [`CallError::may_have_run`] says whether the method may have had an effect. A panic in a handler is
-//!   that call's error.
-//! - **Streams.** A method may take one stream and answer with one: [`stream`].
-//! - **Batches.** Calls of many clients can be handled as one: [`batch`].
-//! - **Places.** `#[tensor(device = "cuda:0")]` on an argument has its tensors land on that device of the server; on a method, what it
-//!   answers with on that device of the client. A client's [`DeviceMap`] says so for all methods. What cannot be had is
-//!   [`CallError::NoPlace`].
-//! - **References.** A method may return a [`Remote`] to a value that stays where it is; other calls take it, also before it is
-//!   there: [`remote`].
-//! - **What happened.** `client.with_stats().push("w", &value).stats().await` says where a call's time went and which bytes were
-//!   copied: [`CallStats`]. Spans of `tracing` belong together across processes, and there are metrics: [`observe`].
-//! - **Definitions.** The two ends compare names, signatures and traced types when a client connects. A difference is
-//!   [`ConnectError::Mismatch`], which shows it; a method that only the client has is [`CallError::Unimplemented`].
-//! - **Values by name.** [`rendezvous`]: tensors that one process sends and another receives, in any order, bounded; TensorFlow's
-//!   semantics.
-//! - **Many at once.** Calls of one connection run side by side; several clients share a [`Connection`], several services
-//!   a [`Server`].
-//! - **Several servers.** A client on [`Replicas`] survives the death of any of them: calls move where that is safe.
+//! - **Calls run side by side.** A [`Call`] is on its way when it is made. Several clients may share a [`Connection`], several
+//!   services a [`Server`].
+//! - **Deadlines.** Each call has one, [`DEFAULT_DEADLINE`] (60 s) unless `with_deadline` says otherwise. A stream as a whole has
+//!   it, too. It travels as the time left, and bounds the calls that the handler makes in turn.
+//! - **Cancel.** Dropping a [`Call`] cancels it. Tensors that have not moved do not move; the handler is dropped at its next
+//!   await. Work on other threads looks at [`CallContext::is_cancelled`].
+//! - **Errors.** [`CallError::Service`] is the method's own error. [`CallError::may_have_run`] says whether the method may have had
+//!   an effect. A panic in a handler is that call's error.
+//! - **Connections.** A client does not reconnect: when its connection ends, its calls fail with [`CallError::Connection`].
+//!   [`Replicas`] reconnects, to one server or several.
+//! - **Definitions** are compared when a client connects: names, signatures, types. A difference is [`ConnectError::Mismatch`], which
+//!   shows it. A method that only the client has is [`CallError::Unimplemented`].
+//! - **Trust.** There is no authentication and no encryption. Listen where only friends can connect.
+//!
+//! A handler that computes for long without an await holds up its thread, and perhaps all pipes of its runtime: use
+//! `spawn_blocking`. A warning names a method that does so for a second. A runtime that is blocked for
+//! [`tensorpipe::Timeouts::blocked`] (60 s) is given up by its peers.
+//!
+//! # More than a call
+//!
+//! | what | where |
+//! |---|---|
+//! | streams as arguments and results | [`stream`] |
+//! | calls of many clients handled as one | [`batch`] |
+//! | values that stay at the server, [`Remote`] | [`remote`] |
+//! | several servers, reconnecting | [`Replicas`] |
+//! | calls from the server to its client | [`ConnectionBuilder`], [`CallContext::connection`] |
+//! | tensors that land on a named device | [`DeviceMap`], `#[tensor(device = "cuda:0")]` |
+//! | times and bytes of a call, spans, metrics | [`CallStats`], [`observe`] |
+//! | values by name | [`rendezvous`] |
+//! | tarpc over a pipe | module `tarpc` (feature `tarpc`) |
 //!
 //! # Limits
 //!
-//! | what | default | where |
+//! | what | default | changed by |
 //! |---|---|---|
-//! | time for a call | 60 s | [`DEFAULT_DEADLINE`], `with_deadline` of a client |
-//! | longest time a server allows | 1 h | [`ServerLimits::longest_call`] |
-//! | calls under way on a server | 16384 | [`ServerLimits::calls`] |
-//! | calls under way on a connection | 4096 | [`ServerLimits::calls_per_connection`] |
+//! | time for a call, and for a whole stream | 60 s | `with_deadline` of a client |
+//! | longest time that a server allows | 1 h | [`ServerLimits::longest_call`] |
+//! | calls under way on a server; of one connection | 16384; 4096 | [`ServerLimits::calls`], [`ServerLimits::calls_per_connection`] |
+//! | values that a connection refers to | 2^20 | [`ServerLimits::references`] |
+//! | unread items of one stream | 1024 items or 4 MiB, and one more of any size | fixed |
+//! | unread items of all streams of a connection | 256 MiB, beyond 256 KiB of each | [`ServerLimits::unread_items`] |
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
-//! | time to wait for the first of several servers | 30 s | [`ReplicasBuilder::patience`] |
-//! | time without a connection until one of several servers is given up | 10 min | [`ReplicasBuilder::give_up_after`] |
+//! | wait for the first of several servers | 30 s | [`ReplicasBuilder::patience`] |
+//! | time without a connection until a server is given up | 10 min | [`ReplicasBuilder::give_up_after`] |
 //! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`] |
-//! | depth of a value | 128 levels | [`codec::MAX_DEPTH`] |
-//! | stack that decoding a value takes | 1 MiB | [`codec::MAX_STACK`] |
-//! | elements without bytes in a message | 2^20 | [`codec::MAX_EMPTY`] |
-//! | memory of a value's elements | 256 MiB and 16 bytes per encoded byte | [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
-//! | what lies unread of a stream | 1024 items or 4 MiB | fixed |
-//! | devices that a client's map names | 64 | [`DeviceMap::MAX`] |
+//! | devices that a client's map names | 64 | fixed: [`DeviceMap::MAX`] |
+//! | values of a rendezvous that nobody received | 1 GiB, 65536 values | [`rendezvous::Limits`] |
+//! | depth of a value; stack to decode it | 128 levels; 1 MiB | fixed: [`codec::MAX_DEPTH`], [`codec::MAX_STACK`] |
+//! | elements without bytes in a message | 2^20 | fixed: [`codec::MAX_EMPTY`] |
+//! | memory of a decoded value | 256 MiB and 16 bytes for each encoded byte | fixed: [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
-//!
-//! Values of more than 32 KiB, not counting their tensors and payloads, travel as a payload themselves, and so do smaller
-//! ones to a peer whose [`tensorpipe::Limits::metadata`] has no room for them.
-//!
-//! A handler that computes for long without an await holds up the thread that it runs on, and perhaps all pipes of its
-//! runtime: compute in `spawn_blocking`. The first time that a method does so for a second, a warning names it. A runtime that is
-//! blocked for [`tensorpipe::Timeouts::blocked`] (60 s) is given up by its peers.
 //!
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
-//! - `metrics`: counters, gauges and histograms of calls, streams, references and pipes, through the facade `metrics`:
-//!   their names are in [`observe`].
+//! - `metrics`: counters, gauges and histograms through the facade `metrics`; [`observe`] has their names.
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 
 pub mod batch;
@@ -132,6 +135,8 @@ pub mod codec;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(doc)]
+pub mod guide;
 pub mod rendezvous;
 pub mod schema;
 

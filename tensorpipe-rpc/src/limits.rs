@@ -19,10 +19,13 @@ pub struct ServerLimits {
     /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
     /// is [`CallError::BadReply`](crate::CallError::BadReply): the method has run. Default 2^20.
     pub references: usize,
-    /// Bytes of streams' items that may lie unread, of all streams of one connection and beyond 256 KiB of each; so many streams
-    /// may be open that those 256 KiB are as much again, and 64 in any case: one more call with a stream is refused as overloaded. Where they are used
-    /// up nothing fails: streams go on in smaller steps, and an item that is larger waits at its sender until there is room or its
-    /// reader waits for it. The same holds, with the default, for what clients read. Default 256 MiB.
+    /// Bytes of unread items that all streams of one connection share. Each stream has 256 KiB beside that. Default 256 MiB.
+    ///
+    /// When they are used up nothing fails: streams go on in smaller steps. A larger item waits at its sender until there is room or
+    /// its reader waits for it.
+    ///
+    /// It also bounds the streams that a peer may have open: this number divided by 256 KiB (1024 by default), at least 64. One more
+    /// call with a stream is refused as overloaded. Clients have the same bounds, with the default.
     pub unread_items: u64,
     /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
     pub drain: Duration,

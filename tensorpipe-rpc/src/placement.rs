@@ -9,6 +9,12 @@
 //! The sender names each tensor's target ([`Placement::name_targets`]), and the pipe chooses the channel by it. The receiver asks for the
 //! same place ([`ReceivePlacement::allocation`]), and checks where the tensor has come ([`ReceivePlacement::check`]). Invariant: a tensor is
 //! where it was asked to be, or there is an error.
+//!
+//! - An attribute is part of the method's signature, so nothing of it travels. Of a client's map the way back stands behind the call's
+//!   header, and only there: no round trip, nothing to keep in step.
+//! - A peer's word about a device is not believed. A device that it names and this side lacks costs nothing.
+//! - Whoever asked gets the error: `FailureCode::NoPlace` is about arguments, and the method has not run; `NoPlaceForResult` is about a result.
+//! - A call without any of this costs one look at an `Option` at each step.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

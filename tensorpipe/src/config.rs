@@ -37,14 +37,19 @@ pub struct Limits {
     /// pipes together have as much as a quarter of `receive_budget`, beside it, and those of one host or user a quarter of that. A
     /// context with channels or memory for devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
     pub window_ahead: u64,
-    /// Bytes of pooled memory that messages which are not complete make resident, over all pipes of the context: whole pages, of
-    /// 2 MiB in tensors from that size on, as their first bytes come; all of what is shorter. So do calls that are complete and
-    /// wait for a batch, a reference or their handler; for others they wait with half of it at most. Beyond, the message that
-    /// wants more is given up: its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) and its writer is told; a call
-    /// is refused as overloaded. What comes into memory of the caller's, and what a program keeps of messages that it has read,
-    /// does not count. The messages that one pipe is reading may also announce no more than this. Lower it where strangers may
-    /// connect. What comes ahead ([`Limits::window_ahead`]) has a share of its own beside it. Default: half of the machine's memory, or of what the control group allows where that is less; at least 1 GiB. It
-    /// is measured once in a process.
+    /// Bytes of pooled memory that incomplete messages make resident, over all pipes of the context. Default: half of the
+    /// machine's memory, or of what the control group allows where that is less; at least 1 GiB. It is measured once in a process.
+    ///
+    /// - Pages count as their first bytes come, pages of 2 MiB in tensors from that size on. Shorter memory counts whole.
+    /// - Calls that are complete, and wait for a batch, a reference or their handler, go on counting. Those that wait for others may take half of
+    ///   the budget.
+    /// - Not counted: what is read into memory of the caller's, and what a program keeps of messages that it has read. What comes
+    ///   ahead ([`Limits::window_ahead`]) has a share of its own.
+    /// - The messages that one pipe is reading may announce no more than this.
+    /// - Beyond it, the message that wants more is given up. Its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory), and its
+    ///   writer is told; a call is refused as overloaded.
+    ///
+    /// Lower it where strangers may connect.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,

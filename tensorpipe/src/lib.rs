@@ -41,9 +41,29 @@
 //!
 //! # Where to begin
 //!
-//! [`Context`] holds the backends, the pool, limits and timeouts; [`Context::listen`] and [`Context::connect`] make
-//! [`Pipe`]s. [`Pipe::route`] says what was chosen, and why nothing else. A transport, channel or kind of device of your own implements
-//! the traits of [`transports`], [`channels`] and [`device`]. Calls, with `#[tensor_service]`, are the crate `tensorpipe-rpc`.
+//! | type | what |
+//! |---|---|
+//! | [`Context`] | a process's transports, channels, memory, limits and name; [`Context::listen`] and [`Context::connect`] make pipes |
+//! | [`Pipe`] | the two-way stream of messages; [`Pipe::route`] says what was chosen, and why nothing else |
+//! | [`Message`] | metadata, payloads and tensors |
+//! | [`Incoming`] | a message that has come: look at its [`Descriptor`], then read it, read it into memory of your own, skip or refuse it |
+//! | [`Tensor`] | bytes on a device with an element type and a shape; a clone is a handle |
+//! | [`Pool`] | warm memory; its tensors are lent to other processes of the machine without a copy |
+//!
+//! Calls, with `#[tensor_service]`, are the crate `tensorpipe-rpc`. A transport, channel or kind of device of your own implements the
+//! traits of [`transports`], [`channels`] and [`device`].
+//!
+//! # How a tensor travels
+//!
+//! | between | transport | tensors go over |
+//! |---|---|---|
+//! | two ends in one process | `memory` | `xth`: the handle is handed over |
+//! | processes of one user on one machine | `shm` | `lease`: memory of a [`Pool`] is lent, other memory is copied once and lent; `cma`: the reader copies once |
+//! | machines | `tcp` | `basic`: the pipe's connection; `mpt`, where both ask for it: several connections |
+//! | GPUs (feature `cuda`) | any | `cuda_xth`, `cuda_ipc`, `cuda_basic`; tested on a driver for tests, on no GPU yet |
+//!
+//! A small tensor rides in its message's own frame. [`Route`] prints from which size on each channel is used;
+//! [`ContextBuilder::threshold`] changes that.
 //!
 //! # Features
 //!
@@ -55,38 +75,55 @@
 //! | `ndarray` | arrays of ndarray become tensors without a copy where their layout allows it; a [`Tensor`] is viewed as an array |
 //! | `candle` | conversions from and to `candle_core::Tensor`, on the CPU |
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
+//! | `dlpack` | tensors of PyTorch, NumPy, CuPy, JAX and others by DLPack, without a copy; on GPUs with `cuda` |
+//! | `cuda` | NVIDIA GPUs, by a driver that is found at run time: module `device::cuda` |
 //! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
-//! | `conformance` | module `conformance`, for tests: the suites that every transport, channel and device passes, for yours too, and devices without hardware |
+//! | `conformance` | module `conformance`, for tests: the suites that every transport, channel and device passes, for yours too |
 //! | `fuzzing` | what the fuzz targets of this repository run; hidden, and not covered by the version's promises |
 //!
 //! # What can be relied on
 //!
 //! - Messages arrive in the order in which they were written, whole or not at all. What was written before
 //!   [`Pipe::close`], or before the last handle was dropped, is delivered, for as long as [`Timeouts::linger`].
-//! - Futures may be dropped at any await: no bytes are mixed up, no memory is lost, the pipe goes on. What happens to
-//!   the operation is said at each one.
-//! - A pipe that ends without good order gives its error to every pending and later operation.
-//! - Bytes of a peer do not panic, abort or hang this process, and memory grows with the bytes that came, not with
-//!   those announced. [`Limits`] and [`Timeouts`] bound everything but waiting for an application.
+//! - Futures may be dropped at any await: no bytes are mixed up, no memory is lost, the pipe goes on. Each operation says what
+//!   becomes of it then.
+//! - A pipe that ends out of order gives its error to every pending and later operation.
+//! - Bytes of a peer do not panic, abort or hang this process. Memory grows with the bytes that came, not with those announced.
 //! - A slow reader slows its own writer, and nobody else.
+//!
+//! # What to know
+//!
+//! - **No authentication, no encryption.** A peer is who it says it is: listen where only friends can connect.
+//! - **A runtime.** Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
+//! - **Do not block it.** A task that blocks its thread may keep all pipes of the runtime from being driven. A thread of the crate tells
+//!   the peers that the process lives, for [`Timeouts::blocked`] (60 s). Put long computations into `spawn_blocking`.
+//! - **Lent memory** stays writable for its owner: a malicious peer can change numbers under their reader. To parse a payload, take
+//!   [`Payload::into_bytes`]. To borrow nothing, prefer
+//!   [`LeaseChannel::lends_only`](channels::LeaseChannel::lends_only).
+//! - **Forks.** A forked child makes contexts, pools, listeners and pipes of its own. A pipe over shared memory fails there; to touch a tensor
+//!   that lies in shared memory ends the child with SIGSEGV. What it drops stays as it is at its parent. [`Context::global`] is new in it.
+//! - **Linux**, little-endian, 64 bits.
 //!
 //! # Limits
 //!
-//! - Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
-//! - Contexts, pools, listeners and pipes are not for forked children, which have neither their threads nor their
-//!   shared memory: a child makes its own. A pipe over shared memory fails there; to touch a tensor that lies in
-//!   shared memory ends the child with SIGSEGV. What is one for each process, as [`Context::global`], it has anew. What it
-//!   drops stays as it is at its parent.
-//! - A peer that says nothing for [`Timeouts::silence`] (10 s) is given up, although it was pinged. A task that blocks a
-//!   thread of its runtime may keep all pipes there from being driven, even while other threads of the runtime sleep. A thread
-//!   of the crate wakes those within a second or two; where none is left, it tells the peers that the process lives, for
-//!   [`Timeouts::blocked`] (60 s). Nothing else moves meanwhile: put long computations into `spawn_blocking`.
-//! - A peer is who it says it is. There is no encryption and no authentication yet: listen where only friends can connect.
-//! - Lent memory stays writable for its owner: a malicious peer can change numbers under their reader. To parse a payload, take
-//!   [`Payload::into_bytes`].
-//! - Between processes of one machine tensors of a [`Pool`] are lent instead of copied, others are copied through shared memory;
-//!   between machines they travel over tcp. GPUs and RDMA are not there yet.
-//! - Linux, little-endian, 64 bits.
+//! [`Limits`], [`Timeouts`] and [`ConnectPolicy`] of a context bound everything but waiting for an application
+//! ([`Listener::accept`], [`Pipe::read_descriptor`]). Their fields say what happens at each bound. The ones that programs meet:
+//!
+//! | what | default | changed by |
+//! |---|---|---|
+//! | one message: metadata; a payload; a tensor; parts | 1 MiB; 8 GiB; 64 GiB; 4096 | [`Limits`] |
+//! | messages that a slow reader has not read | 1024, 4 MiB of their frames | [`Limits::window_messages`], [`Limits::window_bytes`] |
+//! | messages queued by a writer | 65536 | [`Limits::queued_writes`] |
+//! | memory of messages that are being read | half of the machine's, or of the control group's | [`Limits::receive_budget`] |
+//! | messages that wait for a [`Handler`] that takes long | 4096, 16 MiB; then nothing more is read | fixed |
+//! | pipes of a listener | 4096 | [`Limits::pipes`] |
+//! | lendable memory of a pool | 4 GiB, or half of the process's; 512 segments | [`PoolOptions::lendable`]; fixed |
+//! | loans of one process to another | 4096, then copies | fixed: [`LeaseChannel`](channels::LeaseChannel) |
+//! | copies of ordinary memory that one reader keeps | 256 MiB, then other channels | fixed: [`LeaseChannel`](channels::LeaseChannel) |
+//! | a peer that says nothing | 10 s | [`Timeouts::silence`] |
+//! | a handshake | 10 s | [`Timeouts::handshake`] |
+//! | closing | 10 s | [`Timeouts::linger`] |
+//! | connecting to a listener that is not there | 30 s | [`ConnectPolicy::patience`] |
 
 mod address;
 mod config;

@@ -1,9 +1,10 @@
-//! The examples of WIRE.md, for the tests that hold the code to them. `tensorpipe-rpc` includes this file by its path.
+//! The examples of docs/WIRE.md, for the tests that hold the code to them. `tensorpipe-rpc` includes this file by its path.
 
 use std::collections::BTreeMap;
 
 /// The whole document.
-pub(crate) const WIRE_MD: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../WIRE.md"));
+pub(crate) const WIRE_MD: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/WIRE.md"));
 
 /// The examples of one kind, by name: blocks that begin with ```` ```KIND NAME ````, of bytes in hexadecimal; `#` begins a
 /// comment.

@@ -1,4 +1,6 @@
-//! One call with a tensor, server and client in one program.
+//! A service that scales tensors: `hello serve URL`, `hello call URL`, or both in one process.
+
+use std::error::Error;
 
 use tensorpipe::Tensor;
 use tensorpipe_rpc::{Server, tensor_service};
@@ -19,16 +21,30 @@ impl Scaler for Cpu {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder()
-        .service(ScalerService::new(Cpu))
-        .listen("tcp://127.0.0.1:0")
-        .await?;
-    let client = ScalerClient::connect(server.url()).await?;
+async fn serve(url: &str) -> Result<Server, tensorpipe::Error> {
+    let service = ScalerService::new(Cpu);
+    Server::builder().service(service).listen(url).await
+}
+
+async fn call(url: &str) -> Result<(), Box<dyn Error>> {
+    let client = ScalerClient::connect(url).await?;
     let tensor = Tensor::from(vec![1.0f32, 2.0, 3.0]);
     let scaled = client.scale(&tensor, 10.0).await?;
     println!("{:?}", scaled.as_slice::<f32>()?);
     println!("{}", client.connection().route());
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [what, url] if what == "serve" => serve(url).await?.wait().await,
+        [what, url] if what == "call" => call(url).await?,
+        _ => {
+            let server = serve("tcp://127.0.0.1:0").await?;
+            call(server.url().as_ref()).await?;
+        }
+    }
     Ok(())
 }

@@ -47,11 +47,11 @@
 //! - As soon as it has `max_size` rows (the first dimensions, summed; a call without rows counts as one). A call that does
 //!   not fit any more opens the next batch; one of more than `max_size` rows runs alone.
 //! - Else when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A
-//!   deadline shortens that: a call waits at most for half of the time that its deadline leaves beside a run, whose time is
-//!   measured.
-//! - While `concurrency` batches of the method run (1 unless the attribute says otherwise, as in Triton and Ray Serve: a
-//!   model that one batch keeps busy gains nothing from a second one, and what waits meanwhile makes the next batch larger),
-//!   calls go on gathering. So `max_wait = "0s"` never waits when the method is idle, and gathers under load.
+//!   deadline shortens that: the server measures how long a run takes, and a call waits for at most half of the time that its
+//!   deadline leaves after a run.
+//! - Not while `concurrency` batches of the method run; calls go on gathering then. The default is 1, as in Triton and Ray Serve:
+//!   one batch keeps a model busy, and what waits makes the next batch larger. So `max_wait = "0s"` never waits when the method is
+//!   idle, and gathers under load.
 //!
 //! # What shares a batch
 //!

@@ -3,6 +3,12 @@
 //! The bytes are postcard's: arguments one after another, no names, no types. A `Tensor` or `Payload` anywhere in
 //! a value travels beside the bytes, which hold its index (see [`tensorpipe::tensor::lift`]). Bytes come from a peer:
 //! depth, elements without bytes and the memory that a value takes are limited, and an index is good for one use.
+//!
+//! `Tensor` and `Payload` serialize as a newtype struct with a name that nobody else has. The codec recognises it and arms a thread-local
+//! slot for exactly that nested call. To any other serializer they are plain data.
+//!
+//! Types that need a self-describing format do not survive postcard: a service with one is refused where it is served or asked for. Debug builds
+//! decode what they have encoded, and name the method.
 
 mod access;
 mod arguments;

@@ -2,6 +2,22 @@
 //!
 //! It lives in the pipe's [`Handler`]: whoever drives the pipe decodes headers, admits calls, polls a handler once and
 //! completes calls, so that on the hot path nothing hops from task to task.
+//!
+//! - **Header.** Kind, call id, service, method id, time left, trace: at the front of the message's metadata, followed by the body. A
+//!   body above 32 KiB, or beyond what the peer takes as metadata, is a payload.
+//! - **Bind.** A client first sends its description of the service. The server answers with a number, or with the difference.
+//! - **Admission**, on the header: draining, service and method known, calls of this connection, calls of all. A refused call's
+//!   tensors are skipped.
+//! - **Handlers.** A method first runs on a task of its own. While the running mean of its first polls is below 20 µs, its handler is
+//!   polled once on the task that drives the pipe, and spawned only if it is not ready. Panics are caught in both places.
+//! - **Deadlines** travel as time left. A client has one watcher for each connection, not a timer for each call. The server clamps
+//!   them.
+//! - **Cancel** is a RESET of the call's message, also long after it was read. It needs no credit.
+//! - **Shutdown** sends GOAWAY, lets calls under way end and their replies get across, then closes. Callers behind GOAWAY get
+//!   `ShuttingDown`: theirs did not run.
+//!
+//! The engine owns the pipe; the pipe's handler holds the engine weakly. The last client, call or connection that is dropped closes
+//! the pipe in good order.
 
 mod admission;
 mod calling;

@@ -53,6 +53,13 @@
 //!   reference; dropping that does not cancel the call any more.
 //! - A third process gets a reference as a [`Shared`], which is plain data: see [`Remote::share`].
 //! - A method whose result is to be used so has the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
+//!
+//! # How it works
+//!
+//! A value is named by the reply that gives it away: that call's number, and its place in the reply. So its holder knows the name
+//! before the value exists. The owner keeps a table for each connection, which goes with the connection. The holder says when nobody
+//! refers to a value any more. A call keeps the references that it was given until it is answered, so the owner does not let go of what is on
+//! its way back. A reply that nobody looks at is let go of as a whole.
 
 mod handle;
 mod owned;

@@ -54,9 +54,11 @@
 //! A [`Streaming`] gives an error where the call is over before the caller's stream was ([`Interrupted`]): so a task that a handler spawns
 //! for it does not take a part for all. The handler itself is dropped then, and reads the [`values`](Streaming::values) alone.
 //!
-//! A call is under way until its stream has ended: its deadline, limits and the drain of a shutdown apply until then.
-//! Dropping a [`CallStream`] cancels the call. A reader that stalls holds up the sender of its own stream, after 1024 items or
-//! 4 MiB (one item of any size always goes), and nothing else. What lies unread of all streams of a connection is bounded, too:
+//! A call is under way until its stream has ended. Until then its deadline applies: **60 s for the whole stream**, unless
+//! `client.with_deadline(..)` says otherwise. So do the server's limits and the drain of a shutdown. Dropping a [`CallStream`] cancels the call.
+//!
+//! A reader that stalls holds up the sender of its own stream, after 1024 items or 4 MiB (one item of any size always goes), and
+//! nothing else. That bound is fixed. What lies unread of all streams of a connection is bounded by
 //! [`ServerLimits::unread_items`](crate::ServerLimits::unread_items).
 
 mod argument;

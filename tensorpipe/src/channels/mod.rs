@@ -6,8 +6,8 @@
 //! - `send` is called once per operation at the writer, after the reader's go-ahead or with credit ahead of it; `recv` once at
 //!   the reader, before the writer's first byte or control frame for it can arrive, maybe before the application reads. Each ends in exactly one of [`LaneIo::sent`] /
 //!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`. Parts without bytes come to no lane;
-//! - `failed` at one end is `cancel` at the other. A lane that finds that the peer's has given up a part does not say `failed`:
-//!   the pipe calls `cancel`, or ends, and has the reason;
+//! - `failed` at one end becomes `cancel` at the other. A lane that sees that its peer has given up a part does not call `failed`: the
+//!   pipe knows the reason, and calls `cancel` or ends;
 //! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves: its control
 //!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may
 //!   also come to [`Lane::adopt`], and if that has the part, to no other method;
@@ -18,7 +18,7 @@
 //! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
 //!   that the destination is complete and not written any more. Work that a device has only queued may come behind that,
 //!   if the memory knows of it: [`Buffer::use_until`] of a source, [`BufferMut::freeze_at`] of a destination. Main memory
-//!   knows of no work, but who keeps a handle on it may go on reading: nobody writes to memory that has two handles;
+//!   knows of no such work. A lane that keeps a handle on it may go on reading, since memory with two handles is written by nobody;
 //! - it reads device memory behind what that is [ready](Buffer::ready) at, and writes it behind what is
 //!   [unfinished](BufferMut::unfinished), by ordering its device's queue or by going on when the fence is reached
 //!   ([`LaneHandle::resume_at`]): it never waits for a device. A queue that works in order holds up what is queued behind a source

@@ -12,7 +12,8 @@ pub enum MemoryKind {
     Heap,
     /// Memory that can be lent to other processes of this machine: of [`Pool::tensor`](crate::Pool::tensor).
     Pool,
-    /// Memory of another process, which has lent it to this one: mapped to be read here. Its owner can still write to it.
+    /// Memory of another process, which has lent it to this one: mapped to be read here. Its owner can still write to it. Sent back
+    /// to its owner it is not copied; passed on to a third process it is.
     Borrowed,
     /// Memory of a device of this kind.
     Device(DeviceKind),

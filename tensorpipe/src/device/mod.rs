@@ -16,6 +16,20 @@
 //! 6. A [`Channel`](crate::channels::Channel) that has the device among its devices.
 //!
 //! The suites of the module `conformance` (a feature) check 2 to 5, and 6.
+//!
+//! # How work is ordered
+//!
+//! Memory of a device is filled and read by work that is queued there. The CPU queues and goes on.
+//!
+//! | question | answer | with CUDA |
+//! |---|---|---|
+//! | when may it be read? | behind [`Buffer::ready`], a [`Fence`] | an event: the reader's stream waits for it |
+//! | when may it be used again? | behind [`BufferMut::unfinished`]: that, and the work of [`Buffer::use_until`] | an event for each stream that uses it |
+//! | what is it registered with? | one registration for an allocation and a domain, which ends first | `cuMemHostRegister`, a descriptor |
+//! | where does it come from? | [`Context::allocator`](crate::Context::allocator): a [`DevicePool`] before the [`Allocator`] | physical memory (`cuMemCreate`), cut into blocks |
+//!
+//! Main memory keeps no fences: it is ready when it is handed over. A device's own thread calls no handler, since a handler may
+//! wait for that very device; a task of the pipe's runtime goes on instead.
 
 mod allocator;
 #[cfg(feature = "cuda")]

@@ -1,4 +1,11 @@
 //! Making pipes: carries out the handshake that [`proto::handshake`](crate::proto::handshake) defines.
+//!
+//! The listener chooses; its order of preference decides. If it chose a better transport, the connector joins it with a random
+//! token of 128 bits that works once and over that transport only. It uses the new connection at once. Until the listener says
+//! JOINED, the connector keeps the first connection and what it has said; if it may not join, it stays and says that again.
+//!
+//! A pipe moves only to transports that have a `side_address`. None of ours leads out of the machine, so a listener does not
+//! choose to whom its peers connect.
 
 mod choose;
 mod connect;

@@ -2,6 +2,15 @@
 //!
 //! [`handshake`] turns two brochures into one selection; [`PipeState`] then moves messages. Neither ever touches the
 //! bytes of a payload or tensor: it says where they belong, the driver carries them.
+//!
+//! [`PipeState`] is generic over the driver's handles on memory: `S` to send from, `D` to receive into. So its tests run on plain
+//! vectors and a virtual clock, over links that stall, reorder and are cut at each byte.
+//!
+//! A message is one MESSAGE frame: descriptor, metadata, eager parts. Descriptors keep their order; reads end independently.
+//! Bulk parts wait for GRANT, or go ahead of it as far as the reader's window says. They travel by the channel that the sender
+//! named in the descriptor. On the pipe's own connection they are DATA frames of at most a chunk, and control frames pass
+//! between any two of them: a huge tensor holds up nothing. RESET and REFUSE end one message, GOAWAY and FIN the pipe. PING
+//! finds a silent peer.
 
 pub(crate) mod handshake;
 pub(crate) mod wire;

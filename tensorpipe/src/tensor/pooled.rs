@@ -10,7 +10,11 @@ const RIDES: usize = 4 << 10;
 impl Pool {
     /// A tensor in warm memory that another process of this machine reads in place, without a copy, when it is sent there
     /// (channel `lease`). Its content is unspecified, like `torch.empty`: fill it through [`Tensor::make_mut`], which copies
-    /// nothing while this is the only handle and what was sent of it is given back.
+    /// nothing while this is the only handle and what was sent of it is given back. Otherwise it copies all of the tensor.
+    ///
+    /// [`PoolOptions::lendable`](crate::PoolOptions::lendable) and 512 segments bound such memory. Beyond, it is ordinary memory:
+    /// [`LendableStats::fallbacks`](crate::LendableStats::fallbacks) counts that. One process can have 4096 loans of another one at once
+    /// ([`LeaseChannel`](crate::channels::LeaseChannel)).
     ///
     /// ```
     /// # use tensorpipe::{DType, Pool};

@@ -1,5 +1,7 @@
 //! What every file keeps to.
 
+use std::path::PathBuf;
+
 use crate::source::{Source, read, root, sources};
 
 /// Where `unsafe` may stand in what is shipped.
@@ -172,18 +174,28 @@ fn every_feature_of_the_pipe_is_on_when_the_workspace_is_tested() {
 #[test]
 fn links_between_the_documents_lead_somewhere() {
     let mut links = 0;
-    for file in ["README.md", "ARCHITECTURE.md", "WIRE.md", "CHANGELOG.md"] {
-        let text = read(file);
+    for file in documents() {
+        let text = std::fs::read_to_string(&file).unwrap();
         for (at, _) in text.match_indices("](") {
             let target = text[at + 2..].split([')', '#']).next().unwrap();
             if !target.is_empty() && !target.contains("://") {
                 links += 1;
                 assert!(
-                    root().join(target).exists(),
-                    "{file}: nothing is at {target}"
+                    file.parent().unwrap().join(target).exists(),
+                    "{}: nothing is at {target}",
+                    file.display()
                 );
             }
         }
     }
     assert!(links > 10, "only {links} were found");
+}
+
+fn documents() -> Vec<PathBuf> {
+    ["", "benches", "docs", "docs/decisions"]
+        .into_iter()
+        .flat_map(|folder| std::fs::read_dir(root().join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
 }

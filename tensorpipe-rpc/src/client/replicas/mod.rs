@@ -3,6 +3,14 @@
 //! Each replica has a task that keeps it connected (`keeper`), all share a table of who can be called (`table`), and a call
 //! (`surviving`) picks one there, again and again where that is safe. What decides is pure: `backoff`, `balance`, `budget`,
 //! `verdict`. The tasks end with the last handle: each client and each call holds one.
+//!
+//! - A call picks a replica under one lock, and picks again if it failed there. It is kept until it is answered: a small body is copied,
+//!   a large one shared. Each attempt has a header of its own.
+//! - Whoever finds a replica gone takes it out, a call or its task. So does a call that is the last of several in a row without an answer in time,
+//!   unless no other replica is there.
+//! - The budget does not count a pipe's death: the back-off bounds how often a server can die. An attempt that may have run is
+//!   remembered, so no later error denies it.
+//! - A call that is given a reference goes to the pipe of its owner.
 
 mod backoff;
 mod balance;

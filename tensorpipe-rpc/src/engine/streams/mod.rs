@@ -4,6 +4,15 @@
 //! many items and bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a
 //! stalled reader keeps is bounded, and nothing of a stream stands before other calls. What all stalled readers of a connection
 //! keep is bounded too ([`Unread`]).
+//!
+//! - Small items that are ready together share a message. None waits for one that is not ready.
+//! - Credit counts from the beginning of the stream, so nothing needs an answer and nothing is counted twice.
+//! - Items keep the order of their messages, whichever is complete first.
+//! - The handler's own future drives its stream: deadline, cancel, panic and drain apply to it as to the call.
+//! - A server that stops says DRAINING and not GOAWAY: credit and items of calls under way still come.
+//! - Granted credit cannot be revoked. When the room that all streams of a connection share is used up, each is granted less. An item that is
+//!   larger than its grant stays with its sender until there is room or its reader waits. At most a quarter of the pipe's
+//!   1024 messages may wait so; beyond, the call ends, as one that may have run.
 
 mod arriving;
 mod credits;

@@ -14,6 +14,17 @@
 //! Whether one process may read another's memory depends on both, on security modules and filters, and cannot be known but by
 //! trying. The first look at a notice is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
 //! pipe's connection, like over `basic`; the writer then chooses other channels.
+//!
+//! Whether it pays depends on the processors of both ends, which the writer knows from its own and from the reader's descriptor:
+//!
+//! | the reader | copies | so it is used |
+//! |---|---|---|
+//! | may use several | by two threads; the writer waits | from 4 MiB on, over `shm` from 8 MiB |
+//! | and the writer are bound to one, the same | once instead of twice, without changing sides | from 1 MiB on |
+//! | has one, and the writer another | alone, where both ends of a connection copy at the same time | not |
+//!
+//! Whoever drives the pipe copies, in pieces of 256 KiB. Between two pieces messages pass, and the copy stops if nobody wants it
+//! any more. A piece that takes over 1 ms (memory that is not there) sends the rest to a thread for blocking work.
 
 mod board;
 mod copy;

@@ -1,8 +1,9 @@
 //! Main memory of another process on this machine: lent instead of sent.
 //!
-//! What lies in ordinary memory is copied for that, once ([`copying`]). What lies in lendable memory ([`Pool::tensor`](crate::Pool::tensor)) is not sent: the writer's lane *offers* it, as a place
-//! in a segment and an entry in a ledger, and the reader's lane *takes* the offer and yields a buffer over its own read-only
-//! mapping of the segment. Dropping the buffer gives it back: one store into the ledger, which both processes have mapped.
+//! Lendable memory ([`Pool::tensor`](crate::Pool::tensor)) lies in segments that both processes map. The writer's lane *offers* a place in
+//! a segment and an entry in a ledger. The reader's lane *takes* the offer and gives its reader a buffer over its own read-only
+//! mapping. Dropping the buffer gives the memory back: one store into the ledger. Ordinary memory is first copied into a segment,
+//! once ([`copying`]).
 //!
 //! ```text
 //!   lane ── offer, "taken" ── lane          on the pipe, between two lanes            lane.rs, frame.rs
@@ -19,6 +20,18 @@
 //!
 //! Where something is missing (no descriptors left, a ledger that is full, an exchange that does not answer), the tensor is sent as
 //! bytes on the pipe's connection, like over `basic`. If it will not get better, both ends' routes say why.
+//!
+//! - **Ordinary memory.** Up to 256 KiB is copied as the message leaves; up to 1 MiB by whoever drives, in pieces, before the message
+//!   leaves; more when the reader asks for it. Copies lie in segments of that borrower's own. Unused ones are freed after 10 to 20 s.
+//! - **No go-ahead.** An offer takes none of the reader's memory, so it leaves with its message. The write ends when the reader's
+//!   application has read the tensor. The writer's lane keeps no handle: if bytes are asked for, it withdraws the offer and reads
+//!   them in the segment.
+//! - **Bounded.** Reading a page that its lender never filled allocates it on the reader's account. So mapped segments count, over all
+//!   lenders of the process; beyond the largest receive budget of its contexts the tensors come as bytes.
+//! - **Forks.** Mappings are not inherited (`MADV_DONTFORK`). A child makes its own exchange, and what it drops of its inheritance touches
+//!   no lock, socket or timer of its parent's.
+//! - **Huge pages.** Segments are on pages of `MFD_HUGETLB` if some are set aside. Else `MADV_COLLAPSE` joins a range whose pages were touched:
+//!   64 MiB were there in 5 ms instead of 44 (command not kept). [`LendableStats`](crate::LendableStats) says which it got.
 
 mod copying;
 mod frame;
@@ -39,11 +52,18 @@ use crate::error::Error;
 
 /// Channel `lease`.
 ///
-/// Tensors in lendable memory are lent as they are. Of others their writer lends a copy, to whoever has room for it: one process
-/// may keep 256 MiB of such copies of another one's (less where [`PoolOptions::lendable`](crate::PoolOptions::lendable) is less by default), and gets the next ones
-/// over other channels. A context that wants all tensors that it receives in memory of its own says
-/// `prefer_channel(LeaseChannel::lends_only())`; for single ones there is [`Place::Into`](crate::Place::Into). One that does not want to copy says
-/// `threshold("lease", Threshold::new(Pays::LastResort).of(MemoryKind::Heap))`.
+/// Tensors in lendable memory are lent as they are. Other tensors are copied once by their writer, and the copy is lent. One process may
+/// keep 256 MiB of such copies of another one's (less where [`PoolOptions::lendable`](crate::PoolOptions::lendable) is less by default).
+/// Beyond that, tensors go over other channels.
+///
+/// | a context that wants | says |
+/// |---|---|
+/// | all received tensors in memory of its own | `prefer_channel(LeaseChannel::lends_only())` |
+/// | a single tensor in memory of its own | [`Place::Into`](crate::Place::Into) |
+/// | not to copy ordinary memory for lending | `threshold("lease", Threshold::new(Pays::LastResort).of(MemoryKind::Heap))` |
+///
+/// Writing to a received tensor copies it into the reader's pool. Writing to a tensor while any of it is lent copies all of it
+/// ([`Tensor::make_mut`](crate::Tensor::make_mut)).
 ///
 /// # Trust
 ///

@@ -1,4 +1,9 @@
 //! What the holders of a pipe share: the protocol's state, the lanes, and the operations that wait.
+//!
+//! Arriving is one path. The protocol reports a head, and for each part whether its bytes are in the receive buffer, come later,
+//! or are offered by their channel. For an offered part the lane is asked; if it has the memory, the message is complete. A
+//! handler is given up to eight messages for one look at the lock. The credit of those that it accepts goes back when it has
+//! returned. A `Descriptor` is made only when somebody asks for one.
 
 mod ahead;
 mod arrival;

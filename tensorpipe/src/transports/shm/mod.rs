@@ -7,6 +7,12 @@
 //!
 //! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
 //! in their own user only.
+//!
+//! - **Counters.** Each end keeps its own counter and checks the other's, so nonsense there is a fault and never a wild access.
+//! - **Size.** A ring has 256 KiB: what is written stays in the second-level cache until it is read. A ring that is
+//!   empty, and through which at most 32 KiB went in 10 s, gives its memory back to the system.
+//! - **Reach.** Processes of one user, on one boot, in one network namespace; the route says what is missing. Where a user namespace
+//!   calls this user and all others by one number, nobody counts as the same user.
 
 mod alarm;
 mod connection;

@@ -12,6 +12,10 @@
 //! events. Calls of the driver are made without the pipe's lock; those that take long, on a thread for blocking work.
 //!
 //! Invariant: memory that a stream was given is kept until the event behind that work is reached.
+//!
+//! Staging memory is lendable memory of the context's pool, registered with the driver once for a segment. A reader registers what it has
+//! borrowed, read-only. What the driver does not take, the CPU copies once more. Each context of a build with the feature `cuda` has this channel,
+//! also without devices: so main memory of any peer reaches GPUs. It stands over the channels that the context has in the end.
 
 mod frame;
 mod lane;

@@ -11,6 +11,9 @@
 //! The writer offers when the work before the bytes is done, of which an event tells the CPU: an event means nothing to another process's
 //! streams. Where something is missing, the part goes by way of main memory ([`CudaBasicChannel`]); if it will not get better, both
 //! ends' routes say why.
+//!
+//! No stream can wait for a loan, so a read into lent memory begins when the loan is back (`Fence::is_queued`). A context that
+//! requires this channel gets an error where a part would go by way of main memory.
 
 mod frame;
 mod lane;
