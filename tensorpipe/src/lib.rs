@@ -180,6 +180,6 @@ pub use pipe::{
     Read, ReadError, ReadInto, Write,
 };
 pub use route::{
-    Band, Carried, Carrier, ChannelChoice, ChannelRoute, Pays, Refusal, Route, Setback, Threshold,
+    Band, Carried, Carrier, ChannelChoice, ChannelRoute, Degraded, Pays, Refusal, Route, Threshold,
 };
 pub use tensor::{DType, Element, IntoShape, Shape, Tensor};

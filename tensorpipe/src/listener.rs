@@ -153,7 +153,7 @@ impl Listener {
 
 async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, door: Door) {
     let mut places = Places::new(entrance.limits().handshakes, entrance.greeting());
-    let mut guests = tokio::task::JoinSet::new();
+    let mut handshakes = tokio::task::JoinSet::new();
     let mut in_vain = 0;
     let (refused, full) = (LogLimit::new(), LogLimit::new());
     loop {
@@ -164,7 +164,7 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
         let Some(accepted) = accepted.await else {
             return;
         };
-        while guests.try_join_next().is_some() {}
+        while handshakes.try_join_next().is_some() {}
         match accepted {
             Ok(connection) => {
                 in_vain = 0;
@@ -184,10 +184,10 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
                 let (entrance, transport) = (entrance.clone(), transport.clone());
                 let has_greeted = Arc::<AtomicBool>::default();
                 let greeted = has_greeted.clone();
-                let guest = guests.spawn(async move {
+                let handshake = handshakes.spawn(async move {
                     negotiate::receive(&entrance, &*transport, connection, &greeted).await;
                 });
-                places.take(origin, has_greeted, guest);
+                places.take(origin, has_greeted, handshake);
             }
             Err(error) => {
                 if let Some(more) = refused.admits() {

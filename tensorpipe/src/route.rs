@@ -2,15 +2,15 @@
 
 mod carried;
 mod choice;
+mod degraded;
 mod requirement;
-mod setback;
 mod threshold;
 
 pub use carried::Carried;
 pub use choice::{Band, Carrier, ChannelChoice};
 pub(crate) use choice::{FrameRoom, Served, Table, Way};
+pub use degraded::Degraded;
 pub(crate) use requirement::Requirement;
-pub use setback::Setback;
 pub use threshold::{Pays, Threshold};
 
 use std::fmt;
@@ -50,7 +50,7 @@ pub struct ChannelRoute {
     /// The device pairs that it serves: this side's, the peer's.
     pub pairs: Vec<(Device, Device)>,
     /// What turned out since: why tensors go another way all the same.
-    pub setback: Setback,
+    pub degraded: Degraded,
     /// What it was given to carry from this side.
     pub carried: Carried,
 }
@@ -158,10 +158,10 @@ impl fmt::Display for Route {
             for (i, (ours, theirs)) in channel.pairs.iter().enumerate() {
                 write!(f, "{} {ours} <-> {theirs}", if i == 0 { "" } else { "," })?;
             }
-            if let Some(reason) = channel.setback.sending() {
+            if let Some(reason) = channel.degraded.sending() {
                 write!(f, "; sends nothing: {reason}")?;
             }
-            if let Some(reason) = channel.setback.receiving() {
+            if let Some(reason) = channel.degraded.receiving() {
                 write!(f, "; receives nothing: {reason}")?;
             }
         }

@@ -35,7 +35,7 @@ struct Veiled {
     manners: Manners,
     /// Under way.
     saying: Option<Pin<Box<Sleep>>>,
-    hot: bool,
+    polled: bool,
 }
 
 /// How long a goodbye takes, how many were begun and said, and who the peer has proved to be.
@@ -47,7 +47,7 @@ struct Manners {
     begun: Arc<AtomicUsize>,
     said: Arc<AtomicUsize>,
     /// One was asked for while it was told that somebody polls.
-    hot: Arc<AtomicBool>,
+    polled: Arc<AtomicBool>,
     /// It always has something to say that nobody need be given.
     floods: Arc<AtomicBool>,
     identity: Option<Identity>,
@@ -69,7 +69,7 @@ impl Veiled {
             sent: 0,
             manners: manners.clone(),
             saying: None,
-            hot: false,
+            polled: false,
         })
     }
 
@@ -97,21 +97,21 @@ impl Connection for Veiled {
         self.manners.identity.clone()
     }
 
-    fn can_be_hot(&self) -> bool {
-        self.inner.can_be_hot()
+    fn can_poll(&self) -> bool {
+        self.inner.can_poll()
     }
 
-    fn looks_cost(&self) -> bool {
-        self.inner.looks_cost()
+    fn poll_is_syscall(&self) -> bool {
+        self.inner.poll_is_syscall()
     }
 
-    fn set_hot(&mut self, hot: bool) {
-        self.hot = hot;
-        self.inner.set_hot(hot);
+    fn set_polled(&mut self, polled: bool) {
+        self.polled = polled;
+        self.inner.set_polled(polled);
     }
 
-    fn look(&mut self) -> bool {
-        self.manners.floods.load(Ordering::SeqCst) || self.inner.look()
+    fn has_input(&mut self) -> bool {
+        self.manners.floods.load(Ordering::SeqCst) || self.inner.has_input()
     }
 }
 
@@ -161,7 +161,7 @@ impl AsyncWrite for Veiled {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
         self.manners.begun.fetch_add(1, Ordering::SeqCst);
-        self.manners.hot.fetch_or(self.hot, Ordering::SeqCst);
+        self.manners.polled.fetch_or(self.polled, Ordering::SeqCst);
         assert!(!self.manners.panics, "by design");
         ready!(self.poll_record(cx))?;
         let takes = self.manners.takes;
@@ -419,7 +419,7 @@ async fn nobody_polls_for_a_goodbye() {
         closed.unwrap();
     }
     assert!(
-        !manners.hot.load(Ordering::SeqCst),
+        !manners.polled.load(Ordering::SeqCst),
         "it asks nobody to be woken"
     );
 }

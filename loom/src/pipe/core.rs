@@ -103,9 +103,9 @@ impl Core {
 
     fn send_and_receive(&self, io: &mut Io) -> Round {
         // Here and below: what cannot be polled spares the models steps.
-        let hot = self.able && self.driver.is_polling();
+        let polled = self.able && self.driver.is_polling();
         if self.able {
-            io.set_polled(hot);
+            io.set_polled(polled);
         }
         io.send(self);
         let written = self.written.load(Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Core {
                 self.deliveries
                     .store(shared.deliveries.len(), Ordering::Release);
                 if !self.driver.delivery.is_held() {
-                    round = match hot {
+                    round = match polled {
                         true => Round::Came,
                         false => Round::More,
                     };

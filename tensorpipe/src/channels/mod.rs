@@ -12,7 +12,7 @@
 //!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may
 //!   also come to [`Lane::adopt`], and if that has the part, to no other method;
 //! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says
-//!   of itself ([`Channel::thresholds`]). A lane that finds out that it moves nothing says so in its [`Setback`], and
+//!   of itself ([`Channel::thresholds`]). A lane that finds out that it moves nothing says so in its [`Degraded`], and
 //!   is chosen no more; what it was given before it still delivers, or fails;
 //! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
 //! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
@@ -58,7 +58,7 @@ use crate::device::{Buffer, BufferMut, Device, MemoryKind, Pool};
 use crate::error::Error;
 pub use crate::pipe::{LaneHandle, LaneIo, Outcome};
 pub use crate::proto::OpId;
-pub use crate::route::{Pays, Setback, Threshold};
+pub use crate::route::{Degraded, Pays, Threshold};
 use crate::transports::Connection;
 
 /// Moves tensor memory between devices of two contexts. Having one means that it works here.
@@ -141,7 +141,7 @@ pub struct Link {
     /// The context's [`Limits::receive_budget`](crate::Limits::receive_budget), in bytes.
     pub receive_budget: u64,
     /// Where to say that it turned out not to work: the sender then chooses other channels, and the route says why.
-    pub setback: Setback,
+    pub degraded: Degraded,
 }
 
 impl Link {

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::establish::{Established, OpenChannel, Stays, establish};
 use super::further;
 use super::joining::{First, Joining};
-use super::{Guest, purpose, reaches};
+use super::{Handshaking, purpose, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
 use crate::device::Device;
@@ -37,20 +37,19 @@ async fn handshake(
     let connection = transport.connect(url.address()).await?;
     stop::at(stop::CONNECTED);
     let credit = context.credit_ahead.begin(connection.peer());
-    let mut guest = Guest::new(connection, url.to_string());
-    guest
-        .send(&ClientHandshake::hello(&purpose(context, &credit)))
+    let mut conn = Handshaking::new(connection, url.to_string());
+    conn.send(&ClientHandshake::hello(&purpose(context, &credit)))
         .await?;
     stop::at(stop::HELLO_SENT);
     let mut handshake = ClientHandshake::default();
-    let answer = match guest.read(|input| handshake.handle(input)).await? {
+    let answer = match conn.read(|input| handshake.handle(input)).await? {
         Reply::Answer(answer) => *answer,
         Reply::Joined => {
             let (frame, when) = ("JOINED", "instead of an answer");
-            return Err(fault_of(&guest, PeerFault::Unexpected { frame, when }));
+            return Err(fault_of(&conn, PeerFault::Unexpected { frame, when }));
         }
         Reply::Reject(reject) => {
-            let (peer, reason) = (guest.name.clone(), reject.reason.into());
+            let (peer, reason) = (conn.name.clone(), reject.reason.into());
             return Err(Error::Rejected {
                 peer,
                 reason,
@@ -61,49 +60,47 @@ async fn handshake(
     stop::at(stop::ANSWER_RECEIVED);
     let better = answer.moved.as_ref();
     let better = better.map(|(name, ..)| upgrade(context, &**transport, name));
-    let better = better
-        .transpose()
-        .map_err(|fault| fault_of(&guest, fault))?;
+    let better = better.transpose().map_err(|fault| fault_of(&conn, fault))?;
     let over = better.unwrap_or(transport);
     let mut channels =
-        chosen_channels(context, &answer, &**over).map_err(|fault| fault_of(&guest, fault))?;
+        chosen_channels(context, &answer, &**over).map_err(|fault| fault_of(&conn, fault))?;
     let mut refusals = answer.refusals.clone();
     let first = (transport.clone(), url.address().to_owned());
     let mut route = first.clone();
     let mut moved_from = None;
-    let identity = guest.connection.identity();
+    let identity = conn.connection.identity();
     let mut stays = None;
     // Set once a pipe that has moved turns out to stay.
     let because = Arc::new(OnceLock::new());
     let settled = SettledPeer::default();
     if let Some(((name, address, token), better)) = answer.moved.as_ref().zip(better) {
         match ask_to_join(&**better, address, *token).await {
-            Ok(Guest { connection, .. }) => {
+            Ok(Handshaking { connection, .. }) => {
                 // Used at once; it goes back to the first connection if the listener rejects it.
                 moved_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
                 stays = Some(Stays {
                     because: because.clone(),
                     transport: transport.name().to_owned(),
-                    address: guest.connection.ends(),
+                    address: conn.connection.ends(),
                     refused: Vec::new(),
-                    peer: guest.connection.peer(),
+                    peer: conn.connection.peer(),
                     settled: settled.clone(),
                 });
-                let Guest {
+                let Handshaking {
                     connection: first,
                     input,
                     name,
-                } = guest;
+                } = conn;
                 let first = First::new(Joining::joined(input, first), because.clone(), settled);
                 let joining = Joining::new(connection, name.clone(), Some(first));
-                guest = Guest::new(Box::new(joining), name);
+                conn = Handshaking::new(Box::new(joining), name);
             }
             Err(error) => {
                 tracing::warn!(%url, transport = %name, %error, "could not move, staying");
                 let mut stay = Vec::new();
                 put_stay(&mut stay, &error.to_string());
-                guest.send(&stay).await?;
+                conn.send(&stay).await?;
                 stayed(&mut refusals, transport.name(), name, error.to_string());
             }
         }
@@ -117,8 +114,8 @@ async fn handshake(
     let further = further::joins(at, answer.name.as_str().into(), context.timeouts.handshake);
     Ok(Established {
         further,
-        connection: guest.connection,
-        leftover: guest.input,
+        connection: conn.connection,
+        leftover: conn.input,
         transport,
         moved_from,
         identity,
@@ -163,9 +160,9 @@ pub(super) fn stayed(
     refusals.insert(0, (format!("transport {better}"), reason));
 }
 
-fn fault_of(guest: &Guest, fault: PeerFault) -> Error {
+fn fault_of(conn: &Handshaking, fault: PeerFault) -> Error {
     Error::Peer {
-        pipe: guest.name.clone(),
+        pipe: conn.name.clone(),
         fault,
     }
 }
@@ -270,13 +267,12 @@ pub(super) async fn ask_to_join(
     transport: &dyn Transport,
     address: &str,
     token: Token,
-) -> Result<Guest, Error> {
+) -> Result<Handshaking, Error> {
     let connection = transport.connect(address).await?;
     stop::at(stop::JOIN_CONNECTED);
-    let mut guest = Guest::new(connection, address);
-    guest
-        .send(&ClientHandshake::hello(&Purpose::Join(token)))
+    let mut conn = Handshaking::new(connection, address);
+    conn.send(&ClientHandshake::hello(&Purpose::Join(token)))
         .await?;
     stop::at(stop::JOIN_SENT);
-    Ok(guest)
+    Ok(conn)
 }

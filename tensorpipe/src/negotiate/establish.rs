@@ -16,8 +16,8 @@ use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
 use crate::route::{
-    Carried, ChannelChoice, ChannelRoute, FrameRoom, Refusal, Requirement, Route, Routes, Served,
-    Setback, Table,
+    Carried, ChannelChoice, ChannelRoute, Degraded, FrameRoom, Refusal, Requirement, Route, Routes,
+    Served, Table,
 };
 use crate::sync::lock;
 use crate::transports::{Connection, Transport};
@@ -59,12 +59,12 @@ impl OpenChannel {
         ChannelRoute {
             name: self.channel.name().to_owned(),
             pairs: self.pairs.clone(),
-            setback: Setback::default(),
+            degraded: Degraded::default(),
             carried: Carried::default(),
         }
     }
 
-    /// As the choice over a transport sees it, with the setback that the route shows.
+    /// As the choice over a transport sees it, with the degraded that the route shows.
     fn served(&self, route: &ChannelRoute, over: &dyn Transport) -> Served<'_> {
         let thresholds = match is_proven(&*self.channel, over) {
             true => self.channel.thresholds(&self.peer_devices),
@@ -75,7 +75,7 @@ impl OpenChannel {
             pairs: &self.pairs,
             thresholds,
             moves_bytes: Box::new(|memory| self.channel.moves_bytes(memory)),
-            setback: route.setback.clone(),
+            degraded: route.degraded.clone(),
         }
     }
 }
@@ -183,7 +183,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             peer: peer.clone(),
             pool: context.pool().clone(),
             receive_budget: context.limits.receive_budget,
-            setback: route.setback,
+            degraded: route.degraded,
         };
         let lane = open.channel.open(link)?;
         lanes.push(LaneSlot {

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Guest;
+use super::Handshaking;
 use super::connect::ask_to_join;
 use super::receive::Entrance;
 use super::ticket::Ticket;
@@ -49,11 +49,11 @@ pub(super) fn expects(entrance: &Arc<Entrance>, transport: &str, peer: Arc<str>)
             token: ticket.token(),
             connection: Box::pin(async move {
                 let _ticket = ticket;
-                let guest = joined.await.map_err(|_| Error::Lost {
+                let conn = joined.await.map_err(|_| Error::Lost {
                     pipe: peer,
                     reason: "the listener stopped before a further connection came".into(),
                 })?;
-                guest.let_join().await
+                conn.let_join().await
             }),
         })
     }))
@@ -66,10 +66,10 @@ async fn join(
     peer: Arc<str>,
     token: Token,
 ) -> Result<Box<dyn Connection>, Error> {
-    let mut guest: Guest = ask_to_join(transport, address, token).await?;
+    let mut conn: Handshaking = ask_to_join(transport, address, token).await?;
     let mut handshake = ClientHandshake::joining();
-    match guest.read(|input| handshake.handle(input)).await? {
-        Reply::Joined => Ok(guest.into_connection()),
+    match conn.read(|input| handshake.handle(input)).await? {
+        Reply::Joined => Ok(conn.into_connection()),
         Reply::Reject(reject) => Err(Error::Rejected {
             peer,
             reason: reject.reason.into(),

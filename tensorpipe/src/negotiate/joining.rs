@@ -34,7 +34,7 @@ pub(super) struct Joining {
     /// A writer that waits for the listener's word.
     blocked: Option<Waker>,
     /// As it was told.
-    hot: bool,
+    polled: bool,
 }
 
 enum Stage {
@@ -111,7 +111,7 @@ impl Joining {
             given: 0,
             stage,
             blocked: None,
-            hot: false,
+            polled: false,
         }
     }
 
@@ -184,7 +184,7 @@ impl Joining {
                 first.settled.settle(first.connection.peer());
                 // Lets go of the other one.
                 self.connection = first.connection;
-                self.connection.set_hot(self.hot);
+                self.connection.set_polled(self.polled);
                 Stage::Stayed(Stayed {
                     again,
                     at: 0,
@@ -312,27 +312,27 @@ impl Connection for Joining {
         self.connection.wakes()
     }
 
-    fn can_be_hot(&self) -> bool {
-        self.connection.can_be_hot()
+    fn can_poll(&self) -> bool {
+        self.connection.can_poll()
     }
 
-    fn looks_cost(&self) -> bool {
-        self.connection.looks_cost()
+    fn poll_is_syscall(&self) -> bool {
+        self.connection.poll_is_syscall()
     }
 
-    fn set_hot(&mut self, hot: bool) {
-        self.hot = hot;
-        self.connection.set_hot(hot);
+    fn set_polled(&mut self, polled: bool) {
+        self.polled = polled;
+        self.connection.set_polled(polled);
     }
 
-    fn look(&mut self) -> bool {
+    fn has_input(&mut self) -> bool {
         let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
-        !joined || self.connection.look()
+        !joined || self.connection.has_input()
     }
 
-    fn look_for(&mut self, bytes: usize) -> bool {
+    fn has_input_of(&mut self, bytes: usize) -> bool {
         let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
-        !joined || self.connection.look_for(bytes)
+        !joined || self.connection.has_input_of(bytes)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::transports::{Connection, Transport};
 const PIECE: usize = 4 << 10;
 
 /// A connection whose handshake is under way.
-struct Guest {
+struct Handshaking {
     connection: Box<dyn Connection>,
     /// Read and not used yet.
     input: Vec<u8>,
@@ -43,7 +43,7 @@ struct Guest {
     name: Arc<str>,
 }
 
-impl Guest {
+impl Handshaking {
     fn new(connection: Box<dyn Connection>, name: impl Into<Arc<str>>) -> Self {
         Self {
             connection,

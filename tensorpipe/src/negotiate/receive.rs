@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::Guest;
+use super::Handshaking;
 use super::choose::choose;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
@@ -89,9 +89,9 @@ pub(crate) async fn receive(
 ) {
     let ends = connection.ends();
     let context = &entrance.context;
-    let mut guest = Guest::new(connection, ends.as_str());
+    let mut conn = Handshaking::new(connection, ends.as_str());
     let greeting = entrance.greeting();
-    match tokio::time::timeout(greeting, guest.has_spoken()).await {
+    match tokio::time::timeout(greeting, conn.has_spoken()).await {
         Ok(true) => {}
         // Whoever looks whether somebody listens does this.
         Ok(false) => {
@@ -101,7 +101,7 @@ pub(crate) async fn receive(
         Err(_) => return entrance.warnings.silent(&ends, greeting),
     }
     let what = || format!("the handshake of {ends}");
-    let handshake = handshake(entrance, transport, guest, has_greeted);
+    let handshake = handshake(entrance, transport, conn, has_greeted);
     match within_handshake(context, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.
@@ -144,11 +144,11 @@ impl Warnings {
 async fn handshake(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
-    mut guest: Guest,
+    mut conn: Handshaking,
     has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
     let mut handshake = ServerHandshake::default();
-    let purpose = match guest.read(|input| handshake.handle(input)).await {
+    let purpose = match conn.read(|input| handshake.handle(input)).await {
         Err(error @ Error::Peer { .. }) => {
             // Another version of this protocol understands the reason; anybody else sees the connection end.
             let reject = Reject {
@@ -160,7 +160,7 @@ async fn handshake(
                 ..
             } = &error
             {
-                let _ = guest.send(&ServerHandshake::reject(&reject)).await;
+                let _ = conn.send(&ServerHandshake::reject(&reject)).await;
             }
             return Err(error);
         }
@@ -170,8 +170,8 @@ async fn handshake(
     match purpose {
         Purpose::Join(token) => {
             stop::at(stop::JOIN_RECEIVED);
-            if let Err((guest, reason)) = redeem(entrance, &token, transport.name(), guest) {
-                guest.reject_join(reason).await?;
+            if let Err((conn, reason)) = redeem(entrance, &token, transport.name(), conn) {
+                conn.reject_join(reason).await?;
             }
             Ok(None)
         }
@@ -187,16 +187,15 @@ async fn handshake(
                     "it has {} pipes already; try again later",
                     entrance.limits().pipes
                 );
-                guest
-                    .send(&ServerHandshake::reject(&Reject {
-                        transient: true,
-                        reason,
-                    }))
-                    .await?;
-                let _ = guest.connection.shutdown().await;
+                conn.send(&ServerHandshake::reject(&Reject {
+                    transient: true,
+                    reason,
+                }))
+                .await?;
+                let _ = conn.connection.shutdown().await;
                 return Ok(None);
             };
-            welcome(entrance, transport, guest, name, limits, brochure, permit)
+            welcome(entrance, transport, conn, name, limits, brochure, permit)
                 .await
                 .map(Some)
         }
@@ -207,7 +206,7 @@ async fn handshake(
 async fn welcome(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
-    mut guest: Guest,
+    mut conn: Handshaking,
     peer_name: String,
     peer_limits: WireLimits,
     brochure: Brochure,
@@ -224,7 +223,7 @@ async fn welcome(
         tickets.push(ticket);
         Some((token, joined))
     };
-    let stopped = || guest.lost("the listener has stopped");
+    let stopped = || conn.lost("the listener has stopped");
     let moved = match selection.moved {
         None => None,
         Some((name, address)) => {
@@ -232,7 +231,7 @@ async fn welcome(
             Some((name, address, token, joined))
         }
     };
-    let identity = guest.connection.identity();
+    let identity = conn.connection.identity();
     // Where the pipe will be, or stays.
     let over = moved.iter().map(|(name, ..)| name.as_str());
     let over: Vec<_> = over.chain([transport.name()]).collect();
@@ -266,7 +265,7 @@ async fn welcome(
             pairs: selected.pairs,
         });
     }
-    let credit = context.credit_ahead.begin(guest.connection.peer());
+    let credit = context.credit_ahead.begin(conn.connection.peer());
     let answer = Answer {
         name: context.name.to_string(),
         process: process_id(),
@@ -277,7 +276,7 @@ async fn welcome(
         channels: chosen,
         refusals: selection.refusals.clone(),
     };
-    guest.send(&ServerHandshake::answer(&answer)).await?;
+    conn.send(&ServerHandshake::answer(&answer)).await?;
     stop::at(stop::ANSWER_SENT);
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
@@ -286,7 +285,7 @@ async fn welcome(
         let stays = tokio::select! {
             biased;
             arrived = &mut joined => Err(arrived),
-            stays = guest.read(ServerHandshake::handle_stay) => match stays {
+            stays = conn.read(ServerHandshake::handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
                 Err(error @ Error::Peer { .. }) => return Err(error),
                 // A connector that has moved lets go of this connection, which can be seen before its new one; one that is
@@ -300,14 +299,14 @@ async fn welcome(
         match stays {
             Err(arrived) => {
                 let joined =
-                    arrived.map_err(|_| guest.lost("the connection to move to never came"))?;
+                    arrived.map_err(|_| conn.lost("the connection to move to never came"))?;
                 moved_from = Some(std::mem::replace(&mut final_transport, name));
                 // Lets go of the first connection, then says so.
-                guest = Guest {
-                    name: guest.name,
+                conn = Handshaking {
+                    name: conn.name,
                     ..joined
                 };
-                guest.send(&ServerHandshake::joined()).await?;
+                conn.send(&ServerHandshake::joined()).await?;
             }
             Ok(reason) => {
                 stayed(&mut refusals, &final_transport, &name, reason);
@@ -317,14 +316,14 @@ async fn welcome(
     for (channel, joined) in joining {
         let joined = joined
             .await
-            .map_err(|_| guest.lost("a channel's connection never came"))?;
+            .map_err(|_| conn.lost("a channel's connection never came"))?;
         let connection = joined.let_join().await?;
         channels[channel].connections.push(connection);
     }
     Ok(Established {
         further: further::expects(entrance, &final_transport, peer_name.as_str().into()),
-        connection: guest.connection,
-        leftover: guest.input,
+        connection: conn.connection,
+        leftover: conn.input,
         transport: final_transport,
         moved_from,
         identity,
@@ -345,7 +344,7 @@ const JOINS_WITHIN: Duration = Duration::from_secs(1);
 /// How long a rejected connection is drained: a system that closes one with unread bytes may take the reason back.
 const DRAIN: Duration = Duration::from_secs(1);
 
-impl Guest {
+impl Handshaking {
     /// Tells a connection that nobody waits for that it may not join.
     async fn reject_join(mut self, reason: String) -> Result<(), Error> {
         let reject = Reject {

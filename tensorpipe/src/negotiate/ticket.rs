@@ -9,7 +9,7 @@ use std::sync::Weak;
 
 use tokio::sync::oneshot;
 
-use super::Guest;
+use super::Handshaking;
 use super::receive::Entrance;
 use crate::process::random_token;
 use crate::proto::wire::hello::Token;
@@ -19,7 +19,7 @@ use crate::sync::lock;
 pub(super) struct Waiting {
     /// Over one of these.
     over: Vec<String>,
-    joins: oneshot::Sender<Guest>,
+    joins: oneshot::Sender<Handshaking>,
 }
 
 /// A token given out, good until this is dropped.
@@ -33,7 +33,7 @@ impl Ticket {
     pub(super) fn issue(
         entrance: &Weak<Entrance>,
         over: &[&str],
-    ) -> Option<(Self, oneshot::Receiver<Guest>)> {
+    ) -> Option<(Self, oneshot::Receiver<Handshaking>)> {
         let token = random_token();
         let (joins, receiver) = oneshot::channel();
         let over = over.iter().map(|&name| name.to_owned()).collect();
@@ -52,19 +52,19 @@ pub(super) fn redeem(
     entrance: &Entrance,
     token: &Token,
     transport: &str,
-    guest: Guest,
-) -> Result<(), (Guest, String)> {
+    conn: Handshaking,
+) -> Result<(), (Handshaking, String)> {
     let unknown = || "this token is unknown, or was used, or came too late".to_owned();
     let mut expected = lock(&entrance.expected);
     let waiting = match expected.entry(*token) {
-        Entry::Vacant(_) => return Err((guest, unknown())),
+        Entry::Vacant(_) => return Err((conn, unknown())),
         Entry::Occupied(entry) => {
             let over = &entry.get().over;
             if !over.iter().any(|name| name == transport) {
                 let over = over.join(" or ");
                 // Whom it was meant for can still come.
                 return Err((
-                    guest,
+                    conn,
                     format!("this token is good over {over}, and came over {transport}"),
                 ));
             }
@@ -73,10 +73,7 @@ pub(super) fn redeem(
     };
     drop(expected);
     // Its pipe may have gone on without it.
-    waiting
-        .joins
-        .send(guest)
-        .map_err(|guest| (guest, unknown()))
+    waiting.joins.send(conn).map_err(|conn| (conn, unknown()))
 }
 
 impl Drop for Ticket {

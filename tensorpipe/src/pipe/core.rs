@@ -78,7 +78,10 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        let polling = BusyPoll::new(parts.connection.can_be_hot(), parts.connection.looks_cost());
+        let polling = BusyPoll::new(
+            parts.connection.can_poll(),
+            parts.connection.poll_is_syscall(),
+        );
         let driver = Driver::new(polling, |waker| {
             Io::new(parts.connection, parts.leftover, waker)
         });
@@ -385,7 +388,7 @@ impl Driven for Core {
     }
 
     fn poll(io: &mut Io, many: bool, sends: bool) -> Seen {
-        io.look(many, sends)
+        io.poll(many, sends)
     }
 
     fn can_wait(&self) -> bool {

@@ -26,7 +26,7 @@ use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
 
 /// A bound of silence has so many looks.
-const LOOKS: u32 = 8;
+const CHECKS: u32 = 8;
 
 /// After so many without a byte to the peer a pipe is silent.
 const SILENT: u32 = 5;
@@ -77,7 +77,7 @@ impl Heartbeat {
             let (now, mut woken) = (Instant::now(), Vec::new());
             // A connection of somebody else's may panic: it fails for whoever drives it next, too.
             pipes.retain_mut(|pipe| {
-                catch_unwind(AssertUnwindSafe(|| pipe.look(now, &mut woken))).unwrap_or(false)
+                catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken))).unwrap_or(false)
             });
             let mut state = lock(&self.0);
             state.pipes.append(&mut pipes);
@@ -110,7 +110,7 @@ impl Watched {
         Self {
             core: Arc::downgrade(core),
             runtime: core.runtime.id(),
-            pause: silence.clamp(SHORTEST, LONGEST) / LOOKS,
+            pause: silence.clamp(SHORTEST, LONGEST) / CHECKS,
             written: 0,
             since: Instant::now(),
             blocked: None,
@@ -118,7 +118,7 @@ impl Watched {
     }
 
     /// Returns whether to look again.
-    fn look(&mut self, now: Instant, woken: &mut Vec<Id>) -> bool {
+    fn check(&mut self, now: Instant, woken: &mut Vec<Id>) -> bool {
         let Some(core) = self.core.upgrade() else {
             return false;
         };

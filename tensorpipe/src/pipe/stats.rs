@@ -28,7 +28,7 @@ pub struct PipeStats {
     pub bytes_borrowed: u64,
     /// Bytes of tensors and payloads that channel `lease` or `cma` was given, and which went over the pipe's connection all the same:
     /// neither end could do better just then. Where it never gets better,
-    /// [`ChannelRoute::setback`](crate::ChannelRoute::setback) says why, and other channels are given them.
+    /// [`ChannelRoute::degraded`](crate::ChannelRoute::degraded) says why, and other channels are given them.
     pub bytes_diverted: u64,
     /// Bytes of payloads and tensors that came on the pipe's connection for nothing: they were sent ahead, or were on their way, and were
     /// skipped or refused, or there was no memory for them.

@@ -27,7 +27,7 @@ impl<P: Place> Consumer<P> {
     }
 
     /// Looks how far the producer is.
-    pub(super) fn look(&mut self) -> Result<(), Fault> {
+    pub(super) fn refresh(&mut self) -> Result<(), Fault> {
         let seen = self.place.control().written.0.load(Ordering::Acquire);
         let written = seen & !DONE;
         if written < self.written || written - self.read > self.place.capacity() as u64 {
@@ -46,14 +46,14 @@ impl<P: Place> Consumer<P> {
     /// Whether there are bytes now, or the end.
     pub(crate) fn is_ready(&mut self) -> bool {
         let has_something = |this: &Self| this.written != this.read || this.done;
-        has_something(self) || self.look().is_err() || has_something(self)
+        has_something(self) || self.refresh().is_err() || has_something(self)
     }
 
     /// Whether there are so many bytes now, half a ring full of them, the end, or a fault.
     pub(crate) fn has(&mut self, bytes: usize) -> bool {
         let wanted = bytes.min(self.place.capacity() / 2) as u64;
         let enough = |this: &Self| this.written - this.read >= wanted || this.done;
-        enough(self) || self.look().is_err() || enough(self)
+        enough(self) || self.refresh().is_err() || enough(self)
     }
 
     /// Reads what is there, as far as `bytes` has room; 0 if there is nothing. Calls `wake` when the producer sleeps and
@@ -67,7 +67,7 @@ impl<P: Place> Consumer<P> {
         let mut filled = 0;
         while filled < bytes.len() {
             if self.written == self.read {
-                self.look()?;
+                self.refresh()?;
                 if self.written == self.read {
                     break;
                 }

@@ -30,7 +30,7 @@ impl<P: Place> Producer<P> {
     }
 
     /// Looks how far the consumer is.
-    pub(super) fn look(&mut self) -> Result<(), Fault> {
+    pub(super) fn refresh(&mut self) -> Result<(), Fault> {
         let read = self.place.control().read.0.load(Ordering::Acquire);
         if read & DONE != 0 {
             return Err(Fault::NoReader);
@@ -44,7 +44,7 @@ impl<P: Place> Producer<P> {
 
     /// Whether there is room now.
     pub(crate) fn is_ready(&mut self) -> bool {
-        self.room() > 0 || self.look().is_err() || self.room() > 0
+        self.room() > 0 || self.refresh().is_err() || self.room() > 0
     }
 
     /// Writes what there is room for; 0 if there is none. Calls `wake` when the consumer sleeps.
@@ -58,7 +58,7 @@ impl<P: Place> Producer<P> {
         'all: for mut piece in pieces {
             while !piece.is_empty() {
                 if self.room() < piece.len().min(P::STRIDE) {
-                    self.look()?;
+                    self.refresh()?;
                     if self.room() == 0 {
                         break 'all;
                     }
@@ -129,7 +129,7 @@ impl<P: Place> Producer<P> {
         let sleeps = &self.place.control().producer_sleeps.0;
         sleeps.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.look().is_err() || self.room() > 0 {
+        if self.refresh().is_err() || self.room() > 0 {
             self.place
                 .control()
                 .producer_sleeps
@@ -142,7 +142,7 @@ impl<P: Place> Producer<P> {
 
     /// Whether the consumer has read all that was written; looks. `false` where it breaks the rules, or is gone.
     pub(crate) fn is_drained(&mut self) -> bool {
-        self.look().is_ok() && self.read == self.written
+        self.refresh().is_ok() && self.read == self.written
     }
 
     /// Gives the memory of the bytes back to the system, if all of them have been read. Returns whether they have.

@@ -188,7 +188,7 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
             .read
             .0
             .store(nonsense, Ordering::SeqCst);
-        assert_eq!(producer.look(), Err(Fault::Counter));
+        assert_eq!(producer.refresh(), Err(Fault::Counter));
         assert!(producer.is_ready(), "it can say so at once: there is room");
     }
     // Going back.
@@ -201,10 +201,10 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
         .written
         .0
         .store(50, Ordering::SeqCst);
-    assert_eq!(consumer.look(), Err(Fault::Counter));
-    producer.look().unwrap();
+    assert_eq!(consumer.refresh(), Err(Fault::Counter));
+    producer.refresh().unwrap();
     consumer.place.control().read.0.store(99, Ordering::SeqCst);
-    assert_eq!(producer.look(), Err(Fault::Counter));
+    assert_eq!(producer.refresh(), Err(Fault::Counter));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
+use super::degraded::Degraded;
 use super::requirement::Requirement;
-use super::setback::Setback;
 use super::threshold::{Pays, Threshold, counts};
 use crate::device::{Device, MemoryKind};
 
@@ -67,7 +67,7 @@ pub(crate) struct Served<'a> {
     pub(crate) thresholds: Vec<Threshold>,
     /// Of which memory it moves the bytes; of other memory the peer gets the memory itself.
     pub(crate) moves_bytes: Box<dyn Fn(MemoryKind) -> bool + 'a>,
-    pub(crate) setback: Setback,
+    pub(crate) degraded: Degraded,
 }
 
 /// What a frame takes, in bytes.
@@ -117,7 +117,7 @@ struct Candidate {
     pays: Pays,
     /// No channel that is behind it by priority is chosen before it: it moves no bytes, or somebody speaks of just this memory.
     stays: bool,
-    setback: Setback,
+    degraded: Degraded,
 }
 
 /// From which size on what carries a part.
@@ -174,7 +174,7 @@ impl Table {
                         name: served.name,
                         pays: counts.pays,
                         stays: counts.of_just_this || !moves_bytes,
-                        setback: served.setback.clone(),
+                        degraded: served.degraded.clone(),
                     };
                     rows[at].is_strict = !about.is_empty();
                     rows[at].add(candidate, moves_bytes);
@@ -228,7 +228,7 @@ impl Row {
         let mut soonest: Option<(u64, u8)> = None;
         for candidate in &self.candidates {
             let (channel, pays) = (candidate.channel, candidate.pays());
-            let is_out = self.is_strict && candidate.setback.sending().is_some();
+            let is_out = self.is_strict && candidate.degraded.sending().is_some();
             if is_out || !carries(channel) {
                 continue;
             }
@@ -286,7 +286,7 @@ impl Row {
 impl Candidate {
     /// As things are.
     fn pays(&self) -> Pays {
-        match self.setback.sending() {
+        match self.degraded.sending() {
             None => self.pays,
             Some(_) => Pays::LastResort,
         }

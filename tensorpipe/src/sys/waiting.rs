@@ -22,18 +22,18 @@ pub(crate) fn poll_all(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> Result<(
     // Negative without end. (Its own `as_millis` panics then.)
     let pause = u64::try_from(i32::from(timeout))
         .map_or(PAUSE, |millis| PAUSE.min(Duration::from_millis(millis)));
-    if look(fds)? == 0 {
+    if poll_now(fds)? == 0 {
         std::thread::sleep(pause);
     }
     Ok(())
 }
 
 /// What has happened, in as many steps as it takes.
-fn look(fds: &mut [PollFd<'_>]) -> Result<i32, Errno> {
+fn poll_now(fds: &mut [PollFd<'_>]) -> Result<i32, Errno> {
     match poll(fds, PollTimeout::ZERO) {
         Err(Errno::EINVAL) if fds.len() > 1 => {
             let (some, others) = fds.split_at_mut(fds.len() / 2);
-            Ok(look(some)? + look(others)?)
+            Ok(poll_now(some)? + poll_now(others)?)
         }
         other => other,
     }

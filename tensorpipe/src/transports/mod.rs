@@ -54,29 +54,29 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         0
     }
 
-    /// Whether waiting by looking again and again is worth while: [`set_hot`](Connection::set_hot) has a meaning.
-    fn can_be_hot(&self) -> bool {
+    /// Whether it can be busy-polled: [`set_polled`](Connection::set_polled) has a meaning.
+    fn can_poll(&self) -> bool {
         false
     }
 
-    /// Whether a look is a system call: then it pays only where few operations are under way.
-    fn looks_cost(&self) -> bool {
+    /// Whether [`has_input`](Connection::has_input) makes a system call: then polling pays only where few operations are under way.
+    fn poll_is_syscall(&self) -> bool {
         false
     }
 
-    /// While hot, a read or write that has to wait returns `Pending` without asking to be woken: somebody looks again
-    /// soon. That spares the peer the wake-up. A connection begins cold.
-    fn set_hot(&mut self, _hot: bool) {}
+    /// While polled, a read or write that has to wait returns `Pending` without asking to be woken: somebody polls it
+    /// soon. That spares the peer the wake-up. A connection begins unpolled.
+    fn set_polled(&mut self, _polled: bool) {}
 
-    /// Looks once, as cheaply as can be, without asking to be woken: whether a read, or a write that
-    /// had to wait, would get on now. May be wrong in saying yes.
-    fn look(&mut self) -> bool {
+    /// Polls once, as cheaply as can be, without asking to be woken: whether a read, or a write that had to wait, would get on
+    /// now. May be wrong in saying yes.
+    fn has_input(&mut self) -> bool {
         true
     }
 
     /// The same where a read should wait until there are so many `bytes`, or no more is to come. May say yes for fewer.
-    fn look_for(&mut self, _bytes: usize) -> bool {
-        self.look()
+    fn has_input_of(&mut self, _bytes: usize) -> bool {
+        self.has_input()
     }
 }
 

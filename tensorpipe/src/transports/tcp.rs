@@ -1,4 +1,4 @@
-//! TCP through tokio: NODELAY, keep-alive, vectored writes. While hot, reads go past tokio, which makes no system call
+//! TCP through tokio: NODELAY, keep-alive, vectored writes. While polled, reads go past tokio, which makes no system call
 //! until its reactor has spoken.
 
 use std::io::{self, IoSlice, Read};
@@ -214,7 +214,7 @@ struct TcpConnection {
     stream: TcpStream,
     here: SocketAddr,
     peer: SocketAddr,
-    hot: bool,
+    polled: bool,
 }
 
 impl TcpConnection {
@@ -236,7 +236,7 @@ impl TcpConnection {
                 stream,
                 here,
                 peer,
-                hot: false,
+                polled: false,
             }),
             // A peer that is gone already: on some systems the options of such a socket cannot be set.
             Err(error) => Err(SystemError::new("setsockopt", "a new connection", error).into()),
@@ -253,16 +253,16 @@ impl Connection for TcpConnection {
         PeerAddr::Socket(self.peer)
     }
 
-    fn can_be_hot(&self) -> bool {
+    fn can_poll(&self) -> bool {
         true
     }
 
-    fn looks_cost(&self) -> bool {
+    fn poll_is_syscall(&self) -> bool {
         true
     }
 
-    fn set_hot(&mut self, hot: bool) {
-        self.hot = hot;
+    fn set_polled(&mut self, polled: bool) {
+        self.polled = polled;
     }
 }
 
@@ -272,7 +272,7 @@ impl AsyncRead for TcpConnection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.hot {
+        if !self.polled {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
         // The reactor's edge for what is read here makes tokio look once in vain later, no more.

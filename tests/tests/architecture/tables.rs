@@ -67,7 +67,7 @@ pub(crate) const PIPE: &[(&str, &[&str])] = &[
             "process",
             "proto::OpId",
             "route::Pays",
-            "route::Setback",
+            "route::Degraded",
             "route::Threshold",
             "stop",
             "sync",

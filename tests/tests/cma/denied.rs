@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
-use tensorpipe::{DeviceKind, Error, Message, Misuse, Setback};
+use tensorpipe::{Degraded, DeviceKind, Error, Message, Misuse};
 use tensorpipe_tests::{Child, Fate, forbid, say};
 
-use super::scene::{Peer, Takes, alone, builder, context, made, setback, soon, with_channels};
+use super::scene::{Peer, Takes, alone, builder, context, degraded, made, soon, with_channels};
 
 const LEN: usize = 3 << 20;
 
@@ -43,14 +43,14 @@ fn a_reader_that_may_not_says_so_and_gets_the_bytes() {
         for seed in 0..2 {
             peer.takes(LEN, seed).await;
             assert!(peer.pipe.stats().bytes_out > LEN as u64 * (seed + 1));
-            let setback = setback(&peer.pipe);
-            let reason = setback.sending().unwrap();
+            let degraded = degraded(&peer.pipe);
+            let reason = degraded.sending().unwrap();
             assert!(
                 reason.contains("the peer cannot read this process"),
                 "{reason}"
             );
             assert!(reason.contains("process_vm_readv") && reason.contains("seccomp"));
-            assert_eq!(setback.receiving(), None);
+            assert_eq!(degraded.receiving(), None);
         }
         let (ours, theirs) = (peer.pipe.route().to_string(), peer.told("route").await);
         assert!(ours.contains("; sends nothing: the peer cannot"), "{ours}");
@@ -91,12 +91,12 @@ fn a_reader_may_lose_its_right_later() {
         let context = context("parent");
         let peer = Peer::start(&context, &[]).await;
         assert_eq!(peer.takes(LEN, 1).await, LEN as u64);
-        assert_eq!(setback(&peer.pipe), Setback::default());
+        assert_eq!(degraded(&peer.pipe), Degraded::default());
         assert!(peer.pipe.stats().bytes_out < 10_000);
         peer.told("forbid").await;
         peer.takes(LEN, 2).await;
         assert!(peer.pipe.stats().bytes_out > LEN as u64);
-        assert!(setback(&peer.pipe).sending().is_some());
+        assert!(degraded(&peer.pipe).sending().is_some());
         peer.takes(LEN, 3).await;
     });
 }

@@ -1,8 +1,8 @@
 //! What is moved, and by whom.
 
-use super::scene::{Peer, Takes, alone, bounded, check, context, eventually, made, setback, soon};
+use super::scene::{Peer, Takes, alone, bounded, check, context, degraded, eventually, made, soon};
 
-use tensorpipe::{Allocation, BufferMut, Error, Limits, Message, Place, Setback};
+use tensorpipe::{Allocation, BufferMut, Degraded, Error, Limits, Message, Place};
 
 const MIB: usize = 1 << 20;
 
@@ -34,7 +34,7 @@ fn every_byte_arrives_and_none_over_the_connection() {
             stats.bytes_out < 10_000 && stats.bytes_in < 10_000,
             "{stats:?}"
         );
-        assert_eq!(setback(&peer.pipe), Setback::default());
+        assert_eq!(degraded(&peer.pipe), Degraded::default());
         let route = peer.pipe.route().to_string();
         assert!(route.contains("channel cma: cpu:0 <-> cpu:0\n"), "{route}");
     });

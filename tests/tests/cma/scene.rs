@@ -6,7 +6,8 @@ use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Context, ContextBuilder, Limits, Message, MessageTensor, Pays, Pipe, Setback, Tensor, Threshold,
+    Context, ContextBuilder, Degraded, Limits, Message, MessageTensor, Pays, Pipe, Tensor,
+    Threshold,
 };
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
@@ -50,11 +51,11 @@ pub(crate) fn zeros(len: usize) -> Tensor {
 }
 
 /// Why cma does not carry what it was chosen for.
-pub(crate) fn setback(pipe: &Pipe) -> Setback {
+pub(crate) fn degraded(pipe: &Pipe) -> Degraded {
     let mut channels = pipe.route().channels.iter();
     let cma = channels.find(|channel| channel.name == "cma");
     cma.unwrap_or_else(|| panic!("{}", pipe.route()))
-        .setback
+        .degraded
         .clone()
 }
 

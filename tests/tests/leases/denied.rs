@@ -14,12 +14,12 @@ const LEN: usize = 3 << 20;
 /// An exchange that does not answer is given up after this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-fn setback(pipe: &Pipe) -> tensorpipe::Setback {
+fn degraded(pipe: &Pipe) -> tensorpipe::Degraded {
     let mut channels = pipe.route().channels.iter();
     let lease = channels.find(|channel| channel.name == "lease");
     lease
         .unwrap_or_else(|| panic!("{}", pipe.route()))
-        .setback
+        .degraded
         .clone()
 }
 
@@ -77,7 +77,7 @@ fn a_lender_without_descriptors_turns_away_at_once() {
             assert!(took < PATIENCE, "{took:?} with {few} left");
             let bytes: u64 = peer.told("diverted").await.parse().unwrap();
             diverted += u64::from(bytes == LEN as u64);
-            assert_eq!(setback(&peer.pipe), tensorpipe::Setback::default());
+            assert_eq!(degraded(&peer.pipe), tensorpipe::Degraded::default());
         }
         assert!((1..10).contains(&diverted), "{diverted}");
     });
@@ -162,7 +162,7 @@ fn a_peer_that_only_seems_to_be_of_this_user_is_found_out_once() {
         let tensor = made(context.pool(), LEN, 7);
         peer.keeps(&tensor, 7).await;
         peer.told("check").await;
-        let is_known = || setback(&peer.pipe).sending().is_some();
+        let is_known = || degraded(&peer.pipe).sending().is_some();
         eventually("the reason", is_known).await;
         let route = peer.pipe.route().to_string();
         assert!(

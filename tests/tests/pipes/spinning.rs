@@ -48,19 +48,19 @@ impl Connection for CountedConnection {
     fn wakes(&self) -> u64 {
         self.0.wakes()
     }
-    fn can_be_hot(&self) -> bool {
+    fn can_poll(&self) -> bool {
         true
     }
-    fn set_hot(&mut self, hot: bool) {
-        self.0.set_hot(hot);
+    fn set_polled(&mut self, polled: bool) {
+        self.0.set_polled(polled);
     }
-    fn look(&mut self) -> bool {
+    fn has_input(&mut self) -> bool {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.look()
+        self.0.has_input()
     }
-    fn look_for(&mut self, bytes: usize) -> bool {
+    fn has_input_of(&mut self, bytes: usize) -> bool {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.look_for(bytes)
+        self.0.has_input_of(bytes)
     }
 }
 

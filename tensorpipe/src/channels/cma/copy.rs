@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     Ended,
 }
 
-/// A tensor that is read: looks at the notice, copies, looks again, and then whether it was this process all the while.
+/// A tensor that is read: looks at the export, copies, looks again, and then whether it was this process all the while.
 #[derive(Debug)]
 pub(super) struct Reading {
     met: Arc<Met>,
@@ -72,7 +72,7 @@ impl Reading {
     fn step(&mut self) -> Result<bool, Trouble> {
         let from = match self.from {
             Some(from) => from,
-            None => *self.from.insert(look(&self.met, self.ticket)?),
+            None => *self.from.insert(read_export(&self.met, self.ticket)?),
         };
         let at = from.checked_add(self.done as u64);
         let dest = bytes(&mut self.dest)?;
@@ -88,7 +88,7 @@ impl Reading {
 
     /// All of it, with a second thread.
     fn read_together(&mut self, cancelled: &AtomicBool) -> Result<(), Trouble> {
-        let from = look(&self.met, self.ticket)?;
+        let from = read_export(&self.met, self.ticket)?;
         let dest = bytes(&mut self.dest)?;
         copy_together(&self.met.process, from, dest, cancelled)?;
         self.settle()
@@ -97,7 +97,7 @@ impl Reading {
     /// Whether what was read is what was meant.
     fn settle(&self) -> Result<(), Trouble> {
         fence(Ordering::SeqCst);
-        look(&self.met, self.ticket)?;
+        read_export(&self.met, self.ticket)?;
         Ok(self.met.process.runs()?)
     }
 
@@ -110,10 +110,10 @@ impl Reading {
     }
 }
 
-fn look(met: &Met, ticket: Ticket) -> Result<u64, Trouble> {
-    met.look(ticket)?.ok_or_else(|| {
+fn read_export(met: &Met, ticket: Ticket) -> Result<u64, Trouble> {
+    met.read_export(ticket)?.ok_or_else(|| {
         Trouble::Refused(Refusal {
-            reason: "the writer has taken its notice down".to_owned(),
+            reason: "the writer has taken its export down".to_owned(),
             lasting: false,
         })
     })

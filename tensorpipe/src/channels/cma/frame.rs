@@ -1,7 +1,7 @@
 //! What the two lanes of a pipe say to each other about a tensor.
 
 use super::Fault;
-use super::board::SLOTS;
+use super::exports::SLOTS;
 
 /// Of a reason, in bytes.
 const REASON: usize = 400;
@@ -9,16 +9,16 @@ const REASON: usize = 400;
 /// From the writer's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FromWriter {
-    /// It can be read: this notice says where.
-    Notice(Ticket),
+    /// It can be read: this export says where.
+    Export(Ticket),
     /// It cannot be read now: ask for its bytes.
     Cannot,
 }
 
-/// A notice on the writer's board.
+/// An export of the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// Its place on the board.
+    /// Its place in the export table.
     pub(super) slot: u32,
     /// A random one, not 0.
     pub(super) number: u64,
@@ -43,7 +43,7 @@ pub(super) struct Refusal {
     pub(super) lasting: bool,
 }
 
-const NOTICE: u8 = 1;
+const EXPORT: u8 = 1;
 const CANNOT: u8 = 2;
 const DONE: u8 = 1;
 const BYTES: u8 = 2;
@@ -51,11 +51,11 @@ const BYTES_ALWAYS: u8 = 3;
 
 impl FromWriter {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self::Notice(ticket) = self else {
+        let Self::Export(ticket) = self else {
             return vec![CANNOT];
         };
         let mut out = Vec::with_capacity(21);
-        out.push(NOTICE);
+        out.push(EXPORT);
         out.extend_from_slice(&ticket.slot.to_le_bytes());
         out.extend_from_slice(&ticket.number.to_le_bytes());
         out.extend_from_slice(&ticket.len.to_le_bytes());
@@ -66,9 +66,9 @@ impl FromWriter {
         if body == [CANNOT] {
             return Ok(Self::Cannot);
         }
-        let ticket = body.strip_prefix(&[NOTICE]).and_then(Ticket::decode);
-        let ticket = ticket.ok_or_else(|| Fault("a notice that makes no sense".to_owned()))?;
-        Ok(Self::Notice(ticket))
+        let ticket = body.strip_prefix(&[EXPORT]).and_then(Ticket::decode);
+        let ticket = ticket.ok_or_else(|| Fault("an export that makes no sense".to_owned()))?;
+        Ok(Self::Export(ticket))
     }
 }
 
@@ -124,15 +124,15 @@ mod tests {
             number: u64::MAX,
             len: 1 << 40,
         };
-        let notice = FromWriter::Notice(ticket);
-        let bytes = notice.encode();
+        let export = FromWriter::Export(ticket);
+        let bytes = export.encode();
         assert_eq!(bytes.len(), 21);
-        assert_eq!(FromWriter::decode(&bytes), Ok(notice));
+        assert_eq!(FromWriter::decode(&bytes), Ok(export));
         assert_eq!(
             FromWriter::decode(&FromWriter::Cannot.encode()),
             Ok(FromWriter::Cannot)
         );
-        let wild = FromWriter::Notice(Ticket {
+        let wild = FromWriter::Export(Ticket {
             slot: SLOTS,
             ..ticket
         });

@@ -1,30 +1,30 @@
 //! One end of channel `cma` on one pipe.
 //!
 //! An operation is in one table at a time: at the writer `shown` until the reader has read it or wants the bytes; at the reader
-//! `told` until the application reads, or `wanted` until it is told of the notice, then `reading` while somebody copies. Dropping
-//! what is `shown` takes its notice down.
+//! `told` until the application reads, or `wanted` until it is told of the export, then `reading` while somebody copies. Dropping
+//! what is `shown` takes its export down.
 
 use std::collections::HashMap;
 
-use super::board::{Board, Notice};
 use super::copy::{Copy, Job, Outcome, Reading};
+use super::exports::{Export, ExportTable};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::neighbour::{Met, Neighbour};
-use super::{Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Want};
+use super::{Degraded, Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::sync::Arc;
 
 pub(super) struct CmaLane {
     neighbour: Arc<Neighbour>,
     handle: LaneHandle,
-    setback: Setback,
+    degraded: Degraded,
     shown: HashMap<OpId, Outgoing>,
     told: HashMap<OpId, FromWriter>,
     wanted: HashMap<OpId, Want>,
     reading: HashMap<OpId, UnderWay>,
 }
 
-/// Tensors of one pipe that stand on the board at once: one peer that does not read leaves room for others.
+/// Tensors of one pipe that stand in the export table at once: one peer that does not read leaves room for others.
 const SHOWN_MOST: usize = 128;
 
 /// What is read.
@@ -44,7 +44,7 @@ impl UnderWay {
 
 /// What was sent.
 enum Outgoing {
-    Shown(Notice),
+    Shown(Export),
     Unreadable(Buffer),
 }
 
@@ -53,7 +53,7 @@ impl CmaLane {
         Self {
             neighbour,
             handle: link.handle,
-            setback: link.setback,
+            degraded: link.degraded,
             shown: HashMap::new(),
             told: HashMap::new(),
             wanted: HashMap::new(),
@@ -61,18 +61,18 @@ impl CmaLane {
         }
     }
 
-    fn show(&self, source: &Buffer) -> Result<Notice, String> {
-        if let Some(reason) = self.setback.sending() {
+    fn show(&self, source: &Buffer) -> Result<Export, String> {
+        if let Some(reason) = self.degraded.sending() {
             return Err(reason.to_owned());
         }
         if self.shown.len() >= SHOWN_MOST {
             return Err("the peer has not read many".to_owned());
         }
-        let (exchange, board) = (Exchange::here(), Board::here());
-        exchange.show_board(board.address());
+        let (exchange, exports) = (Exchange::here(), ExportTable::here());
+        exchange.publish_exports(exports.address());
         exchange.open().map_err(|error| error.to_string())?;
         let full = || "too many tensors are being read".to_owned();
-        board.show(source).ok_or_else(full)
+        exports.show(source).ok_or_else(full)
     }
 
     /// The writer's part of an operation has been read, or is wanted as bytes.
@@ -81,8 +81,8 @@ impl CmaLane {
             return Ok(());
         };
         match (answer, outgoing) {
-            (FromReader::Done, Outgoing::Shown(notice)) => {
-                drop(notice);
+            (FromReader::Done, Outgoing::Shown(export)) => {
+                drop(export);
                 io.sent(op);
             }
             (FromReader::Done, Outgoing::Unreadable(_)) => {
@@ -91,10 +91,10 @@ impl CmaLane {
             (FromReader::Bytes(refusal), outgoing) => {
                 if refusal.lasting {
                     let reason = format!("the peer cannot read this process: {}", refusal.reason);
-                    self.setback.cannot_send(reason);
+                    self.degraded.cannot_send(reason);
                 }
                 let source = match outgoing {
-                    Outgoing::Shown(notice) => notice.source().clone(),
+                    Outgoing::Shown(export) => export.source().clone(),
                     Outgoing::Unreadable(source) => source,
                 };
                 if io.divert(op, "basic", source.len() as u64) {
@@ -105,7 +105,7 @@ impl CmaLane {
         Ok(())
     }
 
-    /// The reader has both a notice and a place for what it names.
+    /// The reader has both an export and a place for what it names.
     fn read(
         &mut self,
         op: OpId,
@@ -169,7 +169,7 @@ impl CmaLane {
     fn refused(&self, op: OpId, dest: BufferMut, refusal: Refusal, io: &mut LaneIo<'_>) {
         tracing::debug!(refusal.reason, "a tensor is asked for instead of read");
         if refusal.lasting {
-            self.setback.cannot_receive(refusal.reason.as_str());
+            self.degraded.cannot_receive(refusal.reason.as_str());
         }
         ask_for_bytes(op, Want::Into(dest), refusal, io);
     }
@@ -183,7 +183,7 @@ impl CmaLane {
         io: &mut LaneIo<'_>,
     ) -> Result<(), Fault> {
         match told {
-            FromWriter::Notice(ticket) => return self.read(op, ticket, want, io),
+            FromWriter::Export(ticket) => return self.read(op, ticket, want, io),
             FromWriter::Cannot => {
                 let reason = "as the writer says".to_owned();
                 let lasting = false;
@@ -197,13 +197,13 @@ impl CmaLane {
 impl Lane for CmaLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         let (frame, outgoing) = match self.show(&source) {
-            Ok(notice) => {
+            Ok(export) => {
                 let ticket = Ticket {
-                    slot: notice.slot,
-                    number: notice.number,
+                    slot: export.slot,
+                    number: export.number,
                     len: source.len() as u64,
                 };
-                (FromWriter::Notice(ticket), Outgoing::Shown(notice))
+                (FromWriter::Export(ticket), Outgoing::Shown(export))
             }
             Err(reason) => {
                 tracing::debug!(reason, "a tensor is sent instead of read");

@@ -1,18 +1,18 @@
 //! Main memory of another process on this machine: the reader copies it, once, out of the writer's memory into its own.
 //!
 //! ```text
-//!   lane ── notice, "done" ── lane            on the pipe, between two lanes              lane.rs, frame.rs
-//!   board <── process_vm_readv ── neighbour   what there is to read; who reads it         board.rs, neighbour.rs, copy.rs
-//!   exchange ── "where is your board?" ──     the kernel says who it is      channels/exchange/
+//!   lane ── export, "done" ── lane            on the pipe, between two lanes              lane.rs, frame.rs
+//!   exports <── process_vm_readv ── neighbour   what there is to read; who reads it         exports.rs, neighbour.rs, copy.rs
+//!   exchange ── "where is your export table?" ──   the kernel says who it is      channels/exchange/
 //! ```
 //!
-//! The writer keeps the memory of an operation, puts a *notice* with its address on a board of its own process, and tells the
-//! reader which notice it is. The reader looks at the notice, copies, looks again, and says that it is done. So no address
-//! goes over the pipe, where strangers may listen: who cannot read the board learns nothing. And a copy is only good if the
-//! notice is still there afterwards: the writer takes it down before it lets go of the memory.
+//! The writer keeps the memory of an operation, puts an *export* with its address into an export table of its own process, and tells the
+//! reader which export it is. The reader looks at the export, copies, looks again, and says that it is done. So no address
+//! goes over the pipe, where strangers may listen: who cannot read the table learns nothing. And a copy is only good if the
+//! export is still there afterwards: the writer takes it down before it lets go of the memory.
 //!
 //! Whether one process may read another's memory depends on both, on security modules and filters, and cannot be known but by
-//! trying. The first look at a notice is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
+//! trying. The first look at an export is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
 //! pipe's connection, like over `basic`; the writer then chooses other channels.
 //!
 //! Whether it pays depends on the processors of both ends, which the writer knows from its own and from the reader's descriptor:
@@ -26,8 +26,8 @@
 //! Whoever drives the pipe copies, in pieces of 256 KiB. Between two pieces messages pass, and the copy stops if nobody wants it
 //! any more. A piece that takes over 1 ms (memory that is not there) sends the rest to a thread for blocking work.
 
-mod board;
 mod copy;
+mod exports;
 mod frame;
 mod lane;
 mod neighbour;
@@ -37,7 +37,7 @@ use self::neighbour::Neighbour;
 use super::costs;
 use super::exchange::{Access, Exchange};
 use super::{
-    Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, Setback, Threshold, Want,
+    Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want,
 };
 use crate::device::Device;
 use crate::error::Error;

@@ -12,9 +12,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::Notify;
 
-use super::board::SLOT;
+use super::exports::SLOT;
 use super::frame::{Refusal, Ticket};
-use crate::channels::exchange::{self, PACKET_MAX, PATIENCE, Packet, Unmet};
+use crate::channels::exchange::{self, ANSWER_TIMEOUT, PACKET_MAX, Packet, Unmet};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
@@ -45,7 +45,7 @@ struct Meeting {
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) process: Process,
-    board: u64,
+    exports: u64,
 }
 
 impl Neighbour {
@@ -91,7 +91,7 @@ impl Neighbour {
             tokio::task::spawn_blocking(move || turn.meet());
         }
         // Longer than the exchange may take: a runtime may have no thread for it.
-        let _ = tokio::time::timeout(2 * PATIENCE, over).await;
+        let _ = tokio::time::timeout(2 * ANSWER_TIMEOUT, over).await;
         self.known().unwrap_or_else(|| {
             Err(Refusal {
                 reason: "no thread was free to meet the writer's exchange".to_owned(),
@@ -111,7 +111,7 @@ impl Neighbour {
         };
         let (socket, _) = exchange::meet(&self.exchange).map_err(|unmet| Refusal {
             reason: unmet.to_string(),
-            lasting: matches!(unmet, Unmet::Stranger(_)),
+            lasting: matches!(unmet, Unmet::Untrusted(_)),
         })?;
         let process = Process::behind(&socket).map_err(|error| Refusal {
             lasting: error.is_lasting(),
@@ -122,12 +122,12 @@ impl Neighbour {
         let mut bytes = [0; PACKET_MAX];
         let Some(len) = answer(&socket, &mut bytes).map_err(now)? else {
             return Err(lasting(format!(
-                "the writer's exchange says nothing for {PATIENCE:?}"
+                "the writer's exchange says nothing for {ANSWER_TIMEOUT:?}"
             )));
         };
         // It has answered: so the pidfd, which is older, is its.
         match Packet::decode(&bytes[..len]) {
-            Some(Packet::Here(board)) => Ok(Met { process, board }),
+            Some(Packet::Here(exports)) => Ok(Met { process, exports }),
             _ => Err(lasting("the writer's exchange makes no sense".to_owned())),
         }
     }
@@ -145,7 +145,7 @@ impl Turn {
         let passes = matches!(&result, Err(refusal) if !refusal.lasting);
         *lock(&self.0.last) = Some(Meeting {
             result,
-            over: passes.then(|| Instant::now() + PATIENCE),
+            over: passes.then(|| Instant::now() + ANSWER_TIMEOUT),
         });
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Turn {
 
 /// `None`: it does not come.
 fn answer(socket: &PacketSocket, bytes: &mut [u8]) -> Result<Option<usize>, Errno> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     loop {
         match socket.recv(bytes) {
             Err(Errno::EAGAIN) => {}
@@ -181,10 +181,10 @@ fn answer(socket: &PacketSocket, bytes: &mut [u8]) -> Result<Option<usize>, Errn
 }
 
 impl Met {
-    /// Where the memory of a notice lies; `None` if the notice does not stand there (any more).
-    pub(super) fn look(&self, ticket: Ticket) -> Result<Option<u64>, Unread> {
+    /// Where the memory of an export lies; `None` if the export does not stand there (any more).
+    pub(super) fn read_export(&self, ticket: Ticket) -> Result<Option<u64>, Unread> {
         let at = u64::from(ticket.slot) * SLOT as u64;
-        let at = self.board.checked_add(at).ok_or(Unread::Unmapped)?;
+        let at = self.exports.checked_add(at).ok_or(Unread::Unmapped)?;
         let mut slot = [0; SLOT];
         self.process.read(at, &mut slot)?;
         let mut words = slot.as_chunks::<8>().0.iter().copied();

@@ -1,13 +1,13 @@
-//! A board that is read while it changes, exchanges that lie, and the examples of WIRE.md.
+//! An export table that is read while it changes, exchanges that lie, and the examples of WIRE.md.
 
 use nix::errno::Errno;
 
-use super::board::{Board, SLOTS};
 use super::copy::{Outcome, Reading};
+use super::exports::{ExportTable, SLOTS};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::neighbour::{Met, Neighbour};
 use super::*;
-use crate::channels::exchange::{PACKET_MAX, PATIENCE, Packet};
+use crate::channels::exchange::{ANSWER_TIMEOUT, PACKET_MAX, Packet};
 use crate::device::{Buffer, BufferMut};
 use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
@@ -16,19 +16,19 @@ use crate::wire_md::examples;
 /// This process, as a neighbour of itself.
 fn myself() -> Arc<Neighbour> {
     let exchange = Exchange::here();
-    exchange.show_board(Board::here().address());
+    exchange.publish_exports(ExportTable::here().address());
     exchange.open().unwrap();
     Neighbour::of(exchange.process(), exchange.name())
 }
 
-fn shown(source: &Buffer) -> (board::Notice, Ticket) {
-    let notice = Board::here().show(source).unwrap();
+fn shown(source: &Buffer) -> (exports::Export, Ticket) {
+    let export = ExportTable::here().show(source).unwrap();
     let ticket = Ticket {
-        slot: notice.slot,
-        number: notice.number,
+        slot: export.slot,
+        number: export.number,
         len: source.len() as u64,
     };
-    (notice, ticket)
+    (export, ticket)
 }
 
 fn meet(neighbour: &Arc<Neighbour>) -> Result<Arc<Met>, Refusal> {
@@ -55,24 +55,24 @@ fn refusal(outcome: Outcome) -> Refusal {
 }
 
 #[test]
-fn what_a_notice_names_is_read() {
+fn what_an_export_names_is_read() {
     let neighbour = myself();
     for len in [1, 4096, (2 << 20) - 1, (9 << 20) + 5] {
         let bytes: Vec<u8> = (0..len).map(|i: usize| (i * 31 / 7) as u8).collect();
         let source = Buffer::from_vec(bytes.clone());
-        let (notice, ticket) = shown(&source);
+        let (export, ticket) = shown(&source);
         match try_fetch(&neighbour, ticket) {
             Outcome::Read(dest) => assert!(dest.freeze().as_bytes().unwrap() == bytes),
             other => panic!("{other:?}"),
         }
-        drop(notice);
+        drop(export);
         let refusal = refusal(try_fetch(&neighbour, ticket));
-        assert!(refusal.reason.contains("notice") && !refusal.lasting);
+        assert!(refusal.reason.contains("export") && !refusal.lasting);
     }
 }
 
 #[test]
-fn a_notice_of_another_number_or_length_is_not_read() {
+fn an_export_of_another_number_or_length_is_not_read() {
     let neighbour = myself();
     let source = Buffer::copy_from_slice(&[7; 1000]);
     let (_notice, ticket) = shown(&source);
@@ -95,13 +95,13 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
         for round in 0..200u32 {
             memory.as_bytes_mut().unwrap().fill(round as u8);
             let mut source = memory.freeze();
-            let (notice, ticket) = shown(&source);
+            let (export, ticket) = shown(&source);
             if send.send((round as u8, ticket)).is_err() {
                 return;
             }
             // From at once to about when the copy is through.
             (0..round * 200).for_each(|_| std::hint::spin_loop());
-            drop(notice);
+            drop(export);
             // The operation is over: the memory is its owner's again.
             let bytes = source.as_bytes_mut().unwrap();
             bytes.fill(0xff);
@@ -194,7 +194,7 @@ fn a_silent_exchange_keeps_one_thread_busy() {
     }
     let (tell, told) = std::sync::mpsc::channel();
     runtime.spawn_blocking(move || tell.send(()));
-    let told = told.recv_timeout(PATIENCE / 2);
+    let told = told.recv_timeout(ANSWER_TIMEOUT / 2);
     runtime.shutdown_background();
     assert_eq!(told, Ok(()), "there is a thread for others");
 }
@@ -212,12 +212,12 @@ fn a_meeting_that_failed_is_not_tried_at_once() {
 #[test]
 fn the_examples_are_what_the_code_writes_and_reads() {
     let examples = examples("cma");
-    let notice = FromWriter::Notice(Ticket {
+    let export = FromWriter::Export(Ticket {
         slot: 7,
         number: 0x8877_6655_4433_2211,
         len: 16 << 20,
     });
-    assert_eq!(examples["NOTICE"], notice.encode());
+    assert_eq!(examples["EXPORT"], export.encode());
     let answer = FromReader::Bytes(Refusal {
         reason: "why".to_owned(),
         lasting: true,

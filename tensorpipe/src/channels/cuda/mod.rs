@@ -18,8 +18,8 @@ pub use xth::CudaXthChannel;
 use std::sync::Arc;
 
 use super::{
-    Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind, PieceEvent,
-    Setback, Threshold, Want, costs, handover,
+    Channel, ChannelFault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
+    PieceEvent, Threshold, Want, costs, handover,
 };
 use crate::device::cuda::CudaDevices;
 

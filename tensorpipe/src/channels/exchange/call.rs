@@ -6,7 +6,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use tokio::sync::oneshot;
 
-use super::clerk::{BURST, PATIENCE};
+use super::broker::{ANSWER_TIMEOUT, BURST};
 use super::lender::Lender;
 use super::packet::{PACKET_MAX, Packet};
 use super::{Unlent, Unmet, Wanted};
@@ -93,7 +93,7 @@ impl Call {
         }
         self.asked.push(Asked {
             what,
-            until: Instant::now() + PATIENCE,
+            until: Instant::now() + ANSWER_TIMEOUT,
             tell,
         });
     }
@@ -124,7 +124,7 @@ impl Call {
         let late = self.asked.extract_if(.., |asked| asked.until <= now);
         for asked in late {
             lender.failed();
-            let reason = format!("the peer's exchange says nothing for {PATIENCE:?}");
+            let reason = format!("the peer's exchange says nothing for {ANSWER_TIMEOUT:?}");
             let _ = asked.tell.send(Err(Unlent::now(reason)));
         }
         self.welcome || !self.asked.is_empty()

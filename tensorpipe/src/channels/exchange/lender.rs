@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::clerk::PATIENCE;
+use super::broker::ANSWER_TIMEOUT;
 use super::offer::Offer;
 use super::{Command, Exchange, Unlent, Wanted};
 use crate::device::{BufferMut, Memory, MemoryKind, Pool};
@@ -233,8 +233,8 @@ impl Lender {
             tell,
         });
         let gone = || Err(Unlent::now("the exchange of this process is gone"));
-        // The clerk answers sooner, if it is there.
-        let told = tokio::time::timeout(2 * PATIENCE, told).await;
+        // The broker answers sooner, if it is there.
+        let told = tokio::time::timeout(2 * ANSWER_TIMEOUT, told).await;
         told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
     }
 
@@ -252,7 +252,7 @@ impl Lender {
                 Ok(())
             }
             Err(reason) => {
-                has.unreliable_until = Some(Instant::now() + PATIENCE);
+                has.unreliable_until = Some(Instant::now() + ANSWER_TIMEOUT);
                 Err(has.full(reason, "a higher `Limits::receive_budget`"))
             }
         }
@@ -294,7 +294,7 @@ impl Lender {
     /// It did not answer, or what it passed could not be mapped: for a while tensors come as bytes at once, instead of waiting for
     /// it each time.
     pub(super) fn failed(&self) {
-        lock(&self.has).unreliable_until = Some(Instant::now() + PATIENCE);
+        lock(&self.has).unreliable_until = Some(Instant::now() + ANSWER_TIMEOUT);
     }
 
     pub(in crate::channels) fn is_unreliable(&self) -> bool {

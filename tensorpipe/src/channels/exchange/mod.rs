@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   Place ── told in device descriptors ──   who can meet, and under which name       place.rs
-//!   Exchange, its thread ── packets ──       descriptors passed, questions answered   clerk.rs, call.rs, packet.rs
+//!   Exchange, its thread ── packets ──       descriptors passed, questions answered   broker.rs, call.rs, packet.rs
 //!   Invitation                               which process is at a pipe's other end   invitation.rs
 //!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, offer.rs
 //! ```
@@ -15,10 +15,10 @@
 //! Invariant: who the other is, is what the kernel says about the socket. A peer's descriptor only says where to go.
 
 mod borrower;
+mod broker;
 mod call;
-mod clerk;
+mod client;
 mod copies;
-mod guest;
 mod invitation;
 mod lender;
 mod offer;
@@ -26,7 +26,7 @@ mod packet;
 mod place;
 
 pub(super) use self::borrower::{Borrower, Returned};
-pub(super) use self::clerk::PATIENCE;
+pub(super) use self::broker::ANSWER_TIMEOUT;
 pub(super) use self::copies::Copies;
 pub(super) use self::invitation::Invitation;
 pub(super) use self::lender::{Borrowed, Lender, Taking};
@@ -45,7 +45,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
 
-use self::clerk::Clerk;
+use self::broker::Broker;
 use crate::error::SystemError;
 use crate::process::{Token, process_id};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, lock};
@@ -64,8 +64,8 @@ pub(in crate::channels) struct Exchange {
     owner: Owner,
     process: Token,
     name: String,
-    /// Wakes the clerk; there once it runs.
-    bell: OnceLock<Arc<EventFd>>,
+    /// Wakes the broker; there once it runs.
+    eventfd: OnceLock<Arc<EventFd>>,
     opening: Mutex<()>,
     commands: Mutex<Vec<Command>>,
     /// By number.
@@ -74,7 +74,7 @@ pub(in crate::channels) struct Exchange {
     /// By the name of their exchange, which only one process can have.
     lenders: Mutex<HashMap<String, Weak<Lender>>>,
     /// Where this process says what there is to read, for those of the same user who ask.
-    board: OnceLock<u64>,
+    exports: OnceLock<u64>,
     /// Bytes of other processes' segments that are mapped here, and how many may be.
     mapped: AtomicU64,
     most_mapped: AtomicU64,
@@ -101,7 +101,7 @@ impl Wanted {
     }
 }
 
-/// What the clerk is asked to do.
+/// What the broker is asked to do.
 #[derive(Debug)]
 enum Command {
     /// Bring an invitation to a lender, and get a segment of its mapped; tell how it went.
@@ -134,13 +134,13 @@ impl Exchange {
             owner: Owner::here(),
             process,
             name: place::exchange_name(),
-            bell: OnceLock::new(),
+            eventfd: OnceLock::new(),
             opening: Mutex::default(),
             commands: Mutex::default(),
             invitations: Mutex::default(),
             borrowers: Mutex::default(),
             lenders: Mutex::default(),
-            board: OnceLock::new(),
+            exports: OnceLock::new(),
             mapped: AtomicU64::new(0),
             most_mapped: AtomicU64::new(0),
         }
@@ -154,54 +154,54 @@ impl Exchange {
         &self.name
     }
 
-    /// Starts the clerk, if it does not run. Tried again by the next who needs it.
+    /// Starts the broker, if it does not run. Tried again by the next who needs it.
     pub(in crate::channels) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
-        if self.bell.get().is_some() {
+        if self.eventfd.get().is_some() {
             return Ok(());
         }
         let _opening = lock(&self.opening);
-        if self.bell.get().is_some() {
+        if self.eventfd.get().is_some() {
             return Ok(());
         }
         let refused = |call, errno: Errno| SystemError::new(call, self.name.as_str(), errno.into());
         let listener =
             PacketSocket::listen(&self.name).map_err(|errno| refused("listen", errno))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_value_and_flags(0, flags);
-        let bell = Arc::new(bell.map_err(|errno| refused("eventfd", errno))?);
-        let clerk = Clerk::new(self.clone(), listener, bell.clone());
-        let clerk = clerk.map_err(|error| SystemError::new("dup", "eventfd", error))?;
+        let eventfd = EventFd::from_value_and_flags(0, flags);
+        let eventfd = Arc::new(eventfd.map_err(|errno| refused("eventfd", errno))?);
+        let broker = Broker::new(self.clone(), listener, eventfd.clone());
+        let broker = broker.map_err(|error| SystemError::new("dup", "eventfd", error))?;
         let thread = std::thread::Builder::new().name(THREAD.to_owned());
-        let started = thread.spawn(move || clerk.work());
+        let started = thread.spawn(move || broker.work());
         started.map_err(|error| SystemError::new("clone", "the thread of the exchange", error))?;
-        let _ = self.bell.set(bell);
+        let _ = self.eventfd.set(eventfd);
         Ok(())
     }
 
-    /// Asks the clerk, who must run or has nothing to do with it; not from a forked child, whose bell is its parent's.
+    /// Asks the broker, who must run or has nothing to do with it; not from a forked child, whose eventfd is its parent's.
     fn ask(&self, command: Command) {
         if self.owner.is_elsewhere() {
             return;
         }
-        let Some(bell) = self.bell.get() else {
+        let Some(eventfd) = self.eventfd.get() else {
             return;
         };
         lock(&self.commands).push(command);
         // Full only if it was rung 2^64 times.
-        let _ = bell.write(1);
+        let _ = eventfd.write(1);
     }
 
     fn take_commands(&self) -> Vec<Command> {
         std::mem::take(&mut lock(&self.commands))
     }
 
-    /// Tells whoever asks that channel `cma` has its board at this address.
-    pub(in crate::channels) fn show_board(&self, address: u64) {
-        let _ = self.board.set(address);
+    /// Tells whoever asks that channel `cma` has its export table at this address.
+    pub(in crate::channels) fn publish_exports(&self, address: u64) {
+        let _ = self.exports.set(address);
     }
 
-    fn board(&self) -> Option<u64> {
-        self.board.get().copied()
+    fn exports(&self) -> Option<u64> {
+        self.exports.get().copied()
     }
 
     /// A context may borrow so many bytes: all of them together as many as the one that may borrow most.
@@ -230,7 +230,7 @@ impl Exchange {
     /// For a lane that has something to lend.
     ///
     /// # Errors
-    /// Where the clerk cannot be started: nobody could come.
+    /// Where the broker cannot be started: nobody could come.
     pub(in crate::channels) fn invite(self: &Arc<Self>) -> Result<Arc<Invitation>, Unlent> {
         self.open()?;
         Ok(Invitation::new(self))
@@ -273,16 +273,16 @@ pub(in crate::channels) enum Unmet {
     /// It is not there, or this machine has no more to give: later it may be better.
     Absent(Errno),
     /// Whoever has its name is somebody else.
-    Stranger(String),
+    Untrusted(String),
 }
 
 /// Connects to the exchange of another process of this user; which one it is, the kernel says.
 pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), Unmet> {
     let socket = PacketSocket::connect(name).map_err(Unmet::Absent)?;
-    let who = peer::of_socket(&socket).map_err(|error| Unmet::Stranger(error.to_string()))?;
+    let who = peer::of_socket(&socket).map_err(|error| Unmet::Untrusted(error.to_string()))?;
     if who.user != machine::user() {
         let user = who.user;
-        return Err(Unmet::Stranger(format!(
+        return Err(Unmet::Untrusted(format!(
             "the peer's exchange is one of user {user}"
         )));
     }
@@ -320,7 +320,7 @@ impl From<Unmet> for Unlent {
     fn from(unmet: Unmet) -> Self {
         Self {
             reason: unmet.to_string(),
-            lasting: matches!(unmet, Unmet::Stranger(_)),
+            lasting: matches!(unmet, Unmet::Untrusted(_)),
         }
     }
 }
@@ -329,7 +329,7 @@ impl std::fmt::Display for Unmet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Absent(errno) => write!(f, "the peer's exchange: {errno}"),
-            Self::Stranger(reason) => f.write_str(reason),
+            Self::Untrusted(reason) => f.write_str(reason),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use super::copying::Job;
 use super::frame::{FromReader, FromWriter};
 use super::writing::Told;
-use super::{Adopted, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Setback, Want};
+use super::{Adopted, Degraded, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Want};
 use super::{Exchange, Invitation, Lender, Offer, Place, Taking, Wanted};
 use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind, Pool};
@@ -40,7 +40,7 @@ pub(super) struct LeaseLane {
     /// It was accepted there.
     is_welcome: Arc<AtomicBool>,
     pub(super) handle: LaneHandle,
-    pub(super) setback: Setback,
+    pub(super) degraded: Degraded,
     /// For who writes to what was borrowed.
     pool: Pool,
     pub(super) copying: BTreeMap<OpId, Job>,
@@ -67,7 +67,7 @@ impl LeaseLane {
             invited: None,
             is_welcome: Arc::default(),
             handle: link.handle,
-            setback: link.setback,
+            degraded: link.degraded,
             pool: link.pool,
             copying: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl LeaseLane {
     }
 
     fn cannot_fetch(&self) -> bool {
-        !self.borrows || self.lender.is_unreliable() || self.setback.receiving().is_some()
+        !self.borrows || self.lender.is_unreliable() || self.degraded.receiving().is_some()
     }
 
     /// Takes an offer, without a system call.
@@ -141,7 +141,7 @@ impl LeaseLane {
         self.fetching.insert(op, (told, want));
         let segment = segment.map(Wanted::Main);
         let (lender, handle) = (self.lender.clone(), self.handle.clone());
-        let (setback, is_welcome) = (self.setback.clone(), self.is_welcome.clone());
+        let (degraded, is_welcome) = (self.degraded.clone(), self.is_welcome.clone());
         io.spawn(async move {
             match lender.fetch(invitation, segment).await {
                 // A segment may be here because of another pipe.
@@ -149,7 +149,7 @@ impl LeaseLane {
                 Err(unlent) => {
                     tracing::debug!(unlent.reason, "a tensor is copied instead of borrowed");
                     if unlent.lasting {
-                        setback.cannot_receive(unlent.reason);
+                        degraded.cannot_receive(unlent.reason);
                     }
                 }
             }
@@ -205,7 +205,7 @@ impl LeaseLane {
 
     /// Has the writer send the bytes themselves.
     fn ask_for_bytes(&self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        let reason = self.setback.receiving();
+        let reason = self.degraded.receiving();
         let answer = reason.map_or(FromReader::Stream, |reason| {
             FromReader::StreamAlways(reason.to_owned())
         });

@@ -44,8 +44,8 @@ use super::exchange::{
     Returned, Taking, Unlent, Wanted,
 };
 use super::{
-    Adopted, Channel, ChannelFault as Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind,
-    Setback, Threshold, Want, costs,
+    Adopted, Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId,
+    PartKind, Threshold, Want, costs,
 };
 use crate::device::{Device, MemoryKind};
 use crate::error::Error;

@@ -82,7 +82,7 @@ impl LeaseLane {
             (answer @ (FromReader::Stream | FromReader::StreamAlways(_)), told) => {
                 if let FromReader::StreamAlways(reason) = answer {
                     let reason = format!("the peer cannot borrow from this process: {reason}");
-                    self.setback.cannot_send(reason);
+                    self.degraded.cannot_send(reason);
                 }
                 let source = match told {
                     Told::Offer(offer, open, _) => {
@@ -188,7 +188,7 @@ impl LeaseLane {
     fn cannot(&self, unlent: Unlent, source: Buffer) -> Told {
         tracing::debug!(unlent.reason, "a tensor is copied instead of lent");
         if unlent.lasting {
-            self.setback.cannot_send(unlent.reason);
+            self.degraded.cannot_send(unlent.reason);
         }
         Told::Cannot(source)
     }

@@ -34,7 +34,7 @@ impl MptLane {
     pub(super) fn new(link: Link, connections: u8, sent: Arc<Vec<AtomicU64>>) -> Self {
         Self {
             pool: link.pool,
-            stripes: Arc::new(Stripes::new(link.handle, link.setback, sent)),
+            stripes: Arc::new(Stripes::new(link.handle, link.degraded, sent)),
             further: link.further,
             connections,
             tokens: None,

@@ -36,7 +36,7 @@ mod stripes;
 use std::sync::Arc;
 
 use super::{Channel, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, Link};
-use super::{OpId, Setback, Threshold, Want, costs};
+use super::{Degraded, OpId, Threshold, Want, costs};
 use crate::device::{Buffer, Device};
 use crate::error::{Error, Misuse};
 use crate::sync::{AtomicU64, Ordering};

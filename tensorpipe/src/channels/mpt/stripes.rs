@@ -12,7 +12,7 @@ use super::arriving::Arriving;
 use super::frame::Say;
 use super::line::Line;
 use super::sending::{Chunk, Sending};
-use super::{LaneHandle, OpId, Setback};
+use super::{Degraded, LaneHandle, OpId};
 use crate::device::BufferMut;
 use crate::error::{Error, SystemError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
@@ -28,7 +28,7 @@ pub(super) struct Stripes {
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Hears when there are no connections any more.
-    setback: Setback,
+    degraded: Degraded,
     pub(super) sending: Sending,
     pub(super) arriving: HashMap<OpId, Arc<Arriving>>,
     pub(super) road: Road,
@@ -51,9 +51,9 @@ pub(super) enum Road {
 }
 
 impl Stripes {
-    pub(super) fn new(handle: LaneHandle, setback: Setback, sent: Arc<Vec<AtomicU64>>) -> Self {
+    pub(super) fn new(handle: LaneHandle, degraded: Degraded, sent: Arc<Vec<AtomicU64>>) -> Self {
         let state = State {
-            setback,
+            degraded,
             ..State::default()
         };
         Self {
@@ -170,7 +170,7 @@ impl State {
             return Vec::new();
         }
         self.road = Road::Closed;
-        self.setback.cannot_send(reason);
+        self.degraded.cannot_send(reason);
         let whole = self.sending.ask().into_iter().map(|op| (op, Say::Whole));
         let alone = self.arriving.keys().map(|op| (*op, Say::Alone));
         whole.chain(alone).collect()

@@ -79,7 +79,7 @@ pub(in crate::pipe) const SEND_BATCH_COSTLY: u32 = 32;
 pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
 
 /// How long a lane's answer waits for the next message, or little longer. Chosen: a runtime's clock knows no shorter time.
-pub(in crate::pipe) const DELAYED_ANSWER: Duration = Duration::from_millis(1);
+pub(in crate::pipe) const DELAYED_ACK: Duration = Duration::from_millis(1);
 
 // Turns of sending and receiving. Each side looks around after a mebibyte or two, so that nothing else waits for a tensor.
 

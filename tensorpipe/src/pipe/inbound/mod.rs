@@ -1,6 +1,6 @@
 //! A message that has been announced: its descriptor is known, the reader decides.
 
-pub(super) mod late;
+pub(super) mod delayed_ack;
 mod loan;
 mod plan;
 mod read;
@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use self::late::answer_late;
+use self::delayed_ack::delay_ack;
 use self::loan::Loans;
 use self::plan::Plan;
 use self::read::HeldUp;
@@ -373,7 +373,7 @@ pub(super) fn finish(core: &Arc<Core>, shared: &mut Shared, arrival: &Arrival) -
         let op = OpId::incoming(arrival.id, part);
         // Whoever reads it most likely writes soon.
         match urgent {
-            false => answer_late(core, shared, op, body),
+            false => delay_ack(core, shared, op, body),
             true => shared.state.channel(op, body),
         }
     }

@@ -3,12 +3,12 @@
 //!
 //! Where many operations wait, a read waits for several messages, for a few microseconds and only while that has paid.
 
+mod coalesce;
 mod common;
 mod receive;
 mod send;
 #[cfg(test)]
 mod tests;
-mod together;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +16,10 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
+use self::coalesce::{Reads, Sends};
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use self::send::Piece;
-use self::together::{Reads, Sends};
 use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
 use super::driver::{Round, Seen, wake_all};
 use super::lane::Work;
@@ -36,7 +36,7 @@ pub(super) struct Io {
     leaving: Option<Box<dyn Connection>>,
     waker: Waker,
     /// What the connection was told last.
-    hot: bool,
+    polled: bool,
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
@@ -63,7 +63,7 @@ pub(super) struct Io {
     found: bool,
     /// A write outside of a round has found out why there is no going on.
     failed: Option<Error>,
-    /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while hot.
+    /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while polled.
     read_at: Instant,
     /// Reads since it was looked at.
     reads_since: u32,
@@ -87,7 +87,7 @@ impl Io {
             connection: Some(connection),
             leaving: None,
             waker,
-            hot: false,
+            polled: false,
             frames: Vec::new(),
             frames_sent: 0,
             frame_at: 0,
@@ -120,7 +120,7 @@ impl Io {
     /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
     pub(super) fn round(&mut self, common: &Common) -> Round {
         let mut wakes = Vec::new();
-        self.adopt_heat(common);
+        self.adopt_polling(common);
         self.sends.round_begins();
         let outcome = self.send_and_receive(common, &mut wakes);
         self.count_wakes(common);
@@ -145,27 +145,30 @@ impl Io {
     }
 
     /// Tells the connection whether somebody looks.
-    fn adopt_heat(&mut self, common: &Common) {
-        let hot = common.driver.is_polling();
-        if let (true, Some(connection)) = (hot != self.hot, &mut self.connection) {
-            self.hot = hot;
-            connection.set_hot(hot);
+    fn adopt_polling(&mut self, common: &Common) {
+        let polled = common.driver.is_polling();
+        if let (true, Some(connection)) = (polled != self.polled, &mut self.connection) {
+            self.polled = polled;
+            connection.set_polled(polled);
         }
     }
 
     /// Looks whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
     /// enough for a read.
-    pub(super) fn look(&mut self, many: bool, sends: bool) -> Seen {
+    pub(super) fn poll(&mut self, many: bool, sends: bool) -> Seen {
         self.reads.set(many);
         // Without a connection there is nothing to wait for: whoever looks should see why.
         let Some(connection) = &mut self.connection else {
             return Seen::Enough;
         };
         let wanted = self.reads.wanted();
-        if !self.work.is_empty() || (self.sends.is_owed() && sends) || connection.look_for(wanted) {
+        if !self.work.is_empty()
+            || (self.sends.is_owed() && sends)
+            || connection.has_input_of(wanted)
+        {
             return Seen::Enough;
         }
-        match wanted > 1 && connection.look() {
+        match wanted > 1 && connection.has_input() {
             false => Seen::Nothing,
             true if self.reads.is_over() => Seen::Enough,
             true => Seen::Some,
@@ -180,11 +183,11 @@ impl Io {
 
     /// Whether what has come is to be read now. Who looks sees to it that it is some time.
     fn is_time_to_read(&mut self) -> bool {
-        if !self.hot || !self.reads.is_on() {
+        if !self.polled || !self.reads.is_on() {
             return true;
         }
         let wanted = self.reads.wanted();
-        (self.connection.as_mut()).is_none_or(|connection| connection.look_for(wanted))
+        (self.connection.as_mut()).is_none_or(|connection| connection.has_input_of(wanted))
     }
 
     fn send_and_receive(
@@ -214,7 +217,7 @@ impl Io {
             self.send(common, wakes)?;
             let received = self.receive(common, wakes)?;
             if common.pauses_for() > 0 {
-                return Ok(match self.hot && self.is_through() {
+                return Ok(match self.polled && self.is_through() {
                     true => Round::Came,
                     false => Round::More,
                 });
@@ -265,8 +268,8 @@ impl Io {
     fn let_go(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
         self.leaving = self.connection.take();
         // Nobody polls for its goodbye: it asks to be woken for what it waits for, and the background task keeps the time.
-        if let (true, Some(connection)) = (std::mem::take(&mut self.hot), &mut self.leaving) {
-            connection.set_hot(false);
+        if let (true, Some(connection)) = (std::mem::take(&mut self.polled), &mut self.leaving) {
+            connection.set_polled(false);
         }
         self.say_goodbye(common, wakes);
         common.driver.wakers.wake_background();

@@ -70,7 +70,7 @@ impl Io {
             if common.pauses_for() > 0 {
                 return Ok(true);
             }
-            if self.hot && std::mem::take(&mut self.found) {
+            if self.polled && std::mem::take(&mut self.found) {
                 // Somebody looks again: what is there now is acted on first.
                 return Ok(false);
             }
@@ -298,7 +298,7 @@ impl Io {
     }
 
     /// So many bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
-    /// the protocol hears of them when they are whole. While hot, reads follow each other within microseconds: the clock
+    /// the protocol hears of them when they are whole. While polled, reads follow each other within microseconds: the clock
     /// costs more than a frame, and is looked at now and then.
     fn look_at_the_clock(&mut self, common: &Common, len: usize) {
         if len > RECEIVE_BUFFER_IDLE {

@@ -146,7 +146,7 @@ impl Io {
         if self.pieces.is_empty() {
             return true;
         }
-        self.adopt_heat(common);
+        self.adopt_polling(common);
         let written = self.write(common).and_then(|_| self.flush(common));
         self.count_wakes(common);
         if let Err(error) = written {
@@ -199,7 +199,7 @@ impl Io {
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
         self.sends.leave();
-        self.adopt_heat(common);
+        self.adopt_polling(common);
         let written = self.write(common).and_then(|_| self.flush(common));
         self.count_wakes(common);
         match written {

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
-use crate::pipe::inbound::late::answer_late;
+use crate::pipe::inbound::delayed_ack::delay_ack;
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::{MemoryTransport, ShmTransport};
@@ -164,9 +164,9 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
         // Nobody looks after forgotten futures, either.
         soon(until(&|| !core.driver.wakers.is_ticking())).await;
         let before = server.stats().bytes_out;
-        answer_late(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);
+        delay_ack(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);
         soon(until(&|| server.stats().bytes_out > before)).await;
-        soon(until(&|| !lock(&core.shared).late.is_watched)).await;
+        soon(until(&|| !lock(&core.shared).delayed_acks.is_watched)).await;
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) enum Goodbye {
 
 /// Answers that wait for the next message, and the task that comes for them.
 #[derive(Debug, Default)]
-pub(super) struct Late {
+pub(super) struct DelayedAcks {
     pub(super) is_watched: bool,
     /// One waits that did not when the task was there last.
     pub(super) more: bool,
@@ -123,7 +123,7 @@ pub(crate) struct Shared {
     /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
     pub(super) leaving: BTreeMap<u64, Vec<Note>>,
     /// Answers that wait for the next message.
-    pub(super) late: Late,
+    pub(super) delayed_acks: DelayedAcks,
     /// Messages that tell how long they waited.
     pub(super) stamps: Stamps,
 }
@@ -169,7 +169,7 @@ impl Shared {
             ignored_from: None,
             peer_goes_because: "".into(),
             leaving: BTreeMap::new(),
-            late: Late::default(),
+            delayed_acks: DelayedAcks::default(),
             stamps: Stamps::new(),
         }
     }

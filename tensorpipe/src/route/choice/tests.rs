@@ -23,7 +23,7 @@ fn served(name: &'static str, thresholds: Vec<Threshold>) -> Served<'static> {
         pairs: MAIN,
         thresholds,
         moves_bytes: Box::new(|_| true),
-        setback: Setback::default(),
+        degraded: Degraded::default(),
     }
 }
 
@@ -220,7 +220,7 @@ fn a_channel_that_moves_nothing_any_more_is_the_last_resort() {
         main_memory(&choice, MemoryKind::Heap, 8 * MIB),
         Carrier::Channel("reads")
     );
-    all[0].setback.cannot_send("a filter");
+    all[0].degraded.cannot_send("a filter");
     assert_eq!(
         main_memory(&choice, MemoryKind::Heap, 8 * MIB),
         Carrier::Channel("streams")
@@ -292,15 +292,15 @@ fn what_is_required_is_no_last_resort() {
         kind: GPU.kind,
         channels: vec!["peer".to_owned()],
     }];
-    let (setback, gpu) = (Setback::default(), MemoryKind::Device(GPU.kind));
-    let of_gpus = |name, setback: &Setback| Served {
+    let (degraded, gpu) = (Degraded::default(), MemoryKind::Device(GPU.kind));
+    let of_gpus = |name, degraded: &Degraded| Served {
         pairs: &[(GPU, GPU), (GPU, CPU)],
-        setback: setback.clone(),
+        degraded: degraded.clone(),
         ..served(name, vec![Threshold::new(Pays::From(1))])
     };
     let all = [
-        of_gpus("wire", &Setback::default()),
-        of_gpus("peer", &setback),
+        of_gpus("wire", &Degraded::default()),
+        of_gpus("peer", &degraded),
         streams(),
     ];
     let strict = Table::new(&all, (&[], &required), "", FRAME);
@@ -313,7 +313,7 @@ fn what_is_required_is_no_last_resort() {
         Carrier::Channel("streams")
     );
     assert!(choice.required(CPU, GPU).is_some() && choice.required(CPU, CPU).is_none());
-    setback.cannot_send("it turned out not to work");
+    degraded.cannot_send("it turned out not to work");
     assert_eq!(choice.carrier(GPU, gpu, GPU, 1), Carrier::Nothing);
     let lax = over("", &all[1..], &[]);
     assert_eq!(

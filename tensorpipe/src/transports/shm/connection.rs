@@ -44,7 +44,7 @@ pub(super) struct ShmConnection {
     socket: Socket,
     state: State,
     /// Nobody wants to be woken: somebody looks again soon.
-    hot: bool,
+    polled: bool,
     /// The last write found no room.
     is_full: bool,
     wakers: Arc<Wakers>,
@@ -88,7 +88,7 @@ impl ShmConnection {
             peer: super::peer(socket.get_ref()),
             socket,
             state,
-            hot: false,
+            polled: false,
             is_full: false,
             bell: Doorbell::new(Alarm::new(wakers.clone())),
             wakers,
@@ -197,24 +197,24 @@ impl Connection for ShmConnection {
         self.bell.rung()
     }
 
-    fn can_be_hot(&self) -> bool {
+    fn can_poll(&self) -> bool {
         true
     }
 
-    fn set_hot(&mut self, hot: bool) {
-        self.hot = hot;
-        if let (State::Open(rings), true) = (&self.state, hot)
+    fn set_polled(&mut self, polled: bool) {
+        self.polled = polled;
+        if let (State::Open(rings), true) = (&self.state, polled)
             && rings.memory.is_here()
         {
             rings.incoming.stay_awake();
         }
     }
 
-    fn look(&mut self) -> bool {
+    fn has_input(&mut self) -> bool {
         self.finds(Consumer::is_ready)
     }
 
-    fn look_for(&mut self, bytes: usize) -> bool {
+    fn has_input_of(&mut self, bytes: usize) -> bool {
         self.finds(|incoming| incoming.has(bytes))
     }
 }
@@ -251,7 +251,7 @@ impl AsyncRead for ShmConnection {
             }
             // Looked once more after the peer was found to be gone: what it wrote before that is here.
             std::mem::replace(&mut peer, Ok(()))?;
-            if this.hot {
+            if this.polled {
                 return Poll::Pending;
             }
             if !rings.incoming.sleep() {
@@ -305,7 +305,7 @@ impl AsyncWrite for ShmConnection {
                 return Poll::Ready(Ok(wrote));
             }
             this.is_full = true;
-            if this.hot {
+            if this.polled {
                 return Poll::Pending;
             }
             if rings.out.sleep() {

@@ -122,15 +122,15 @@ async fn a_wake_up_that_the_system_has_no_memory_for_is_made_up_for() {
 /// Polled where its memory is not mapped.
 #[tokio::test]
 async fn a_forked_childs_copy_of_a_connection_fails_and_the_parents_goes_on() {
-    for hot in [false, true] {
+    for polled in [false, true] {
         let (mut near, mut far) = pair().await;
-        near.set_hot(hot);
+        near.set_polled(polled);
         assert!(in_a_child(|| {
             let cx = &mut Context::from_waker(Waker::noop());
             let near = &mut near;
-            near.set_hot(true);
+            near.set_polled(true);
             let mut byte = [0];
-            let looks = near.look() && near.look_for(100);
+            let looks = near.has_input() && near.has_input_of(100);
             let read = Pin::new(&mut *near).poll_read(cx, &mut ReadBuf::new(&mut byte));
             let write = Pin::new(&mut *near).poll_write(cx, &byte);
             let shutdown = Pin::new(near).poll_shutdown(cx);

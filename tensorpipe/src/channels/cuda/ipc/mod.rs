@@ -27,8 +27,8 @@ use super::super::exchange::{
 };
 use super::job::Slot;
 use super::{
-    Arc, Channel, ChannelFault, CudaBasicChannel, CudaDevices, Lane, LaneHandle, LaneIo, Link,
-    OpId, PieceEvent, Setback, Want,
+    Arc, Channel, ChannelFault, CudaBasicChannel, CudaDevices, Degraded, Lane, LaneHandle, LaneIo,
+    Link, OpId, PieceEvent, Want,
 };
 use crate::channels::BasicChannel;
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
@@ -127,13 +127,13 @@ impl Channel for CudaIpcChannel {
             place.map_err(|reason| Misuse::Other(format!("channel {NAME}: the peer: {reason}")))?;
         let exchange = Exchange::here();
         let lender = exchange.lender(&place.exchange);
-        let (handle, setback) = (link.handle.clone(), link.setback.clone());
+        let (handle, degraded) = (link.handle.clone(), link.degraded.clone());
         let detour = CudaBasicChannel::over(BasicChannel::new(), &self.cuda).open_lane(link)?;
         Ok(Box::new(lane::CudaIpcLane {
             tools: Tools {
                 cuda: self.cuda.clone(),
                 handle,
-                setback,
+                degraded,
                 detour,
             },
             writer: writing::Writer::new(exchange),
@@ -146,7 +146,7 @@ impl Channel for CudaIpcChannel {
 struct Tools {
     cuda: CudaDevices,
     handle: LaneHandle,
-    setback: Setback,
+    degraded: Degraded,
     /// For what cannot be lent.
     detour: super::basic::CudaBasicLane,
 }

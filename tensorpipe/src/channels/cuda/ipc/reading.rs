@@ -109,14 +109,14 @@ impl Reader {
         };
         self.parts.insert(op, Part::Fetching(told, want));
         let (lender, handle) = (self.lender.clone(), tools.handle.clone());
-        let (setback, is_welcome) = (tools.setback.clone(), self.is_welcome.clone());
+        let (degraded, is_welcome) = (tools.degraded.clone(), self.is_welcome.clone());
         io.spawn(async move {
             match lender.fetch(invitation, wanted).await {
                 Ok(()) => drop(is_welcome.fetch_or(wanted.is_none(), Ordering::Release)),
                 Err(unlent) => {
                     tracing::debug!(unlent.reason, "a tensor of a device is not borrowed");
                     if unlent.lasting {
-                        setback.cannot_receive(unlent.reason);
+                        degraded.cannot_receive(unlent.reason);
                     }
                 }
             }
@@ -137,7 +137,7 @@ impl Reader {
         let FromWriter::Offer(offer, uuid, len) = told else {
             return Ok(());
         };
-        let is_able = tools.setback.receiving().is_none();
+        let is_able = tools.degraded.receiving().is_none();
         let local = tools.cuda.seen_as(uuid).filter(|_| is_able);
         let (Some(passed), Some(local)) = (self.lender.passed(offer.segment), local) else {
             self.detour(op, want, tools, io);
@@ -237,7 +237,7 @@ impl Reader {
     }
 
     fn detour(&self, op: OpId, want: Want, tools: &mut Tools, io: &mut LaneIo<'_>) {
-        let reason = tools.setback.receiving().map(str::to_owned);
+        let reason = tools.degraded.receiving().map(str::to_owned);
         io.control(op, FromReader::Detour(reason).encode());
         tools.detour.recv(op, want, io);
     }
@@ -257,7 +257,7 @@ impl Reader {
                 Some(Ok(Err((error, lasting)))) => {
                     tracing::debug!(%error, "a tensor of a device is not borrowed");
                     if lasting {
-                        tools.setback.cannot_receive(error.to_string());
+                        tools.degraded.cannot_receive(error.to_string());
                     }
                     self.detour(op, want, tools, io);
                 }

@@ -121,7 +121,7 @@ impl Writer {
     ) -> Part {
         tracing::debug!(unlent.reason, "a tensor of a device is not lent");
         if unlent.lasting {
-            tools.setback.cannot_send(unlent.reason);
+            tools.degraded.cannot_send(unlent.reason);
         }
         io.control(op, FromWriter::Cannot.encode());
         Part::Cannot(source)
@@ -195,7 +195,7 @@ impl Writer {
         io: &mut LaneIo<'_>,
     ) {
         if let Some(reason) = reason {
-            tools.setback.cannot_send(reason);
+            tools.degraded.cannot_send(reason);
         }
         if io.divert(op, "cuda_basic", source.len() as u64) {
             tools.detour.send(op, source, io);

@@ -27,7 +27,7 @@ enum Act {
     Send(usize, Option<usize>),
     Read(usize),
     Write(usize),
-    Heat(bool),
+    Polled(bool),
     Hour,
 }
 
@@ -45,7 +45,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (1usize..100, prop::option::of(0usize..3)).prop_map(|(len, fd)| Act::Send(len, fd)),
         3 => (1usize..200_000).prop_map(Act::Read),
         3 => (1usize..2_000_000).prop_map(Act::Write),
-        1 => any::<bool>().prop_map(Act::Heat),
+        1 => any::<bool>().prop_map(Act::Polled),
         1 => Just(Act::Hour),
     ]
 }
@@ -102,10 +102,10 @@ async fn story(acts: Vec<Act>) {
                 let wrote = Pin::new(&mut connection).poll_write(cx, &bytes[..len]);
                 assert!(!matches!(wrote, Poll::Ready(Ok(wrote)) if wrote > len));
             }
-            Act::Heat(hot) => {
-                connection.set_hot(hot);
-                connection.look();
-                connection.look_for(1000);
+            Act::Polled(polled) => {
+                connection.set_polled(polled);
+                connection.has_input();
+                connection.has_input_of(1000);
             }
             Act::Hour => tokio::time::sleep(std::time::Duration::from_secs(3600)).await,
         }

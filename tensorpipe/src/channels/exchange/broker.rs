@@ -1,7 +1,7 @@
 //! The thread of an exchange: waits for everything at once, and for nothing in particular.
 //!
-//! At its desk stand *guests*, processes that borrow from this one, and it has *calls* open to those that lend. Nothing
-//! here blocks but one `poll`, and every answer that it waits for has a deadline. A guest is known by what the kernel
+//! It serves *clients*, processes that borrow from this one, and has *calls* open to those that lend. Nothing
+//! here blocks but one `poll`, and every answer that it waits for has a deadline. A client is known by what the kernel
 //! says about its socket: another user's is turned away, and its pidfd tells when its process has ended.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,26 +12,26 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::EventFd;
 
 use super::call::Call;
+use super::client::{Client, Stays, Watched};
 use super::copies::IDLE;
-use super::guest::{Guest, Stays, Watched};
 use super::{Command, Exchange};
 use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
 
 /// Connections of borrowers at once: one for each process.
-const GUESTS: usize = 1024;
+const CLIENTS: usize = 1024;
 
 /// Of them, those that have not said who they are: an honest one does at once, so this many are never slow at the same
 /// time.
-const STRANGERS: usize = 32;
+const UNIDENTIFIED: usize = 32;
 
-/// Segments of whose end a guest was not told, since it does not read: with more it is one no more. So many it has
+/// Segments of whose end a client was not told, since it does not read: with more it is one no more. So many it has
 /// mapped at most.
 pub(super) const UNTOLD: usize = super::lender::SEGMENTS;
 
 /// How long an answer may take.
-pub(in crate::channels) const PATIENCE: Duration = Duration::from_secs(5);
+pub(in crate::channels) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it does not accept when there are no file descriptors left, and does nothing where it cannot wait.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -40,14 +40,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) const BURST: usize = 16;
 
 /// See the module's documentation.
-pub(super) struct Clerk {
+pub(super) struct Broker {
     exchange: Arc<Exchange>,
     listener: PacketSocket,
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
     /// A descriptor to let go of where there are none left, so that who comes can be turned away.
     spare: Option<OwnedFd>,
-    guests: Vec<Guest>,
-    /// Guests that closed their connection and still have something: perhaps they are about to end. Each once.
+    clients: Vec<Client>,
+    /// Clients that closed their connection and still have something: perhaps they are about to end. Each once.
     watched: Vec<Watched>,
     calls: Vec<Call>,
     paused_until: Option<Instant>,
@@ -57,20 +57,20 @@ pub(super) struct Clerk {
     has_warned: bool,
 }
 
-impl Clerk {
+impl Broker {
     /// # Errors
     /// Where no descriptor is left: nobody could be answered.
     pub(super) fn new(
         exchange: Arc<Exchange>,
         listener: PacketSocket,
-        bell: Arc<EventFd>,
+        eventfd: Arc<EventFd>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             exchange,
             listener,
-            spare: Some(bell.as_fd().try_clone_to_owned()?),
-            bell,
-            guests: Vec::new(),
+            spare: Some(eventfd.as_fd().try_clone_to_owned()?),
+            eventfd,
+            clients: Vec::new(),
             watched: Vec::new(),
             calls: Vec::new(),
             paused_until: None,
@@ -88,18 +88,18 @@ impl Clerk {
             let mut ready = self.wait().into_iter();
             let mut next = || ready.next().unwrap_or(false);
             if next() {
-                let _ = self.bell.read();
+                let _ = self.eventfd.read();
             }
             let accept = next();
             let exchange = self.exchange.clone();
             let mut watched = Vec::new();
             // In the order in which `wait` asked.
-            self.guests.retain_mut(|guest| {
+            self.clients.retain_mut(|client| {
                 let (said, ended) = (next(), next());
-                match guest.attend(&exchange, said, ended) {
+                match client.attend(&exchange, said, ended) {
                     Stays::Here => true,
                     Stays::Watched => {
-                        watched.extend(guest.watch());
+                        watched.extend(client.watch());
                         false
                     }
                     Stays::Gone => false,
@@ -116,7 +116,9 @@ impl Clerk {
                 let said = next();
                 (!said || call.listen().is_ok()) && call.expire(Instant::now())
             });
-            watched.into_iter().for_each(|guest| self.keep_watch(guest));
+            watched
+                .into_iter()
+                .for_each(|client| self.keep_watch(client));
             self.tidy();
             if accept {
                 self.accept();
@@ -124,14 +126,17 @@ impl Clerk {
         }
     }
 
-    /// Waits until something happens: what, in the order of the bell, the listener, the guests (two each), those that
+    /// Waits until something happens: what, in the order of the eventfd, the listener, the clients (two each), those that
     /// are watched, the calls.
     fn wait(&mut self) -> Vec<bool> {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
-        let accepts = self.paused_until.is_none() && self.guests.len() < GUESTS;
-        let strangers = self.guests.iter().filter(|guest| guest.is_stranger());
-        let deadlines = strangers.map(|guest| guest.arrived + PATIENCE);
+        let accepts = self.paused_until.is_none() && self.clients.len() < CLIENTS;
+        let unidentified = self
+            .clients
+            .iter()
+            .filter(|client| client.is_unidentified());
+        let deadlines = unidentified.map(|client| client.arrived + ANSWER_TIMEOUT);
         let deadlines = deadlines.chain(self.calls.iter().filter_map(Call::deadline));
         let deadline = deadlines.chain(self.paused_until).chain(self.tidy_at).min();
         // Rounded up, so that the deadline has passed when it wakes.
@@ -146,14 +151,14 @@ impl Clerk {
             PollFlags::empty()
         };
         let mut fds = vec![
-            readable(self.bell.as_fd()),
+            readable(self.eventfd.as_fd()),
             PollFd::new(self.listener.as_fd(), listens),
         ];
-        for guest in &self.guests {
+        for client in &self.clients {
             let mut wanted = PollFlags::POLLIN;
-            wanted.set(PollFlags::POLLOUT, !guest.untold.is_empty());
-            fds.push(PollFd::new(guest.socket.as_fd(), wanted));
-            fds.push(readable(guest.process.as_fd()));
+            wanted.set(PollFlags::POLLOUT, !client.untold.is_empty());
+            fds.push(PollFd::new(client.socket.as_fd(), wanted));
+            fds.push(readable(client.process.as_fd()));
         }
         let watched = self.watched.iter();
         fds.extend(watched.map(|watched| readable(watched.process.as_fd())));
@@ -177,23 +182,23 @@ impl Clerk {
         if self.tidy_at.is_none_or(|at| at > Instant::now()) {
             return;
         }
-        let guests = self
-            .guests
+        let clients = self
+            .clients
             .iter()
-            .filter_map(|guest| guest.borrower.as_ref());
-        let borrowers = guests.chain(self.watched.iter().map(|watched| &watched.borrower));
+            .filter_map(|client| client.borrower.as_ref());
+        let borrowers = clients.chain(self.watched.iter().map(|watched| &watched.borrower));
         // Of each of them.
         let used = borrowers.filter(|borrower| borrower.tidy()).count();
         self.tidy_at = (used > 0).then(|| Instant::now() + IDLE);
     }
 
     /// Whoever comes and goes again and again takes one descriptor.
-    fn keep_watch(&mut self, guest: Watched) {
+    fn keep_watch(&mut self, client: Watched) {
         let is_same = |known: &Watched| {
-            known.who == guest.who && Arc::ptr_eq(&known.borrower, &guest.borrower)
+            known.who == client.who && Arc::ptr_eq(&known.borrower, &client.borrower)
         };
         if !self.watched.iter().any(is_same) {
-            self.watched.push(guest);
+            self.watched.push(client);
         }
     }
 
@@ -221,13 +226,13 @@ impl Clerk {
                 }
             }
             Command::Retire { borrower, segment } => {
-                let theirs = |guest: &&mut Guest| {
-                    let known = guest.borrower.as_ref();
+                let theirs = |client: &&mut Client| {
+                    let known = client.borrower.as_ref();
                     known.is_some_and(|known| Arc::ptr_eq(known, &borrower))
                 };
-                for guest in self.guests.iter_mut().filter(theirs) {
-                    guest.untold.push_back(segment);
-                    guest.tell();
+                for client in self.clients.iter_mut().filter(theirs) {
+                    client.untold.push_back(segment);
+                    client.tell();
                 }
             }
             Command::Tidy => {
@@ -240,8 +245,8 @@ impl Clerk {
     fn accept(&mut self) {
         for _ in 0..BURST {
             match self.listener.accept() {
-                Ok(socket) => match Guest::new(socket) {
-                    Ok(guest) => self.admit(guest),
+                Ok(socket) => match Client::new(socket) {
+                    Ok(client) => self.admit(client),
                     Err(reason) => tracing::debug!(reason, "a borrower is turned away"),
                 },
                 Err(Errno::EMFILE | Errno::ENFILE) if self.turn_away() => {}
@@ -254,17 +259,17 @@ impl Clerk {
         }
     }
 
-    /// Among too many strangers the one that came first goes: it was listened to, and has said nothing.
-    fn admit(&mut self, guest: Guest) {
-        let guests = self.guests.iter().enumerate();
-        let mut strangers = guests.filter(|(_, guest)| guest.is_stranger());
-        let first = strangers.next().map(|(at, _)| at);
-        let others = strangers.count();
-        if let Some(first) = first.filter(|_| others + 1 >= STRANGERS) {
+    /// Among too many unidentified the one that came first goes: it was listened to, and has said nothing.
+    fn admit(&mut self, client: Client) {
+        let clients = self.clients.iter().enumerate();
+        let mut unidentified = clients.filter(|(_, client)| client.is_unidentified());
+        let first = unidentified.next().map(|(at, _)| at);
+        let others = unidentified.count();
+        if let Some(first) = first.filter(|_| others + 1 >= UNIDENTIFIED) {
             tracing::debug!("one who does not say who it is is turned away: there are too many");
-            self.guests.remove(first);
+            self.clients.remove(first);
         }
-        self.guests.push(guest);
+        self.clients.push(client);
     }
 
     /// Closes the connection of who comes next, so that it does not wait for an answer in vain. Whether there was a
@@ -275,7 +280,7 @@ impl Clerk {
             tracing::debug!("a borrower is turned away: too many files are open");
             drop(self.listener.accept());
         }
-        self.spare = self.bell.as_fd().try_clone_to_owned().ok();
+        self.spare = self.eventfd.as_fd().try_clone_to_owned().ok();
         has_one
     }
 }

@@ -1,6 +1,6 @@
-//! The board of this process: which of its memory may be read, and where it lies.
+//! The export table of this process: which of its memory may be read, and where it lies.
 //!
-//! Invariant: a notice stands on the board only while the memory that it names is owned by it. It is taken down *before* the
+//! Invariant: an export stands in the table only while the memory that it names is owned by it. It is taken down *before* the
 //! memory is let go of, and its number never stands there again; so a reader that finds the number before and after it has
 //! copied has copied what was meant (as with a sequence lock). Readers are other processes: they look with
 //! `process_vm_readv`, at whole slots.
@@ -10,7 +10,7 @@ use crate::process::random_token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
 use crate::sys::fork::{Owner, PerProcess};
 
-/// Notices that can stand on it at once.
+/// Entries that can stand on it at once.
 pub(super) const SLOTS: u32 = 1024;
 
 /// Of one slot, in bytes: three words.
@@ -27,17 +27,17 @@ struct Slot {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct ExportTable {
     owner: Owner,
     slots: Box<[Slot]>,
     free: Mutex<Vec<u32>>,
 }
 
-impl Board {
+impl ExportTable {
     /// This process's.
     pub(super) fn here() -> Arc<Self> {
         // A forked child's own: nobody is told of the other.
-        static HERE: PerProcess<Arc<Board>> = PerProcess::new();
+        static HERE: PerProcess<Arc<ExportTable>> = PerProcess::new();
         HERE.get(|| Arc::new(Self::new())).clone()
     }
 
@@ -54,8 +54,8 @@ impl Board {
         self.slots.as_ptr().expose_provenance() as u64
     }
 
-    /// Puts up a notice; `None` where the board is full, or the CPU cannot read the memory.
-    pub(super) fn show(self: &Arc<Self>, source: &Buffer) -> Option<Notice> {
+    /// Adds an export; `None` where the table is full, or the CPU cannot read the memory.
+    pub(super) fn show(self: &Arc<Self>, source: &Buffer) -> Option<Export> {
         let bytes = source.as_bytes()?;
         let at = lock(&self.free).pop()?;
         let slot = &self.slots[at as usize];
@@ -64,8 +64,8 @@ impl Board {
         slot.address.store(address, Ordering::Relaxed);
         slot.len.store(bytes.len() as u64, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
-        Some(Notice {
-            board: self.clone(),
+        Some(Export {
+            exports: self.clone(),
             slot: at,
             number,
             source: source.clone(),
@@ -78,31 +78,31 @@ fn random_number() -> u64 {
     u128::from_le_bytes(random_token()) as u64 | 1
 }
 
-/// A notice that stands on the board, with the memory that it names. Dropping it takes it down.
+/// An export that stands in the table, with the memory that it names. Dropping it takes it down.
 #[derive(Debug)]
-pub(super) struct Notice {
-    board: Arc<Board>,
+pub(super) struct Export {
+    exports: Arc<ExportTable>,
     pub(super) slot: u32,
     pub(super) number: u64,
     source: Buffer,
 }
 
-impl Notice {
+impl Export {
     pub(super) fn source(&self) -> &Buffer {
         &self.source
     }
 }
 
-impl Drop for Notice {
+impl Drop for Export {
     fn drop(&mut self) {
-        if self.board.owner.is_elsewhere() {
+        if self.exports.owner.is_elsewhere() {
             return;
         }
-        let number = &self.board.slots[self.slot as usize].number;
+        let number = &self.exports.slots[self.slot as usize].number;
         number.store(0, Ordering::SeqCst);
-        // Nothing is written to the memory before everybody can see that the notice is gone.
+        // Nothing is written to the memory before everybody can see that the export is gone.
         fence(Ordering::SeqCst);
-        lock(&self.board.free).push(self.slot);
+        lock(&self.exports.free).push(self.slot);
     }
 }
 
@@ -111,50 +111,50 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::{a_child_drops, children_can};
 
-    fn number(board: &Board, slot: u32) -> u64 {
-        board.slots[slot as usize].number.load(Ordering::Relaxed)
+    fn number(exports: &ExportTable, slot: u32) -> u64 {
+        exports.slots[slot as usize].number.load(Ordering::Relaxed)
     }
 
     #[test]
-    fn a_notice_stands_while_its_memory_is_held() {
-        let board = Arc::new(Board::new());
+    fn an_export_stands_while_its_memory_is_held() {
+        let exports = Arc::new(ExportTable::new());
         let source = Buffer::copy_from_slice(&[7; 100]);
-        let notice = board.show(&source).unwrap();
-        let (slot, first) = (notice.slot, notice.number);
-        assert_eq!(number(&board, slot), first);
+        let export = exports.show(&source).unwrap();
+        let (slot, first) = (export.slot, export.number);
+        assert_eq!(number(&exports, slot), first);
         assert_eq!(Arc::strong_count(source.memory()), 2);
-        drop(notice);
-        assert_eq!(number(&board, slot), 0);
+        drop(export);
+        assert_eq!(number(&exports, slot), 0);
         assert_eq!(Arc::strong_count(source.memory()), 1);
-        let again = board.show(&source).unwrap();
-        assert_eq!((again.slot, number(&board, slot)), (slot, again.number));
+        let again = exports.show(&source).unwrap();
+        assert_eq!((again.slot, number(&exports, slot)), (slot, again.number));
         assert_ne!(again.number, first, "never twice");
     }
 
     #[test]
-    fn a_full_board_takes_no_more() {
-        let board = Arc::new(Board::new());
+    fn a_full_export_table_takes_no_more() {
+        let exports = Arc::new(ExportTable::new());
         let source = Buffer::copy_from_slice(&[7; 100]);
-        let mut all: Vec<_> = (0..SLOTS).map(|_| board.show(&source).unwrap()).collect();
-        assert!(board.show(&source).is_none());
+        let mut all: Vec<_> = (0..SLOTS).map(|_| exports.show(&source).unwrap()).collect();
+        assert!(exports.show(&source).is_none());
         all.pop();
-        assert!(board.show(&source).is_some());
+        assert!(exports.show(&source).is_some());
     }
 
     #[test]
-    fn a_process_has_one_board() {
-        assert_eq!(Board::here().address(), Board::here().address());
+    fn a_process_has_one_export_table() {
+        assert_eq!(ExportTable::here().address(), ExportTable::here().address());
         assert_eq!(SLOT, 24);
-        assert!(children_can(|| drop(Board::here())));
+        assert!(children_can(|| drop(ExportTable::here())));
     }
 
     #[test]
-    fn a_forked_child_forgets_a_notice_whoever_has_the_lock() {
-        let board = Arc::new(Board::new());
-        let mut notice = board.show(&Buffer::copy_from_slice(&[7; 100]));
-        let held = lock(&board.free);
-        assert!(a_child_drops(&mut notice));
+    fn a_forked_child_forgets_an_export_whoever_has_the_lock() {
+        let exports = Arc::new(ExportTable::new());
+        let mut export = exports.show(&Buffer::copy_from_slice(&[7; 100]));
+        let held = lock(&exports.free);
+        assert!(a_child_drops(&mut export));
         drop(held);
-        assert_ne!(number(&board, notice.unwrap().slot), 0);
+        assert_ne!(number(&exports, export.unwrap().slot), 0);
     }
 }

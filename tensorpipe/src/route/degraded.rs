@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 /// Why a channel that was chosen moves nothing in one direction or both: some things only show when they are tried. Clones
 /// are handles on the same words.
 #[derive(Clone, Default)]
-pub struct Setback(Arc<Words>);
+pub struct Degraded(Arc<Words>);
 
 #[derive(Default)]
 struct Words {
@@ -14,7 +14,7 @@ struct Words {
     receiving: OnceLock<String>,
 }
 
-impl Setback {
+impl Degraded {
     /// Why it sends nothing from this side, if it does not.
     pub fn sending(&self) -> Option<&str> {
         self.0.sending.get().map(String::as_str)
@@ -36,17 +36,17 @@ impl Setback {
     }
 }
 
-impl PartialEq for Setback {
+impl PartialEq for Degraded {
     fn eq(&self, other: &Self) -> bool {
         self.sending() == other.sending() && self.receiving() == other.receiving()
     }
 }
 
-impl Eq for Setback {}
+impl Eq for Degraded {}
 
-impl fmt::Debug for Setback {
+impl fmt::Debug for Degraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Setback")
+        f.debug_struct("Degraded")
             .field("sending", &self.sending())
             .field("receiving", &self.receiving())
             .finish()

@@ -1,8 +1,8 @@
-//! Messages that leave together, and messages that are read together: a write, and a look into the connection that finds something,
-//! cost as much for one as for several.
+//! Coalescing: messages that leave in one write, and messages that come in one read. A write, and a poll that finds something, cost as
+//! much for one message as for several.
 //!
-//! How many there are is learnt from what has just been. Invariant: one that is alone waits for nobody, and what waits has somebody
-//! who comes for it.
+//! How many to wait for is learnt from what has just been. Invariant: a message that is alone waits for nobody, and what waits has
+//! somebody who comes for it.
 
 use crate::pipe::driver::tuning::{
     RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH, SEND_BATCH,

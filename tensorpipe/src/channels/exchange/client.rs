@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use super::Exchange;
 use super::borrower::Borrower;
-use super::clerk::{BURST, PATIENCE, UNTOLD};
+use super::broker::{ANSWER_TIMEOUT, BURST, UNTOLD};
 use super::packet::{PACKET_MAX, Packet};
 use crate::process::Token;
 use crate::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Watched {
 }
 
 /// See the module's documentation.
-pub(super) struct Guest {
+pub(super) struct Client {
     pub(super) socket: PacketSocket,
     pub(super) process: Arc<OwnedFd>,
     who: Identity,
@@ -36,7 +36,7 @@ pub(super) struct Guest {
     pub(super) arrived: Instant,
 }
 
-/// What becomes of a guest.
+/// What becomes of a client.
 pub(super) enum Stays {
     Here,
     /// It has closed its connection, and still has something.
@@ -44,7 +44,7 @@ pub(super) enum Stays {
     Gone,
 }
 
-impl Guest {
+impl Client {
     pub(super) fn new(socket: PacketSocket) -> Result<Self, String> {
         let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
         if who.user != machine::user() {
@@ -62,7 +62,7 @@ impl Guest {
         })
     }
 
-    pub(super) fn is_stranger(&self) -> bool {
+    pub(super) fn is_unidentified(&self) -> bool {
         self.borrower.is_none()
     }
 
@@ -81,7 +81,7 @@ impl Guest {
                 false => Stays::Gone,
             };
         }
-        match self.is_stranger() && self.arrived.elapsed() > PATIENCE {
+        match self.is_unidentified() && self.arrived.elapsed() > ANSWER_TIMEOUT {
             true => Stays::Gone,
             false => Stays::Here,
         }
@@ -112,7 +112,7 @@ impl Guest {
             return self.socket.send(&Packet::None(number).encode(), None);
         };
         let welcome = Packet::Welcome(number).encode();
-        if self.is_stranger() {
+        if self.is_unidentified() {
             let ledger = borrower.made_ledger().map_err(|_| Errno::ENOMEM)?;
             self.socket.send(&welcome, Some(ledger.fd()))?;
             self.borrower = Some(borrower);
@@ -154,8 +154,8 @@ impl Guest {
                     }
                 }
                 (Some(Packet::Where { to }), _) if to == exchange.process() => {
-                    let board = exchange.board().ok_or(Errno::EPROTO)?;
-                    self.socket.send(&Packet::Here(board).encode(), None)?;
+                    let exports = exchange.exports().ok_or(Errno::EPROTO)?;
+                    self.socket.send(&Packet::Here(exports).encode(), None)?;
                 }
                 _ => return Err(Errno::EPROTO),
             }

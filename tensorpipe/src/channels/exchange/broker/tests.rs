@@ -1,4 +1,4 @@
-//! Guests that come, go, and are slow.
+//! Clients that come, go, and are slow.
 
 use super::super::borrower::Borrower;
 use super::super::{Invitation, PACKET_MAX, Packet, meet};
@@ -48,7 +48,7 @@ fn enter_by(exchange: &Exchange, invitation: &Invitation) -> PacketSocket {
     socket
 }
 
-/// With each connection it comes as a guest, and goes as one that still has something.
+/// With each connection it comes as a client, and goes as one that still has something.
 #[test]
 fn a_borrower_that_comes_and_goes_is_watched_once() {
     let pool = Pool::new(PoolOptions::default());
@@ -81,7 +81,7 @@ fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
     }
     std::thread::sleep(Duration::from_millis(200));
     let mut told = std::collections::BTreeSet::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     while told.len() < MANY && Instant::now() < until {
         let mut bytes = [0; PACKET_MAX];
         match socket.recv(&mut bytes).map(|packet| packet.len) {
@@ -180,6 +180,6 @@ fn strangers_are_few_and_keep_nobody_out() {
         let honest = enter(&exchange);
         let most = watches() - before;
         drop((strangers, honest));
-        most <= STRANGERS + 1
+        most <= UNIDENTIFIED + 1
     }));
 }
