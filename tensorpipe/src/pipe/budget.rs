@@ -11,11 +11,9 @@
 //!
 //! Invariant: `taken` is the sum of all reservations that exist, and never more than `limit`; likewise `announced`.
 
+use super::driver::tuning::{ADDRESSES, WAITING_ANYWAY};
 use crate::error::Error;
 use crate::sync::{Arc, AtomicU64, Ordering};
-
-/// What all pipes of a context may announce at once, in bytes: a quarter of what a process has addresses for.
-const ADDRESSES: u64 = 32 << 40;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -168,9 +166,6 @@ pub struct Held {
     waits: bool,
 }
 
-/// What may wait beside one that takes all that those may take.
-const SMALL: u64 = 64 << 10;
-
 impl Held {
     pub(super) fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Self, Error> {
         let mut reservation = Reservation::new(budget);
@@ -195,7 +190,7 @@ impl Held {
         let added = budget.waiting.fetch_update(set, fetch, |now| {
             let sum = now.saturating_add(bytes);
             let alone = now == 0 && bytes <= limit + limit / 2;
-            (alone || sum <= limit || bytes <= SMALL).then_some(sum)
+            (alone || sum <= limit || bytes <= WAITING_ANYWAY).then_some(sum)
         });
         match added {
             Ok(_) => self.waits = true,
@@ -299,7 +294,7 @@ mod tests {
         let mut large = held(3 * (limit / 4));
         large.wait().unwrap();
         assert!(held(1 << 20).wait().is_err());
-        held(SMALL).wait().unwrap();
+        held(WAITING_ANYWAY).wait().unwrap();
         drop(large);
         held(1 << 20).wait().unwrap();
     }

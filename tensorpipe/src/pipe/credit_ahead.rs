@@ -3,23 +3,17 @@
 //! Credit is a promise, and costs memory when it is used: memory that comes ahead counts by its credit, and not in the budget, so that
 //! messages that nobody reads yet take nothing of what others need. All credit together is a quarter of
 //! [`Limits::receive_budget`](crate::Limits::receive_budget) at most, and what one host or user has a quarter of that. A pipe begins with
-//! [`START`]. It gets more when a message of its had to wait, up to [`Limits::window_ahead`](crate::Limits::window_ahead), and loses that
-//! when nothing came ahead for [`IDLE`].
+//! [`CREDIT_START`]. It gets more when a message of its had to wait, up to [`Limits::window_ahead`](crate::Limits::window_ahead), and loses that
+//! when nothing came ahead for [`CREDIT_KEPT`](crate::pipe::driver::tuning::CREDIT_KEPT).
 //!
 //! Invariant: `granted.all` is the sum of all [`Credit`]s that exist, and never more than `most`; likewise for each origin.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use crate::address::PeerAddr;
 use crate::config::Limits;
+use crate::pipe::driver::tuning::CREDIT_START;
 use crate::sync::{Arc, Mutex, lock};
-
-/// What a pipe begins with, in bytes. Chosen: 3000 pipes have 750 MiB then.
-const START: u64 = 256 << 10;
-
-/// How long a pipe keeps what it has earned and does not use. Chosen.
-pub(super) const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct CreditAhead {
@@ -53,7 +47,7 @@ impl CreditAhead {
             origin: peer.origin(),
             bytes: 0,
         };
-        credit.raise(START);
+        credit.raise(CREDIT_START);
         credit
     }
 }
@@ -73,7 +67,7 @@ impl Credit {
 
     /// What it is without having earned more.
     pub(super) fn start(&self) -> u64 {
-        START.min(self.of.pipe)
+        CREDIT_START.min(self.of.pipe)
     }
 
     /// What it may become.
@@ -140,14 +134,17 @@ mod tests {
     fn a_pipe_earns_up_to_its_window_and_gives_it_back() {
         let all = credit(1 << 30, 4 << 20);
         let mut one = all.begin(host(1));
-        assert_eq!(one.bytes(), START);
+        assert_eq!(one.bytes(), CREDIT_START);
         one.raise(1 << 20);
         assert_eq!(one.bytes(), 1 << 20);
         one.raise(64 << 20);
         assert_eq!(one.bytes(), 4 << 20, "its window");
         one.raise(1 << 20);
-        one.lower(START);
-        assert_eq!((one.bytes(), lock(&all.granted).all), (START, START));
+        one.lower(CREDIT_START);
+        assert_eq!(
+            (one.bytes(), lock(&all.granted).all),
+            (CREDIT_START, CREDIT_START)
+        );
         drop(one);
         let granted = lock(&all.granted);
         assert!(granted.all == 0 && granted.by_origin.is_empty());
@@ -171,7 +168,7 @@ mod tests {
         assert_eq!(sum(&kept), 16 << 20);
         assert_eq!(all.begin(host(5)).bytes(), 0, "nothing is left");
         kept.truncate(3);
-        assert_eq!(all.begin(host(5)).bytes(), START);
+        assert_eq!(all.begin(host(5)).bytes(), CREDIT_START);
     }
 
     #[test]

@@ -102,7 +102,7 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
 /// What a pipe has earned it loses when it is idle, and earns again.
 #[tokio::test]
 async fn credit_ahead_comes_back_from_an_idle_pipe() {
-    use super::credit_ahead::IDLE;
+    use super::driver::tuning::CREDIT_KEPT;
     use crate::channels::{BasicChannel, Channel};
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
@@ -125,7 +125,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         assert_eq!(ahead().window, 2 * ((1 << 20) + 256));
         // It is looked at twice: in between nothing came.
         for _ in 0..2 {
-            now = (now + IDLE).max(Instant::now() + IDLE);
+            now = (now + CREDIT_KEPT).max(Instant::now() + CREDIT_KEPT);
             lock(&server.core().shared).tidy_ahead(now);
             server.core().drive();
         }
@@ -140,7 +140,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         assert_eq!(ahead().window, start);
         let mut shared = lock(&server.core().shared);
         assert_eq!(shared.ahead.credit().bytes(), start, "nor does the context");
-        shared.tidy_ahead(now + IDLE);
+        shared.tidy_ahead(now + CREDIT_KEPT);
         assert!(
             shared.ahead.looked_at().is_none(),
             "nothing is left to look at"

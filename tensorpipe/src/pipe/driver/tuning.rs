@@ -1,6 +1,6 @@
 //! What was tuned: each with its unit, the figure that it came from, and the command that measured it.
 //!
-//! *Measured* names a figure and, where the repository tells it, the command and its section in `benches/RESULTS.md`. *Chosen*
+//! All of the pipe's are here, also those that only bound something. *Measured* names a figure and, where the repository tells it, the command and its section in `benches/RESULTS.md`. *Chosen*
 //! means that no measurement was kept.
 
 use std::time::Duration;
@@ -159,3 +159,33 @@ pub(in crate::pipe) const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 /// So long a connection may take to say goodbye (the `close_notify` of TLS) after its pipe has ended. Chosen: a round trip over any
 /// network, and what a user who closes still waits for.
 pub(in crate::pipe) const GOODBYE: Duration = Duration::from_secs(1);
+
+// Bounds of what a peer, or a slow handler, can make this side keep.
+
+/// Messages that wait for the handler from which on nothing more is read, until half of them are gone. Chosen.
+pub(in crate::pipe) const UNDELIVERED: usize = 4096;
+
+/// The same in bytes of messages and reasons. Chosen.
+pub(in crate::pipe) const UNDELIVERED_BYTES: usize = 16 << 20;
+
+/// Messages that the handler is given for one look at the lock. Chosen: what each costs beside its handler's work is shared.
+pub(in crate::pipe) const DELIVERY_BATCH: usize = 8;
+
+/// Bytes that a dropped read still lets come in; above, the writer is told to stop. Chosen.
+pub(in crate::pipe) const DRAIN_UP_TO: u64 = 64 << 10;
+
+/// Bytes of a part, in memory of somebody else's, up to which it is copied into its reader's place on the thread that drives. Chosen:
+/// some twenty microseconds.
+pub(in crate::pipe) const COPIED_ON_THE_SPOT: usize = 256 << 10;
+
+/// Bytes that the peer of a new pipe may send ahead. Chosen: 3000 pipes have 750 MiB then.
+pub(in crate::pipe) const CREDIT_START: u64 = 256 << 10;
+
+/// How long a pipe keeps credit that it has earned and does not use. Chosen.
+pub(in crate::pipe) const CREDIT_KEPT: Duration = Duration::from_secs(10);
+
+/// Bytes that all pipes of a context may announce at once. Chosen: a quarter of what a process has addresses for.
+pub(in crate::pipe) const ADDRESSES: u64 = 32 << 40;
+
+/// Bytes of a message that may wait for something else beside one that takes all that such messages may take. Chosen.
+pub(in crate::pipe) const WAITING_ANYWAY: u64 = 64 << 10;

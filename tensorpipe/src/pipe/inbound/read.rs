@@ -11,11 +11,9 @@ use crate::device::Fence;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::pipe::core::{Core, Waiter};
+use crate::pipe::driver::tuning::DRAIN_UP_TO;
 use crate::pipe::driver::{Interest, wake_all};
 use crate::sync::lock;
-
-/// What a dropped read still lets come in, in bytes; above, the writer is told to stop.
-const DRAIN_UP_TO: u64 = 64 << 10;
 
 /// A read into memory of the caller's failed; the memory is back.
 ///

@@ -2,11 +2,9 @@
 //! this takes.
 
 use crate::device::{Buffer, BufferMut};
+use crate::pipe::driver::tuning::COPIED_ON_THE_SPOT;
 use crate::proto::OpId;
 use crate::sys::copy;
-
-/// Up to this size the copy is made on the spot, in bytes.
-const AT_ONCE: usize = 256 << 10;
 
 /// A part, and where it goes.
 pub(in crate::pipe) struct Copy {
@@ -30,7 +28,7 @@ impl Copy {
 
     /// Whether it is made on a thread for blocking work.
     pub(in crate::pipe) fn takes_a_while(&self) -> bool {
-        self.source.len() > AT_ONCE
+        self.source.len() > COPIED_ON_THE_SPOT
     }
 
     /// Makes it now, and lets go of the source.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::Shared;
-use crate::pipe::credit_ahead::{Credit, IDLE};
+use crate::pipe::credit_ahead::Credit;
+use crate::pipe::driver::tuning::CREDIT_KEPT;
 use crate::proto::{AHEAD_PART, Carriage, Head};
 
 #[derive(Debug)]
@@ -86,6 +87,6 @@ impl Shared {
 
     fn look_again(&mut self, now: Instant) {
         let received = self.state.ahead().received;
-        self.ahead.look = Some((now + IDLE, received));
+        self.ahead.look = Some((now + CREDIT_KEPT, received));
     }
 }

@@ -1,7 +1,7 @@
 //! What waits for the handler, in order.
 //!
 //! A handler that takes long stops nobody else from reading, and credit bounds only what the peer does not take back: the
-//! message and its RESET both wait, and the credit is free again. So from [`MANY`] or [`MUCH`] on nothing more is read, until
+//! message and its RESET both wait, and the credit is free again. So from [`UNDELIVERED`] or [`UNDELIVERED_BYTES`] on nothing more is read, until
 //! the handler has got half of it.
 
 use std::collections::VecDeque;
@@ -10,16 +10,9 @@ use super::Arrival;
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
 use crate::pipe::budget::Held;
+use crate::pipe::driver::tuning::{DELIVERY_BATCH, UNDELIVERED, UNDELIVERED_BYTES};
 use crate::pipe::stats::MessageStats;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
-
-const MANY: usize = 4096;
-
-/// In bytes of messages and reasons.
-const MUCH: usize = 16 << 20;
-
-/// So many are taken at once: what each costs beside its handler's work is shared.
-const TAKEN: usize = 8;
 
 /// One call of the handler.
 pub(in crate::pipe) enum Delivery {
@@ -87,7 +80,7 @@ impl Deliveries {
         self.bytes += delivery.weight();
         self.queue.push_back(delivery);
         self.recount();
-        if self.queue.len() >= MANY || self.bytes >= MUCH {
+        if self.queue.len() >= UNDELIVERED || self.bytes >= UNDELIVERED_BYTES {
             self.waiting.too_much.store(true, Ordering::SeqCst);
         }
     }
@@ -95,14 +88,17 @@ impl Deliveries {
     /// Moves the first ones to `taken`, which is empty, and whose memory the queue takes where it has none. They still count as
     /// waiting.
     pub(in crate::pipe) fn take(&mut self, taken: &mut VecDeque<Delivery>) {
-        match self.queue.len() <= TAKEN {
+        match self.queue.len() <= DELIVERY_BATCH {
             true => std::mem::swap(&mut self.queue, taken),
-            false => taken.extend(self.queue.drain(..TAKEN)),
+            false => taken.extend(self.queue.drain(..DELIVERY_BATCH)),
         }
         self.bytes -= taken.iter().map(Delivery::weight).sum::<usize>();
         self.waiting.set_taken(taken.len());
         self.recount();
-        if self.waiting.is_too_much() && self.queue.len() <= MANY / 2 && self.bytes <= MUCH / 2 {
+        if self.waiting.is_too_much()
+            && self.queue.len() <= UNDELIVERED / 2
+            && self.bytes <= UNDELIVERED_BYTES / 2
+        {
             self.waiting.too_much.store(false, Ordering::SeqCst);
         }
     }
@@ -137,13 +133,13 @@ mod tests {
     #[test]
     fn many_are_too_much_until_half_of_them_are_gone() {
         let mut deliveries = Deliveries::default();
-        assert_eq!(fill(&mut deliveries, 0), MANY);
+        assert_eq!(fill(&mut deliveries, 0), UNDELIVERED);
         while deliveries.waiting.is_too_much() {
-            assert_eq!(take(&mut deliveries), TAKEN);
+            assert_eq!(take(&mut deliveries), DELIVERY_BATCH);
         }
-        assert_eq!(deliveries.waiting.count(), MANY / 2 + TAKEN);
+        assert_eq!(deliveries.waiting.count(), UNDELIVERED / 2 + DELIVERY_BATCH);
         deliveries.waiting.set_taken(0);
-        assert_eq!(deliveries.waiting.count(), MANY / 2);
+        assert_eq!(deliveries.waiting.count(), UNDELIVERED / 2);
     }
 
     #[test]
@@ -151,7 +147,7 @@ mod tests {
         let mut deliveries = Deliveries::default();
         assert_eq!(fill(&mut deliveries, 1 << 20), 16);
         while deliveries.waiting.is_too_much() {
-            assert_eq!(take(&mut deliveries), TAKEN);
+            assert_eq!(take(&mut deliveries), DELIVERY_BATCH);
         }
         assert_eq!(deliveries.queue.len(), 8);
         while take(&mut deliveries) > 0 {}
