@@ -168,7 +168,7 @@ impl Core {
         self.deliveries.count() > 0 && self.is_handling()
     }
 
-    /// The handler has accepted a message, of which nothing else is to be said: see [`driver::DeliveryLock::accept`].
+    /// The handler has accepted a message, of which nothing else is to be said: see `DeliveryLock::accept`.
     pub(super) fn accept_later(&self, id: u64) -> bool {
         self.driver.delivery.accept(id)
     }

@@ -199,7 +199,7 @@ impl Pipe {
     /// only after its reader has asked for it, so awaiting a write may wait for that reader. Dropping the future changes nothing: the message still goes; [`Write::cancel`] takes it back.
     ///
     /// # Errors
-    /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow (nothing is sent),
+    /// [`Misuse`] for what the peer's limits or the channels do not allow (nothing is sent),
     /// [`Error::Refused`] when the reader does not want it, and how the pipe ended.
     pub fn write(&self, message: Message) -> Write {
         Write::start(self.core().clone(), message)
@@ -362,7 +362,7 @@ impl Pipe {
     /// until it has told it how it ended ([`Handler::closed`]): one that holds the pipe keeps it open until then.
     ///
     /// # Errors
-    /// [`Misuse::Other`](crate::Misuse::Other) where it has a handler: there is one in the life of a pipe.
+    /// [`Misuse::Other`] where it has a handler: there is one in the life of a pipe.
     pub fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse> {
         let listens = handler.listens();
         self.core().push_to(handler, listens)

@@ -33,8 +33,8 @@
 //!
 //! The states are spread over a few words, so that no step waits for a lock that is held across a system call:
 //! - [`Driver`]: the work behind a lock that is only tried, and the kick (`Driving`).
-//! - [`Wakers`](wakers::Wakers): whom a wake reaches, and whether somebody was woken and has not driven (`Woken`).
-//! - [`BusyPoll`](busy_poll::BusyPoll): one word that says who polls (`Polling`, `Vacant`, or neither).
+//! - [`Wakers`]: whom a wake reaches, and whether somebody was woken and has not driven (`Woken`).
+//! - [`BusyPoll`]: one word that says who polls (`Polling`, `Vacant`, or neither).
 //! - [`DeliveryLock`](delivery_lock::DeliveryLock): who calls the handler; whoever drives delivers.
 //! - [`Waiter`]: one operation's part in all of this.
 //!

@@ -123,7 +123,7 @@ impl Incoming {
     /// lent, and that the peer still reads, is waited for: such a read is under way from when it is polled.
     ///
     /// # Errors
-    /// The future gives a [`ReadError`](crate::ReadError), which holds the allocation: with
+    /// The future gives a [`ReadError`], which holds the allocation: with
     /// [`Misuse::Allocation`](crate::Misuse::Allocation) or [`Misuse::OutOfReach`](crate::Misuse::OutOfReach) where a place
     /// does not fit (the message is then skipped), else with what ended the message or the pipe.
     pub fn read_into(self, mut allocation: Allocation) -> ReadInto {

@@ -138,7 +138,7 @@ impl LaneIo<'_> {
     /// # Errors
     /// [`Error::OutOfMemory`] where there is none, or the pipe's messages announce more than
     /// [`Limits::receive_budget`](crate::Limits::receive_budget), or messages of all pipes take that;
-    /// [`Misuse::NoAllocator`](crate::Misuse::NoAllocator) for a device that the context has no allocator for.
+    /// [`Misuse::NoAllocator`] for a device that the context has no allocator for.
     pub fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
         self.host().allocate(op, device, len)
     }

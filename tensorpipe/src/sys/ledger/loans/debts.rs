@@ -29,7 +29,7 @@ impl<P: Place> Debts<P> {
         is_open && number == Some(entry.number) && swap(&self.0, entry.slot, from, to)
     }
 
-    /// Sends back what was taken, of which nothing is read here any more: its lender has it back when it [pins](Ledger::pin) it.
+    /// Sends back what was taken, of which nothing is read here any more: its lender has it back when it pins it.
     pub(crate) fn send_back(&self, entry: Entry) {
         store(&self.0, entry.slot, entry.as_word(RETURNED));
     }
