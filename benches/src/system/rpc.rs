@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tensorpipe::{Context, Pool, Tensor};
+use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{CallError, Remote, Server, Stream, tensor_service};
 
 use super::ours;
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, Plan, Transport, pipelined, streamed};
-use crate::system::{Client, Kind, Ready, Route, System, Trip};
+use crate::plan::{Case, IN_FLIGHT, Plan, Transport};
+use crate::system::{About, Client, Ready, Route, System, Trip};
 
 /// Items of a stream that are kept, to be checked.
 const KEPT: u64 = 8;
@@ -29,22 +29,23 @@ pub(crate) struct Rpc;
 impl System for Rpc {
     type Client = Caller;
 
-    const NAME: &'static str = "rpc";
-    const ABOUT: &'static str =
-        "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool";
-    const KIND: Kind = Kind::Ours;
-    const CASES: &'static [Case] = &[
-        Case::Echo,
-        Case::Paced,
-        Case::Upload,
-        Case::Download,
-        Case::Pipeline,
-        Case::Stream,
-        Case::Exchange,
-        Case::Mutate,
-        Case::Keep,
-    ];
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
+    const ABOUT: About = About {
+        name: "rpc",
+        words: "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool",
+        is_ours: true,
+        cases: &[
+            Case::Echo,
+            Case::Paced,
+            Case::Upload,
+            Case::Download,
+            Case::Pipeline,
+            Case::Stream,
+            Case::Exchange,
+            Case::Mutate,
+            Case::Keep,
+        ],
+        transports: &[Transport::Tcp, Transport::Shm, Transport::Memory],
+    };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
         let context = ours::context(&plan)?;
@@ -79,7 +80,7 @@ impl System for Rpc {
             sent: ours::tensor(&plan, len, &context)?,
             received: Vec::new(),
             small: ours::small(&context)?,
-            pool: ours::pool(&plan, &context),
+            routing: ours::Routing::new(&plan, &context),
         })
     }
 }
@@ -228,13 +229,13 @@ pub(crate) struct Caller {
     received: Vec<Tensor>,
     /// For trips that wake both ends.
     small: Tensor,
-    pool: Option<Pool>,
+    routing: ours::Routing,
 }
 
 impl Caller {
     /// All items of a stream. The last ones are kept.
     async fn stream(&mut self) -> Result<()> {
-        let many = streamed(self.bytes);
+        let many = self.calls_per_round();
         if self.bytes == 0 {
             let mut numbers = self.client.numbers(many);
             let mut seen = 0;
@@ -304,7 +305,7 @@ impl Client for Caller {
                 // Into the vector of the rounds before: a new one would be paid for page by page.
                 let mut received = std::mem::take(&mut self.received);
                 let caller = &*self;
-                stream::iter(0..pipelined(self.bytes))
+                stream::iter(0..self.calls_per_round())
                     .map(|_| caller.echo())
                     .buffer_unordered(IN_FLIGHT)
                     .try_for_each(|answer| {
@@ -331,7 +332,7 @@ impl Client for Caller {
         }
         let kept = match self.case {
             Case::Stream if self.bytes == 0 => 0,
-            Case::Stream => KEPT.min(streamed(self.bytes)),
+            Case::Stream => KEPT.min(self.calls_per_round()),
             _ => self.calls_per_round(),
         };
         ensure!(
@@ -354,6 +355,6 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        ours::route(self.client.connection().route(), self.pool.as_ref())
+        self.routing.route(self.client.connection().route())
     }
 }

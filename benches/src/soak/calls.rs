@@ -1,0 +1,609 @@
+//! `tp-bench churn`: two processes that live, and do all that calls can do at once, while it is looked whether memory grows.
+//!
+//! ```text
+//! caller (this process)                                    server (a child)
+//!   workers, over shm and over tcp       -- calls -->        Everything
+//!     one act after another (`acts`)     <-- calls back --   the same service is served here, too
+//!   twice a second                       -- state? -->       Control, on a server of its own
+//!     a sample of the bustle; then a rest: the acts under way end, no new ones begin, and nothing may be held or under
+//!     way at either end; a sample of the rest; on it goes
+//! ```
+//! Memory at rest does not depend on what happens to be under way, so a line through it tells a leak of kilobytes a second
+//! from chance. Two things that are bounded, and by chance, are kept out of it: what pools keep warm, which they give back
+//! at each rest, and holes in the allocator's arenas, which are kept small ([`tune`]).
+
+mod site;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use clap::Args;
+use fastrand::Rng;
+use serde::Serialize;
+use tokio::sync::RwLock;
+use tokio::task::JoinSet;
+
+use self::site::{ControlClient, Look, Orders, Served, Site, TRANSPORTS, Visit, context};
+use super::acts::{ACTS, CALLER};
+use super::{Holdings, LOOK, PATIENCE, differences, holdings, settled, steady};
+use crate::peer::Peer;
+use crate::plan::{Flavor, seconds};
+use crate::report::{self, Column, left, right};
+use crate::size::Size;
+
+pub(crate) use self::site::play;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Churn {
+    /// What is drawn by chance follows from it: what is done, sizes, what is given up.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long memory is looked at, in seconds.
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
+    seconds: f64,
+    /// How long the same is done before, in seconds.
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
+    warm_up: f64,
+    /// The most that the memory of either process may grow, in MiB a minute; inf for no bound.
+    #[arg(long, default_value_t = 1.0)]
+    bound: f64,
+    /// The largest tensor.
+    #[arg(long, default_value = "2MiB")]
+    largest: Size,
+    /// Tasks over each transport that do one thing after another.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    workers: u32,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    runtime: Flavor,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    case: &'static str,
+    seed: u64,
+    seconds: f64,
+    /// Samples after the warm-up, at rest.
+    samples: usize,
+    /// What was done, and how often.
+    acts: BTreeMap<&'static str, u64>,
+    /// Tensors and payloads that each channel of the lasting connections was given by the caller: `shm + lease`.
+    given: BTreeMap<String, u64>,
+    /// Pipes of replicas that were cut.
+    cuts: u64,
+    bound: f64,
+    sides: Vec<Side>,
+    /// What was still held or under way when all connections were closed; nothing.
+    left: Vec<String>,
+    /// Every sample at rest, for whoever draws them.
+    rest: Vec<Sample>,
+}
+
+/// Both processes, at once.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Sample {
+    /// Seconds since the start.
+    at: f64,
+    caller: Look,
+    server: Look,
+}
+
+/// What is known of one process.
+#[derive(Clone, Debug, Serialize)]
+struct Side {
+    name: &'static str,
+    /// MiB a minute by which memory at rest grew after the warm-up, by least squares; `None`: too few samples.
+    slope: Option<f64>,
+    /// The same of what is in use of the heap, where that is counted: without the holes that the allocator keeps.
+    heap_slope: Option<f64>,
+    /// That of resident memory in the bustle.
+    busy_slope: Option<f64>,
+    /// Resident memory at rest, at the end of the warm-up and at the end, in KiB.
+    warm_kib: u64,
+    end_kib: u64,
+    /// The most in the bustle, in KiB.
+    most_kib: u64,
+    most_descriptors: u64,
+    most_calls: u64,
+    most_references: u64,
+    most_pooled: u64,
+}
+
+/// Does it all, and prints what was done; an error says everything that was not as it should be, and the seed to have it
+/// again: also memory that grows beyond the bound, and what is left.
+pub(crate) fn run(arguments: &Churn) -> Result<()> {
+    tune()?;
+    let runtime = arguments.runtime.build()?;
+    let churned = runtime.block_on(churn(arguments));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    let seed = arguments.seed;
+    let report = churned.with_context(|| format!("seed {seed}"))?;
+    report::say(match arguments.json {
+        true => serde_json::to_string(&report)?,
+        false => words(&report),
+    });
+    let faults = faults(&report).join("; ");
+    ensure!(faults.is_empty(), "seed {seed}: {faults}");
+    Ok(())
+}
+
+async fn churn(orders: &Churn) -> Result<Report> {
+    let caller = Caller::start(orders.clone()).await?;
+    // What is made once in a process and stays is there before anything is counted.
+    caller.rehearse(!orders.seed).await?;
+    caller.churn(!orders.seed, 0.0, OVERTURE).await?;
+    let before = steady(async || caller.held().await).await?;
+    let mut report = caller
+        .churn(orders.seed, orders.warm_up, orders.seconds)
+        .await?;
+    let left = settled(async || {
+        let mut left = caller.control.state(true).await?.look.busy("server");
+        let sides = ["caller", "server"].into_iter();
+        for ((name, before), now) in sides.zip(&before).zip(&caller.held().await?) {
+            let more = differences(before, now).into_iter();
+            left.extend(more.map(|what| format!("{name}: {what}")));
+        }
+        Ok(left)
+    });
+    report.left = left.await?;
+    Ok(report)
+}
+
+/// Begins this process anew with a tuned allocator, unless the user has tuned it: it looks at its environment once.
+///
+/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed: with blocks of chance,
+/// freed on other threads than they were made on, holes grow by tens of MiB a minute for minutes, in use or not. With one
+/// arena, and long blocks mapped one by one, resident memory is what is in use, and some hundred KiB.
+fn tune() -> Result<()> {
+    const TUNING: [(&str, &str); 3] = [
+        ("MALLOC_ARENA_MAX", "1"),
+        ("MALLOC_MMAP_THRESHOLD_", "65536"),
+        ("MALLOC_TRIM_THRESHOLD_", "65536"),
+    ];
+    if TUNING
+        .iter()
+        .any(|(name, _)| std::env::var_os(name).is_some())
+    {
+        return Ok(());
+    }
+    let binary = std::env::current_exe().context("this binary's path is not known")?;
+    let mut again = std::process::Command::new(binary);
+    let error = again.args(std::env::args_os().skip(1)).envs(TUNING).exec();
+    bail!("this program cannot be started again: {error}")
+}
+
+/// This process, and the one that it calls.
+struct Caller {
+    orders: Churn,
+    sites: Vec<Site>,
+    served: Served,
+    control: ControlClient,
+    /// Ends with this.
+    _peer: Peer,
+}
+
+impl Caller {
+    async fn start(orders: Churn) -> Result<Self> {
+        let mut sites = Vec::new();
+        for transport in TRANSPORTS {
+            sites.push(Site::open(transport, CALLER, None, orders.largest.0).await?);
+        }
+        let told = Orders {
+            largest: orders.largest.0,
+            runtime: orders.runtime,
+            callers: sites.iter().map(|site| site.urls().main).collect(),
+        };
+        let starting = tokio::task::spawn_blocking(move || Peer::start("churn-peer", &told));
+        let peer = starting.await??;
+        let served: Served = serde_json::from_str(peer.address())?;
+        for (site, there) in sites.iter().zip(&served.sites) {
+            site.meet(there)?;
+        }
+        let control = ControlClient::connect_with(&context("tcp")?, served.control.clone()).await?;
+        Ok(Self {
+            orders,
+            sites,
+            served,
+            control,
+            _peer: peer,
+        })
+    }
+
+    async fn visits(&self) -> Result<Vec<Visit>> {
+        let mut visits = Vec::new();
+        for (site, there) in self.sites.iter().zip(&self.served.sites) {
+            let visit = site.visit(there).await;
+            visits.push(visit.with_context(|| site.transport)?);
+        }
+        Ok(visits)
+    }
+
+    /// Does each act once over each transport: a slow machine does not come to all of them in a second.
+    async fn rehearse(&self, seed: u64) -> Result<()> {
+        let (mut rng, bustle) = (Rng::with_seed(seed), Bustle::default());
+        for visit in self.visits().await? {
+            for number in 0..ACTS.len() {
+                bustle.act(number, &visit, &mut rng).await?;
+            }
+            // The connections that values go over stay.
+            visit.actor.meet(bustle.step(), &mut rng, true).await?;
+            visit.close().await?;
+        }
+        Ok(())
+    }
+
+    /// Connects, does everything for so many seconds, and as many more, and closes.
+    async fn churn(&self, seed: u64, warm_up: f64, seconds: f64) -> Result<Report> {
+        let visits = self.visits().await?;
+        let bustle = Arc::new(Bustle::default());
+        let mut rng = Rng::with_seed(seed);
+        let mut workers = JoinSet::new();
+        for visit in &visits {
+            for _ in 0..self.orders.workers {
+                workers.spawn(work(visit.clone(), bustle.clone(), rng.fork()));
+            }
+        }
+        workers.spawn(cut(self.control.clone(), bustle.clone(), rng.fork()));
+        let start = Instant::now();
+        let (busy, rest) = (&mut Vec::new(), &mut Vec::new());
+        let progress = report::progress((warm_up + seconds).ceil() as u64);
+        let mut watched = Ok(());
+        while watched.is_ok() && start.elapsed().as_secs_f64() < warm_up + seconds {
+            let next = start + INTERVAL * (busy.len() as u32 + 1);
+            watched = tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => {
+                    self.watch(start, &visits, &bustle, busy, rest).await
+                }
+                // It never ends by itself.
+                Some(ended) = workers.join_next() => ended?.and_then(|()| bail!("a worker ended too early")),
+            };
+            progress.set_position(start.elapsed().as_secs());
+        }
+        progress.finish_and_clear();
+        bustle.is_over.store(true, Ordering::SeqCst);
+        while let Some(worker) = workers.join_next().await {
+            worker??;
+        }
+        watched?;
+        let given = visits.iter().flat_map(Visit::given).collect();
+        for visit in visits {
+            visit.close().await?;
+        }
+        Ok(Report {
+            case: "churn",
+            seed,
+            seconds: start.elapsed().as_secs_f64(),
+            samples: rest.iter().filter(|one| one.at >= warm_up).count(),
+            acts: bustle.acts(),
+            given,
+            cuts: bustle.cuts.load(Ordering::SeqCst),
+            bound: self.orders.bound,
+            sides: vec![
+                side("caller", warm_up, busy, rest, |sample| &sample.caller),
+                side("server", warm_up, busy, rest, |sample| &sample.server),
+            ],
+            left: Vec::new(),
+            rest: std::mem::take(rest),
+        })
+    }
+
+    /// A sample of the bustle, and one of a rest.
+    async fn watch(
+        &self,
+        start: Instant,
+        visits: &[Visit],
+        bustle: &Bustle,
+        busy: &mut Vec<Sample>,
+        rest: &mut Vec<Sample>,
+    ) -> Result<()> {
+        busy.push(self.sample(start, visits, false).await?);
+        let resting = tokio::time::timeout(PATIENCE, bustle.gate.write()).await;
+        let _resting = resting.map_err(|_| {
+            anyhow!(
+                "after {PATIENCE:?} somebody is still at it: {}",
+                bustle.at_it()
+            )
+        })?;
+        for visit in visits {
+            visit.everybody_is_there().await?;
+        }
+        let left = settled(async || {
+            let Sample { caller, server, .. } = self.sample(start, visits, true).await?;
+            let mut left = caller.busy("caller");
+            left.extend(server.busy("server"));
+            Ok(left)
+        });
+        let left = left.await?;
+        ensure!(
+            left.is_empty(),
+            "nobody calls, and there are still {}",
+            left.join(", ")
+        );
+        // The least of some samples: a process unmaps what the other one has given back when it hears of it.
+        let mut least = self.sample(start, visits, true).await?;
+        for _ in 0..LOOKS {
+            tokio::time::sleep(LOOK).await;
+            let again = self.sample(start, visits, true).await?;
+            least.caller.at_most(&again.caller);
+            least.server.at_most(&again.server);
+        }
+        rest.push(least);
+        Ok(())
+    }
+
+    async fn sample(&self, start: Instant, visits: &[Visit], trim: bool) -> Result<Sample> {
+        let there = self.control.state(trim).await;
+        let there = there.context("the other process does not say how it is")?;
+        Ok(Sample {
+            at: start.elapsed().as_secs_f64(),
+            caller: Look::here(&self.sites, visits, trim)?,
+            server: there.look,
+        })
+    }
+
+    /// What both hold.
+    async fn held(&self) -> Result<[Holdings; 2]> {
+        let there = self.control.state(true).await?.held;
+        Ok([
+            holdings(self.sites.iter().map(|site| &site.hand.context))?,
+            there,
+        ])
+    }
+}
+
+/// What workers share.
+#[derive(Default)]
+struct Bustle {
+    /// Read by whoever is at it, written by a rest.
+    gate: RwLock<()>,
+    is_over: AtomicBool,
+    begun: [AtomicU64; ACTS.len()],
+    ended: [AtomicU64; ACTS.len()],
+    cuts: AtomicU64,
+}
+
+impl Bustle {
+    async fn act(&self, number: usize, visit: &Visit, rng: &mut Rng) -> Result<()> {
+        self.begun[number].fetch_add(1, Ordering::SeqCst);
+        let acted = visit.actor.act(number, self.step(), rng).await;
+        acted.with_context(|| format!("{} over {}", ACTS[number], visit.transport))?;
+        self.ended[number].fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The next step at any rendezvous, which nobody has had in this process.
+    fn step(&self) -> u64 {
+        static STEPS: AtomicU64 = AtomicU64::new(0);
+        STEPS.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn acts(&self) -> BTreeMap<&'static str, u64> {
+        let counts = self.ended.iter().map(|count| count.load(Ordering::SeqCst));
+        ACTS.into_iter().zip(counts).collect()
+    }
+
+    /// What has begun and not ended, in words.
+    fn at_it(&self) -> String {
+        let begun = self.begun.iter().map(|count| count.load(Ordering::SeqCst));
+        let counts = self.acts();
+        let at_it = ACTS
+            .iter()
+            .zip(begun)
+            .map(|(name, begun)| (name, begun - counts[name]));
+        let at_it = at_it.filter(|(_, count)| *count > 0);
+        let words: Vec<_> = at_it
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        words.join(", ")
+    }
+}
+
+async fn work(visit: Visit, bustle: Arc<Bustle>, mut rng: Rng) -> Result<()> {
+    while !bustle.is_over.load(Ordering::SeqCst) {
+        let _at_it = bustle.gate.read().await;
+        bustle
+            .act(rng.usize(..ACTS.len()), &visit, &mut rng)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Has pipes of replicas closed, by the server's process.
+async fn cut(control: ControlClient, bustle: Arc<Bustle>, mut rng: Rng) -> Result<()> {
+    while !bustle.is_over.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(rng.u64(..300))).await;
+        let _at_it = bustle.gate.read().await;
+        let was_cut = control.cut(rng.u64(..)).await?;
+        bustle.cuts.fetch_add(u64::from(was_cut), Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+/// What is known of one process; what comes before the end of the warm-up does not count.
+fn side(
+    name: &'static str,
+    warm_up: f64,
+    bustle: &[Sample],
+    rest: &[Sample],
+    of: fn(&Sample) -> &Look,
+) -> Side {
+    // Minutes and MiB.
+    let warm = |samples: &[Sample], kib: fn(&Look) -> Option<u64>| -> Vec<(f64, f64)> {
+        let warm = samples.iter().filter(|sample| sample.at >= warm_up);
+        warm.filter_map(|sample| Some((sample.at / 60.0, kib(of(sample))? as f64 / 1024.0)))
+            .collect()
+    };
+    let most = |what: fn(&Look) -> u64| {
+        let all = bustle.iter().map(|sample| what(of(sample)));
+        all.max().unwrap_or_default()
+    };
+    let at_rest = warm(rest, |look| Some(look.kib()));
+    let kib = |point: Option<&(f64, f64)>| point.map_or(0, |(_, mib)| (mib * 1024.0) as u64);
+    Side {
+        name,
+        slope: slope(&at_rest),
+        heap_slope: slope(&warm(rest, |look| Some(look.heap? >> 10))),
+        busy_slope: slope(&warm(bustle, |look| Some(look.kib()))),
+        warm_kib: kib(at_rest.first()),
+        end_kib: kib(at_rest.last()),
+        most_kib: most(Look::kib),
+        most_descriptors: most(|look| look.descriptors),
+        most_calls: most(|look| look.calls),
+        most_references: most(|look| look.references),
+        most_pooled: most(|look| look.pooled),
+    }
+}
+
+/// The slope of the line for which the sum of the squares of what it misses is least; `None` for less than three points, or
+/// points at one moment.
+fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    if points.len() < 3 {
+        return None;
+    }
+    let mean =
+        |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    let together = points.iter().map(|point| (point.0 - x) * (point.1 - y));
+    (spread > 0.0).then(|| together.sum::<f64>() / spread)
+}
+
+/// What is not as it should be.
+fn faults(report: &Report) -> Vec<String> {
+    let grown = |side: &Side| {
+        let (name, bound) = (side.name, report.bound);
+        let slope = side.slope.filter(|slope| *slope > bound)?;
+        Some(format!(
+            "the {name}'s memory grows by {slope:.2} MiB a minute, of {bound} allowed"
+        ))
+    };
+    let idle = report.given.iter().filter(|(_, given)| **given == 0);
+    let idle = idle.map(|(way, _)| format!("nothing was carried by {way}"));
+    let left = report.left.iter().map(|left| format!("left: {left}"));
+    let grown = report.sides.iter().filter_map(grown);
+    grown.chain(idle).chain(left).collect()
+}
+
+fn words(report: &Report) -> String {
+    let list = |counts: &mut dyn Iterator<Item = (String, u64)>| {
+        let words: Vec<_> = counts
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        words.join(", ")
+    };
+    let acts = report
+        .acts
+        .iter()
+        .map(|(name, count)| ((*name).to_owned(), *count));
+    let acts = list(&mut { acts });
+    format!(
+        "seed {}: {:.0} s over shm and tcp, every byte checked\n\n{}\n\n\
+         slopes: least squares through {} samples, two a second, after the warm-up; anonymous and shared memory; in use: of the \
+         heap, with the feature `heap`\n\
+         at rest: no call under way, nothing held by anybody, seen at each sample, pools trimmed; in the bustle: the most of it\n\
+         done: {acts}; pipes of replicas cut {}\n\
+         tensors and payloads by channel: {}\n\
+         left when all was closed (descriptors, mappings, pools, references, calls): {}",
+        report.seed,
+        report.seconds,
+        report::table(COLUMNS, &report.sides),
+        report.samples,
+        report.cuts,
+        list(&mut report.given.clone().into_iter()),
+        match report.left.is_empty() {
+            true => "nothing".to_owned(),
+            false => report.left.join("; "),
+        },
+    )
+}
+
+fn mib(kib: u64) -> String {
+    format!("{:.1}", kib as f64 / 1024.0)
+}
+
+fn signed(slope: Option<f64>) -> String {
+    report::optional(slope, |slope| format!("{slope:+.2}"))
+}
+
+const COLUMNS: &[Column<Side>] = &[
+    left("process", |side| side.name.to_owned()),
+    right("MiB a minute", |side| signed(side.slope)),
+    right("of it in use", |side| signed(side.heap_slope)),
+    right("in the bustle", |side| signed(side.busy_slope)),
+    right("MiB at rest", |side| mib(side.warm_kib)),
+    right("at the end", |side| mib(side.end_kib)),
+    right("in the bustle", |side| mib(side.most_kib)),
+    right("descriptors", |side| side.most_descriptors.to_string()),
+    right("calls", |side| side.most_calls.to_string()),
+    right("references", |side| side.most_references.to_string()),
+    right("MiB of pools", |side| mib(side.most_pooled >> 10)),
+];
+
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Seconds of the first visit, which is not looked at.
+const OVERTURE: f64 = 1.0;
+/// Samples of a rest, 2 ms apart.
+const LOOKS: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grows_after_the_warm_up_is_a_fault_and_so_is_what_is_left() {
+        // Fast for 20 s, and by so many KiB a second from then on.
+        let report = |grows: u64| {
+            let kib = |at: u64| {
+                if at < 20 {
+                    at << 20
+                } else {
+                    (20 << 20) + grows * at
+                }
+            };
+            let mut rest = Vec::new();
+            for at in 0..60 {
+                let look = Look::of_kib(kib(at)).expect("/proc");
+                rest.push(Sample {
+                    at: at as f64,
+                    caller: look,
+                    server: look,
+                });
+            }
+            Report {
+                case: "churn",
+                seed: 1,
+                seconds: 60.0,
+                samples: 40,
+                acts: BTreeMap::new(),
+                given: BTreeMap::from([("shm + cma".to_owned(), 1)]),
+                cuts: 0,
+                bound: 1.0,
+                sides: vec![side("caller", 20.0, &rest, &rest, |sample| &sample.caller)],
+                left: Vec::new(),
+                rest,
+            }
+        };
+        // 16 KiB a second are 0.94 MiB a minute.
+        assert_eq!(faults(&report(16)), [""; 0]);
+        let mut grown = report(18);
+        grown.left.push("7 references".to_owned());
+        grown.given.insert("tcp + cma".to_owned(), 0);
+        let faults = faults(&grown);
+        assert!(
+            faults[0].contains("grows by 1.05 MiB a minute"),
+            "{faults:?}"
+        );
+        assert_eq!(
+            faults[1..],
+            ["nothing was carried by tcp + cma", "left: 7 references"]
+        );
+    }
+}
