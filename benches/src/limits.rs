@@ -61,8 +61,8 @@ pub(crate) fn floor(plan: &Plan, leased: bool, cores: Cores) -> Result<Option<f6
     let (there, back) = match plan.case {
         Case::Paced if bytes == 0 => return wake(sleeping, cores).map(Some),
         // Who is asleep is woken first: that time is not in it.
-        Case::Echo | Case::Paced | Case::Exchange | Case::Mutate => (bytes, bytes),
-        Case::Upload | Case::Keep => (bytes, 0),
+        Case::Echo | Case::Paced | Case::Exchange => (bytes, bytes),
+        Case::Upload => (bytes, 0),
         Case::Download => (0, bytes),
         // How many fit into one wake-up is the system's own merit.
         Case::Pipeline | Case::Stream => return Ok(None),
@@ -264,25 +264,3 @@ const SMALL: usize = 4096;
 const FEWEST: usize = 5;
 /// For the other end to get on, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_that_is_gone_is_an_error_and_no_wait() -> Result<()> {
-        let work = Work {
-            there: 1,
-            back: 1,
-            batch: 1,
-            length: Duration::ZERO,
-            fewest: 1,
-        };
-        let (near, far) = ends::unix(false)?;
-        drop(far);
-        assert!(ask(near, work).is_err());
-        let (near, far) = ends::tcp(false)?;
-        drop(near);
-        answer(far, work)
-    }
-}

@@ -85,9 +85,6 @@ enum Command {
     /// The second process.
     #[command(hide = true)]
     Serve,
-    /// The second process of `batch`.
-    #[command(hide = true)]
-    ServeBatch,
     /// The other end of a rendezvous.
     #[command(hide = true)]
     RendezvousPeer,
@@ -129,7 +126,6 @@ fn run(command: Command) -> Result<()> {
         #[cfg(feature = "gpu")]
         Command::GpuPeer => commands::gpu::play(),
         Command::Serve => peer::serve(),
-        Command::ServeBatch => batch::serve(),
         Command::RendezvousPeer => rendezvous::play(),
         Command::SoakPeer => soak::play_soak(),
         Command::ChurnPeer => soak::play_churn(),

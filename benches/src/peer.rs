@@ -259,20 +259,3 @@ fn greet(greeting: &Greeting) -> Result<()> {
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn greetings_are_what_the_drawing_says() -> Result<()> {
-        let ready = Greeting::Ready("127.0.0.1:4711".to_owned());
-        assert_eq!(
-            serde_json::to_string(&ready)?,
-            r#"{"ready":"127.0.0.1:4711"}"#
-        );
-        let failed = serde_json::from_str(r#"{"failed":"why"}"#)?;
-        assert!(matches!(failed, Greeting::Failed(why) if why == "why"));
-        Ok(())
-    }
-}

@@ -33,6 +33,9 @@ pub(crate) struct Plan {
     /// The server's runtime also computes for so many microseconds at a time, again and again.
     #[serde(default)]
     pub(crate) busy_us: u64,
+    /// What a run of the model takes that `batch` measures, in microseconds.
+    #[serde(default)]
+    pub(crate) cost_us: u64,
     /// Whoever receives a tensor reads all of it, within the timed part.
     #[serde(default)]
     pub(crate) sum: bool,
@@ -58,6 +61,7 @@ impl Plan {
             bytes: 0,
             seconds,
             busy_us: 0,
+            cost_us: 0,
             sum: false,
             begin: Begin::AsTheyAre,
             cores: None,
@@ -221,10 +225,6 @@ pub(crate) enum Case {
     Stream,
     /// A call that carries the bytes to the server, which answers with as many of its own memory.
     Exchange,
-    /// A call of which the server changes every byte and gives them back.
-    Mutate,
-    /// An upload after which the server keeps the last 256, of at most 1 GiB together.
-    Keep,
 }
 
 impl Case {

@@ -8,10 +8,12 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::host::{self, Cores, apart};
 use crate::measure::Samples;
 use crate::plan::{Alloc, Begin, Case, Plan};
+use crate::size::Size;
 use crate::system::Route;
 
 /// One measurement of a system. The names of the fields and their order are fixed.
@@ -145,31 +147,55 @@ pub(crate) fn say(line: impl Display) {
     }
 }
 
-/// A column of a table: its head, its side, and what a row has in it.
-pub(crate) struct Column<R>(&'static str, CellAlignment, fn(&R) -> String);
-
-pub(crate) const fn left<R>(head: &'static str, cell: fn(&R) -> String) -> Column<R> {
-    Column(head, CellAlignment::Left, cell)
-}
-
-pub(crate) const fn right<R>(head: &'static str, cell: fn(&R) -> String) -> Column<R> {
-    Column(head, CellAlignment::Right, cell)
-}
-
-/// A table of Markdown, without the columns in which no row has anything.
-pub(crate) fn table<R>(columns: &[Column<R>], rows: &[R]) -> String {
-    let has_any = |column: &&Column<R>| rows.iter().any(|row| !column.2(row).is_empty());
-    let columns: Vec<_> = columns.iter().filter(has_any).collect();
+/// A table of Markdown with these fields of the rows, by their names in JSON, without those that no row has.
+pub(crate) fn table<R: Serialize>(fields: &str, rows: &[R]) -> String {
+    let rows = rows
+        .iter()
+        .map(|row| serde_json::to_value(row).unwrap_or_default());
+    let rows: Vec<_> = rows.collect();
+    let is_there = |field: &&str| rows.iter().any(|row| !row[field].is_null());
+    let fields: Vec<_> = fields.split_whitespace().filter(is_there).collect();
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN);
-    table.set_header(columns.iter().map(|column| column.0));
-    for row in rows {
-        table.add_row(columns.iter().map(|column| column.2(row)));
+    // The unit stands beside each number.
+    table.set_header(fields.iter().map(|field| field.trim_end_matches("_us")));
+    for row in &rows {
+        table.add_row(fields.iter().map(|field| words(field, &row[field])));
     }
-    for (shown, column) in table.column_iter_mut().zip(columns) {
-        shown.set_cell_alignment(column.1);
+    for (column, field) in table.column_iter_mut().zip(fields) {
+        if rows.iter().any(|row| row[field].is_number()) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table.to_string()
+}
+
+/// A value as people read it; the end of a field's name says its unit.
+fn words(field: &str, value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64().unwrap_or_default() {
+            micros if field.ends_with("us") => time(micros),
+            rate if field.ends_with("per_s") => rate_a_second(rate),
+            bytes if field == "bytes" => Size(bytes as u64).to_string(),
+            _ if number.is_u64() => number.to_string(),
+            other => format!("{other:.2}"),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// A table with its head, what its columns mean, and how far apart the cores were.
+pub(crate) fn page<R: Serialize>(
+    head: &str,
+    fields: &str,
+    rows: &[R],
+    notes: &str,
+    spinning: &Spinning,
+) -> String {
+    let (table, spinning) = (table(fields, rows), spinning.after());
+    format!("{head}\n\n{table}\n\n{notes}\n{spinning}")
 }
 
 /// The head of a table: what holds for all rows.
@@ -207,26 +233,6 @@ impl Spinning {
     }
 }
 
-/// What carried the bytes: `tcp`, or `tcp + mpt`.
-pub(crate) fn over(transport: &str, channel: &str) -> String {
-    match channel {
-        "none" => transport.to_owned(),
-        channel => format!("{transport} + {channel}"),
-    }
-}
-
-/// The spinning round trip between the two cores, and which of the machine's two states it is.
-pub(crate) fn core_to_core(micros: Option<f64>) -> String {
-    optional(micros, |micros| {
-        format!("{} {}", time(micros), apart(micros))
-    })
-}
-
-/// What there may be, or nothing.
-pub(crate) fn optional<T>(value: Option<T>, words: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(String::new, words)
-}
-
 /// Microseconds in the unit that suits them, three digits.
 pub(crate) fn time(micros: f64) -> String {
     match micros {
@@ -237,19 +243,11 @@ pub(crate) fn time(micros: f64) -> String {
 }
 
 /// A rate a second: `1.14 M`, `370 k`, `21.5`.
-pub(crate) fn rate(per_second: f64) -> String {
+fn rate_a_second(per_second: f64) -> String {
     match per_second {
         _ if per_second >= 1e6 => format!("{} M", digits(per_second / 1e6)),
         _ if per_second >= 1e3 => format!("{} k", digits(per_second / 1e3)),
         _ => digits(per_second),
-    }
-}
-
-/// GB/s, or a dash where no bytes were moved.
-pub(crate) fn throughput(gbps: f64) -> String {
-    match gbps > 0.0 {
-        true => digits(gbps),
-        false => "–".to_owned(),
     }
 }
 

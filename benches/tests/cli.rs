@@ -66,9 +66,9 @@ fn every_case_runs_and_rows_say_what_carried_them() {
             3,
         ),
         (
-            "rpc --case stream,exchange,mutate,keep --size 70KiB --channel basic --transport memory",
+            "rpc --case stream,exchange --size 70KiB --channel basic --transport memory",
             "memory basic",
-            4,
+            2,
         ),
         (
             "baseline --size 1000 --runtime multi --case echo,upload,download",

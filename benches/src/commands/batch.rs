@@ -4,22 +4,20 @@
 //!
 //! The cost is slept, not computed: a core that a model would leave alone is not taken from clients and server.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use futures_util::future::try_join_all;
-use serde::{Deserialize, Serialize};
-use tensorpipe::{Context, Tensor};
-use tensorpipe_rpc::{Server, tensor_service};
-use tokio::sync::Mutex;
+use serde::Serialize;
+use tensorpipe::Tensor;
 
+use super::with_server;
 use crate::measure::Samples;
-use crate::peer::{self, Peer, announce};
 use crate::plan::{Flavor, Plan, Transport, name, seconds};
-use crate::report::{self, Column, left, right};
+use crate::report;
 use crate::system::ours;
+use crate::system::rpc::BenchClient;
 
 #[derive(Debug, Args)]
 pub(crate) struct Batch {
@@ -66,13 +64,6 @@ struct BatchRow {
     ratio: Option<f64>,
 }
 
-/// What the second process is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Orders {
-    plan: Plan,
-    cost_us: u64,
-}
-
 /// Measures and prints.
 pub(crate) fn run(arguments: &Batch) -> Result<()> {
     if ![Transport::Tcp, Transport::Shm].contains(&arguments.transport) {
@@ -81,13 +72,12 @@ pub(crate) fn run(arguments: &Batch) -> Result<()> {
             name(arguments.transport)
         );
     }
-    let orders = Orders {
-        plan: Plan {
-            transport: arguments.transport,
-            channel: Some("basic".to_owned()),
-            ..Plan::new(arguments.runtime, arguments.seconds)
-        },
+    let plan = Plan {
+        system: "rpc".to_owned(),
+        transport: arguments.transport,
+        channel: Some("basic".to_owned()),
         cost_us: arguments.cost_us,
+        ..Plan::new(arguments.runtime, arguments.seconds)
     };
     let steps = arguments.clients.iter();
     let steps = steps.map(|clients| (format!("{clients} clients"), *clients));
@@ -95,10 +85,9 @@ pub(crate) fn run(arguments: &Batch) -> Result<()> {
         arguments.json,
         steps.collect(),
         |clients| {
-            arguments
-                .runtime
-                .build()?
-                .block_on(measure(&orders, clients))
+            with_server(&plan, |server| {
+                measure(plan.clone(), server.address(), clients)
+            })
         },
         |rows| {
             format!(
@@ -107,20 +96,19 @@ pub(crate) fn run(arguments: &Batch) -> Result<()> {
                 name(arguments.transport),
                 arguments.runtime.name(),
                 arguments.seconds,
-                report::table(COLUMNS, rows)
+                report::table(FIELDS, rows)
             )
         },
     )
 }
 
-async fn measure(orders: &Orders, count: u32) -> Result<Vec<BatchRow>> {
-    let server = Peer::start("serve-batch", orders)?;
+async fn measure(plan: Plan, address: String, count: u32) -> Result<Vec<BatchRow>> {
     let mut clients = Vec::new();
     for _ in 0..count {
-        let context = ours::context(&orders.plan)?;
-        clients.push(ModelClient::connect_with(&context, server.address()).await?);
+        let context = ours::context(&plan)?;
+        clients.push(BenchClient::connect_with(&context, &address).await?);
     }
-    let length = orders.plan.duration();
+    let length = plan.duration();
     let mut rows: Vec<BatchRow> = Vec::new();
     for batched in [false, true] {
         calls(&clients, batched, length / 10).await?;
@@ -133,10 +121,10 @@ async fn measure(orders: &Orders, count: u32) -> Result<Vec<BatchRow>> {
         rows.push(BatchRow {
             case: "batch",
             method: if batched { "batched" } else { "single" },
-            transport: orders.plan.transport,
+            transport: plan.transport,
             clients: count,
-            cost_us: orders.cost_us,
-            seconds: orders.plan.seconds,
+            cost_us: plan.cost_us,
+            seconds: plan.seconds,
             calls: samples.calls(),
             calls_per_s,
             p50_us: samples.micros(0.5),
@@ -150,7 +138,7 @@ async fn measure(orders: &Orders, count: u32) -> Result<Vec<BatchRow>> {
 }
 
 /// All clients call one of the methods for so long.
-async fn calls(clients: &[ModelClient], batched: bool, length: Duration) -> Result<Samples> {
+async fn calls(clients: &[BenchClient], batched: bool, length: Duration) -> Result<Samples> {
     let until = Instant::now() + length;
     let each = clients.iter().cloned().enumerate().map(|(number, client)| {
         let calls = tokio::spawn(one_after_another(client, number, batched, until));
@@ -164,7 +152,7 @@ async fn calls(clients: &[ModelClient], batched: bool, length: Duration) -> Resu
 }
 
 async fn one_after_another(
-    client: ModelClient,
+    client: BenchClient,
     number: usize,
     batched: bool,
     until: Instant,
@@ -194,87 +182,10 @@ async fn one_after_another(
 /// A row of what a small model takes, in `f32`s.
 const WIDTH: usize = 384;
 
-/// The two methods return a row for each row: its values and one.
-#[tensor_service]
-trait Model {
-    #[rpc(batch(max_size = 32, max_wait = "2ms"))]
-    async fn batched(&self, rows: Tensor) -> Result<Tensor, String>;
-    async fn single(&self, rows: Tensor) -> Result<Tensor, String>;
-    /// How often the model has run.
-    async fn runs(&self) -> u64;
-}
-
-struct Device {
-    cost: Duration,
-    /// It runs one thing at a time.
-    free: Mutex<()>,
-    runs: AtomicU64,
-}
-
-impl Device {
-    async fn run(&self, mut rows: Tensor) -> Result<Tensor, String> {
-        let _free = self.free.lock().await;
-        self.runs.fetch_add(1, Ordering::Relaxed);
-        let cost = self.cost;
-        // Not tokio's sleep, which knows milliseconds.
-        let slept = tokio::task::spawn_blocking(move || std::thread::sleep(cost));
-        slept.await.map_err(|error| error.to_string())?;
-        let values = rows.make_mut::<f32>().map_err(|error| error.to_string())?;
-        values.iter_mut().for_each(|value| *value += 1.0);
-        Ok(rows)
-    }
-}
-
-impl Model for Device {
-    async fn batched(&self, rows: Tensor) -> Result<Tensor, String> {
-        self.run(rows).await
-    }
-
-    async fn single(&self, rows: Tensor) -> Result<Tensor, String> {
-        self.run(rows).await
-    }
-
-    async fn runs(&self) -> u64 {
-        self.runs.load(Ordering::Relaxed)
-    }
-}
-
-/// Serves the model until stdin ends. This is what `tp-bench serve-batch` does.
-pub(crate) fn serve() -> Result<()> {
-    peer::play(
-        |orders: &Orders| Ok(orders.plan.runtime),
-        async |orders| {
-            let device = Device {
-                cost: Duration::from_micros(orders.cost_us),
-                free: Mutex::new(()),
-                runs: AtomicU64::new(0),
-            };
-            let context: Context = ours::context(&orders.plan)?;
-            let server = Server::builder().context(&context);
-            let server = server.service(ModelService::new(device));
-            let server = server.listen(ours::url(&orders.plan)).await?;
-            announce(server.url())?;
-            server.wait().await;
-            Ok(())
-        },
-    )
-}
-
-const COLUMNS: &[Column<BatchRow>] = &[
-    right("clients", |row| row.clients.to_string()),
-    left("method", |row| row.method.to_owned()),
-    right("calls/s", |row| report::rate(row.calls_per_s)),
-    right("p50", |row| report::time(row.p50_us)),
-    right("p99", |row| report::time(row.p99_us)),
-    right("runs", |row| row.runs.to_string()),
-    right("mean batch", |row| format!("{:.1}", row.mean_batch)),
-    right("ratio", |row| {
-        report::optional(row.ratio, |ratio| format!("{ratio:.2} ×"))
-    }),
-];
+const FIELDS: &str = "clients method calls_per_s p50_us p99_us runs mean_batch ratio";
 
 const NOTES: &str = "\
 batched: #[rpc(batch(max_size = 32, max_wait = \"2ms\"))], one batch at a time
 single: the same method without it, one call at a time on the same device
-mean batch: calls by runs of the model
+mean_batch: calls by runs of the model
 ratio: calls a second by those of single; every answer is checked to be its caller's own";

@@ -12,7 +12,7 @@ use tensorpipe::Tensor;
 use super::{spinning, with_server};
 use crate::measure::Samples;
 use crate::plan::{Options, Plan, Transport, name};
-use crate::report::{self, Column, left, right};
+use crate::report;
 use crate::system::ours;
 use crate::system::rpc::BenchClient;
 
@@ -64,8 +64,7 @@ pub(crate) fn run(arguments: &Chain) -> Result<()> {
         },
         |rows| {
             let head = report::head("chains of calls", &base);
-            let table = report::table(COLUMNS, rows);
-            format!("{head}\n\n{table}\n\n{}", spinning.after())
+            report::page(&head, FIELDS, rows, "", &spinning)
         },
     )
 }
@@ -144,16 +143,4 @@ async fn pipelined_chain(client: &BenchClient, tensor: &Tensor, calls: u32) -> R
 /// Chains of one kind, so that what another kind has left behind is not measured.
 const IN_A_ROW: u32 = 50;
 
-const COLUMNS: &[Column<ChainRow>] = &[
-    left("over", |row| row.transport.clone()),
-    right("calls", |row| row.calls.to_string()),
-    right("one call", |row| report::time(row.one_us)),
-    right("awaited", |row| report::time(row.awaited_us)),
-    right("pipelined", |row| report::time(row.pipelined_us)),
-    right("of awaited", |row| {
-        format!("{:.2}", row.pipelined_us / row.awaited_us)
-    }),
-    right("of one call", |row| {
-        format!("{:.2}", row.pipelined_us / row.one_us)
-    }),
-];
+const FIELDS: &str = "transport calls one_us awaited_us pipelined_us";

@@ -6,8 +6,8 @@
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::rows::{COLUMNS, NOTES, or_usual};
-use super::{choose, legend, measure, spinning};
+use super::rows::{or_usual, page};
+use super::{choose, measure, spinning};
 use crate::measure::median;
 use crate::plan::{Case, Options, Plan, Transport, name};
 use crate::report::{self, Compared, Row};
@@ -69,9 +69,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         },
         |rows| {
             let what = format!("medians of {} alternating runs", arguments.runs);
-            let (head, table) = (report::head(&what, &base), report::table(COLUMNS, rows));
-            let legend = legend(rows.iter().map(|row| row.system.as_str()));
-            format!("{head}\n\n{table}\n\n{legend}{NOTES}\n{}", spinning.after())
+            page(&report::head(&what, &base), rows, &spinning)
         },
     )
 }
@@ -177,7 +175,7 @@ fn usual_baseline(case: Case) -> &'static str {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => "tarpc",
         // Nobody else has them.
-        Case::Stream | Case::Exchange | Case::Mutate | Case::Keep => "rpc",
+        Case::Stream | Case::Exchange => "rpc",
         Case::Upload | Case::Download => "tokio",
     }
 }
@@ -187,49 +185,7 @@ fn usual_size(case: Case) -> Size {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => Size(0),
         Case::Stream => Size(4 * Size::KIB),
-        Case::Exchange | Case::Mutate | Case::Keep => Size(Size::MIB),
+        Case::Exchange => Size(Size::MIB),
         Case::Upload | Case::Download => Size(256 * Size::MIB),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::measure::Samples;
-    use crate::plan::Flavor;
-    use crate::system::Route;
-
-    #[test]
-    fn ratios_are_of_medians_and_one_bad_run_does_not_count() {
-        let turns = |system: &str, p50s: [f64; 3]| {
-            let mut plan = Plan::new(Flavor::Current, 1.0);
-            plan.system = system.to_owned();
-            let row = Row::new(&plan, &Samples::new(), Route::plain("tcp".to_owned()));
-            let row = |p50_us| Row {
-                p50_us,
-                name: format!("{system}@tcp"),
-                ..row.clone()
-            };
-            p50s.map(row).to_vec()
-        };
-        let all = [
-            turns("tokio", [10.0, 11.0, 99.0]),
-            turns("rpc", [12.0, 5.0, 22.0]),
-        ];
-        for against in ["tokio", "tokio@tcp"] {
-            let rows = compare(&all, against);
-            assert_eq!([rows[0].p50_us, rows[1].p50_us], [11.0, 12.0]);
-            let compared = rows[1].compared.as_ref().expect("it was");
-            assert_eq!(compared.ratio, Some(12.0 / 11.0));
-            assert_eq!(compared.against.as_deref(), Some("tokio@tcp"));
-            assert_eq!((compared.p50_best_us, compared.p50_worst_us), (5.0, 22.0));
-        }
-        let alone = compare(&all[..1], "tarpc");
-        assert!(
-            alone[0]
-                .compared
-                .as_ref()
-                .is_some_and(|it| it.ratio.is_none())
-        );
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{choose, legend, spinning, with_server};
 use crate::host::{Resident, processor_time, resident};
 use crate::plan::{Case, Options, Plan, Transport, name};
-use crate::report::{self, Column, left, right};
+use crate::report;
 use crate::size::Size;
 use crate::system::{ALL, Choice};
 
@@ -102,12 +102,8 @@ pub(crate) fn idle(arguments: &Idle) -> Result<()> {
             let what = format!(
                 "idle servers with {connections} connections, after a few calls of {size} each"
             );
-            let (head, table) = (report::head(&what, &base), report::table(IDLE, rows));
-            let legend = legend(rows.iter().map(|row| row.system.as_str()));
-            format!(
-                "{head}\n\n{table}\n\n{legend}{IDLE_NOTES}\n{}",
-                spinning.after()
-            )
+            let notes = legend(rows.iter().map(|row| row.system.as_str())) + IDLE_NOTES;
+            report::page(&report::head(&what, &base), IDLE, rows, &notes, &spinning)
         },
     )
 }
@@ -216,8 +212,13 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
         },
         |rows| {
             let what = format!("calls over many connections, {} each", Size(base.bytes));
-            let (head, table) = (report::head(&what, &base), report::table(CROWD, rows));
-            format!("{head}\n\n{table}\n\n{CROWD_NOTES}\n{}", spinning.after())
+            report::page(
+                &report::head(&what, &base),
+                CROWD,
+                rows,
+                CROWD_NOTES,
+                &spinning,
+            )
         },
     )
 }
@@ -225,30 +226,16 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// More than a ring holds, over a few calls: all that a connection ever touches has been touched.
-pub(super) const IDLE_SIZE: Size = Size(64 * Size::KIB);
+const IDLE_SIZE: Size = Size(64 * Size::KIB);
 
-const IDLE: &[Column<IdleRow>] = &[
-    left("system", |row| row.name.clone()),
-    left("over", |row| report::over(&row.transport, &row.channel)),
-    right("connections", |row| row.connections.to_string()),
-    right("cpu %", |row| format!("{:.2}", row.cpu_percent)),
-    right("KiB each", |row| {
-        format!("{:.0}", row.anon_kib + row.shmem_kib)
-    }),
-    right("of it shared", |row| format!("{:.0}", row.shmem_kib)),
-];
+const IDLE: &str = "name transport channel connections cpu_percent anon_kib shmem_kib";
 
 const IDLE_NOTES: &str = "\
-cpu %: of one core, all threads of the server
-KiB each: resident memory of the server for each further connection, RssAnon and RssShmem";
+cpu_percent: of one core, all threads of the server
+anon_kib, shmem_kib: resident memory of the server for each further connection, private and shared";
 
-const CROWD: &[Column<CrowdRow>] = &[
-    left("system", |row| row.system.clone()),
-    right("connections", |row| row.connections.to_string()),
-    right("calls/s", |row| format!("{:.0}", row.calls_per_second)),
-    right("least", |row| format!("{:.2}", row.least)),
-];
+const CROWD: &str = "system connections calls_per_second least";
 
 const CROWD_NOTES: &str = "\
-calls/s: of all connections together
+calls_per_second: of all connections together
 least: calls of the connection that made fewest, of an average one's";

@@ -25,7 +25,7 @@ use tensorpipe_rpc::{DeviceMap, Server, tensor_service};
 use crate::measure::Samples;
 use crate::peer::{self, Peer, announce};
 use crate::plan::{Flavor, seconds};
-use crate::report::{self, Column, gbps, left, right};
+use crate::report;
 use crate::size::Size;
 
 #[derive(Debug, Args)]
@@ -124,11 +124,7 @@ pub(crate) fn run(arguments: &Gpu) -> Result<()> {
             Step::Copies => runtime.block_on(copies(&cuda, &sizes, length)),
             Step::Calls(calls) => runtime.block_on(measure(&cuda, &sizes, length, calls)),
         },
-        |rows| {
-            let beside = rows.iter().map(|row| Beside::new(row, rows));
-            let beside: Vec<_> = beside.collect();
-            format!("{}\n\n{NOTES}", report::table(COLUMNS, &beside))
-        },
+        |rows| format!("{}\n\n{NOTES}", report::table(FIELDS, rows)),
     )
 }
 
@@ -381,44 +377,8 @@ pub(crate) fn play() -> Result<()> {
     )
 }
 
-/// A row, and the speed of the bare copy that it is compared with.
-struct Beside {
-    row: Row,
-    of_bare: Option<f64>,
-}
-
-impl Beside {
-    fn new(row: &Row, rows: &[Row]) -> Self {
-        let bare = match row.case {
-            "slice" | "own" => "copy within",
-            "up" => "copy up",
-            "down" => "copy down",
-            _ => "",
-        };
-        let mut rows = rows.iter();
-        let bare = rows.find(|other| other.case == bare && other.bytes == row.bytes);
-        Self {
-            row: row.clone(),
-            of_bare: bare.map(|bare| bare.p50_us / row.p50_us),
-        }
-    }
-}
-
-const COLUMNS: &[Column<Beside>] = &[
-    left("case", |it| it.row.case.to_owned()),
-    right("bytes", |it| Size(it.row.bytes).to_string()),
-    right("p50", |it| report::time(it.row.p50_us)),
-    right("p99", |it| report::time(it.row.p99_us)),
-    right("GB/s", |it| {
-        report::throughput(gbps(it.row.bytes, it.row.p50_us))
-    }),
-    right("of bare", |it| {
-        report::optional(it.of_bare, |ratio| format!("{ratio:.2}"))
-    }),
-    right("n", |it| it.row.n.to_string()),
-    left("over", |it| it.row.over.clone()),
-];
+const FIELDS: &str = "case bytes p50_us p99_us n over";
 
 const NOTES: &str = "\
 copy: on a stream, awaited; lent: read where it lies; slice: another library's memory; own: to a process that borrows nothing
-up, down: from and to main memory; of bare: how much of such a copy's speed the call has";
+up, down: from and to main memory";

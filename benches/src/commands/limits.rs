@@ -10,7 +10,7 @@ use super::rows::or_usual;
 use crate::host;
 use crate::limits::{Medium, carry, copy, wake};
 use crate::plan::seconds;
-use crate::report::{self, Column, left, right};
+use crate::report;
 use crate::size::Size;
 
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ struct LimitRow {
     cores: Option<&'static str>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Figure {
     Spin,
     Spinning(Medium),
@@ -63,11 +63,8 @@ pub(crate) fn run(arguments: &Limits) -> Result<()> {
         let carried = or_usual(&arguments.size, &USUAL);
         figures.extend(carried.iter().map(|size| Figure::Carry(medium, *size)));
     }
-    let steps = figures.into_iter().map(|figure| {
-        let (limit, over, size) = figure.words();
-        let size = report::optional(size, |size| format!(" of {size}"));
-        (format!("{limit} over {over}{size}"), figure)
-    });
+    let steps = figures.into_iter();
+    let steps = steps.map(|figure| (format!("{figure:?}"), figure));
     report::run(
         arguments.json,
         steps.collect(),
@@ -95,7 +92,7 @@ pub(crate) fn run(arguments: &Limits) -> Result<()> {
             }])
         },
         |rows| {
-            let table = report::table(COLUMNS, rows);
+            let table = report::table(FIELDS, rows);
             let (first, second) = cores;
             format!("limits of the moment, cores {first} and {second}\n\n{table}\n\n{NOTES}")
         },
@@ -123,20 +120,11 @@ const USUAL: [Size; 5] = [
     Size(256 * Size::MIB),
 ];
 
-const COLUMNS: &[Column<LimitRow>] = &[
-    left("limit", |row| row.limit.to_owned()),
-    left("over", |row| row.over.to_owned()),
-    right("size", |row| {
-        report::optional(row.bytes, |bytes| Size(bytes).to_string())
-    }),
-    right("time", |row| report::time(row.us)),
-    right("GB/s", |row| report::optional(row.gbps, report::throughput)),
-    right("core to core", |row| report::core_to_core(row.cores_us)),
-];
+const FIELDS: &str = "limit over bytes us gbps cores_us cores";
 
 const NOTES: &str = "\
 spin: there and back, both threads look again and again
 sleep: there and back, both threads sleep until they are woken
 memcpy: warm memory to warm memory, one core
 carry: the bytes there, one byte back, both threads spin; ring is the connection of transport shm without a pipe
-core to core: the spinning round trip through a cache line just before";
+cores: the spinning round trip through a cache line just before";

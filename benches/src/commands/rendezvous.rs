@@ -25,7 +25,7 @@ use super::spinning;
 use crate::measure::drive;
 use crate::peer::{self, Peer, announce};
 use crate::plan::{Begin, Options, Plan, Transport};
-use crate::report::{self, Column, gbps, left, right};
+use crate::report::{self, gbps};
 use crate::size::Size;
 use crate::system::ours::{self, Routing};
 use crate::system::{Client, Route, Trip, bounded};
@@ -104,8 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         |(plan, what)| Ok(vec![measure(&plan, what)?]),
         |rows| {
             let head = report::head("values by name, from send to receive", &base);
-            let table = report::table(COLUMNS, rows);
-            format!("{head}\n\n{table}\n\n{NOTES}\n{}", spinning.after())
+            report::page(&head, FIELDS, rows, NOTES, &spinning)
         },
     )
 }
@@ -367,17 +366,7 @@ const USUAL: [Size; 4] = [
     Size(Size::MIB),
 ];
 
-const COLUMNS: &[Column<Row>] = &[
-    left("case", |row| row.case.to_owned()),
-    left("over", |row| report::over(&row.over, &row.channel)),
-    right("bytes", |row| Size(row.bytes).to_string()),
-    right("in flight", |row| row.in_flight.to_string()),
-    right("p50", |row| report::time(row.p50_us)),
-    right("p99", |row| report::time(row.p99_us)),
-    right("values/s", |row| report::rate(row.values_per_s)),
-    right("GB/s", |row| report::throughput(row.gbps)),
-    right("copied", |row| format!("{:.0} B", row.copied)),
-];
+const FIELDS: &str = "case over channel bytes in_flight p50_us p99_us values_per_s gbps copied";
 
 const NOTES: &str = "\
 round: half of the time of a value there and back; stream: the time between two values of many in flight

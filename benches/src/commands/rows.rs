@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::{choose, legend, measure, spinning};
 use crate::plan::{Case, Options, Plan, name};
-use crate::report::{self, Column, Row, left, right};
+use crate::report::{self, Row, Spinning};
 use crate::size::Size;
 use crate::system::Choice;
 
@@ -108,12 +108,14 @@ fn run(what: &str, options: &Options, base: &Plan, cells: Vec<(Choice, Case, Siz
         options.json,
         steps.collect(),
         |(choice, plan)| Ok(vec![measure(&choice, &plan, options)?]),
-        |rows| {
-            let (head, table) = (report::head(what, base), report::table(COLUMNS, rows));
-            let legend = legend(rows.iter().map(|row| row.system.as_str()));
-            format!("{head}\n\n{table}\n\n{legend}{NOTES}\n{}", spinning.after())
-        },
+        |rows| page(&report::head(what, base), rows, &spinning),
     )
+}
+
+/// Also of `compare`.
+pub(super) fn page(head: &str, rows: &[Row], spinning: &Spinning) -> String {
+    let notes = legend(rows.iter().map(|row| row.system.as_str())) + NOTES;
+    report::page(head, FIELDS, rows, &notes, spinning)
 }
 
 /// The sizes asked for, else the usual ones.
@@ -125,7 +127,7 @@ fn usual_sizes(case: Case) -> &'static [Size] {
     match case {
         Case::Pipeline => &[Size(0), Size(4 * Size::KIB)],
         Case::Echo | Case::Paced | Case::Stream => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
-        Case::Upload | Case::Download | Case::Exchange | Case::Mutate | Case::Keep => {
+        Case::Upload | Case::Download | Case::Exchange => {
             &[Size(Size::MIB), Size(16 * Size::MIB), Size(256 * Size::MIB)]
         }
     }
@@ -139,51 +141,14 @@ const BASELINE: [Size; 5] = [
     Size(256 * Size::MIB),
 ];
 
-/// Also of `compare`.
-pub(super) const COLUMNS: &[Column<Row>] = &[
-    left("case", |row| name(row.case)),
-    right("size", |row| Size(row.bytes).to_string()),
-    left("system", |row| row.name.clone()),
-    left("over", |row| report::over(&row.transport, &row.channel)),
-    right("p50", |row| report::time(row.p50_us)),
-    right("ratio", |row| {
-        let ratio = row.compared.as_ref().and_then(|compared| compared.ratio);
-        report::optional(ratio, |ratio| format!("{ratio:.2}×"))
-    }),
-    left("of", |row| {
-        let compared = row.compared.as_ref();
-        report::optional(compared.and_then(|it| it.against.clone()), |name| name)
-    }),
-    right("best p50", |row| {
-        report::optional(row.compared.as_ref(), |it| report::time(it.p50_best_us))
-    }),
-    right("worst p50", |row| {
-        report::optional(row.compared.as_ref(), |it| report::time(it.p50_worst_us))
-    }),
-    right("p99", |row| report::time(row.p99_us)),
-    right("GB/s", |row| report::throughput(row.gbps)),
-    right("calls/s", |row| report::rate(row.per_s)),
-    right("calls", |row| match row.compared {
-        Some(_) => String::new(),
-        None => row.n.to_string(),
-    }),
-    right("core to core", |row| report::core_to_core(row.cores_us)),
-    right("p50 + sum", |row| {
-        report::optional(row.p50_sum_us, report::time)
-    }),
-    right("limit", |row| report::optional(row.limit_us, report::time)),
-    right("of limit", |row| {
-        let limit = row.limit_us.filter(|limit| *limit > 0.0);
-        report::optional(limit, |limit| format!("{:.2}×", row.p50_us / limit))
-    }),
-    left("pages", |row| row.pages.clone().unwrap_or_default()),
-];
+const FIELDS: &str = "case bytes name transport channel p50_us ratio against p50_best_us p50_worst_us p99_us gbps per_s n \
+    cores_us p50_sum_us limit_us pages";
 
-pub(super) const NOTES: &str = "\
-over: the transport, and the channel that carries such a tensor; xth hands it over, lease lends memory of a pool:
-neither copies; of ordinary memory lease lends a copy
-core to core: the spinning round trip between the two cores just before
-p50 + sum: whoever receives a tensor reads every byte of it, too
+const NOTES: &str = "\
+channel: what carries such a tensor; xth hands it over, lease lends memory of a pool: neither copies; of ordinary memory lease
+lends a copy
+p50_sum: whoever receives a tensor reads every byte of it, too
 limit: a bare round with the same bytes over the same medium just after, both ends spinning (paced without bytes: both asleep)
+cores: the spinning round trip between the two cores just before; below 0.22 µs they are near
 pages: of the memory that the client's pool lends: set aside (hugetlb), huge, small; ordinary memory is not lent
 rounds of leased tensors, with --warm always all rounds, begin with both ends awake once the tensor is written";

@@ -17,7 +17,7 @@ use crate::host::{self, Cores};
 use crate::limits::floor;
 use crate::measure::median;
 use crate::plan::{Begin, Case, Flavor, Plan, seconds};
-use crate::report::{self, Column, Spinning, left, right};
+use crate::report::{self, Spinning};
 use crate::size::Size;
 use crate::system::{Choice, choice};
 
@@ -172,12 +172,8 @@ pub(crate) fn run(arguments: &Targets) -> Result<()> {
             }])
         },
         |lines| {
-            let table = report::table(COLUMNS, lines);
-            format!(
-                "{}\n\n{table}\n\n{NOTES}\n{}",
-                turns.head(),
-                spinning.after()
-            )
+            let lines: Vec<_> = lines.iter().map(words).collect();
+            report::page(&turns.head(), FIELDS, &lines, NOTES, &spinning)
         },
     )
 }
@@ -434,63 +430,47 @@ fn amount(unit: &str, number: f64) -> String {
     }
 }
 
-/// What both runtimes have in a column.
-fn both(line: &Line, words: impl Fn(&Figures) -> Option<String>) -> String {
-    match (words(&line.current), words(&line.multi)) {
+/// A line for people.
+fn words(line: &Line) -> serde_json::Value {
+    let (current, multi) = (&line.current, &line.multi);
+    let both = |of: &dyn Fn(&Figures) -> Option<String>| match (of(current), of(multi)) {
         (Some(current), Some(multi)) => format!("{current} / {multi}"),
         (Some(one), None) | (None, Some(one)) => one,
         (None, None) => "–".to_owned(),
-    }
-}
-
-fn amounts(line: &Line, of: fn(&Figures) -> Option<f64>) -> String {
-    both(line, |figures| Some(amount(line.unit, of(figures)?)))
-}
-
-fn ratios(line: &Line, to: fn(&Figures) -> Option<f64>) -> String {
-    both(line, |figures| {
-        let to = to(figures).filter(|to| *to > 0.0)?;
-        Some(format!("{:.2}", figures.ours / to))
-    })
-}
-
-const COLUMNS: &[Column<Line>] = &[
-    left("work", |line| line.work.to_owned()),
-    right("current_thread", |line| {
-        amount(line.unit, line.current.ours)
-    }),
-    right("multi_thread", |line| amount(line.unit, line.multi.ours)),
-    left("baseline", |line| {
-        format!(
-            "{}: {}",
-            line.against,
-            amounts(line, |it| Some(it.baseline))
-        )
-    }),
-    right("of it", |line| ratios(line, |it| Some(it.baseline))),
-    right("limit", |line| amounts(line, |it| it.limit)),
-    right("of it", |line| ratios(line, |it| it.limit)),
-    right("every byte read", |line| amounts(line, |it| it.sum)),
-    right("caches warm", |line| amounts(line, |it| it.hot)),
-    right("after a pause", |line| amounts(line, |it| it.after_pause)),
-    right("aimed at", |line| line.aimed_at.clone()),
-    left("met", |line| {
-        let met = match (line.current.met, line.multi.met) {
+    };
+    let amount = |number: f64| amount(line.unit, number);
+    let of = |all: f64, part: f64| (part > 0.0).then(|| format!("{:.2}", all / part));
+    let baseline = both(&|it| Some(amount(it.baseline)));
+    serde_json::json!({
+        "work": line.work,
+        "current_thread": amount(current.ours),
+        "multi_thread": amount(multi.ours),
+        "baseline": format!("{}: {baseline}", line.against),
+        "of_baseline": both(&|it| of(it.ours, it.baseline)),
+        "limit": both(&|it| it.limit.map(amount)),
+        "of_limit": both(&|it| of(it.ours, it.limit?)),
+        "every_byte_read": both(&|it| it.sum.map(amount)),
+        "caches_warm": both(&|it| it.hot.map(amount)),
+        "after_a_pause": both(&|it| it.after_pause.map(amount)),
+        "aimed_at": line.aimed_at,
+        "met": match (current.met, multi.met) {
             (true, true) => "met",
             (true, false) => "met on current_thread",
             (false, true) => "met on multi_thread",
             (false, false) => "missed",
-        };
-        met.to_owned()
-    }),
-];
+        },
+    })
+}
+
+const FIELDS: &str = "work current_thread multi_thread baseline of_baseline limit of_limit every_byte_read caches_warm \
+    after_a_pause aimed_at met";
 
 const NOTES: &str = "\
 p50 of both runtimes, `current_thread / multi_thread` where one column has both; every round has a tensor written anew, outside the
 timed part. baseline: measured in turns. limit: a bare round of the same bytes over the same medium, both ends spinning (1 ms apart:
-asleep); leased bytes count as none. every byte read: whoever receives a tensor sums it. Rounds of leased tensors begin with both ends
-awake: once the tensor is written, calls without one go there and back, untimed. caches warm: those calls carry a leased tensor of
-64 KiB, so that the way of a lease is in the caches again, which writing a large tensor has emptied. after a pause: without such
+asleep); leased bytes count as none. every_byte_read: whoever receives a tensor sums it. Rounds of leased tensors begin with both ends
+awake: once the tensor is written, calls without one go there and back, untimed. caches_warm: those calls carry a leased tensor of
+64 KiB, so that the way of a lease is in the caches again, which writing a large tensor has emptied. after_a_pause: without such
 calls, and after 1 ms of rest.";
 
 /// Open connections of an idle server.
@@ -501,32 +481,6 @@ const HUGE: u64 = 1 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::connections::IDLE_SIZE;
-
-    #[test]
-    fn every_line_can_be_measured_and_is_selected_by_its_name_or_how_that_begins() -> Result<()> {
-        let all = select(&[])?;
-        for target in &all {
-            for work in [&target.ours, &target.baseline] {
-                let usual = crate::plan::Transport::Tcp;
-                Choice::parse(work.system)?.check(work.case, usual)?;
-            }
-            let is_idle = target.row.starts_with("idle");
-            assert!(!is_idle || target.ours.bytes == IDLE_SIZE.0);
-        }
-        let names = |names: &[&str]| -> Result<Vec<_>> {
-            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            let selected = select(&names)?;
-            Ok(selected.into_iter().map(|target| target.row).collect())
-        };
-        assert_eq!(names(&["echo"])?, ["echo"]);
-        let found = names(&["idle", "pipe-4", "download-"])?;
-        assert_eq!(
-            found,
-            ["pipe-4KiB", "download-pool", "idle-cpu", "idle-memory"]
-        );
-        Ok(())
-    }
 
     #[test]
     fn a_line_is_met_by_its_median() -> Result<()> {

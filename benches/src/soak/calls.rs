@@ -5,8 +5,7 @@
 //!   workers, over shm and over tcp       -- calls -->        Everything
 //!     one act after another (`acts`)     <-- calls back --   the same service is served here, too
 //!   twice a second                       -- state? -->       Control, on a server of its own
-//!     a sample of the bustle; then a rest: the acts under way end, no new ones begin, and nothing may be held or under
-//!     way at either end; a sample of the rest; on it goes
+//!     a rest: the acts under way end, no new ones begin, and nothing may be held or under way at either end; a sample
 //! ```
 //! Memory at rest does not depend on what happens to be under way, so a line through it tells a leak of kilobytes a second
 //! from chance. Two things that are bounded, and by chance, are kept out of it: what pools keep warm, which they give back
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use fastrand::Rng;
 use serde::Serialize;
@@ -32,7 +31,7 @@ use super::acts::{ACTS, CALLER};
 use super::{Holdings, LOOK, PATIENCE, differences, holdings, settled, steady};
 use crate::peer::Peer;
 use crate::plan::{Flavor, seconds};
-use crate::report::{self, Column, left, right};
+use crate::report;
 use crate::size::Size;
 
 pub(crate) use self::site::play;
@@ -104,17 +103,9 @@ struct Side {
     slope: Option<f64>,
     /// The same of what is in use of the heap, where that is counted: without the holes that the allocator keeps.
     heap_slope: Option<f64>,
-    /// That of resident memory in the bustle.
-    busy_slope: Option<f64>,
     /// Resident memory at rest, at the end of the warm-up and at the end, in KiB.
     warm_kib: u64,
     end_kib: u64,
-    /// The most in the bustle, in KiB.
-    most_kib: u64,
-    most_descriptors: u64,
-    most_calls: u64,
-    most_references: u64,
-    most_pooled: u64,
 }
 
 /// Does it all, and prints what was done; an error says everything that was not as it should be, and the seed to have it
@@ -145,7 +136,7 @@ async fn churn(orders: &Churn) -> Result<Report> {
         .churn(orders.seed, orders.warm_up, orders.seconds)
         .await?;
     let left = settled(async || {
-        let mut left = caller.control.state(true).await?.look.busy("server");
+        let mut left = caller.control.state().await?.0.busy("server");
         let sides = ["caller", "server"].into_iter();
         for ((name, before), now) in sides.zip(&before).zip(&caller.held().await?) {
             let more = differences(before, now).into_iter();
@@ -234,7 +225,7 @@ impl Caller {
                 bustle.act(number, &visit, &mut rng).await?;
             }
             // The connections that values go over stay.
-            visit.actor.meet(bustle.step(), &mut rng, true).await?;
+            visit.actor.meet(step(), &mut rng, true).await?;
             visit.close().await?;
         }
         Ok(())
@@ -253,14 +244,14 @@ impl Caller {
         }
         workers.spawn(cut(self.control.clone(), bustle.clone(), rng.fork()));
         let start = Instant::now();
-        let (busy, rest) = (&mut Vec::new(), &mut Vec::new());
+        let mut rest = Vec::new();
         let progress = report::progress((warm_up + seconds).ceil() as u64);
         let mut watched = Ok(());
         while watched.is_ok() && start.elapsed().as_secs_f64() < warm_up + seconds {
-            let next = start + INTERVAL * (busy.len() as u32 + 1);
+            let next = start + INTERVAL * (rest.len() as u32 + 1);
             watched = tokio::select! {
                 () = tokio::time::sleep_until(next.into()) => {
-                    self.watch(start, &visits, &bustle, busy, rest).await
+                    self.rest(start, &visits, &bustle).await.map(|sample| rest.push(sample))
                 }
                 // It never ends by itself.
                 Some(ended) = workers.join_next() => ended?.and_then(|()| bail!("a worker ended too early")),
@@ -277,46 +268,33 @@ impl Caller {
         for visit in visits {
             visit.close().await?;
         }
+        let acts = bustle.acts.iter().map(|count| count.load(Ordering::SeqCst));
         Ok(Report {
             case: "churn",
             seed,
             seconds: start.elapsed().as_secs_f64(),
             samples: rest.iter().filter(|one| one.at >= warm_up).count(),
-            acts: bustle.acts(),
+            acts: ACTS.into_iter().zip(acts).collect(),
             given,
             cuts: bustle.cuts.load(Ordering::SeqCst),
             bound: self.orders.bound,
             sides: vec![
-                side("caller", warm_up, busy, rest, |sample| &sample.caller),
-                side("server", warm_up, busy, rest, |sample| &sample.server),
+                side("caller", warm_up, &rest, |sample| &sample.caller),
+                side("server", warm_up, &rest, |sample| &sample.server),
             ],
             left: Vec::new(),
-            rest: std::mem::take(rest),
+            rest,
         })
     }
 
-    /// A sample of the bustle, and one of a rest.
-    async fn watch(
-        &self,
-        start: Instant,
-        visits: &[Visit],
-        bustle: &Bustle,
-        busy: &mut Vec<Sample>,
-        rest: &mut Vec<Sample>,
-    ) -> Result<()> {
-        busy.push(self.sample(start, visits, false).await?);
-        let resting = tokio::time::timeout(PATIENCE, bustle.gate.write()).await;
-        let _resting = resting.map_err(|_| {
-            anyhow!(
-                "after {PATIENCE:?} somebody is still at it: {}",
-                bustle.at_it()
-            )
-        })?;
+    /// A sample of a rest: nobody begins anything, and what is under way ends.
+    async fn rest(&self, start: Instant, visits: &[Visit], bustle: &Bustle) -> Result<Sample> {
+        let _resting = bustle.gate.write().await;
         for visit in visits {
             visit.everybody_is_there().await?;
         }
         let left = settled(async || {
-            let Sample { caller, server, .. } = self.sample(start, visits, true).await?;
+            let Sample { caller, server, .. } = self.sample(start, visits).await?;
             let mut left = caller.busy("caller");
             left.extend(server.busy("server"));
             Ok(left)
@@ -328,30 +306,29 @@ impl Caller {
             left.join(", ")
         );
         // The least of some samples: a process unmaps what the other one has given back when it hears of it.
-        let mut least = self.sample(start, visits, true).await?;
+        let mut least = self.sample(start, visits).await?;
         for _ in 0..LOOKS {
             tokio::time::sleep(LOOK).await;
-            let again = self.sample(start, visits, true).await?;
+            let again = self.sample(start, visits).await?;
             least.caller.at_most(&again.caller);
             least.server.at_most(&again.server);
         }
-        rest.push(least);
-        Ok(())
+        Ok(least)
     }
 
-    async fn sample(&self, start: Instant, visits: &[Visit], trim: bool) -> Result<Sample> {
-        let there = self.control.state(trim).await;
+    async fn sample(&self, start: Instant, visits: &[Visit]) -> Result<Sample> {
+        let there = self.control.state().await;
         let there = there.context("the other process does not say how it is")?;
         Ok(Sample {
             at: start.elapsed().as_secs_f64(),
-            caller: Look::here(&self.sites, visits, trim)?,
-            server: there.look,
+            caller: Look::here(&self.sites, visits)?,
+            server: there.0,
         })
     }
 
     /// What both hold.
     async fn held(&self) -> Result<[Holdings; 2]> {
-        let there = self.control.state(true).await?.held;
+        let there = self.control.state().await?.1;
         Ok([
             holdings(self.sites.iter().map(|site| &site.hand.context))?,
             there,
@@ -365,45 +342,24 @@ struct Bustle {
     /// Read by whoever is at it, written by a rest.
     gate: RwLock<()>,
     is_over: AtomicBool,
-    begun: [AtomicU64; ACTS.len()],
-    ended: [AtomicU64; ACTS.len()],
+    acts: [AtomicU64; ACTS.len()],
     cuts: AtomicU64,
 }
 
 impl Bustle {
     async fn act(&self, number: usize, visit: &Visit, rng: &mut Rng) -> Result<()> {
-        self.begun[number].fetch_add(1, Ordering::SeqCst);
-        let acted = visit.actor.act(number, self.step(), rng).await;
+        let acting = tokio::time::timeout(PATIENCE, visit.actor.act(number, step(), rng)).await;
+        let acted = acting.unwrap_or_else(|late| Err(late.into()));
         acted.with_context(|| format!("{} over {}", ACTS[number], visit.transport))?;
-        self.ended[number].fetch_add(1, Ordering::SeqCst);
+        self.acts[number].fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
+}
 
-    /// The next step at any rendezvous, which nobody has had in this process.
-    fn step(&self) -> u64 {
-        static STEPS: AtomicU64 = AtomicU64::new(0);
-        STEPS.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn acts(&self) -> BTreeMap<&'static str, u64> {
-        let counts = self.ended.iter().map(|count| count.load(Ordering::SeqCst));
-        ACTS.into_iter().zip(counts).collect()
-    }
-
-    /// What has begun and not ended, in words.
-    fn at_it(&self) -> String {
-        let begun = self.begun.iter().map(|count| count.load(Ordering::SeqCst));
-        let counts = self.acts();
-        let at_it = ACTS
-            .iter()
-            .zip(begun)
-            .map(|(name, begun)| (name, begun - counts[name]));
-        let at_it = at_it.filter(|(_, count)| *count > 0);
-        let words: Vec<_> = at_it
-            .map(|(name, count)| format!("{count} {name}"))
-            .collect();
-        words.join(", ")
-    }
+/// The next step at any rendezvous, which nobody has had in this process.
+fn step() -> u64 {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    STEPS.fetch_add(1, Ordering::Relaxed)
 }
 
 async fn work(visit: Visit, bustle: Arc<Bustle>, mut rng: Rng) -> Result<()> {
@@ -428,37 +384,23 @@ async fn cut(control: ControlClient, bustle: Arc<Bustle>, mut rng: Rng) -> Resul
 }
 
 /// What is known of one process; what comes before the end of the warm-up does not count.
-fn side(
-    name: &'static str,
-    warm_up: f64,
-    bustle: &[Sample],
-    rest: &[Sample],
-    of: fn(&Sample) -> &Look,
-) -> Side {
-    // Minutes and MiB.
-    let warm = |samples: &[Sample], kib: fn(&Look) -> Option<u64>| -> Vec<(f64, f64)> {
-        let warm = samples.iter().filter(|sample| sample.at >= warm_up);
-        warm.filter_map(|sample| Some((sample.at / 60.0, kib(of(sample))? as f64 / 1024.0)))
-            .collect()
+fn side(name: &'static str, warm_up: f64, rest: &[Sample], of: fn(&Sample) -> &Look) -> Side {
+    let warm: Vec<_> = rest.iter().filter(|sample| sample.at >= warm_up).collect();
+    // MiB by minutes.
+    let line = |kib: fn(&Look) -> Option<u64>| {
+        let points = warm.iter().filter_map(|sample| {
+            let mib = kib(of(sample))? as f64 / 1024.0;
+            Some((sample.at / 60.0, mib))
+        });
+        slope(&points.collect::<Vec<_>>())
     };
-    let most = |what: fn(&Look) -> u64| {
-        let all = bustle.iter().map(|sample| what(of(sample)));
-        all.max().unwrap_or_default()
-    };
-    let at_rest = warm(rest, |look| Some(look.kib()));
-    let kib = |point: Option<&(f64, f64)>| point.map_or(0, |(_, mib)| (mib * 1024.0) as u64);
+    let kib = |sample: Option<&&Sample>| sample.map_or(0, |sample| of(sample).kib());
     Side {
         name,
-        slope: slope(&at_rest),
-        heap_slope: slope(&warm(rest, |look| Some(look.heap? >> 10))),
-        busy_slope: slope(&warm(bustle, |look| Some(look.kib()))),
-        warm_kib: kib(at_rest.first()),
-        end_kib: kib(at_rest.last()),
-        most_kib: most(Look::kib),
-        most_descriptors: most(|look| look.descriptors),
-        most_calls: most(|look| look.calls),
-        most_references: most(|look| look.references),
-        most_pooled: most(|look| look.pooled),
+        slope: line(|look| Some(look.kib())),
+        heap_slope: line(|look| Some(look.heap? >> 10)),
+        warm_kib: kib(warm.first()),
+        end_kib: kib(warm.last()),
     }
 }
 
@@ -493,59 +435,33 @@ fn faults(report: &Report) -> Vec<String> {
 }
 
 fn words(report: &Report) -> String {
-    let list = |counts: &mut dyn Iterator<Item = (String, u64)>| {
-        let words: Vec<_> = counts
-            .map(|(name, count)| format!("{name} {count}"))
-            .collect();
-        words.join(", ")
-    };
     let acts = report
         .acts
         .iter()
-        .map(|(name, count)| ((*name).to_owned(), *count));
-    let acts = list(&mut { acts });
+        .map(|(name, count)| format!("{name} {count}"));
+    let given = report
+        .given
+        .iter()
+        .map(|(way, count)| format!("{way} {count}"));
     format!(
         "seed {}: {:.0} s over shm and tcp, every byte checked\n\n{}\n\n\
-         slopes: least squares through {} samples, two a second, after the warm-up; anonymous and shared memory; in use: of the \
-         heap, with the feature `heap`\n\
-         at rest: no call under way, nothing held by anybody, seen at each sample, pools trimmed; in the bustle: the most of it\n\
-         done: {acts}; pipes of replicas cut {}\n\
+         slope: MiB a minute, by least squares through {} samples at rest, two a second, after the warm-up; anonymous and shared memory; heap_slope: of what is in use of\n\
+         the heap, with the feature `heap`. At rest no call is under way, nothing is held by anybody, and pools are trimmed\n\
+         done: {}; pipes of replicas cut {}\n\
          tensors and payloads by channel: {}\n\
          left when all was closed (descriptors, mappings, pools, references, calls): {}",
         report.seed,
         report.seconds,
-        report::table(COLUMNS, &report.sides),
+        report::table(FIELDS, &report.sides),
         report.samples,
+        acts.collect::<Vec<_>>().join(", "),
         report.cuts,
-        list(&mut report.given.clone().into_iter()),
-        match report.left.is_empty() {
-            true => "nothing".to_owned(),
-            false => report.left.join("; "),
-        },
+        given.collect::<Vec<_>>().join(", "),
+        report.left.join("; "),
     )
 }
 
-fn mib(kib: u64) -> String {
-    format!("{:.1}", kib as f64 / 1024.0)
-}
-
-fn signed(slope: Option<f64>) -> String {
-    report::optional(slope, |slope| format!("{slope:+.2}"))
-}
-
-const COLUMNS: &[Column<Side>] = &[
-    left("process", |side| side.name.to_owned()),
-    right("MiB a minute", |side| signed(side.slope)),
-    right("of it in use", |side| signed(side.heap_slope)),
-    right("in the bustle", |side| signed(side.busy_slope)),
-    right("MiB at rest", |side| mib(side.warm_kib)),
-    right("at the end", |side| mib(side.end_kib)),
-    right("in the bustle", |side| mib(side.most_kib)),
-    right("descriptors", |side| side.most_descriptors.to_string()),
-    right("calls", |side| side.most_calls.to_string()),
-    right("references", |side| side.most_references.to_string()),
-    right("MiB of pools", |side| mib(side.most_pooled >> 10)),
-];
+const FIELDS: &str = "name slope heap_slope warm_kib end_kib";
 
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Seconds of the first visit, which is not looked at.
@@ -558,52 +474,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_grows_after_the_warm_up_is_a_fault_and_so_is_what_is_left() {
-        // Fast for 20 s, and by so many KiB a second from then on.
-        let report = |grows: u64| {
-            let kib = |at: u64| {
-                if at < 20 {
-                    at << 20
-                } else {
-                    (20 << 20) + grows * at
-                }
-            };
-            let mut rest = Vec::new();
-            for at in 0..60 {
-                let look = Look::of_kib(kib(at)).expect("/proc");
-                rest.push(Sample {
-                    at: at as f64,
-                    caller: look,
-                    server: look,
-                });
-            }
-            Report {
-                case: "churn",
-                seed: 1,
-                seconds: 60.0,
-                samples: 40,
-                acts: BTreeMap::new(),
-                given: BTreeMap::from([("shm + cma".to_owned(), 1)]),
-                cuts: 0,
-                bound: 1.0,
-                sides: vec![side("caller", 20.0, &rest, &rest, |sample| &sample.caller)],
-                left: Vec::new(),
-                rest,
-            }
-        };
-        // 16 KiB a second are 0.94 MiB a minute.
-        assert_eq!(faults(&report(16)), [""; 0]);
-        let mut grown = report(18);
-        grown.left.push("7 references".to_owned());
-        grown.given.insert("tcp + cma".to_owned(), 0);
-        let faults = faults(&grown);
-        assert!(
-            faults[0].contains("grows by 1.05 MiB a minute"),
-            "{faults:?}"
-        );
-        assert_eq!(
-            faults[1..],
-            ["nothing was carried by tcp + cma", "left: 7 references"]
-        );
+    fn a_line_has_its_own_slope_and_what_swings_around_it_does_not_count() {
+        let line = (0..40).map(|x| (f64::from(x), 7.0 + 0.5 * f64::from(x)));
+        let swings: Vec<_> = line
+            .flat_map(|(x, y)| [(x, y + 3.0), (x, y - 3.0)])
+            .collect();
+        assert!(slope(&swings).is_some_and(|slope| (slope - 0.5).abs() < 1e-12));
+        assert_eq!(slope(&swings[..2]), None);
+        assert_eq!(slope(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
     }
 }

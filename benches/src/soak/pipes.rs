@@ -27,7 +27,7 @@ use super::{Holdings, LOOK, PATIENCE, differences, holdings, settled, steady};
 use crate::host::resident;
 use crate::peer::{self, Peer, announce};
 use crate::plan::Flavor;
-use crate::report::{self, Column, left, right};
+use crate::report;
 use crate::size::Size;
 
 #[derive(Clone, Debug, Args)]
@@ -318,8 +318,20 @@ pub(crate) fn play() -> Result<()> {
     )
 }
 
+/// A line of the table.
+#[derive(Serialize)]
+struct Way<'a> {
+    over: &'a str,
+    #[serde(flatten)]
+    carried: &'a Carried,
+}
+
 fn words(report: &Report) -> String {
-    let ways: Vec<_> = report.ways.clone().into_iter().collect();
+    let ways = report
+        .ways
+        .iter()
+        .map(|(over, carried)| Way { over, carried });
+    let ways: Vec<_> = ways.collect();
     let list = |words: Vec<String>| words.join(", ");
     let endings = report.endings.iter();
     let endings = list(
@@ -329,7 +341,7 @@ fn words(report: &Report) -> String {
     );
     format!(
         "seed {}: {} kills in {:.0} s, read and checked here\n\n{}\n\n\
-         given to it: tensors and payloads from here to the channel that the way is called after\n\
+         given: tensors and payloads from here to the channel that the way is called after\n\
          every wait ended, nothing is left in descriptors, mappings and pools\n\
          at most {} from a kill until nothing of the peer was left\n\
          private memory: {} MiB after the first kills, {} MiB at the end\n\
@@ -337,21 +349,14 @@ fn words(report: &Report) -> String {
         report.seed,
         report.kills,
         report.seconds,
-        report::table(COLUMNS, &ways),
+        report::table(FIELDS, &ways),
         report::time(report.longest_recovery_ms * 1e3),
         report.anon_kib.0 >> 10,
         report.anon_kib.1 >> 10,
     )
 }
 
-const COLUMNS: &[Column<(String, Carried)>] = &[
-    left("over", |(way, _)| way.clone()),
-    right("pipes", |(_, it)| it.pipes.to_string()),
-    right("messages", |(_, it)| it.messages.to_string()),
-    right("given to it", |(_, it)| it.given.to_string()),
-    right("GB", |(_, it)| format!("{:.2}", it.bytes as f64 / 1e9)),
-    left("refused", |(_, it)| it.refused.clone().unwrap_or_default()),
-];
+const FIELDS: &str = "over pipes messages given bytes refused";
 
 /// Messages after which a way is known to work: the first ones of its talks, and some more.
 const A_FEW: u64 = 6;

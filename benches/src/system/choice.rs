@@ -88,28 +88,3 @@ pub(crate) fn value<T: ValueEnum>(text: &str) -> Result<T> {
     let names: Vec<_> = T::value_variants().iter().cloned().map(name).collect();
     bail!("`{text}` is not known, choose of: {}", names.join(", "))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::Flavor;
-
-    #[test]
-    fn what_is_not_said_is_as_the_options_say() -> Result<()> {
-        let base = Plan {
-            channel: Some("basic".to_owned()),
-            lanes: Some(4),
-            ..Plan::new(Flavor::Current, 1.0)
-        };
-        let found = |text: &str| -> Result<_> {
-            let plan = Choice::parse(text)?.plan(&base);
-            let channel = plan.channel.unwrap_or_default();
-            let (transport, alloc) = (name(plan.transport), name(plan.alloc));
-            Ok([plan.system, transport, channel, alloc].join(" ") + &format!(" {:?}", plan.lanes))
-        };
-        assert_eq!(found("rpc")?, "rpc tcp basic heap Some(4)");
-        assert_eq!(found("pipe@shm:pool")?, "pipe shm basic pool Some(4)");
-        assert_eq!(found("rpc@tcp+mpt/2:pool")?, "rpc tcp mpt pool Some(2)");
-        Ok(())
-    }
-}

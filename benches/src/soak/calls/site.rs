@@ -45,16 +45,10 @@ pub(super) struct Urls {
 /// Of the server's process.
 #[tensor_service]
 pub(super) trait Control {
-    /// `trim`: pools give back what they keep warm, so that memory and mappings can be compared.
-    async fn state(&self, trim: bool) -> Result<State, String>;
+    /// What it does, and holds. Pools give back what they keep warm, so that memory and mappings can be compared.
+    async fn state(&self) -> Result<(Look, Holdings), String>;
     /// Closes a pipe of some replica.
     async fn cut(&self, chance: u64) -> bool;
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct State {
-    pub(super) look: Look,
-    pub(super) held: Holdings,
 }
 
 /// One process at one moment.
@@ -77,7 +71,7 @@ pub(super) struct Look {
 
 impl Look {
     /// At this process, and what its connections have.
-    pub(super) fn here(sites: &[Site], visits: &[Visit], trim: bool) -> Result<Self> {
+    pub(super) fn here(sites: &[Site], visits: &[Visit]) -> Result<Self> {
         let mut look = Self {
             memory: resident(std::process::id())?,
             descriptors: descriptors(&holdings([])?),
@@ -90,9 +84,7 @@ impl Look {
         };
         for site in sites {
             let pool = site.hand.context.pool();
-            if trim {
-                pool.trim(0);
-            }
+            pool.trim(0);
             let stats = pool.stats();
             let used = stats.lendable.outstanding_bytes + stats.lendable.lent_bytes;
             look.kept += stats.retained_bytes + stats.lendable.mapped_bytes.saturating_sub(used);
@@ -134,13 +126,6 @@ impl Look {
     pub(super) fn at_most(&mut self, other: &Self) {
         self.memory.anon = self.memory.anon.min(other.memory.anon);
         self.memory.shmem = self.memory.shmem.min(other.memory.shmem);
-    }
-
-    #[cfg(test)]
-    pub(super) fn of_kib(anon: u64) -> Result<Self> {
-        let mut look = Self::here(&[], &[], false)?;
-        look.memory = Resident { anon, shmem: 100 };
-        Ok(look)
     }
 }
 
@@ -309,11 +294,10 @@ const KEPT: u64 = 16 << 20;
 struct House(Arc<Vec<Site>>);
 
 impl Control for House {
-    async fn state(&self, trim: bool) -> Result<State, String> {
-        let look = Look::here(&self.0, &[], trim).map_err(words)?;
-        let contexts = self.0.iter().map(|site| &site.hand.context);
-        let held = holdings(contexts.filter(|_| trim)).map_err(words)?;
-        Ok(State { look, held })
+    async fn state(&self) -> Result<(Look, Holdings), String> {
+        let look = Look::here(&self.0, &[]).map_err(words)?;
+        let held = holdings(self.0.iter().map(|site| &site.hand.context)).map_err(words)?;
+        Ok((look, held))
     }
 
     async fn cut(&self, chance: u64) -> bool {

@@ -443,8 +443,6 @@ const UNDER_WAY: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use tensorpipe::{Carrier, Device, MemoryKind};
-
     use super::*;
 
     #[tokio::test]
@@ -461,34 +459,6 @@ mod tests {
         assert!(checked(&other).is_err());
         drop((message, other));
         assert_eq!(stage.parts_held(), 0);
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn every_way_goes_by_its_channel_where_this_machine_has_it() -> Result<()> {
-        for way in ways() {
-            let context = way.context()?;
-            let listener = context.listen([way.url()]).await?;
-            let url = listener.url().to_string();
-            let (pipe, _other) = tokio::try_join!(context.connect(url), listener.accept())?;
-            let route = pipe.route();
-            let Some(channel) = way.channel else { continue };
-            let candidate = format!("channel {channel}");
-            if route
-                .refused
-                .iter()
-                .all(|refusal| refusal.candidate != candidate)
-            {
-                let memory = match channel {
-                    "lease" => MemoryKind::Pool,
-                    _ => MemoryKind::Heap,
-                };
-                let carrier = route
-                    .choice
-                    .carrier(Device::CPU, memory, Device::CPU, 100 << 10);
-                assert_eq!(carrier, Carrier::Channel(channel), "{route}");
-            }
-        }
         Ok(())
     }
 }
