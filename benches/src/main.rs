@@ -31,7 +31,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::commands::targets;
-use crate::commands::{batch, chain, compare, connections, limits as limit, rendezvous, rows};
+use crate::commands::{
+    batch, chain, chart, compare, connections, limits as limit, rendezvous, rows,
+};
 
 /// What the pipe and its calls cost, beside hand-written tokio and tarpc.
 ///
@@ -59,6 +61,8 @@ enum Command {
     Compare(compare::Compare),
     /// Measure what this project aims at, and say what is met: one table for a report.
     Targets(targets::Targets),
+    /// Print the table of a run of compare or targets, and draw it, from its lines of JSON.
+    Report(chart::Report),
     /// Measure what gathering the calls of many clients is worth: a method with a fixed cost for each run, batched and not.
     Batch(batch::Batch),
     /// Measure the processor time and memory of an idle server with open connections.
@@ -113,6 +117,7 @@ fn run(command: Command) -> Result<()> {
         Command::Baseline(arguments) => rows::baseline(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Targets(arguments) => targets::run(&arguments),
+        Command::Report(arguments) => chart::run(&arguments),
         Command::Batch(arguments) => batch::run(&arguments),
         Command::Idle(arguments) => connections::idle(&arguments),
         Command::Crowd(arguments) => connections::crowd(&arguments),

@@ -226,6 +226,36 @@ fn systems_are_compared_each_its_own_way() {
 }
 
 #[test]
+fn a_report_is_a_table_and_a_chart() {
+    for line in [
+        "compare --runs 1 --cases echo --systems tokio,tarpc",
+        "targets --quick --rows echo",
+    ] {
+        let output = bench(&format!("{line} --seconds 0 --json"));
+        let file = std::env::temp_dir().join(format!("tp-bench-report-{}", std::process::id()));
+        let svg = file.with_extension("svg");
+        std::fs::write(&file, output.stdout).expect("a file");
+        let table = stdout(&format!(
+            "report {} --svg {}",
+            file.display(),
+            svg.display()
+        ));
+        assert!(
+            table.starts_with("| case ") || table.contains("| rpc echo, shm"),
+            "{table}"
+        );
+        let chart = std::fs::read_to_string(&svg).expect("a chart");
+        assert!(
+            chart.starts_with("<svg") && chart.matches("<rect").count() > 2,
+            "{chart}"
+        );
+        for path in [file, svg] {
+            std::fs::remove_file(path).expect("it is there");
+        }
+    }
+}
+
+#[test]
 fn limits_are_a_line_each() {
     let rows = rows("limits --size 4KiB,1MiB --seconds 0.01 --json");
     let expected = "spin cache line,spin ring,spin unix,spin tcp,sleep eventfd,sleep unix,sleep tcp,memcpy memory,memcpy memory,\

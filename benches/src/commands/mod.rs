@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod chain;
+pub(crate) mod chart;
 pub(crate) mod compare;
 pub(crate) mod connections;
 #[cfg(feature = "gpu")]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::connections::{IdleRow, measure_idle};
 use super::once;
@@ -110,23 +110,21 @@ enum Bound {
 }
 
 /// A line, measured.
-#[derive(Clone, Debug, Serialize)]
-struct Line {
-    row: &'static str,
-    work: &'static str,
-    system: &'static str,
-    baseline: &'static str,
-    unit: &'static str,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Line {
+    row: String,
+    work: String,
+    system: String,
+    baseline: String,
+    unit: String,
     aimed_at: String,
     /// On the runtime of one thread, and on that of `#[tokio::main]`.
     current: Figures,
     multi: Figures,
-    #[serde(skip)]
-    against: &'static str,
 }
 
 /// Medians over the runs, in the line's unit.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Figures {
     ours: f64,
     best: f64,
@@ -160,20 +158,19 @@ pub(crate) fn run(arguments: &Targets) -> Result<()> {
         |target| {
             let on = |flavor: Flavor| turns.measure(&target, flavor).context(flavor.name());
             Ok(vec![Line {
-                row: target.row,
-                work: target.work,
-                system: target.ours.system,
-                baseline: target.baseline.system,
-                unit: target.unit,
+                row: target.row.to_owned(),
+                work: target.work.to_owned(),
+                system: target.ours.system.to_owned(),
+                baseline: target.baseline.system.to_owned(),
+                unit: target.unit.to_owned(),
                 aimed_at: target.aimed_at(),
                 current: on(Flavor::Current)?,
                 multi: on(Flavor::Multi)?,
-                against: target.against,
             }])
         },
         |lines| {
-            let lines: Vec<_> = lines.iter().map(words).collect();
-            report::page(&turns.head(), FIELDS, &lines, NOTES, &spinning)
+            let (head, table, cores) = (turns.head(), table(lines), spinning.after());
+            format!("{head}\n\n{table}\n\n{NOTES}\n{cores}")
         },
     )
 }
@@ -430,7 +427,26 @@ fn amount(unit: &str, number: f64) -> String {
     }
 }
 
-/// A line for people.
+/// Lines for people.
+pub(super) fn table(lines: &[Line]) -> String {
+    let lines: Vec<_> = lines.iter().map(words).collect();
+    report::table(FIELDS, &lines)
+}
+
+impl Line {
+    /// Names and microseconds, for a chart; none of what is no time.
+    pub(super) fn bars(&self) -> Option<(String, Vec<(String, f64)>)> {
+        let Self { current, multi, .. } = self;
+        let bars = vec![
+            (format!("{}, current", self.system), current.ours),
+            (format!("{}, multi", self.system), multi.ours),
+            (format!("{}, current", self.baseline), current.baseline),
+            (format!("{}, multi", self.baseline), multi.baseline),
+        ];
+        (self.unit == "us").then(|| (self.row.clone(), bars))
+    }
+}
+
 fn words(line: &Line) -> serde_json::Value {
     let (current, multi) = (&line.current, &line.multi);
     let both = |of: &dyn Fn(&Figures) -> Option<String>| match (of(current), of(multi)) {
@@ -438,14 +454,14 @@ fn words(line: &Line) -> serde_json::Value {
         (Some(one), None) | (None, Some(one)) => one,
         (None, None) => "–".to_owned(),
     };
-    let amount = |number: f64| amount(line.unit, number);
+    let amount = |number: f64| amount(&line.unit, number);
     let of = |all: f64, part: f64| (part > 0.0).then(|| format!("{:.2}", all / part));
     let baseline = both(&|it| Some(amount(it.baseline)));
     serde_json::json!({
         "work": line.work,
         "current_thread": amount(current.ours),
         "multi_thread": amount(multi.ours),
-        "baseline": format!("{}: {baseline}", line.against),
+        "baseline": format!("{}: {baseline}", line.baseline),
         "of_baseline": both(&|it| of(it.ours, it.baseline)),
         "limit": both(&|it| it.limit.map(amount)),
         "of_limit": both(&|it| of(it.ours, it.limit?)),
