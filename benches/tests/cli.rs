@@ -168,8 +168,8 @@ fn a_table_for_people_has_a_head_rows_and_what_they_mean() {
     let table = stdout("rpc --size 64KiB --seconds 0.05 --transport shm --sum --limits");
     for part in [
         "current_thread, not pinned",
-        "| p50 + sum |",
-        "| of limit |",
+        " p50_sum |",
+        " limit |",
         "| 64 KiB |",
         "rpc: tensorpipe-rpc",
         "core to core and back, spinning: ",

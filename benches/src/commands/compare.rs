@@ -12,7 +12,7 @@ use crate::measure::median;
 use crate::plan::{Case, Options, Plan, Transport, name};
 use crate::report::{self, Compared, Row};
 use crate::size::Size;
-use crate::system::{ALL, Choice};
+use crate::system::Choice;
 
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
@@ -75,40 +75,27 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
 }
 
 /// What is compared where nobody says more: ours and what one would take instead, within the machine and over tcp; or all
-/// that there is over one transport.
+/// that there is over one transport, and for shared memory, which peers do not have, their Unix sockets.
 fn usual_systems(case: Case, bytes: u64, transport: Option<Transport>) -> Result<Vec<Choice>> {
-    let over = |transport: Transport| {
-        let all = ALL.iter().map(|system| system.about());
-        // Peers have no shared memory; what they have instead is a Unix socket.
-        let all = all.map(move |about| match transport {
-            Transport::Shm if !about.is_ours => format!("{}@unix", about.name),
-            _ => format!("{}@{}", about.name, name(transport)),
-        });
-        all.collect::<Vec<_>>()
-    };
     let names = match transport {
-        Some(transport) => over(transport),
-        None => {
-            let usual = [
-                "rpc@shm",
-                "rpc@tcp",
-                "tarpc@unix",
-                "tokio@unix",
-                "tarpc@tcp",
-                "tokio@tcp",
-            ];
-            usual.map(str::to_owned).to_vec()
-        }
+        Some(Transport::Shm) => ["tokio@unix", "tarpc@unix", "pipe@shm", "rpc@shm"].to_vec(),
+        Some(other) => return choose(&[], |_| true, case, other),
+        None => vec![
+            "rpc@shm",
+            "rpc@tcp",
+            "tarpc@unix",
+            "tokio@unix",
+            "tarpc@tcp",
+            "tokio@tcp",
+        ],
     };
-    let lent =
-        |name: &String| (bytes > 0 && name.ends_with("@shm")).then(|| format!("{name}+lease:pool"));
-    let names = names
-        .iter()
-        .flat_map(|name| [Some(name.clone()), lent(name)]);
-    let mut choices = names
-        .flatten()
-        .map(|name| Choice::parse(&name))
-        .collect::<Result<Vec<_>>>()?;
+    let mut choices = Vec::new();
+    for name in names {
+        choices.push(Choice::parse(name)?);
+        if bytes > 0 && name.ends_with("@shm") {
+            choices.push(Choice::parse(&format!("{name}+lease:pool"))?);
+        }
+    }
     choices.retain(|choice| choice.check(case, Transport::Tcp).is_ok());
     Ok(choices)
 }
