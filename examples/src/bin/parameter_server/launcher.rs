@@ -7,10 +7,11 @@ use std::future::pending;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
 
 use crate::ending::{Ending, interrupted};
 use crate::process::Process;
@@ -38,7 +39,7 @@ pub(crate) async fn run(count: u16, steps: u64, listen: &str, json: bool) -> Res
     };
     if ending.is_err() {
         let all = join_all(workers.iter_mut().map(Process::exited));
-        let _ = tokio::time::timeout(NOTICE, all).await;
+        let _ = timeout(NOTICE, all).await;
     }
     let children = workers.iter_mut().chain([&mut server]);
     join_all(children.map(|child| child.end(GRACE))).await;
@@ -64,27 +65,31 @@ async fn train(
         workers.push(worker);
     }
     let mut is_over = false;
-    loop {
+    let exit = loop {
         tokio::select! {
             biased;
-            exit = server.exited() => {
-                let exit = exit?;
-                let lost = "its parameters are lost, run the training again";
-                ensure!(exit.success(), "{title} ended ({exit}); {lost}");
-                print!("{}", server.rest().await?);
-                return Ok(());
-            }
+            exit = server.exited() => break exit?,
             (worker, exit) = next_exit(workers) => {
                 let (exit, title) = (exit?, workers[worker].title());
                 is_over |= exit.success();
                 let left = workers.iter().filter(|worker| !worker.has_ended()).count();
-                ensure!(is_over || left > 0, "no worker is left; the last, {title}, ended ({exit})");
+                if left == 0 && !is_over {
+                    // A server that is gone explains more than workers that ended for want of it.
+                    match timeout(GRACE, server.exited()).await {
+                        Ok(exit) => break exit?,
+                        Err(_) => bail!("no worker is left; the last, {title}, ended ({exit})"),
+                    }
+                }
                 if !exit.success() {
                     voice.say(format!("{title} ended ({exit}); {left} go on"));
                 }
             }
         }
-    }
+    };
+    let lost = "its parameters are lost, run the training again";
+    ensure!(exit.success(), "{title} ended ({exit}); {lost}");
+    print!("{}", server.rest().await?);
+    Ok(())
 }
 
 /// The next of `processes` to end, and how; never when all have ended.

@@ -20,6 +20,8 @@ pub(crate) const LISTENING: &str = "listening on ";
 
 /// How often the display is brought up to date.
 const GLANCE: Duration = Duration::from_millis(100);
+/// How often the accuracy is measured in between.
+const MEASURE: Duration = Duration::from_millis(500);
 /// How long workers get to hear that the training is over.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -76,6 +78,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
     }
     // One route of each transport that workers come over.
     let mut routes: Vec<Route> = Vec::new();
+    let (mut accuracy, mut measured) = (None, Instant::now());
     while store.status().last.is_none() {
         sleep(GLANCE).await;
         for pipe in server.pipes() {
@@ -88,7 +91,11 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
             }
         }
         let status = store.status();
-        progress.show(status.done, status.loss, None);
+        if status.done > 0 && measured.elapsed() >= MEASURE {
+            accuracy = Some(measure(store).await?);
+            measured = Instant::now();
+        }
+        progress.show(status.done, status.loss, accuracy);
     }
     progress.end();
     // Every worker is told that the training is over; some may be dead, so not for long.
@@ -96,9 +103,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
     while store.status().dismissed < store.status().workers && Instant::now() < until {
         sleep(GLANCE / 10).await;
     }
-    let parameters = store.parameters();
-    let measured = spawn_blocking(move || model::accuracy(parameters, &data::load()?.test));
-    let accuracy = measured.await.context("measuring the accuracy")??;
+    let accuracy = measure(store).await?;
     let status = store.status();
     let took = status
         .last
@@ -135,4 +140,11 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
         println!("{}", serde_json::to_string(&report)?);
     }
     Ok(())
+}
+
+/// How much of the test images a network with the parameters of this moment recognises, from 0 to 1.
+async fn measure(store: &Store) -> Result<f64> {
+    let parameters = store.parameters();
+    let measured = spawn_blocking(move || model::accuracy(parameters, &data::load()?.test));
+    measured.await.context("measuring the accuracy")?
 }
