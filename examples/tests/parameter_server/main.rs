@@ -183,6 +183,24 @@ fn no_child_outlives_a_killed_launcher() {
 fn bad_arguments_and_addresses_are_explained() {
     let said = [
         (&["--workers", "0"][..], 2, "1..=64"),
+        (&["--connect", "tcp://a:1"], 2, "add --role worker"),
+        (
+            &["--role", "worker", "--connect", "tcp://a:1", "--json"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            &[
+                "--role",
+                "server",
+                "--listen",
+                "tcp://a:1",
+                "--workers",
+                "2",
+            ],
+            2,
+            "cannot be used with",
+        ),
         (&["--role", "worker"], 2, "--connect <URL>"),
         (
             &["--role", "server", "--listen", "nowhere"],

@@ -45,7 +45,7 @@ struct Args {
     #[arg(long, value_enum)]
     role: Option<Role>,
     /// Worker processes to start
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2, conflicts_with = "role", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: u16,
     /// Steps of the whole training [default: 2000]; for a worker: leave after so many of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -62,7 +62,7 @@ struct Args {
     )]
     connect: Option<String>,
     /// End standard output with the results as one line of JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "connect")]
     json: bool,
     /// Started by a launcher: end when standard input does
     #[arg(long, hide = true)]
