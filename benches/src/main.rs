@@ -1,38 +1,25 @@
 //! `tp-bench`: what the pipe and its calls cost on this machine, beside the strongest peers, in one run.
 //!
 //! ```text
-//! args     what the user asked for           -> plan::Plan, one per row of the table
-//! peer     the second process                   re-executes this binary, dies with it, every wait bounded
-//! system   what is measured                     trait System; one file each, one line in system::ALL
-//! measure  prepare | ROUND (timed) | check      every round carries bytes written anew and checked
-//! limits   what the machine can do               bare copies, wake-ups and wires, to judge a row by
-//! report   rows -> table or JSON lines
-//! rendezvous  values sent and received by name     its own two ends
-//! soak     two processes, one of which is killed  everything at once, checked; nothing is left
-//! soak/churn  two processes that live          all that calls can do at once; memory does not grow
-//! batch    many clients of one model          with and without #[rpc(batch(..))]
-//! gpu      two processes and a GPU              calls with its memory, beside bare copies
-//! commands pipe, rpc, baseline, compare, idle, limits, rendezvous, targets, chain, batch, soak
+//! plan      what is measured in a row, and the options that say so
+//! peer      the second process                re-executes this binary, dies with it, every wait bounded
+//! system    what is measured                  trait System; one file each, one line in system::ALL
+//! measure   prepare | ROUND (timed) | check   every round carries bytes written anew and checked
+//! limits    what the machine can do           bare copies, wake-ups and wires, to judge a row by
+//! report    rows -> table or JSON lines
+//! commands  one file each                     options, what is measured, the columns of its table
+//! soak      soak and churn                    everything at once, checked; nothing is left, memory does not grow
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
 
-mod args;
-mod awake;
-mod batch;
 mod commands;
-mod cores;
-#[cfg(feature = "gpu")]
-mod gpu;
+mod host;
 mod limits;
 mod measure;
-mod memory;
 mod pattern;
 mod peer;
 mod plan;
-mod processor;
-mod progress;
-mod rendezvous;
 mod report;
 mod size;
 mod soak;
@@ -40,40 +27,137 @@ mod system;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use anyhow::Result;
+use clap::{Parser, Subcommand};
 
-use crate::args::{Arguments, Command};
+use crate::commands::targets;
+use crate::commands::{
+    batch, chain, chart, compare, connections, limits as limit, rendezvous, rows,
+};
+
+/// What the pipe and its calls cost, beside hand-written tokio and tarpc.
+///
+/// Every system is served by a second process. Every round carries bytes written anew and checked, both outside the
+/// timed part. GB/s (`gbps` in JSON) are bytes of one direction by the median, in units of 10^9 bytes.
+///
+/// The allocator's tuning is inherited by both processes: run with MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_
+/// set high to see peers that allocate with a malloc that keeps its memory.
+#[derive(Debug, Parser)]
+#[command(name = "tp-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure our pipe: the round trip of a message with one tensor; of no bytes, with metadata only.
+    Pipe(rows::Pipe),
+    /// Measure our calls.
+    Rpc(rows::Rpc),
+    /// Measure what we compare with: hand-written tokio, and tarpc.
+    Baseline(rows::Baseline),
+    /// Measure systems alternately, several times, and print medians and ratios: they hold where figures drift.
+    Compare(compare::Compare),
+    /// Measure what this project aims at, and say what is met: one table for a report.
+    Targets(targets::Targets),
+    /// Print the table of a run of compare or targets, and draw it, from its lines of JSON.
+    Report(chart::Report),
+    /// Measure what gathering the calls of many clients is worth: a method with a fixed cost for each run, batched and not.
+    Batch(batch::Batch),
+    /// Measure the processor time and memory of an idle server with open connections.
+    Idle(connections::Idle),
+    /// Measure calls over many connections at once, one at a time on each.
+    Crowd(connections::Crowd),
+    /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
+    Limits(limit::Limits),
+    /// Measure a rendezvous: from send to receive, within this process and to a second one.
+    Rendezvous(rendezvous::Arguments),
+    /// Measure calls that are given the results of others: awaited one by one, and all made at once.
+    Chain(chain::Chain),
+    /// Talk over every transport and channel at once, check every byte, and kill the peer again and again.
+    Soak(soak::Soak),
+    /// Do all that calls can do at once, check every byte, and look whether memory grows.
+    Churn(soak::Churn),
+    /// Measure tensors on a GPU: bare copies, and calls from one process to another on the same GPU.
+    #[cfg(feature = "gpu")]
+    Gpu(commands::gpu::Gpu),
+    /// The second process of `gpu`.
+    #[cfg(feature = "gpu")]
+    #[command(hide = true)]
+    GpuPeer,
+    /// The second process.
+    #[command(hide = true)]
+    Serve,
+    /// The other end of a rendezvous.
+    #[command(hide = true)]
+    RendezvousPeer,
+    /// The process that is killed.
+    #[command(hide = true)]
+    SoakPeer,
+    /// The process that is called.
+    #[command(hide = true)]
+    ChurnPeer,
+}
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Pipe(arguments) => commands::ours::pipe(&arguments),
-        Command::Rpc(arguments) => commands::ours::rpc(&arguments),
-        Command::Baseline(arguments) => commands::baseline::run(&arguments),
-        Command::Compare(arguments) => commands::compare::run(&arguments),
-        Command::Batch(arguments) => commands::batch::run(&arguments),
-        Command::Idle(arguments) => commands::idle::run(&arguments),
-        Command::Crowd(arguments) => commands::crowd::run(&arguments),
-        Command::Limits(arguments) => commands::limits::run(&arguments),
-        Command::Targets(arguments) => commands::targets::run(&arguments),
-        Command::Chain(arguments) => commands::chain::run(&arguments),
-        Command::Soak(arguments) => commands::soak::run(&arguments),
-        Command::Churn(arguments) => commands::churn::run(&arguments),
-        Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments),
-        Command::RendezvousPeer => rendezvous::play(),
-        Command::SoakPeer => soak::play(),
-        Command::ChurnPeer => soak::churn::play(),
-        #[cfg(feature = "gpu")]
-        Command::Gpu(arguments) => commands::gpu::run(&arguments),
-        #[cfg(feature = "gpu")]
-        Command::GpuPeer => gpu::play(),
-        Command::Serve => peer::serve(),
-        Command::ServeBatch => batch::serve(),
-    };
-    match result {
+    match run(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tp-bench: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Pipe(arguments) => rows::pipe(&arguments),
+        Command::Rpc(arguments) => rows::rpc(&arguments),
+        Command::Baseline(arguments) => rows::baseline(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Targets(arguments) => targets::run(&arguments),
+        Command::Report(arguments) => chart::run(&arguments),
+        Command::Batch(arguments) => batch::run(&arguments),
+        Command::Idle(arguments) => connections::idle(&arguments),
+        Command::Crowd(arguments) => connections::crowd(&arguments),
+        Command::Limits(arguments) => limit::run(&arguments),
+        Command::Rendezvous(arguments) => rendezvous::run(&arguments),
+        Command::Chain(arguments) => chain::run(&arguments),
+        Command::Soak(arguments) => soak::soak(&arguments),
+        Command::Churn(arguments) => soak::churn(&arguments),
+        #[cfg(feature = "gpu")]
+        Command::Gpu(arguments) => commands::gpu::run(&arguments),
+        #[cfg(feature = "gpu")]
+        Command::GpuPeer => commands::gpu::play(),
+        Command::Serve => peer::serve(),
+        Command::RendezvousPeer => rendezvous::play(),
+        Command::SoakPeer => soak::play_soak(),
+        Command::ChurnPeer => soak::play_churn(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_wrong_values_are_refused() {
+        Arguments::command().debug_assert();
+        for wrong in [
+            "--size 4apples",
+            "--seconds -1",
+            "--seconds nan",
+            "--case fly",
+            "--lanes 17",
+            "--pace 0",
+            "--warm up",
+        ] {
+            let line = format!("tp-bench baseline {wrong}");
+            let parsed = Arguments::try_parse_from(line.split(' '));
+            assert!(parsed.is_err(), "{wrong}");
         }
     }
 }

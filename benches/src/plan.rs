@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::host::{self, Cores};
+use crate::size::Size;
+
 /// Everything that both processes must agree on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// Name of the system, as in [`crate::system::ALL`].
     pub(crate) system: String,
@@ -30,6 +33,9 @@ pub(crate) struct Plan {
     /// The server's runtime also computes for so many microseconds at a time, again and again.
     #[serde(default)]
     pub(crate) busy_us: u64,
+    /// What a run of the model takes that `batch` measures, in microseconds.
+    #[serde(default)]
+    pub(crate) cost_us: u64,
     /// Whoever receives a tensor reads all of it, within the timed part.
     #[serde(default)]
     pub(crate) sum: bool,
@@ -37,21 +43,37 @@ pub(crate) struct Plan {
     #[serde(default)]
     pub(crate) begin: Begin,
     /// Core of the measuring process and core of the server, when pinned.
-    pub(crate) cores: Option<(usize, usize)>,
+    pub(crate) cores: Option<Cores>,
 }
 
 impl Plan {
-    /// Length of the measurement.
+    /// An echo of nothing over tcp, with every option as it is where nobody says anything.
+    pub(crate) fn new(runtime: Flavor, seconds: f64) -> Self {
+        Self {
+            system: String::new(),
+            case: Case::Echo,
+            transport: Transport::Tcp,
+            channel: None,
+            lanes: None,
+            pace: None,
+            alloc: Alloc::Heap,
+            runtime,
+            bytes: 0,
+            seconds,
+            busy_us: 0,
+            cost_us: 0,
+            sum: false,
+            begin: Begin::AsTheyAre,
+            cores: None,
+        }
+    }
+
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Bytes of a round's tensor, as a length in memory.
-    ///
-    /// # Errors
-    /// When this machine cannot address as much.
     pub(crate) fn len(&self) -> Result<usize> {
-        usize::try_from(self.bytes).context("the size does not fit into this machine's memory")
+        Size(self.bytes).len()
     }
 
     /// Whether client and server live in one process.
@@ -70,13 +92,118 @@ impl Plan {
             Case::Paced => Begin::Asleep,
             // Its first calls wake everybody for the others.
             Case::Pipeline | Case::Stream => Begin::AsTheyAre,
-            Case::Echo
-            | Case::Upload
-            | Case::Download
-            | Case::Exchange
-            | Case::Mutate
-            | Case::Keep => self.begin,
+            _ => self.begin,
         }
+    }
+}
+
+/// Options of every measurement of systems.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// Sizes of the tensor, for example 0,4KiB,1MiB; without it a choice that suits the case.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) size: Vec<Size>,
+    /// Length of each measurement in seconds, after a warm-up.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// What carries the bytes, where a system's name does not say it. Without it compare, idle, rendezvous and chain have
+    /// a choice of several, and every other command tcp.
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
+    /// The channel for tensors, for systems that have channels: xth, lease, cma, mpt, basic, ring (basic over shm), or
+    /// default, with which a context chooses. Without it basic over tcp, which stands for a network, else default.
+    #[arg(long)]
+    pub(crate) channel: Option<String>,
+    /// Connections that channel mpt has for a tensor; without it as many as it takes by itself.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) lanes: Option<u8>,
+    /// At most so many bytes a second leave by each socket (SO_MAX_PACING_RATE), for example 50MiB; ours over tcp.
+    #[arg(long, value_parser = pace)]
+    pub(crate) pace: Option<Size>,
+    /// Where the sender's tensor lies, for systems that have pools.
+    #[arg(long, value_enum, default_value_t = Alloc::Heap)]
+    pub(crate) alloc: Alloc,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Current)]
+    pub(crate) runtime: Flavor,
+    /// Which rounds begin with both ends awake: once the tensor is written, calls without one go there and back, untimed,
+    /// until they are short.
+    #[arg(long, value_enum, default_value_t = Warm::Leased)]
+    pub(crate) warm: Warm,
+    /// The server's runtime has something else to do, too: it computes for so many microseconds at a time, again and again.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) busy_us: u64,
+    /// Measure once more with every byte of a tensor read by whoever receives it.
+    #[arg(long)]
+    pub(crate) sum: bool,
+    /// Measure beside each row what the machine takes for a bare round with the same bytes.
+    #[arg(long)]
+    pub(crate) limits: bool,
+    /// Put each process on a core of its own.
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Options {
+    /// Pins the calling thread when that was asked for, so call it once, before anything else is started.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let cores = self.pin.then(host::pair).transpose()?;
+        if let Some((core, _)) = cores {
+            host::pin(core)?;
+        }
+        Ok(Plan {
+            transport: self.transport.unwrap_or(Transport::Tcp),
+            channel: self.channel.clone(),
+            lanes: self.lanes,
+            pace: self.pace.map(|pace| pace.0),
+            alloc: self.alloc,
+            busy_us: self.busy_us,
+            cores,
+            ..Plan::new(self.runtime, self.seconds)
+        })
+    }
+}
+
+/// Which rounds begin with both ends awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Warm {
+    /// Those of leased tensors, which take less time than waking somebody.
+    Leased,
+    /// The same, and the trips carry a small leased tensor: its way is in the caches again, which writing a large one has emptied.
+    Hot,
+    /// All but those of paced and pipeline.
+    Always,
+    /// None: they begin as writing the tensor has left both ends.
+    Never,
+}
+
+impl Warm {
+    /// In which state rounds of `plan` begin.
+    pub(crate) fn begin(self, plan: &Plan) -> Begin {
+        match self {
+            Self::Always => Begin::Awake,
+            Self::Leased if plan.is_leased() => Begin::Awake,
+            Self::Hot if plan.is_leased() => Begin::Hot,
+            Self::Leased | Self::Hot | Self::Never => Begin::AsTheyAre,
+        }
+    }
+}
+
+fn pace(text: &str) -> Result<Size, String> {
+    match text.parse() {
+        Ok(Size(0)) => Err("write more than 0 bytes a second".to_owned()),
+        Ok(pace) => Ok(pace),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write a number of seconds from 0 to 3600".to_owned()),
     }
 }
 
@@ -98,31 +225,6 @@ pub(crate) enum Case {
     Stream,
     /// A call that carries the bytes to the server, which answers with as many of its own memory.
     Exchange,
-    /// A call of which the server changes every byte and gives them back.
-    Mutate,
-    /// An upload after which the server keeps the last 256, of at most 1 GiB together.
-    Keep,
-}
-
-/// Calls under way at any time in [`Case::Pipeline`].
-pub(crate) const IN_FLIGHT: usize = 64;
-/// Calls of one round of [`Case::Pipeline`], unless they would be more bytes than [`PIPELINED_BYTES`]: all answers of a
-/// round are kept until they are checked.
-const PIPELINED: u64 = 1024;
-const PIPELINED_BYTES: u64 = 256 << 20;
-
-/// Calls of one round of [`Case::Pipeline`], of so many bytes each.
-pub(crate) fn pipelined(bytes: u64) -> u64 {
-    (PIPELINED_BYTES / bytes.max(1)).clamp(8, PIPELINED)
-}
-
-/// Items of one round of [`Case::Stream`], unless they would be more bytes than [`STREAMED_BYTES`].
-const STREAMED: u64 = 16384;
-const STREAMED_BYTES: u64 = 64 << 20;
-
-/// Items of one round of [`Case::Stream`], of so many bytes each.
-pub(crate) fn streamed(bytes: u64) -> u64 {
-    (STREAMED_BYTES / bytes.max(1)).clamp(8, STREAMED)
 }
 
 impl Case {
@@ -135,30 +237,19 @@ impl Case {
         Self::Pipeline,
     ];
 
-    /// Calls, or items, of one round.
+    /// Calls, or items, of one round of so many bytes each. All answers of a pipeline are kept until they are checked, so
+    /// they are bounded together.
     pub(crate) fn calls_per_round(self, bytes: u64) -> u64 {
         match self {
-            Self::Pipeline => pipelined(bytes),
-            Self::Stream => streamed(bytes),
+            Self::Pipeline => ((256 << 20) / bytes.max(1)).clamp(8, 1024),
+            Self::Stream => ((64 << 20) / bytes.max(1)).clamp(8, 16384),
             _ => 1,
         }
     }
-
-    /// The name in tables and in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Echo => "echo",
-            Self::Paced => "paced",
-            Self::Upload => "upload",
-            Self::Download => "download",
-            Self::Pipeline => "pipeline",
-            Self::Stream => "stream",
-            Self::Exchange => "exchange",
-            Self::Mutate => "mutate",
-            Self::Keep => "keep",
-        }
-    }
 }
+
+/// Calls under way at any time in [`Case::Pipeline`].
+pub(crate) const IN_FLIGHT: usize = 64;
 
 /// In which state both ends begin a timed round, once its tensor lies written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,18 +281,6 @@ pub(crate) enum Transport {
     Memory,
 }
 
-impl Transport {
-    /// The name in tables and in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Unix => "unix",
-            Self::Shm => "shm",
-            Self::Memory => "memory",
-        }
-    }
-}
-
 /// Where a sender's tensor lies. The baselines always use their own buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -210,16 +289,6 @@ pub(crate) enum Alloc {
     Heap,
     /// The context's pool.
     Pool,
-}
-
-impl Alloc {
-    /// The name in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Heap => "heap",
-            Self::Pool => "pool",
-        }
-    }
 }
 
 /// The kind of tokio runtime on both sides.
@@ -239,10 +308,8 @@ impl Flavor {
             Self::Current => tokio::runtime::Builder::new_current_thread(),
             Self::Multi => tokio::runtime::Builder::new_multi_thread(),
         };
-        builder
-            .enable_all()
-            .build()
-            .context("tokio could not start a runtime")
+        let built = builder.enable_all().build();
+        built.context("tokio could not start a runtime")
     }
 
     /// The name in the table's head.
@@ -254,80 +321,8 @@ impl Flavor {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A plan for tests: a short echo of 64 bytes.
-    pub(crate) fn plan(system: &str, case: Case, bytes: u64) -> Plan {
-        Plan {
-            system: system.to_owned(),
-            case,
-            transport: Transport::Tcp,
-            channel: None,
-            alloc: Alloc::Heap,
-            runtime: Flavor::Current,
-            lanes: None,
-            pace: None,
-            bytes,
-            seconds: 0.05,
-            busy_us: 0,
-            sum: false,
-            begin: Begin::AsTheyAre,
-            cores: None,
-        }
-    }
-
-    #[test]
-    fn a_round_of_many_large_calls_fits_in_memory() {
-        let calls = |bytes| Case::Pipeline.calls_per_round(bytes);
-        assert_eq!([calls(0), calls(4096), calls(256 << 10)], [PIPELINED; 3]);
-        assert_eq!(calls(16 << 20), 16);
-        assert_eq!(calls(1 << 40), 8);
-    }
-
-    #[test]
-    fn a_plan_travels_as_one_line() -> Result<()> {
-        let mut sent = plan("tokio", Case::Upload, 1 << 40);
-        sent.channel = Some("mpt".to_owned());
-        sent.lanes = Some(2);
-        sent.pace = Some(1 << 20);
-        sent.begin = Begin::Awake;
-        sent.cores = Some((0, 1));
-        let line = serde_json::to_string(&sent)?;
-        assert!(!line.contains('\n'));
-        assert_eq!(serde_json::from_str::<Plan>(&line)?, sent);
-        Ok(())
-    }
-
-    #[test]
-    fn some_cases_say_themselves_how_they_begin() {
-        for (case, expected) in [
-            (Case::Echo, Begin::Awake),
-            (Case::Upload, Begin::Awake),
-            (Case::Paced, Begin::Asleep),
-            (Case::Pipeline, Begin::AsTheyAre),
-        ] {
-            let mut plan = plan("rpc", case, 8);
-            plan.begin = Begin::Awake;
-            assert_eq!(plan.begin(), expected, "{case:?}");
-        }
-    }
-
-    #[test]
-    fn names_are_those_of_the_command_line_and_of_json() -> Result<()> {
-        for case in Case::value_variants() {
-            assert_eq!(serde_json::to_value(case)?, case.name());
-            assert_eq!(Case::from_str(case.name(), false), Ok(*case));
-        }
-        for transport in Transport::value_variants() {
-            assert_eq!(serde_json::to_value(transport)?, transport.name());
-            assert_eq!(Transport::from_str(transport.name(), false), Ok(*transport));
-        }
-        for alloc in Alloc::value_variants() {
-            assert_eq!(serde_json::to_value(alloc)?, alloc.name());
-            assert_eq!(Alloc::from_str(alloc.name(), false), Ok(*alloc));
-        }
-        Ok(())
-    }
+/// A value's name on the command line, which is its name in JSON, too.
+pub(crate) fn name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

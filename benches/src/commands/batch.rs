@@ -1,102 +1,191 @@
-//! `tp-bench batch`: calls a second of a method that is batched, beside the same one that is not.
+//! `tp-bench batch`: what gathering calls is worth. Many clients call a method whose runs cost the same whatever they carry,
+//! as on a GPU that a small batch does not fill; one device runs one batch at a time. Beside it the same method without the
+//! attribute, which runs one call at a time.
+//!
+//! The cost is slept, not computed: a core that a model would leave alone is not taken from clients and server.
 
-use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
 
-use crate::args::Batch;
-use crate::batch::{BatchRow, Load, Orders};
-use crate::progress::Progress;
-use crate::report::{self, Align, Table};
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use futures_util::future::try_join_all;
+use serde::Serialize;
+use tensorpipe::Tensor;
+
+use super::with_server;
+use crate::measure::Samples;
+use crate::plan::{Flavor, Plan, Transport, name, seconds};
+use crate::report;
+use crate::system::ours;
+use crate::system::rpc::BenchClient;
+
+#[derive(Debug, Args)]
+pub(crate) struct Batch {
+    /// Clients at once, each with a connection of its own and one call under way.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64",
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    clients: Vec<u32>,
+    /// What a run of the model takes, however many rows it has, in microseconds.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    cost_us: u64,
+    /// Length of each measurement in seconds, after a warm-up.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// What carries the bytes: tcp or shm.
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
+    /// The kind of tokio runtime on both sides.
+    #[arg(long, value_enum, default_value_t = Flavor::Multi)]
+    runtime: Flavor,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What so many clients got done.
+#[derive(Clone, Debug, Serialize)]
+struct BatchRow {
+    case: &'static str,
+    /// `batched` or `single`.
+    method: &'static str,
+    transport: Transport,
+    clients: u32,
+    cost_us: u64,
+    seconds: f64,
+    calls: u64,
+    calls_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// Times that the model ran.
+    runs: u64,
+    /// Calls of a run.
+    mean_batch: f64,
+    /// Calls a second by those of `single`: above 1 is more.
+    ratio: Option<f64>,
+}
 
 /// Measures and prints.
-///
-/// # Errors
-/// When a call fails; what was measured before it is printed all the same.
 pub(crate) fn run(arguments: &Batch) -> Result<()> {
-    let orders = Orders {
+    if ![Transport::Tcp, Transport::Shm].contains(&arguments.transport) {
+        bail!(
+            "batches are measured over tcp or shm, not {}",
+            name(arguments.transport)
+        );
+    }
+    let plan = Plan {
+        system: "rpc".to_owned(),
         transport: arguments.transport,
+        channel: Some("basic".to_owned()),
         cost_us: arguments.cost_us,
-        runtime: arguments.runtime,
+        ..Plan::new(arguments.runtime, arguments.seconds)
     };
-    let progress = Progress::new(2 * arguments.clients.len());
-    let mut rows = Vec::new();
-    let mut outcome = Ok(());
-    for &clients in &arguments.clients {
-        outcome = measure(orders, clients, arguments, &progress, &mut rows)
-            .with_context(|| format!("{clients} clients"));
-        if outcome.is_err() {
-            break;
-        }
-    }
-    drop(progress);
-    if !arguments.json {
-        report::say(format_args!(
-            "batches: every run of the model costs {}, over {}, {}, {} s each\n\n{}\n{LEGEND}",
-            report::time(arguments.cost_us as f64),
-            arguments.transport.name(),
-            arguments.runtime.name(),
-            arguments.seconds,
-            table(&rows)
-        ));
-    }
-    outcome
+    let steps = arguments.clients.iter();
+    let steps = steps.map(|clients| (format!("{clients} clients"), *clients));
+    report::run(
+        arguments.json,
+        steps.collect(),
+        |clients| {
+            with_server(&plan, |server| {
+                measure(plan.clone(), server.address(), clients)
+            })
+        },
+        |rows| {
+            format!(
+                "batches: every run of the model costs {}, over {}, {}, {} s each\n\n{}\n\n{NOTES}",
+                report::time(arguments.cost_us as f64),
+                name(arguments.transport),
+                arguments.runtime.name(),
+                arguments.seconds,
+                report::table(FIELDS, rows)
+            )
+        },
+    )
 }
 
-fn measure(
-    orders: Orders,
-    clients: u32,
-    arguments: &Batch,
-    progress: &Progress,
-    rows: &mut Vec<BatchRow>,
-) -> Result<()> {
-    let runtime = orders.runtime.build()?;
-    let load = runtime.block_on(Load::start(orders, clients))?;
-    let mut single = None;
+async fn measure(plan: Plan, address: String, count: u32) -> Result<Vec<BatchRow>> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        let context = ours::context(&plan)?;
+        clients.push(BenchClient::connect_with(&context, &address).await?);
+    }
+    let length = plan.duration();
+    let mut rows: Vec<BatchRow> = Vec::new();
     for batched in [false, true] {
-        progress.begin(format!("{clients} clients"));
-        let mut row = runtime.block_on(load.measure(batched, arguments.seconds))?;
-        row.ratio = single.map(|single| row.calls_per_s / single);
-        single = Some(row.calls_per_s);
-        if arguments.json {
-            progress.print(&serde_json::to_string(&row)?);
-        }
-        rows.push(row);
-        progress.end();
+        calls(&clients, batched, length / 10).await?;
+        let before = clients[0].runs().await?;
+        let begun = Instant::now();
+        let samples = calls(&clients, batched, length).await?;
+        let took = begun.elapsed().as_secs_f64();
+        let runs = clients[0].runs().await? - before;
+        let calls_per_s = samples.calls() as f64 / took;
+        rows.push(BatchRow {
+            case: "batch",
+            method: if batched { "batched" } else { "single" },
+            transport: plan.transport,
+            clients: count,
+            cost_us: plan.cost_us,
+            seconds: plan.seconds,
+            calls: samples.calls(),
+            calls_per_s,
+            p50_us: samples.micros(0.5),
+            p99_us: samples.micros(0.99),
+            runs,
+            mean_batch: samples.calls() as f64 / runs.max(1) as f64,
+            ratio: rows.first().map(|single| calls_per_s / single.calls_per_s),
+        });
     }
-    Ok(())
+    Ok(rows)
 }
 
-fn table(rows: &[BatchRow]) -> Table {
-    let mut table = Table::new(&[
-        ("clients", Align::Right),
-        ("method", Align::Left),
-        ("calls/s", Align::Right),
-        ("p50", Align::Right),
-        ("p99", Align::Right),
-        ("runs", Align::Right),
-        ("mean batch", Align::Right),
-        ("ratio", Align::Right),
-    ]);
-    for row in rows {
-        if row.method == "single" {
-            table.gap();
-        }
-        table.push(vec![
-            row.clients.to_string(),
-            row.method.to_owned(),
-            report::rate(row.calls_per_s),
-            report::time(row.p50_us),
-            report::time(row.p99_us),
-            row.runs.to_string(),
-            format!("{:.1}", row.mean_batch),
-            row.ratio
-                .map_or_else(String::new, |ratio| format!("{ratio:.2} ×")),
-        ]);
+/// All clients call one of the methods for so long.
+async fn calls(clients: &[BenchClient], batched: bool, length: Duration) -> Result<Samples> {
+    let until = Instant::now() + length;
+    let each = clients.iter().cloned().enumerate().map(|(number, client)| {
+        let calls = tokio::spawn(one_after_another(client, number, batched, until));
+        async move { calls.await.context("a client's task")? }
+    });
+    let mut all = Samples::new();
+    for samples in try_join_all(each).await? {
+        all.add(&samples);
     }
-    table
+    Ok(all)
 }
 
-const LEGEND: &str =
-    "  batched: #[rpc(batch(max_size = 32, max_wait = \"2ms\"))], one batch at a time
-  single: the same method without it, one call at a time on the same device
-  mean batch: calls by runs of the model
-  ratio: calls a second by those of single; every answer is checked to be its caller's own";
+async fn one_after_another(
+    client: BenchClient,
+    number: usize,
+    batched: bool,
+    until: Instant,
+) -> Result<Samples> {
+    let mut samples = Samples::new();
+    let row = Tensor::from_vec(vec![number as f32; WIDTH], [1, WIDTH as u64])?;
+    loop {
+        let begun = Instant::now();
+        let call = match batched {
+            true => client.batched(&row),
+            false => client.single(&row),
+        };
+        let answer = call.await?;
+        samples.record(begun.elapsed(), 1);
+        let values = answer.as_slice::<f32>()?;
+        let is_own = values.iter().all(|value| *value == number as f32 + 1.0);
+        ensure!(
+            answer.shape() == [1, WIDTH as u64] && is_own,
+            "client {number} got the rows of another one"
+        );
+        if Instant::now() >= until {
+            return Ok(samples);
+        }
+    }
+}
+
+/// A row of what a small model takes, in `f32`s.
+const WIDTH: usize = 384;
+
+const FIELDS: &str = "clients method calls_per_s p50_us p99_us runs mean_batch ratio";
+
+const NOTES: &str = "\
+batched: #[rpc(batch(max_size = 32, max_wait = \"2ms\"))], one batch at a time
+single: the same method without it, one call at a time on the same device
+mean_batch: calls by runs of the model
+ratio: calls a second by those of single; every answer is checked to be its caller's own";

@@ -2,21 +2,28 @@
 //!
 //! The result of each is a reference: a tensor that stays at the server. In turns, so that the machine is the same for both.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde::Serialize;
-use tensorpipe::{Context as PipeContext, Tensor};
+use tensorpipe::Tensor;
 
-use super::{plan, spinning};
-use crate::args::Chain;
+use super::{spinning, with_server};
 use crate::measure::Samples;
-use crate::peer::Server;
-use crate::plan::{Plan, Transport};
-use crate::progress::Progress;
-use crate::report::{self, Align, Table};
+use crate::plan::{Options, Plan, Transport, name};
+use crate::report;
 use crate::system::ours;
 use crate::system::rpc::BenchClient;
+
+#[derive(Debug, Args)]
+pub(crate) struct Chain {
+    /// Lengths of chains.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    calls: Vec<u32>,
+    #[command(flatten)]
+    options: Options,
+}
 
 /// What one length of a chain takes, in microseconds.
 #[derive(Debug, Serialize)]
@@ -31,113 +38,79 @@ struct ChainRow {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// When a server does not start, or a call fails.
 pub(crate) fn run(arguments: &Chain) -> Result<()> {
     let options = &arguments.options;
-    let mut base = plan(options)?;
-    base.system = "rpc".to_owned();
+    let base = options.plan()?;
     let over = match options.transport {
         Some(transport) => vec![transport],
         None => vec![Transport::Shm, Transport::Tcp],
     };
-    let before = spinning(&base);
-    let progress = Progress::new(over.len());
+    let spinning = spinning(&base);
+    let steps = over.into_iter();
+    let steps = steps.map(|transport| (format!("chain over {}", name(transport)), transport));
+    report::run(
+        options.json,
+        steps.collect(),
+        |transport| {
+            let plan = Plan {
+                system: "rpc".to_owned(),
+                transport,
+                ..base.clone()
+            };
+            let lengths = arguments.calls.clone();
+            with_server(&plan, |server| {
+                measure(plan.clone(), server.address(), lengths)
+            })
+        },
+        |rows| {
+            let head = report::head("chains of calls", &base);
+            report::page(&head, FIELDS, rows, "", &spinning)
+        },
+    )
+}
+
+async fn measure(plan: Plan, address: String, lengths: Vec<u32>) -> Result<Vec<ChainRow>> {
+    let context = ours::context(&plan)?;
+    let client = BenchClient::connect_with(&context, &address).await?;
+    let tensor = ours::tensor(&plan, 8, &context)?;
     let mut rows = Vec::new();
-    for transport in over {
-        progress.begin(format!("chain over {}", transport.name()));
-        base.transport = transport;
-        rows.extend(measure(&base, &arguments.calls)?);
-        progress.end();
+    for calls in lengths {
+        let [mut one, mut awaited, mut pipelined] = [(); 3].map(|()| Samples::new());
+        let begun = Instant::now();
+        let warm = plan.duration() / 5;
+        while begun.elapsed() < plan.duration() {
+            let record = |samples: &mut Samples, took| {
+                if begun.elapsed() > warm {
+                    samples.record(took, 1);
+                }
+            };
+            for _ in 0..IN_A_ROW {
+                record(&mut one, awaited_chain(&client, &tensor, 1).await?);
+            }
+            for _ in 0..IN_A_ROW {
+                record(&mut awaited, awaited_chain(&client, &tensor, calls).await?);
+            }
+            for _ in 0..IN_A_ROW {
+                record(
+                    &mut pipelined,
+                    pipelined_chain(&client, &tensor, calls).await?,
+                );
+            }
+        }
+        rows.push(ChainRow {
+            case: "chain",
+            transport: name(plan.transport),
+            calls,
+            awaited_us: awaited.micros(0.5),
+            pipelined_us: pipelined.micros(0.5),
+            one_us: one.micros(0.5),
+        });
     }
-    drop(progress);
-    if options.json {
-        for row in &rows {
-            report::say(serde_json::to_string(row)?);
-        }
-        return Ok(());
-    }
-    report::say(format_args!(
-        "{}\n\n{}",
-        report::head("chains of calls", &base),
-        table(&rows)
-    ));
-    report::say(format_args!(
-        "  {}",
-        report::spinning(before, spinning(&base))
-    ));
-    Ok(())
-}
-
-fn measure(plan: &Plan, lengths: &[u32]) -> Result<Vec<ChainRow>> {
-    let runtime = plan.runtime.build()?;
-    let server = Server::start(plan, &runtime)?;
-    let (plan, address) = (plan.clone(), server.address().to_owned());
-    let lengths = lengths.to_vec();
-    let measured = runtime.block_on(async {
-        let work = async move {
-            let context: PipeContext = ours::context(&plan)?;
-            let client = BenchClient::connect_with(&context, &address).await?;
-            let tensor = ours::tensor(&plan, 8, &context)?;
-            let mut rows = Vec::new();
-            for calls in lengths {
-                rows.push(one_length(&plan, &client, &tensor, calls).await?);
-            }
-            anyhow::Ok(rows)
-        };
-        tokio::spawn(work).await.context("the measuring task")?
-    });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    measured
-}
-
-async fn one_length(
-    plan: &Plan,
-    client: &BenchClient,
-    tensor: &Tensor,
-    calls: u32,
-) -> Result<ChainRow> {
-    let [mut one, mut awaited, mut pipelined] = [(); 3].map(|()| Samples::new());
-    let begun = Instant::now();
-    let warm = plan.duration() / 5;
-    while begun.elapsed() < plan.duration() {
-        // Several in a row: what another kind of chain has left behind is not measured.
-        for _ in 0..50 {
-            let took = awaited_chain(client, tensor, 1).await?;
-            if begun.elapsed() > warm {
-                one.record(took, 1);
-            }
-        }
-        for _ in 0..50 {
-            let took = awaited_chain(client, tensor, calls).await?;
-            if begun.elapsed() > warm {
-                awaited.record(took, 1);
-            }
-        }
-        for _ in 0..50 {
-            let took = pipelined_chain(client, tensor, calls).await?;
-            if begun.elapsed() > warm {
-                pipelined.record(took, 1);
-            }
-        }
-    }
-    Ok(ChainRow {
-        case: "chain",
-        transport: plan.transport.name().to_owned(),
-        calls,
-        awaited_us: awaited.micros(0.5),
-        pipelined_us: pipelined.micros(0.5),
-        one_us: one.micros(0.5),
-    })
+    Ok(rows)
 }
 
 /// The references are let go of behind the timed part.
-async fn awaited_chain(
-    client: &BenchClient,
-    tensor: &Tensor,
-    calls: u32,
-) -> Result<std::time::Duration> {
+async fn awaited_chain(client: &BenchClient, tensor: &Tensor, calls: u32) -> Result<Duration> {
     let mut kept = Vec::with_capacity(calls as usize);
     let begun = Instant::now();
     kept.push(client.keep(tensor).await?);
@@ -148,11 +121,7 @@ async fn awaited_chain(
     Ok(begun.elapsed())
 }
 
-async fn pipelined_chain(
-    client: &BenchClient,
-    tensor: &Tensor,
-    calls: u32,
-) -> Result<std::time::Duration> {
+async fn pipelined_chain(client: &BenchClient, tensor: &Tensor, calls: u32) -> Result<Duration> {
     let mut under_way = Vec::with_capacity(calls as usize);
     let begun = Instant::now();
     under_way.push(client.keep(tensor));
@@ -171,26 +140,7 @@ async fn pipelined_chain(
     Ok(took)
 }
 
-fn table(rows: &[ChainRow]) -> Table {
-    let mut table = Table::new(&[
-        ("over", Align::Left),
-        ("calls", Align::Right),
-        ("one call", Align::Right),
-        ("awaited", Align::Right),
-        ("pipelined", Align::Right),
-        ("of awaited", Align::Right),
-        ("of one call", Align::Right),
-    ]);
-    for row in rows {
-        table.push(vec![
-            row.transport.clone(),
-            row.calls.to_string(),
-            report::time(row.one_us),
-            report::time(row.awaited_us),
-            report::time(row.pipelined_us),
-            format!("{:.2}", row.pipelined_us / row.awaited_us),
-            format!("{:.2}", row.pipelined_us / row.one_us),
-        ]);
-    }
-    table
-}
+/// Chains of one kind, so that what another kind has left behind is not measured.
+const IN_A_ROW: u32 = 50;
+
+const FIELDS: &str = "transport calls one_us awaited_us pipelined_us";

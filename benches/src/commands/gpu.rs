@@ -1,80 +1,384 @@
-//! `tp-bench gpu`: what tensors on a GPU cost from one process to another.
+//! `tp-bench gpu`: what tensors on a GPU cost from one process to another, beside bare copies on its streams.
+//!
+//! ```text
+//! copy within, up, down   on a stream, each awaited: within the GPU, to it, from it
+//! lent    memory of a pool, read where it lies
+//! slice   memory of another library's, copied on the GPU, then lent
+//! own     memory of a pool, to a process that borrows nothing: one copy
+//! up      main memory of a pool, to the GPU
+//! down    from the GPU to main memory
+//! ```
+//! Each round sends a tensor that was filled before it, and ends when the other process's call says that all of its bytes are
+//! there. One tensor of each size is added up there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tensorpipe::channels::LeaseChannel;
+use tensorpipe::device::Fence;
 use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::{Buffer, Context, DType, Device, DevicePool, Tensor};
+use tensorpipe_rpc::{DeviceMap, Server, tensor_service};
 
-use crate::args::Gpu;
-use crate::gpu::{Budget, Row, calls, copies};
-use crate::report::{self, Align, Table, gbps};
+use crate::measure::Samples;
+use crate::peer::{self, Peer, announce};
+use crate::plan::{Flavor, seconds};
+use crate::report;
 use crate::size::Size;
 
+#[derive(Debug, Args)]
+pub(crate) struct Gpu {
+    /// Lengths of the tensors.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "4KiB,64KiB,1MiB,16MiB,256MiB,1GiB"
+    )]
+    size: Vec<Size>,
+    /// Length of each run in seconds.
+    #[arg(long, default_value_t = 0.3, value_parser = seconds)]
+    seconds: f64,
+    /// Print one JSON object per line instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    case: &'static str,
+    bytes: u64,
+    p50_us: f64,
+    p99_us: f64,
+    n: u64,
+    /// By what it went.
+    over: String,
+}
+
+impl Row {
+    fn new(case: &'static str, len: usize, samples: &Samples, over: String) -> Self {
+        Self {
+            case,
+            bytes: len as u64,
+            p50_us: samples.micros(0.5),
+            p99_us: samples.micros(0.99),
+            n: samples.calls(),
+            over,
+        }
+    }
+}
+
+/// What is measured in one step, over all sizes.
+#[derive(Clone, Copy)]
+enum Step {
+    Copies,
+    Calls(Calls),
+}
+
+/// Whether the other process borrows, what it is sent, and whether that lands on its GPU.
+#[derive(Clone, Copy)]
+struct Calls {
+    case: &'static str,
+    borrows: bool,
+    source: Source,
+    lands_there: bool,
+}
+
+/// What lies where before it is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Pool,
+    Slice,
+    Main,
+}
+
 /// Measures and prints.
-///
-/// # Errors
-/// Where there is no GPU, and when something cannot be measured.
 pub(crate) fn run(arguments: &Gpu) -> Result<()> {
     let cuda = CudaDevices::open()?;
-    let sizes = arguments.size.iter().map(|size| usize::try_from(size.0));
-    let sizes: Vec<_> = sizes.collect::<Result<_, _>>()?;
-    let budget = Budget(Duration::from_secs_f64(arguments.seconds));
+    let sizes = arguments.size.iter().map(|size| size.len());
+    let sizes = sizes.collect::<Result<Vec<_>>>()?;
+    let length = Duration::from_secs_f64(arguments.seconds);
     let runtime = tokio::runtime::Runtime::new()?;
-    let rows = runtime.block_on(async {
-        let mut rows = copies(&cuda, &sizes, budget).await?;
-        rows.extend(calls(&cuda, &sizes, budget).await?);
-        anyhow::Ok(rows)
-    })?;
-    if arguments.json {
-        for row in &rows {
-            report::say(serde_json::to_string(row)?);
+    let calls = |case, borrows, source, lands_there| {
+        let calls = Calls {
+            case,
+            borrows,
+            source,
+            lands_there,
+        };
+        (case.to_owned(), Step::Calls(calls))
+    };
+    let steps = vec![
+        ("copies".to_owned(), Step::Copies),
+        calls("lent", true, Source::Pool, true),
+        calls("slice", true, Source::Slice, true),
+        calls("own", false, Source::Pool, true),
+        calls("up", true, Source::Main, true),
+        calls("down", true, Source::Pool, false),
+    ];
+    report::run(
+        arguments.json,
+        steps,
+        |step| match step {
+            Step::Copies => runtime.block_on(copies(&cuda, &sizes, length)),
+            Step::Calls(calls) => runtime.block_on(measure(&cuda, &sizes, length, calls)),
+        },
+        |rows| format!("{}\n\n{NOTES}", report::table(FIELDS, rows)),
+    )
+}
+
+/// Bare copies on a stream, each awaited.
+async fn copies(cuda: &CudaDevices, sizes: &[usize], length: Duration) -> Result<Vec<Row>> {
+    let context = Context::builder().cuda(cuda).build()?;
+    let bench = Bench::new(cuda, &context, sizes)?;
+    let stream = cuda.context(gpu())?.new_stream()?;
+    let mut rows = Vec::new();
+    for &len in sizes {
+        let source = cuda.upload(&bench.bytes(0, len), bench.pool.take(len)?, &stream)?;
+        ready(&source).await?;
+        let take = async |_| Ok(bench.pool.take(len)?);
+        let within = async |room| ready(&cuda.copy(&source, room, &stream)?).await;
+        let within = rounds(length, take, within).await?;
+        rows.push(Row::new("copy within", len, &within, String::new()));
+        let up = async |room| ready(&cuda.upload(&bench.bytes(0, len), room, &stream)?).await;
+        let up = rounds(length, take, up).await?;
+        rows.push(Row::new("copy up", len, &up, String::new()));
+        let down = async |()| {
+            let mut copy = cuda.download(&source, &stream)?;
+            reached(&**copy.fence()).await?;
+            copy.take()?.context("it is not there")?;
+            Ok(())
+        };
+        let down = rounds(length, async |_| Ok(()), down).await?;
+        rows.push(Row::new("copy down", len, &down, String::new()));
+    }
+    Ok(rows)
+}
+
+/// Calls with a tensor, from this process to another one on the same GPU.
+async fn measure(
+    cuda: &CudaDevices,
+    sizes: &[usize],
+    length: Duration,
+    calls: Calls,
+) -> Result<Vec<Row>> {
+    let borrows = calls.borrows;
+    let peer = Peer::start("gpu-peer", &Orders { borrows })?;
+    let context = Context::builder().cuda(cuda).build()?;
+    let mut client = TakerClient::connect_with(&context, peer.address()).await?;
+    if calls.lands_there {
+        client = client.with_device_map(DeviceMap::new([(gpu(), gpu())])?);
+    }
+    let bench = Bench::new(cuda, &context, sizes)?;
+    let stream = cuda.context(gpu())?.new_stream()?;
+    let mut rows = Vec::new();
+    for &len in sizes {
+        let make = async |round| {
+            let bytes = bench.bytes(round, len);
+            let tensor = match calls.source {
+                Source::Pool => {
+                    let buffer = cuda.upload(&bytes, bench.pool.take(len)?, &stream)?;
+                    Tensor::from_buffer(buffer, DType::U8, [len])?
+                }
+                Source::Slice => {
+                    let slice = stream.clone_htod(bytes.as_bytes().unwrap_or_default())?;
+                    Tensor::from_cuda(cuda, slice, [len])?
+                }
+                Source::Main => {
+                    let mut tensor = context.pool().tensor(DType::U8, [len])?;
+                    let bytes = bytes.as_bytes().unwrap_or_default();
+                    tensor.make_mut::<u8>()?.copy_from_slice(bytes);
+                    tensor
+                }
+            };
+            ready(tensor.buffer()).await?;
+            Ok(tensor)
+        };
+        let call = async |tensor: Tensor| {
+            let taken = match calls.source {
+                Source::Main => client.lift(tensor).await?,
+                _ => client.take(tensor).await?,
+            };
+            ensure!(taken == len as u64, "{taken} of {len} bytes came");
+            Ok(())
+        };
+        let samples = rounds(length, make, call).await?;
+        let found = client.sum(make(7).await?).await?;
+        let bytes = bench.bytes(7, len);
+        let expected = sum(bytes.as_bytes().unwrap_or_default());
+        ensure!(found == expected, "other bytes came");
+        let over = used(&client, calls.source);
+        rows.push(Row::new(calls.case, len, &samples, over));
+    }
+    Ok(rows)
+}
+
+/// The channels that have carried something, and what of it went another way.
+fn used(client: &TakerClient, source: Source) -> String {
+    let pipe = client.connection().pipe();
+    let channels = pipe.route().channels.iter();
+    let carried = channels.filter(|channel| channel.carried.bytes() > 0);
+    let mut names: Vec<_> = carried.map(|channel| channel.name.clone()).collect();
+    if source != Source::Main {
+        names.retain(|name| name.starts_with("cuda"));
+    }
+    let diverted = pipe.stats().bytes_diverted;
+    if diverted > 0 {
+        names.push(format!("{diverted} bytes diverted"));
+    }
+    names.join(" ")
+}
+
+/// As many rounds as fit into `length`, at least five after two that do not count. `prepare` is not part of them.
+async fn rounds<T>(
+    length: Duration,
+    mut prepare: impl AsyncFnMut(usize) -> Result<T>,
+    mut round: impl AsyncFnMut(T) -> Result<()>,
+) -> Result<Samples> {
+    let (mut samples, mut whole) = (Samples::new(), Duration::ZERO);
+    let begun = Instant::now();
+    for number in 0.. {
+        let prepared = prepare(number).await?;
+        let started = Instant::now();
+        round(prepared).await?;
+        let took = started.elapsed();
+        if number < 2 {
+            continue;
         }
-    } else {
-        report::say(format_args!("{}{LEGEND}", table(&rows)));
+        samples.record(took, 1);
+        whole += took;
+        let is_enough = whole >= length || begun.elapsed() >= length * 5;
+        if samples.calls() >= 5 && is_enough || samples.calls() >= 100_000 {
+            break;
+        }
     }
-    Ok(())
+    Ok(samples)
 }
 
-/// What a case is compared with.
-fn bare(case: &str) -> Option<&'static str> {
-    match case {
-        "slice" | "own" => Some("copy within"),
-        "up" => Some("copy up"),
-        "down" => Some("copy down"),
-        _ => None,
+/// The one that is measured.
+fn gpu() -> Device {
+    CudaDevices::device(0)
+}
+
+/// Memory of the GPU, and pinned memory to fill it from.
+struct Bench {
+    pool: DevicePool,
+    /// Longer than any tensor: each round begins elsewhere.
+    pattern: Buffer,
+}
+
+const SHIFT: usize = 4096;
+
+impl Bench {
+    fn new(cuda: &CudaDevices, context: &Context, sizes: &[usize]) -> Result<Self> {
+        let most = sizes.iter().copied().max().unwrap_or(0);
+        let mut pattern = cuda.pinned(gpu(), most + SHIFT)?;
+        if let Some(bytes) = pattern.as_bytes_mut() {
+            crate::pattern::fill(bytes, 0);
+        }
+        Ok(Self {
+            pool: context.allocator(gpu())?,
+            pattern: pattern.freeze(),
+        })
+    }
+
+    /// So many bytes of this round's.
+    fn bytes(&self, round: usize, len: usize) -> Buffer {
+        let start = round * 8 % SHIFT;
+        self.pattern.slice(start..start + len)
     }
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
-        ("case", Align::Left),
-        ("bytes", Align::Right),
-        ("p50", Align::Right),
-        ("p99", Align::Right),
-        ("GB/s", Align::Right),
-        ("of bare", Align::Right),
-        ("n", Align::Right),
-        ("over", Align::Left),
-    ]);
-    for row in rows {
-        let beside = bare(row.case).and_then(|bare| {
-            let mut rows = rows.iter();
-            rows.find(|other| other.case == bare && other.bytes == row.bytes)
-        });
-        let ratio = beside.map(|bare| format!("{:.2}", bare.p50_us / row.p50_us));
-        table.push(vec![
-            row.case.to_owned(),
-            Size(row.bytes).to_string(),
-            report::time(row.p50_us),
-            report::time(row.p99_us),
-            report::throughput(gbps(row.bytes, row.p50_us)),
-            ratio.unwrap_or_default(),
-            row.n.to_string(),
-            row.over.clone(),
-        ]);
+/// Looks again and again, and lets others run between.
+async fn reached(fence: &dyn Fence) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(reached) = fence.reached() {
+            return Ok(reached?);
+        }
+        ensure!(
+            Instant::now() < until,
+            "the GPU has not finished for a minute"
+        );
+        tokio::task::yield_now().await;
     }
-    table
 }
 
-const LEGEND: &str = "  copy: on a stream, awaited; lent: read where it lies; slice: another library\'s memory; own: to a process that borrows nothing\n  \
-    up, down: from and to main memory; of bare: how much of such a copy\'s speed the call has";
+async fn ready(buffer: &Buffer) -> Result<()> {
+    match buffer.ready() {
+        Some(fence) => reached(&*fence).await,
+        None => Ok(()),
+    }
+}
+
+/// What all bytes come to, in their order.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).enumerate();
+    words.fold(0, |sum, (at, word)| {
+        sum ^ crate::pattern::sum(word).rotate_left(at as u32 % 63)
+    })
+}
+
+/// What the other process must know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Orders {
+    /// Whether it reads what is lent where that lies.
+    borrows: bool,
+}
+
+#[tensor_service]
+trait Taker {
+    /// Its length, when all of it is there.
+    async fn take(&self, x: Tensor) -> Result<u64, String>;
+    /// The same on the GPU, from wherever it comes.
+    async fn lift(&self, #[tensor(device = "cuda:0")] x: Tensor) -> Result<u64, String>;
+    /// What all of its bytes come to.
+    async fn sum(&self, x: Tensor) -> Result<u64, String>;
+}
+
+struct There(Context);
+
+impl Taker for There {
+    async fn take(&self, x: Tensor) -> Result<u64, String> {
+        ready(x.buffer()).await.map_err(|error| error.to_string())?;
+        Ok(x.byte_len() as u64)
+    }
+
+    async fn lift(&self, x: Tensor) -> Result<u64, String> {
+        self.take(x).await
+    }
+
+    async fn sum(&self, x: Tensor) -> Result<u64, String> {
+        let here = x.to(Device::CPU, &self.0).await;
+        let here = here.map_err(|error| error.to_string())?;
+        Ok(sum(here.as_bytes().map_err(|error| error.to_string())?))
+    }
+}
+
+/// Takes tensors, on its GPU or in main memory, until stdin ends. This is what `tp-bench gpu-peer` does.
+pub(crate) fn play() -> Result<()> {
+    peer::play(
+        |_| Ok(Flavor::Multi),
+        async |orders: Orders| {
+            let cuda = CudaDevices::open()?;
+            let mut builder = Context::builder().cuda(&cuda);
+            if !orders.borrows {
+                builder = builder.prefer_channel(LeaseChannel::lends_only());
+            }
+            let context = builder.build()?;
+            let server = Server::builder().context(&context);
+            let server = server.service(TakerService::new(There(context.clone())));
+            let server = server.listen("tcp://127.0.0.1:0").await?;
+            announce(server.url())?;
+            server.wait().await;
+            anyhow::bail!("the listener failed")
+        },
+    )
+}
+
+const FIELDS: &str = "case bytes p50_us p99_us n over";
+
+const NOTES: &str = "\
+copy: on a stream, awaited; lent: read where it lies; slice: another library's memory; own: to a process that borrows nothing
+up, down: from and to main memory";

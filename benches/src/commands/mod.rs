@@ -1,104 +1,65 @@
-//! The commands, one file each, and what they share: choosing systems and measuring one row.
+//! The commands: their options, what they measure, and the columns of their tables. What they share is here: choosing
+//! systems, and measuring one row.
 
-pub(crate) mod baseline;
 pub(crate) mod batch;
 pub(crate) mod chain;
-pub(crate) mod churn;
+pub(crate) mod chart;
 pub(crate) mod compare;
-pub(crate) mod crowd;
+pub(crate) mod connections;
 #[cfg(feature = "gpu")]
 pub(crate) mod gpu;
-pub(crate) mod idle;
 pub(crate) mod limits;
-pub(crate) mod ours;
 pub(crate) mod rendezvous;
-mod rows;
-pub(crate) mod soak;
+pub(crate) mod rows;
 pub(crate) mod targets;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::args::Options;
-use crate::cores;
-use crate::limits::{self as machine, Cores};
+use crate::host::{self, Cores};
+use crate::limits as machine;
 use crate::peer::Server;
-use crate::plan::{Alloc, Begin, Case, Plan, Transport};
-use crate::report::Row;
-use crate::system::{ALL, AnySystem, Choice, Kind};
-
-/// Fills a plan from the options. Pins the calling thread when that was asked for, so call it once, before
-/// anything else is started.
-fn plan(options: &Options) -> Result<Plan> {
-    let cores = if options.pin {
-        let pair = cores::pair()?;
-        cores::pin(pair.0)?;
-        Some(pair)
-    } else {
-        None
-    };
-    Ok(Plan {
-        system: String::new(),
-        case: Case::Echo,
-        transport: options.transport.unwrap_or(Transport::Tcp),
-        channel: options.channel.clone(),
-        lanes: options.lanes,
-        pace: options.pace.map(|pace| pace.0),
-        alloc: options.alloc,
-        runtime: options.runtime,
-        bytes: 0,
-        seconds: options.seconds,
-        busy_us: options.busy_us,
-        sum: false,
-        begin: Begin::AsTheyAre,
-        cores,
-    })
-}
+use crate::plan::{Case, Options, Plan, Transport, name};
+use crate::report::{Row, Spinning};
+use crate::system::{ALL, About, AnySystem, Choice};
 
 /// The cores that `plan` runs on, or may run on.
 fn cores_of(plan: &Plan) -> Option<Cores> {
     // Once pinned we are shown one core only.
-    plan.cores.or_else(|| cores::pair().ok())
+    plan.cores.or_else(|| host::pair().ok())
 }
 
-/// The spinning round trip of the moment.
-fn spinning(plan: &Plan) -> Option<f64> {
-    cores_of(plan).and_then(cores::spinning_round_trip)
+fn spinning(plan: &Plan) -> Spinning {
+    Spinning::before(cores_of(plan))
 }
 
 /// The systems called `names`, or all that `offered` lets through, that have `case`; over `transport` where the name does
 /// not say otherwise.
-///
-/// # Errors
-/// When a named one lacks it, or when there is none at all.
 fn choose(
     names: &[String],
-    offered: impl Fn(&dyn AnySystem) -> bool,
+    offered: impl Fn(&About) -> bool,
     case: Case,
     transport: Transport,
 ) -> Result<Vec<Choice>> {
-    if names.is_empty() {
-        let all = ALL.iter().copied().filter(|system| offered(*system));
-        let able = all
-            .map(Choice::of)
-            .filter(|choice| choice.check(case, transport).is_ok());
-        let able: Vec<_> = able.collect();
-        ensure!(
-            !able.is_empty(),
-            "no system has `{}` over {}, choose another case or transport",
-            case.name(),
-            transport.name()
-        );
-        return Ok(able);
+    if !names.is_empty() {
+        let choices = names.iter().map(|name| {
+            let choice = Choice::parse(name)?;
+            choice.check(case, transport)?;
+            Ok(choice)
+        });
+        return choices.collect();
     }
-    let mut chosen = Vec::new();
-    for name in names {
-        let choice = Choice::parse(name)?;
-        choice.check(case, transport)?;
-        chosen.push(choice);
-    }
-    Ok(chosen)
+    let offered = ALL.iter().filter(|system| offered(system.about()));
+    let offered = offered.map(|system| Choice::parse(system.about().name));
+    let mut able = offered.collect::<Result<Vec<_>>>()?;
+    able.retain(|choice| choice.check(case, transport).is_ok());
+    let (case, transport) = (name(case), name(transport));
+    ensure!(
+        !able.is_empty(),
+        "no system has `{case}` over {transport}, choose another case or transport"
+    );
+    Ok(able)
 }
 
 /// Measures one row, with what the options want beside it.
@@ -107,7 +68,8 @@ fn measure(choice: &Choice, plan: &Plan, options: &Options) -> Result<Row> {
         begin: options.warm.begin(plan),
         ..plan.clone()
     };
-    let cores_us = spinning(plan);
+    let cores = cores_of(plan);
+    let cores_us = cores.and_then(host::spinning_round_trip);
     let mut row = once(choice.system, plan)?;
     row.name.clone_from(&choice.name);
     row.cores_us = cores_us;
@@ -118,8 +80,8 @@ fn measure(choice: &Choice, plan: &Plan, options: &Options) -> Result<Row> {
         };
         row.p50_sum_us = Some(once(choice.system, &summing)?.p50_us);
     }
-    if let Some(cores) = cores_of(plan).filter(|_| options.limits) {
-        let leased = row.channel == "lease" && plan.alloc == Alloc::Pool;
+    if let Some(cores) = cores.filter(|_| options.limits) {
+        let leased = row.channel == "lease" && row.pages.is_some();
         row.limit_us = machine::floor(plan, leased, cores).context("the machine's limit")?;
     }
     Ok(row)
@@ -127,86 +89,38 @@ fn measure(choice: &Choice, plan: &Plan, options: &Options) -> Result<Row> {
 
 /// Measures once: a fresh server, a fresh runtime, one connection.
 fn once(system: &dyn AnySystem, plan: &Plan) -> Result<Row> {
-    let what = || {
-        format!(
-            "{} {} of {} bytes",
-            plan.system,
-            plan.case.name(),
-            plan.bytes
-        )
-    };
     ensure!(
-        plan.pace.is_none() || system.kind() == Kind::Ours,
+        plan.pace.is_none() || system.about().is_ours,
         "`{}` cannot be paced, leave out --pace or that system",
         plan.system
     );
-    let runtime = plan.runtime.build()?;
-    let server = Server::start(plan, &runtime).with_context(what)?;
-    let measuring = system.measure(plan.clone(), server.address().to_owned());
-    // A task, so that it is polled where its connection is, on either kind of runtime.
-    let measured = runtime.block_on(async { tokio::spawn(measuring).await });
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    let (samples, route) = measured.context("the measuring task")?.with_context(what)?;
+    let measured = with_server(plan, |server| {
+        system.measure(plan.clone(), server.address())
+    });
+    let (samples, route) = measured?;
     Ok(Row::new(plan, &samples, route))
+}
+
+/// Does `work` with a fresh server on a fresh runtime.
+fn with_server<T, W>(plan: &Plan, work: impl FnOnce(&Server) -> W) -> Result<T>
+where
+    T: Send + 'static,
+    W: Future<Output = Result<T>> + Send + 'static,
+{
+    let runtime = plan.runtime.build()?;
+    let server = Server::start(plan, &runtime)?;
+    let work = work(&server);
+    // A task, so that it is polled where its connections are, on either kind of runtime.
+    let done = runtime.block_on(async { tokio::spawn(work).await });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    done.context("the measuring task")?
 }
 
 /// What the systems in a table are, one line each, in the order of [`ALL`].
 fn legend<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.collect();
-    let shown = ALL.iter().filter(|system| names.contains(&system.name()));
-    shown
-        .map(|system| format!("  {}: {}\n", system.name(), system.about()))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(chosen: Vec<Choice>) -> Vec<String> {
-        chosen.into_iter().map(|choice| choice.name).collect()
-    }
-
-    #[test]
-    fn systems_are_chosen_by_name_or_by_what_they_have() -> Result<()> {
-        let everything = |_: &dyn AnySystem| true;
-        let named = choose(
-            &["tarpc".to_owned()],
-            everything,
-            Case::Echo,
-            Transport::Tcp,
-        )?;
-        assert_eq!(names(named), ["tarpc"]);
-        let all = names(choose(&[], everything, Case::Pipeline, Transport::Tcp)?);
-        let has = |name: &str| all.iter().any(|found| found == name);
-        assert!(has("tokio") && has("rpc") && !has("pipe"), "{all:?}");
-        Ok(())
-    }
-
-    #[test]
-    fn a_legend_names_each_system_once() {
-        let legend = legend(["tarpc", "tokio", "tarpc"].into_iter());
-        assert_eq!(legend.lines().count(), 2);
-        assert!(legend.starts_with("  tokio: "), "{legend}");
-    }
-
-    #[test]
-    fn what_a_system_lacks_is_said() {
-        let everything = |_: &dyn AnySystem| true;
-        let error = choose(
-            &["pipe".to_owned()],
-            everything,
-            Case::Pipeline,
-            Transport::Tcp,
-        );
-        let error = error
-            .err()
-            .map(|error| error.to_string())
-            .unwrap_or_default();
-        assert!(
-            error.starts_with("`pipe` has no `pipeline` over tcp"),
-            "{error}"
-        );
-        assert!(choose(&[], |_| false, Case::Echo, Transport::Tcp).is_err());
-    }
+    let all = ALL.iter().map(|system| system.about());
+    let shown = all.filter(|about| names.contains(&about.name));
+    let lines = shown.map(|about| format!("{}: {}\n", about.name, about.words));
+    lines.collect()
 }

@@ -1,49 +1,138 @@
-//! Two processes that talk about everything at once, one of which is killed again and again.
+//! `tp-bench soak` and `churn`: everything at once, every byte checked, and nothing is left.
 //!
 //! ```text
-//! survivor (this process)                               peer (a child, one for each kill)
-//!   listens once on every way        <-- pipes -->        listens, too
-//!   both ends of every pipe write messages of random sizes, and check every byte of what they read
-//!                                    ... SIGKILL ...
-//!   every wait ends, with an error that says so; then nothing of the peer is left here
+//! pipes   soak: a process that stays and peers that are killed, over every transport and channel at once
+//! calls   churn: two processes that live and do all that calls can do; pipes are cut; memory at rest must not grow
+//! acts    what churn's workers do, and the service that they call
+//! parcel  what both send: memory whose every byte can be checked
 //! ```
-//! A way is a transport and a channel; a few of them are within the survivor, and are closed or dropped while the others
-//! are cut off. What must be as before after each kill is in [`residue`].
+//! Here is what both look at: descriptors, mappings, and memory of pools.
 
-mod book;
-pub(crate) mod churn;
-mod dice;
+mod acts;
+mod calls;
 mod parcel;
-mod peer;
-mod residue;
-mod survivor;
-mod talk;
-mod ways;
+mod pipes;
 
-pub(crate) use book::{Carried, Report};
-pub(crate) use peer::play;
-pub(crate) use survivor::run;
+pub(crate) use calls::{Churn, play as play_churn, run as churn};
+pub(crate) use pipes::{Soak, play as play_soak, run as soak};
 
-use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::{Duration, Instant};
 
-use crate::plan::Flavor;
+use anyhow::{Context as _, Result};
+use tensorpipe::Context;
 
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub(crate) struct Orders {
-    pub(crate) seed: u64,
-    pub(crate) kills: u32,
-    /// The largest tensor, in bytes.
-    pub(crate) largest: u64,
-    pub(crate) runtime: Flavor,
+/// What a process holds, in words and numbers: file descriptors by what they lead to, mappings of shared memory by name,
+/// and memory of pools that somebody has, here or in another process.
+type Holdings = BTreeMap<String, u64>;
+
+/// What this process holds now. Pools give back what they kept warm.
+fn holdings<'a>(contexts: impl IntoIterator<Item = &'a Context>) -> Result<Holdings> {
+    let mut held = Holdings::new();
+    for context in contexts {
+        context.pool().trim(0);
+        *held.entry("bytes of pools".to_owned()).or_default() += pooled(context);
+    }
+    for entry in fs::read_dir("/proc/self/fd").context("/proc/self/fd")? {
+        // The one that reads this directory is gone by now.
+        let Ok(target) = fs::read_link(entry?.path()) else {
+            continue;
+        };
+        let target = target.to_string_lossy();
+        // `socket:[4711]`: the number is new each time; `anon_inode:[pidfd]` is a kind.
+        let kind = target.trim_end_matches(|c: char| c.is_ascii_digit() || "[]".contains(c));
+        if !target.starts_with("/proc/") {
+            *held.entry(format!("fd {kind}")).or_default() += 1;
+        }
+    }
+    let maps = fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?;
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let is_shared = fields.nth(1).is_some_and(|access| access.ends_with('s'));
+        let name = fields.skip(3).collect::<Vec<_>>().join(" ");
+        if is_shared || name.contains("memfd:") {
+            *held.entry(format!("mapping {name}")).or_default() += 1;
+        }
+    }
+    Ok(held)
 }
 
-/// What a peer is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct PeerOrders {
-    seed: u64,
-    largest: u64,
-    runtime: Flavor,
-    /// Where the survivor listens: the way's name and the address.
-    survivor: Vec<(String, String)>,
+fn descriptors(held: &Holdings) -> u64 {
+    let kinds = held.iter().filter(|(name, _)| name.starts_with("fd "));
+    kinds.map(|(_, count)| count).sum()
+}
+
+/// Bytes of a context's pool that are in use, here or by whoever borrowed them.
+fn pooled(context: &Context) -> u64 {
+    let stats = context.pool().stats();
+    stats.outstanding_bytes + stats.lendable.outstanding_bytes + stats.lendable.lent_bytes
+}
+
+/// What there is now and was not before, or less of it. Of what a pair of processes keeps warm for some seconds (copies that
+/// one lends to the other) there may be less.
+fn differences(before: &Holdings, now: &Holdings) -> Vec<String> {
+    let names: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+    let mut differences = Vec::new();
+    for name in names {
+        let count = |held: &Holdings| held.get(name).copied().unwrap_or_default();
+        let (before, now) = (count(before), count(now));
+        let may_be_less = name.contains("memfd:tensorpipe");
+        if now > before || now < before && !may_be_less {
+            differences.push(format!("{name}: {before} before, {now} now"));
+        }
+    }
+    differences
+}
+
+/// What is left when that is nothing, or does not become nothing within [`PATIENCE`].
+async fn settled(mut left: impl AsyncFnMut() -> Result<Vec<String>>) -> Result<Vec<String>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let left = left().await?;
+        if left.is_empty() || Instant::now() > end {
+            return Ok(left);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// What `look` sees once that does not change any more.
+async fn steady<T: PartialEq>(mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    let (mut last, mut since) = (look().await?, Instant::now());
+    while since.elapsed() < STEADY && Instant::now() < end {
+        tokio::time::sleep(10 * LOOK).await;
+        let now = look().await?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(last)
+}
+
+/// For every wait: a peer that is silent is given up after 10 s, and the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+const STEADY: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_more_is_seen_and_memory_in_use() -> Result<()> {
+        let context = Context::new();
+        let path = std::env::temp_dir().join(format!("tp-bench-residue-{}", std::process::id()));
+        let before = holdings([&context])?;
+        let (_file, _taken) = (fs::File::create(&path)?, context.pool().take(1 << 20));
+        fs::remove_file(&path)?;
+        let seen = differences(&before, &holdings([&context])?).join("; ");
+        // Other tests open files meanwhile, but nobody has this one.
+        assert!(
+            seen.contains("tp-bench-residue") && seen.contains("bytes of pools: 0 before"),
+            "{seen}"
+        );
+        Ok(())
+    }
 }

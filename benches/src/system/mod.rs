@@ -9,13 +9,13 @@
 //! Generic below, dyn at the seam: [`AnySystem`] is implemented for every `System`, and what runs inside the timed
 //! part is compiled for the one client.
 
-mod choice;
-mod hand_written;
+pub(crate) mod choice;
 pub(crate) mod ours;
 mod pipe;
 pub(crate) mod rpc;
 mod socket;
 mod tarpc_calls;
+mod tokio_frames;
 
 pub(crate) use choice::Choice;
 
@@ -24,47 +24,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use crate::measure::{Samples, drive};
-use crate::plan::{Begin, Case, Plan, Transport};
+use crate::plan::{Begin, Case, Plan, Transport, name};
 
 /// Every system, in the order in which tables show them.
 pub(crate) static ALL: &[&dyn AnySystem] = &[
-    &hand_written::Tokio,
+    &tokio_frames::Tokio,
     &tarpc_calls::Tarpc,
     &pipe::PipeSystem,
     &rpc::Rpc,
 ];
 
 /// The system of that name.
-///
-/// # Errors
-/// When there is none; names those there are.
 pub(crate) fn by_name(name: &str) -> Result<&'static dyn AnySystem> {
-    let found = ALL.iter().copied().find(|system| system.name() == name);
-    let Some(system) = found else {
-        let names: Vec<_> = ALL.iter().map(|system| system.name()).collect();
-        bail!(
-            "there is no system `{name}`, choose of: {}",
-            names.join(", ")
-        );
-    };
-    Ok(system)
+    let found = ALL.iter().find(|system| system.about().name == name);
+    let names: Vec<_> = ALL.iter().map(|system| system.about().name).collect();
+    let names = names.join(", ");
+    let found = found.with_context(|| format!("there is no system `{name}`, choose of: {names}"));
+    found.copied()
+}
+
+/// What is known of a system beforehand.
+pub(crate) struct About {
+    pub(crate) name: &'static str,
+    /// For the legend of a table.
+    pub(crate) words: &'static str,
+    /// Made by this repository, or what we compare with.
+    pub(crate) is_ours: bool,
+    pub(crate) cases: &'static [Case],
+    pub(crate) transports: &'static [Transport],
 }
 
 /// Something that moves bytes between two processes.
 pub(crate) trait System: Send + Sync + 'static {
     type Client: Client;
 
-    const NAME: &'static str;
-    /// What the table's legend says of it.
-    const ABOUT: &'static str;
-    const KIND: Kind;
-    const CASES: &'static [Case];
-    const TRANSPORTS: &'static [Transport];
+    const ABOUT: About;
 
     /// Serves until dropped.
     fn serve(plan: Plan, ready: Ready) -> impl Future<Output = Result<()>> + Send;
@@ -105,17 +104,8 @@ pub(crate) enum Trip {
     Leased,
 }
 
-/// Whether a system is ours or a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// What we compare with.
-    Baseline,
-    /// What this repository makes.
-    Ours,
-}
-
 /// The transport and channel that were used, for the row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) transport: String,
     pub(crate) channel: String,
@@ -125,9 +115,9 @@ pub(crate) struct Route {
 
 impl Route {
     /// A route without channels: the bytes ride on the stream.
-    pub(crate) fn plain(transport: &str) -> Self {
+    pub(crate) fn plain(transport: String) -> Self {
         Self {
-            transport: transport.to_owned(),
+            transport,
             channel: "none".to_owned(),
             pages: None,
         }
@@ -152,46 +142,28 @@ impl Ready {
 
 /// A [`System`] of any type.
 pub(crate) trait AnySystem: Send + Sync {
-    fn name(&self) -> &'static str;
-    fn about(&self) -> &'static str;
-    fn kind(&self) -> Kind;
-    fn cases(&self) -> &'static [Case];
-    fn transports(&self) -> &'static [Transport];
+    fn about(&self) -> &'static About;
     fn serve(&self, plan: Plan, ready: Ready) -> BoxFuture<'static, Result<()>>;
     /// Connects and measures.
     fn measure(&self, plan: Plan, address: String) -> BoxFuture<'static, Result<(Samples, Route)>>;
-    /// Connects `count` times, makes a round on each connection and gives them back, open.
-    fn hold(&self, plan: Plan, address: String, count: usize) -> BoxFuture<'static, Result<Held>>;
-    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each.
-    fn crowd(&self, plan: Plan, address: String, count: usize)
-    -> BoxFuture<'static, Result<Crowd>>;
+    /// Connects `count` times, makes a few rounds on each connection and gives them back, open.
+    fn hold(&self, plan: Plan, address: String, count: u32) -> BoxFuture<'static, Result<Held>>;
+    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each: how many rounds each
+    /// connection made, and how long it took.
+    fn crowd(
+        &self,
+        plan: Plan,
+        address: String,
+        count: u32,
+    ) -> BoxFuture<'static, Result<(Vec<u64>, Duration)>>;
 }
-
-/// How many rounds each connection made, and how long it took.
-pub(crate) type Crowd = (Vec<u64>, Duration);
 
 /// Open connections, closed when dropped, and their route.
 pub(crate) type Held = (Vec<Box<dyn Any + Send>>, Route);
 
 impl<S: System> AnySystem for S {
-    fn name(&self) -> &'static str {
-        S::NAME
-    }
-
-    fn about(&self) -> &'static str {
-        S::ABOUT
-    }
-
-    fn kind(&self) -> Kind {
-        S::KIND
-    }
-
-    fn cases(&self) -> &'static [Case] {
-        S::CASES
-    }
-
-    fn transports(&self) -> &'static [Transport] {
-        S::TRANSPORTS
+    fn about(&self) -> &'static About {
+        &S::ABOUT
     }
 
     fn serve(&self, plan: Plan, ready: Ready) -> BoxFuture<'static, Result<()>> {
@@ -199,23 +171,18 @@ impl<S: System> AnySystem for S {
     }
 
     fn measure(&self, plan: Plan, address: String) -> BoxFuture<'static, Result<(Samples, Route)>> {
-        Box::pin(async move {
-            let length = plan.duration();
-            let bound = 2 * length + PATIENCE;
-            let begin = plan.begin();
-            let measured = async move {
-                let mut client = S::connect(plan, address).await?;
-                let samples = drive(&mut client, length, begin).await?;
-                Ok((samples, client.route()))
-            };
-            bounded(bound, measured).await
-        })
+        let (length, begin) = (plan.duration(), plan.begin());
+        Box::pin(bounded(2 * length, async move {
+            let mut client = S::connect(plan, address).await?;
+            let samples = drive(&mut client, length, begin).await?;
+            Ok((samples, client.route()))
+        }))
     }
 
-    fn hold(&self, plan: Plan, address: String, count: usize) -> BoxFuture<'static, Result<Held>> {
-        Box::pin(bounded(PATIENCE, async move {
+    fn hold(&self, plan: Plan, address: String, count: u32) -> BoxFuture<'static, Result<Held>> {
+        Box::pin(bounded(Duration::ZERO, async move {
             let mut held: Vec<Box<dyn Any + Send>> = Vec::new();
-            let mut route = Route::plain(plan.transport.name());
+            let mut route = Route::plain(name(plan.transport));
             for _ in 0..count {
                 let mut client = S::connect(plan.clone(), address.clone()).await?;
                 drive(&mut client, Duration::ZERO, Begin::AsTheyAre).await?;
@@ -230,10 +197,10 @@ impl<S: System> AnySystem for S {
         &self,
         plan: Plan,
         address: String,
-        count: usize,
-    ) -> BoxFuture<'static, Result<Crowd>> {
+        count: u32,
+    ) -> BoxFuture<'static, Result<(Vec<u64>, Duration)>> {
         let length = plan.duration();
-        Box::pin(bounded(2 * length + PATIENCE, async move {
+        Box::pin(bounded(2 * length, async move {
             let phase = Arc::new(AtomicU8::new(WARM));
             let mut clients = Vec::new();
             for _ in 0..count {
@@ -274,38 +241,12 @@ async fn take_part(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<u64>
 const WARM: u8 = 0;
 const COUNTS: u8 = 1;
 
-async fn bounded<T>(bound: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(bound, work).await.with_context(|| {
-        format!(
-            "not finished after {} s, is the server stuck",
-            bound.as_secs()
-        )
-    })?
-}
-
-/// How much longer than asked for a measurement may take before it is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_found() -> Result<()> {
-        let mut names = HashSet::new();
-        for system in ALL {
-            assert!(
-                names.insert(system.name()),
-                "two systems named {}",
-                system.name()
-            );
-            assert_eq!(by_name(system.name())?.name(), system.name());
-            assert!(!system.cases().is_empty() && !system.transports().is_empty());
-        }
-        let error = by_name("grpc").err().context("grpc is no system")?;
-        assert!(error.to_string().contains("tokio, tarpc"), "{error}");
-        Ok(())
-    }
+/// Gives `work` up that takes a minute longer than its `length`.
+pub(crate) async fn bounded<T>(
+    length: Duration,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let bound = length + Duration::from_secs(60);
+    let done = tokio::time::timeout(bound, work).await;
+    done.with_context(|| format!("not finished after {bound:?}, is the server stuck"))?
 }

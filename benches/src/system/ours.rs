@@ -8,18 +8,17 @@ use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, XthChannel,
 };
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
-use tensorpipe::{Context, DType, LendableStats, Misuse, Pool, Tensor};
+use tensorpipe::{
+    Carrier, Context, DType, Device, LendableStats, MemoryKind, Misuse, Pool, Tensor,
+};
 
 use super::Route;
 use crate::pattern;
-use crate::plan::{Alloc, Plan, Transport};
+use crate::plan::{Alloc, Plan, Transport, name};
 
 /// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp, which stands for a network, the
 /// channel is `basic` unless another one is asked for: the bytes stay on the connection. Else they are the channels that a context has
 /// by itself, of which it chooses (`default`). `ring` is the copying path through the ring of shm.
-///
-/// # Errors
-/// When there is no such channel, or the transport has no sockets to be paced.
 pub(crate) fn context(plan: &Plan) -> Result<Context> {
     Ok(Context::builder()
         .transports([transport(plan)?])
@@ -34,7 +33,7 @@ fn transport(plan: &Plan) -> Result<Arc<dyn tensorpipe::transports::Transport>> 
         (Transport::Unix, _) => bail!("ours have no transport unix, choose tcp, shm or memory"),
         (other, Some(_)) => bail!(
             "{} cannot be paced, choose --transport tcp or leave out --pace",
-            other.name()
+            name(other)
         ),
         (Transport::Shm, None) => Arc::new(ShmTransport::new()),
         (Transport::Memory, None) => Arc::new(MemoryTransport::new()),
@@ -135,11 +134,6 @@ pub(super) fn right(wrong: Option<u64>) -> Result<()> {
     }
 }
 
-/// The pool in which a plan's tensors lie.
-pub(crate) fn pool(plan: &Plan, context: &Context) -> Option<Pool> {
-    (plan.alloc == Alloc::Pool).then(|| context.pool().clone())
-}
-
 /// On which pages the memory lies that a pool lends.
 fn pages(stats: &LendableStats) -> String {
     let small = stats.mapped_bytes - stats.reserved_bytes - stats.huge_bytes;
@@ -147,86 +141,45 @@ fn pages(stats: &LendableStats) -> String {
         ("set aside", stats.reserved_bytes),
         ("huge", stats.huge_bytes),
         ("small", small),
+        ("ordinary", stats.fallbacks),
     ];
-    let found = sorts.iter().filter(|(_, bytes)| *bytes > 0);
-    let mut found: Vec<_> = found.map(|(sort, _)| *sort).collect();
-    if stats.fallbacks > 0 {
-        found.push("ordinary");
-    }
+    let found = sorts.iter().filter(|(_, some)| *some > 0);
+    let found: Vec<_> = found.map(|(sort, _)| *sort).collect();
     found.join(" + ")
 }
 
-/// The route, for the row: the transport, the channel that is preferred, and the pages of the pool.
-pub(crate) fn route(route: &tensorpipe::Route, pool: Option<&Pool>) -> Route {
-    let channel = route.channels.first();
-    Route {
-        transport: route.transport.clone(),
-        channel: channel.map_or_else(|| "none".to_owned(), |channel| channel.name.clone()),
-        pages: pool.map(|pool| pages(&pool.stats().lendable)),
+/// What a client tells of its route: which channel carries such a tensor, and on which pages the pool lies that it is in.
+pub(crate) struct Routing {
+    bytes: u64,
+    /// The pool, if tensors are in it.
+    pool: Option<Pool>,
+}
+
+impl Routing {
+    pub(crate) fn new(plan: &Plan, context: &Context) -> Self {
+        let pool = (plan.alloc == Alloc::Pool).then(|| context.pool().clone());
+        let bytes = plan.bytes;
+        Self { bytes, pool }
+    }
+
+    /// The route, for the row. Where there is no tensor, or it rides in its message, that is the channel preferred.
+    pub(crate) fn route(&self, route: &tensorpipe::Route) -> Route {
+        let memory = match self.pool {
+            Some(_) => MemoryKind::Pool,
+            None => MemoryKind::Heap,
+        };
+        let choice = &route.choice;
+        let channel = match choice.carrier(Device::CPU, memory, Device::CPU, self.bytes) {
+            Carrier::Channel(name) => Some(name.to_owned()),
+            _ => route.channels.first().map(|channel| channel.name.clone()),
+        };
+        Route {
+            transport: route.transport.clone(),
+            channel: channel.unwrap_or_else(|| "none".to_owned()),
+            pages: self.pool.as_ref().map(|pool| pages(&pool.stats().lendable)),
+        }
     }
 }
 
 /// Bytes of a tensor that is leased all the same.
 const SMALL: u64 = 64 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::Case;
-    use crate::plan::tests::plan;
-
-    #[tokio::test]
-    async fn a_route_is_what_was_asked_for() -> Result<()> {
-        let mut plan = plan("pipe", Case::Echo, 8);
-        for (transport, channel, expected) in [
-            (Transport::Tcp, None, ("tcp", "basic")),
-            (Transport::Shm, None, ("shm", "basic")),
-            (Transport::Memory, None, ("memory", "xth")),
-            (Transport::Memory, Some("basic"), ("memory", "basic")),
-            (Transport::Shm, Some("ring"), ("shm", "basic")),
-            (Transport::Tcp, Some("mpt"), ("tcp", "mpt")),
-            // Of several, the most preferred.
-            (Transport::Memory, Some("default"), ("memory", "xth")),
-        ] {
-            plan.transport = transport;
-            plan.channel = channel.map(str::to_owned);
-            let context = context(&plan)?;
-            let listener = context.listen([url(&plan)]).await?;
-            let address = listener.url().to_string();
-            let (pipe, _accepted) = tokio::try_join!(context.connect(address), listener.accept())?;
-            let found = route(pipe.route(), None);
-            assert_eq!((&*found.transport, &*found.channel), expected);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn pages_are_named_by_what_the_pool_got() {
-        let mut stats = LendableStats::default();
-        assert_eq!(pages(&stats), "");
-        (stats.mapped_bytes, stats.huge_bytes) = (6, 4);
-        assert_eq!(pages(&stats), "huge + small");
-        stats.reserved_bytes = 2;
-        stats.fallbacks = 1;
-        assert_eq!(pages(&stats), "set aside + huge + ordinary");
-    }
-
-    #[test]
-    fn what_there_is_not_is_said() {
-        let refused = |transport, channel: &str, pace| {
-            let mut plan = plan("pipe", Case::Echo, 8);
-            plan.transport = transport;
-            plan.channel = Some(channel.to_owned());
-            plan.pace = pace;
-            let error = context(&plan).err().map(|error| error.to_string());
-            error.unwrap_or_default()
-        };
-        let error = refused(Transport::Tcp, "smoke", None);
-        assert!(error.contains("choose of: xth, lease"), "{error}");
-        let error = refused(Transport::Tcp, "ring", None);
-        assert!(error.contains("--transport shm"), "{error}");
-        let error = refused(Transport::Shm, "basic", Some(1 << 20));
-        assert!(error.contains("shm cannot be paced"), "{error}");
-        assert_eq!(refused(Transport::Tcp, "mpt", Some(1 << 20)), "");
-    }
-}

@@ -1,11 +1,11 @@
 //! Our pipe without calls: a message with one tensor goes to the server and comes back; a tensor of no bytes stays away.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use tensorpipe::{Message, Pipe, Pool, Tensor};
+use tensorpipe::{Message, Pipe, Tensor};
 
 use super::ours;
 use crate::plan::{Case, Plan, Transport};
-use crate::system::{Client, Kind, Ready, Route, System, Trip};
+use crate::system::{About, Client, Ready, Route, System, Trip};
 
 /// The system `pipe`.
 pub(crate) struct PipeSystem;
@@ -13,12 +13,13 @@ pub(crate) struct PipeSystem;
 impl System for PipeSystem {
     type Client = Caller;
 
-    const NAME: &'static str = "pipe";
-    const ABOUT: &'static str =
-        "tensorpipe's Pipe: a message with one tensor there and back, read into the context's pool";
-    const KIND: Kind = Kind::Ours;
-    const CASES: &'static [Case] = &[Case::Echo, Case::Paced];
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
+    const ABOUT: About = About {
+        name: "pipe",
+        words: "tensorpipe's Pipe: a message with one tensor there and back, read into the context's pool",
+        is_ours: true,
+        cases: &[Case::Echo, Case::Paced],
+        transports: &[Transport::Tcp, Transport::Shm, Transport::Memory],
+    };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
         let context = ours::context(&plan)?;
@@ -49,7 +50,7 @@ impl System for PipeSystem {
             sent,
             received: None,
             small: ours::small(&context)?,
-            pool: ours::pool(&plan, &context),
+            routing: ours::Routing::new(&plan, &context),
         })
     }
 }
@@ -78,7 +79,7 @@ pub(crate) struct Caller {
     received: Option<Message>,
     /// For trips that wake both ends.
     small: Tensor,
-    pool: Option<Pool>,
+    routing: ours::Routing,
 }
 
 impl Caller {
@@ -135,7 +136,7 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        ours::route(self.pipe.route(), self.pool.as_ref())
+        self.routing.route(self.pipe.route())
     }
 }
 

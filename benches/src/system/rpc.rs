@@ -2,26 +2,22 @@
 //!
 //! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
 
-use std::collections::VecDeque;
 use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tensorpipe::{Context, Pool, Tensor};
+use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{CallError, Remote, Server, Stream, tensor_service};
 
 use super::ours;
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, Plan, Transport, pipelined, streamed};
-use crate::system::{Client, Kind, Ready, Route, System, Trip};
+use crate::plan::{Case, IN_FLIGHT, Plan, Transport};
+use crate::system::{About, Client, Ready, Route, System, Trip};
 
 /// Items of a stream that are kept, to be checked.
 const KEPT: u64 = 8;
-
-/// Uploads that a server keeps, and at most so many bytes of them.
-const PAST: usize = 256;
-const PAST_BYTES: u64 = 1 << 30;
 
 /// The system `rpc`.
 pub(crate) struct Rpc;
@@ -29,22 +25,21 @@ pub(crate) struct Rpc;
 impl System for Rpc {
     type Client = Caller;
 
-    const NAME: &'static str = "rpc";
-    const ABOUT: &'static str =
-        "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool";
-    const KIND: Kind = Kind::Ours;
-    const CASES: &'static [Case] = &[
-        Case::Echo,
-        Case::Paced,
-        Case::Upload,
-        Case::Download,
-        Case::Pipeline,
-        Case::Stream,
-        Case::Exchange,
-        Case::Mutate,
-        Case::Keep,
-    ];
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Shm, Transport::Memory];
+    const ABOUT: About = About {
+        name: "rpc",
+        words: "tensorpipe-rpc: a #[tensor_service], its tensors received in the context's pool",
+        is_ours: true,
+        cases: &[
+            Case::Echo,
+            Case::Paced,
+            Case::Upload,
+            Case::Download,
+            Case::Pipeline,
+            Case::Stream,
+            Case::Exchange,
+        ],
+        transports: &[Transport::Tcp, Transport::Shm, Transport::Memory],
+    };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
         let context = ours::context(&plan)?;
@@ -52,7 +47,7 @@ impl System for Rpc {
             plan: plan.clone(),
             context: context.clone(),
             kept: Mutex::default(),
-            past: Mutex::default(),
+            device: tokio::sync::Mutex::default(),
         };
         let server = Server::builder()
             .context(&context)
@@ -79,7 +74,7 @@ impl System for Rpc {
             sent: ours::tensor(&plan, len, &context)?,
             received: Vec::new(),
             small: ours::small(&context)?,
-            pool: ours::pool(&plan, &context),
+            routing: ours::Routing::new(&plan, &context),
         })
     }
 }
@@ -97,14 +92,17 @@ pub(crate) trait Bench {
     async fn download(&self) -> Result<Tensor, String>;
     /// Answers with what lies ready.
     async fn exchange(&self, data: Tensor) -> Result<Tensor, String>;
-    /// Answers with the same bytes, each of them inverted.
-    async fn mutate(&self, data: Tensor) -> Result<Tensor, String>;
-    /// The last [`PAST`] of them stay.
-    async fn hoard(&self, data: Tensor);
     /// The tensor stays here.
     async fn keep(&self, data: Tensor) -> Remote<Tensor>;
     /// A link of a chain: what it was given.
     async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor>;
+    /// A row for each row: its values and one; a run of a device takes so long, however many rows it has.
+    #[rpc(batch(max_size = 32, max_wait = "2ms"))]
+    async fn batched(&self, rows: Tensor) -> Result<Tensor, String>;
+    /// The same, each call for itself.
+    async fn single(&self, rows: Tensor) -> Result<Tensor, String>;
+    /// How often the device has run.
+    async fn runs(&self) -> u64;
     /// Many of what lies ready.
     fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>>;
     /// Items whose bytes ride in the metadata.
@@ -116,17 +114,13 @@ struct Store {
     plan: Plan,
     context: Context,
     kept: Mutex<Option<Tensor>>,
-    /// What was uploaded before.
-    past: Mutex<VecDeque<Tensor>>,
+    /// A device does one thing at a time: how often it has run.
+    device: tokio::sync::Mutex<u64>,
 }
 
 impl Store {
     fn kept(&self) -> MutexGuard<'_, Option<Tensor>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn past(&self) -> MutexGuard<'_, VecDeque<Tensor>> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// If the plan wants it. What the CPU cannot read shows when it is verified.
@@ -163,9 +157,7 @@ impl Bench for Store {
     }
 
     async fn verify(&self, round: u64) -> Result<Option<u64>, String> {
-        let last = || self.past().front().cloned();
-        let tensor = self.kept().take().or_else(last);
-        let tensor = tensor.ok_or("nothing was uploaded")?;
+        let tensor = self.kept().take().ok_or("nothing was uploaded")?;
         let bytes = tensor.as_bytes().map_err(|error| error.to_string())?;
         Ok(pattern::mismatch(bytes, round))
     }
@@ -185,26 +177,32 @@ impl Bench for Store {
         self.download().await
     }
 
-    async fn mutate(&self, mut data: Tensor) -> Result<Tensor, String> {
-        let bytes = data.make_mut::<u8>().map_err(|error| error.to_string())?;
-        bytes.iter_mut().for_each(|byte| *byte = !*byte);
-        Ok(data)
-    }
-
-    async fn hoard(&self, data: Tensor) {
-        self.read_all(&data);
-        let many = PAST.min((PAST_BYTES / self.plan.bytes.max(1)) as usize);
-        let mut past = self.past();
-        past.truncate(many.saturating_sub(1));
-        past.push_front(data);
-    }
-
     async fn keep(&self, data: Tensor) -> Remote<Tensor> {
         Remote::new(data)
     }
 
     async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor> {
         data
+    }
+
+    async fn batched(&self, mut rows: Tensor) -> Result<Tensor, String> {
+        let mut runs = self.device.lock().await;
+        *runs += 1;
+        let cost = Duration::from_micros(self.plan.cost_us);
+        // Not tokio's sleep, which knows milliseconds.
+        let slept = tokio::task::spawn_blocking(move || std::thread::sleep(cost));
+        slept.await.map_err(|error| error.to_string())?;
+        let values = rows.make_mut::<f32>().map_err(|error| error.to_string())?;
+        values.iter_mut().for_each(|value| *value += 1.0);
+        Ok(rows)
+    }
+
+    async fn single(&self, rows: Tensor) -> Result<Tensor, String> {
+        self.batched(rows).await
+    }
+
+    async fn runs(&self) -> u64 {
+        *self.device.lock().await
     }
 
     fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>> {
@@ -228,13 +226,13 @@ pub(crate) struct Caller {
     received: Vec<Tensor>,
     /// For trips that wake both ends.
     small: Tensor,
-    pool: Option<Pool>,
+    routing: ours::Routing,
 }
 
 impl Caller {
     /// All items of a stream. The last ones are kept.
     async fn stream(&mut self) -> Result<()> {
-        let many = streamed(self.bytes);
+        let many = self.calls_per_round();
         if self.bytes == 0 {
             let mut numbers = self.client.numbers(many);
             let mut seen = 0;
@@ -304,7 +302,7 @@ impl Client for Caller {
                 // Into the vector of the rounds before: a new one would be paid for page by page.
                 let mut received = std::mem::take(&mut self.received);
                 let caller = &*self;
-                stream::iter(0..pipelined(self.bytes))
+                stream::iter(0..self.calls_per_round())
                     .map(|_| caller.echo())
                     .buffer_unordered(IN_FLIGHT)
                     .try_for_each(|answer| {
@@ -316,8 +314,6 @@ impl Client for Caller {
             }
             Case::Stream => self.stream().await?,
             Case::Exchange => self.received.push(self.client.exchange(&self.sent).await?),
-            Case::Mutate => self.received.push(self.client.mutate(&self.sent).await?),
-            Case::Keep => self.client.hoard(&self.sent).await?,
         }
         for answer in self.received.iter().filter(|_| self.sum) {
             ours::read_all(answer)?;
@@ -326,12 +322,12 @@ impl Client for Caller {
     }
 
     async fn check(&mut self, round: u64) -> Result<()> {
-        if matches!(self.case, Case::Upload | Case::Keep) {
+        if self.case == Case::Upload {
             return ours::right(self.client.verify(round).await?);
         }
         let kept = match self.case {
             Case::Stream if self.bytes == 0 => 0,
-            Case::Stream => KEPT.min(streamed(self.bytes)),
+            Case::Stream => KEPT.min(self.calls_per_round()),
             _ => self.calls_per_round(),
         };
         ensure!(
@@ -339,11 +335,7 @@ impl Client for Caller {
             "{} answers",
             self.received.len()
         );
-        for answer in &mut self.received {
-            if self.case == Case::Mutate {
-                let bytes = answer.make_mut::<u8>()?;
-                bytes.iter_mut().for_each(|byte| *byte = !*byte);
-            }
+        for answer in &self.received {
             ours::check(answer, self.bytes, round)?;
         }
         Ok(())
@@ -354,6 +346,6 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        ours::route(self.client.connection().route(), self.pool.as_ref())
+        self.routing.route(self.client.connection().route())
     }
 }

@@ -16,10 +16,11 @@ use tarpc::tokio_serde::formats::Bincode;
 use tarpc::{client, serde_transport};
 use tokio_util::codec::length_delimited::{Builder, LengthDelimitedCodec};
 
-use super::socket::{Listener, Socket};
+use super::ours::right;
+use super::socket::{Listener, connect};
 use crate::pattern;
-use crate::plan::{Case, IN_FLIGHT, Plan, Transport, pipelined};
-use crate::system::{Client, Kind, Ready, Route, System, Trip};
+use crate::plan::{Case, IN_FLIGHT, Plan, Transport, name};
+use crate::system::{About, Client, Ready, Route, System, Trip};
 
 /// The system `tarpc`.
 pub(crate) struct Tarpc;
@@ -27,29 +28,32 @@ pub(crate) struct Tarpc;
 impl System for Tarpc {
     type Client = Caller;
 
-    const NAME: &'static str = "tarpc";
-    const ABOUT: &'static str =
-        "tarpc 0.38, its serde_transport with bincode, answers on the connection's task";
-    const KIND: Kind = Kind::Baseline;
-    const CASES: &'static [Case] = Case::CALLS;
-    const TRANSPORTS: &'static [Transport] = &[Transport::Tcp, Transport::Unix];
+    const ABOUT: About = About {
+        name: "tarpc",
+        words: "tarpc 0.38, its serde_transport with bincode, answers on the connection's task",
+        is_ours: false,
+        cases: Case::CALLS,
+        transports: &[Transport::Tcp, Transport::Unix],
+    };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {
         let (listener, address) = Listener::bind(plan.transport).await?;
         ready.announce(address);
         let framing = framing(&plan)?;
+        let (len, sum) = (plan.len()?, plan.sum);
         loop {
             let stream = listener.accept().await?;
             let transport = serde_transport::new(framing.new_framed(stream), Bincode::default());
-            let requests =
-                BaseChannel::with_defaults(transport).execute(Server::new(&plan)?.serve());
+            let kept = Arc::default();
+            let server = Server { len, sum, kept };
+            let requests = BaseChannel::with_defaults(transport).execute(server.serve());
             // Not a task for each answer, as in tarpc's examples: on the connection's own task an echo is 8 % faster.
             tokio::spawn(requests.for_each_concurrent(None, |answer| answer));
         }
     }
 
     async fn connect(plan: Plan, address: String) -> Result<Caller> {
-        let stream = Socket::connect(plan.transport, &address).await?;
+        let stream = connect(plan.transport, &address).await?;
         let transport =
             serde_transport::new(framing(&plan)?.new_framed(stream), Bincode::default());
         let len = plan.len()?;
@@ -85,14 +89,6 @@ struct Server {
 }
 
 impl Server {
-    fn new(plan: &Plan) -> Result<Self> {
-        Ok(Self {
-            len: plan.len()?,
-            sum: plan.sum,
-            kept: Arc::default(),
-        })
-    }
-
     fn kept(&self) -> MutexGuard<'_, Bytes> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,7 +175,7 @@ impl Client for Caller {
             Case::Pipeline => {
                 let stub = &self.stub;
                 let received = &mut self.received;
-                stream::iter(0..pipelined(data.len() as u64))
+                stream::iter(0..self.case.calls_per_round(data.len() as u64))
                     .map(|_| stub.echo(context(), data.clone()))
                     .buffer_unordered(IN_FLIGHT)
                     .try_for_each(|answer| {
@@ -188,7 +184,7 @@ impl Client for Caller {
                     })
                     .await?;
             }
-            _ => bail!("tarpc has no {}", self.case.name()),
+            _ => bail!("tarpc has no {}", name(self.case)),
         }
         for answer in &self.received {
             read_all(self.sum, answer);
@@ -198,31 +194,14 @@ impl Client for Caller {
 
     async fn check(&mut self, round: u64) -> Result<()> {
         if self.case == Case::Upload {
-            let wrong = self.stub.verify(context(), round).await?;
-            ensure!(
-                wrong.is_none(),
-                "byte {} is wrong",
-                wrong.unwrap_or_default()
-            );
-            return Ok(());
+            return right(self.stub.verify(context(), round).await?);
         }
-        ensure!(
-            self.received.len() as u64 == self.calls_per_round(),
-            "{} answers",
-            self.received.len()
-        );
+        let answers = self.received.len() as u64;
+        ensure!(answers == self.calls_per_round(), "{answers} answers");
         for answer in &self.received {
-            ensure!(
-                answer.len() == self.sent.len(),
-                "an answer of {} bytes",
-                answer.len()
-            );
-            let wrong = pattern::mismatch(answer, round);
-            ensure!(
-                wrong.is_none(),
-                "byte {} is wrong",
-                wrong.unwrap_or_default()
-            );
+            let len = answer.len();
+            ensure!(len == self.sent.len(), "an answer of {len} bytes");
+            right(pattern::mismatch(answer, round))?;
         }
         Ok(())
     }
@@ -232,7 +211,7 @@ impl Client for Caller {
     }
 
     fn route(&self) -> Route {
-        Route::plain(self.transport.name())
+        Route::plain(name(self.transport))
     }
 }
 

@@ -63,19 +63,33 @@ pub(crate) fn within<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) ->
     None
 }
 
-pub(crate) fn rows(output: &Output) -> Vec<Value> {
-    let lines = String::from_utf8(output.stdout.clone()).expect("UTF-8");
+/// What it prints for people.
+pub(crate) fn stdout(arguments: &str) -> String {
+    String::from_utf8(bench(arguments).stdout).expect("UTF-8")
+}
+
+/// What it prints with `--json`.
+pub(crate) fn rows(arguments: &str) -> Vec<Value> {
+    parsed(&bench(arguments))
+}
+
+pub(crate) fn parsed(output: &Output) -> Vec<Value> {
+    let lines = std::str::from_utf8(&output.stdout).expect("UTF-8").lines();
     lines
-        .lines()
         .map(|line| serde_json::from_str(line).expect(line))
         .collect()
 }
 
-pub(crate) fn text(row: &Value, field: &str) -> String {
-    row[field]
-        .as_str()
-        .unwrap_or_else(|| panic!("{field} in {row}"))
-        .to_owned()
+/// Of each row these fields, which are separated by spaces.
+pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Value>, fields: &str) -> Vec<String> {
+    let words = |row: &Value| {
+        let fields = fields.split(' ').map(|field| match &row[field] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+        fields.collect::<Vec<_>>().join(" ")
+    };
+    rows.into_iter().map(words).collect()
 }
 
 pub(crate) fn number(row: &Value, field: &str) -> f64 {

@@ -60,7 +60,7 @@ fn a_worker_waits_for_its_server() {
     );
     let (status, output) = server.wait();
     assert!(status.success(), "{}", server.said());
-    assert!(output.contains("300 steps of 1 worker in"), "{output}");
+    assert!(output.contains("300 steps of 1 workers in"), "{output}");
 }
 
 #[test]

@@ -116,7 +116,8 @@ fn without_workers_a_training_cannot_go_on() {
     let (status, _) = run.wait();
     assert_eq!(status.code(), Some(1));
     assert!(
-        run.said().contains("error: no worker is left at step"),
+        run.said()
+            .contains("error: no worker is left; the last, worker 0"),
         "{}",
         run.said()
     );
@@ -150,7 +151,8 @@ fn a_killed_server_is_reported_by_everyone_within_seconds() {
         assert!(lines.any(is_said), "{said}");
     }
     let last = said.lines().last().unwrap();
-    let wanted = format!("error: server (process {victim}) ended (signal: 9 (SIGKILL)) at step ");
+    let wanted =
+        format!("error: server (process {victim}) ended (signal: 9 (SIGKILL)); its parameters");
     assert!(last.starts_with(&wanted), "{said}");
     run.assert_no_child_is_left();
 }
@@ -181,11 +183,25 @@ fn no_child_outlives_a_killed_launcher() {
 fn bad_arguments_and_addresses_are_explained() {
     let said = [
         (&["--workers", "0"][..], 2, "1..=64"),
+        (&["--connect", "tcp://a:1"], 2, "add --role worker"),
         (
-            &["--role", "worker"],
+            &["--role", "worker", "--connect", "tcp://a:1", "--json"],
             2,
-            "add for example --connect tcp://127.0.0.1:5000",
+            "cannot be used with",
         ),
+        (
+            &[
+                "--role",
+                "server",
+                "--listen",
+                "tcp://a:1",
+                "--workers",
+                "2",
+            ],
+            2,
+            "cannot be used with",
+        ),
+        (&["--role", "worker"], 2, "--connect <URL>"),
         (
             &["--role", "server", "--listen", "nowhere"],
             1,

@@ -4,13 +4,11 @@
 //! whatever way, the kernel closes that end and the child reads end-of-file. No signal handler and no process list can
 //! miss that.
 
-use std::future::pending;
 use std::io::{Read as _, stdin};
 use std::process::{ExitCode, exit};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -18,7 +16,7 @@ use tokio::sync::oneshot;
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How the work of a process ended, short of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
     /// The work is done.
     Done,
@@ -42,8 +40,7 @@ impl From<Ending> for ExitCode {
 /// Completes when the user (Ctrl-C) or the system (SIGTERM) asks this process to end.
 pub(crate) async fn interrupted() -> Result<Ending> {
     let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
-    let mut first = signal(interrupt).context("cannot listen for signals")?;
-    let mut second = signal(terminate).context("cannot listen for signals")?;
+    let (mut first, mut second) = (signal(interrupt)?, signal(terminate)?);
     let number = tokio::select! {
         _ = first.recv() => interrupt.as_raw_value(),
         _ = second.recv() => terminate.as_raw_value(),
@@ -54,15 +51,15 @@ pub(crate) async fn interrupted() -> Result<Ending> {
 /// Completes when the launcher is gone or wants this child to end; never if there is none (`supervised` is false).
 pub(crate) async fn released(supervised: bool) -> Ending {
     if !supervised {
-        return pending().await;
+        return std::future::pending().await;
     }
     let (gone, released) = oneshot::channel();
     // A thread: it must work even if the runtime hangs, and a read of standard input cannot be cancelled.
-    thread::spawn(move || {
+    std::thread::spawn(move || {
         let mut byte = [0];
         while stdin().read(&mut byte).is_ok_and(|read| read > 0) {}
         let _ = gone.send(());
-        thread::sleep(LAST_WORDS);
+        std::thread::sleep(LAST_WORDS);
         exit(1);
     });
     let _ = released.await;

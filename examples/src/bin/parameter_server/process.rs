@@ -1,4 +1,4 @@
-//! A child process of the launcher: this same program in another role.
+//! A child process: this same program in another role.
 //!
 //! Its standard input is a pipe that nobody writes to; closing it, or dying, tells the child to end (see
 //! [`crate::ending`]). It gets a process group of its own, so that a Ctrl-C in the terminal reaches the launcher alone,
@@ -8,7 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -21,12 +21,11 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// A started child.
 #[derive(Debug)]
 pub(crate) struct Process {
-    name: String,
-    id: u32,
+    title: String,
     child: Child,
     /// Held, not used: see above.
     input: Option<ChildStdin>,
-    output: Option<BufReader<ChildStdout>>,
+    output: BufReader<ChildStdout>,
     lines: JoinHandle<()>,
     ended: bool,
 }
@@ -34,8 +33,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts this program again with `arguments`.
     pub(crate) fn start(name: &str, arguments: &[&str], voice: Voice) -> Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut child = Command::new(&program)
+        let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
             .arg("--supervised")
             // Several workers share this machine: each computes on one core.
@@ -46,7 +44,8 @@ impl Process {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("cannot start the {name} ({})", program.display()))?;
+            .with_context(|| format!("cannot start the {name}"))?;
+        let output = child.stdout.take().context("no pipe for standard output")?;
         let errors = child.stderr.take().context("no pipe for standard error")?;
         let label = name.to_owned();
         let lines = tokio::spawn(async move {
@@ -55,11 +54,11 @@ impl Process {
                 voice.say(format!("{label}: {line}"));
             }
         });
+        let id = child.id().context("it ended at once")?;
         Ok(Self {
-            name: name.to_owned(),
-            id: child.id().context("it ended at once")?,
+            title: format!("{name} (process {id})"),
             input: child.stdin.take(),
-            output: child.stdout.take().map(BufReader::new),
+            output: BufReader::new(output),
             child,
             lines,
             ended: false,
@@ -68,7 +67,7 @@ impl Process {
 
     /// Name and process id, for messages.
     pub(crate) fn title(&self) -> String {
-        format!("{} (process {})", self.name, self.id)
+        self.title.clone()
     }
 
     /// Whether [`exited`](Self::exited) has told how it ended.
@@ -76,40 +75,30 @@ impl Process {
         self.ended
     }
 
-    /// The rest of the line of its standard output that begins with `mark`.
-    ///
-    /// # Errors
-    /// It ended first, or said nothing for `patience`.
+    /// The rest of its first line of standard output, which must begin with `mark` and come within `patience`.
     pub(crate) async fn said(&mut self, mark: &str, patience: Duration) -> Result<String> {
-        let title = self.title();
-        let Some(output) = &mut self.output else {
-            bail!("the output of {title} is taken already");
-        };
-        let search = async {
-            let mut lines = output.lines();
-            while let Some(line) = lines.next_line().await? {
-                if let Some(rest) = line.strip_prefix(mark) {
-                    return Ok(Some(rest.to_owned()));
-                }
-            }
-            Ok::<_, std::io::Error>(None)
-        };
-        match timeout(patience, search).await {
-            Ok(found) => match found.with_context(|| format!("cannot read what {title} says"))? {
-                Some(rest) => Ok(rest),
-                None => bail!(
-                    "{title} ended before it was ready ({})",
-                    self.exited().await?
-                ),
-            },
-            Err(_) => bail!("{title} was not ready within {} s", patience.as_secs()),
+        let (title, mut line) = (self.title(), String::new());
+        let read = timeout(patience, self.output.read_line(&mut line)).await;
+        read.with_context(|| format!("{title} was not ready within {patience:?}"))??;
+        match line.trim_end().strip_prefix(mark) {
+            Some(rest) => Ok(rest.to_owned()),
+            None => bail!(
+                "{title} ended before it was ready ({})",
+                self.exited().await?
+            ),
         }
+    }
+
+    /// What else it writes to standard output.
+    pub(crate) async fn rest(&mut self) -> Result<String> {
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).await?;
+        Ok(rest)
     }
 
     /// Waits until it has ended and its last lines are shown. May be dropped and called again.
     pub(crate) async fn exited(&mut self) -> Result<ExitStatus> {
-        let status = self.child.wait().await;
-        let status = status.with_context(|| format!("cannot wait for {}", self.title()))?;
+        let status = self.child.wait().await?;
         if !self.lines.is_finished() {
             let _ = timeout(LAST_LINES, &mut self.lines).await;
         }

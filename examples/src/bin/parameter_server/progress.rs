@@ -1,5 +1,4 @@
-//! What a person sees while the training runs: a bar on a terminal, a plain line now and then elsewhere (a log file, a
-//! CI job). All of it goes to standard error, and a standard error that is gone stops nothing.
+//! How far a training is: a bar on a terminal; elsewhere a line now and then, if there is something new.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
@@ -13,18 +12,9 @@ const PLAIN_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Progress {
     voice: Voice,
-    style: Style,
-    /// What no plain line has told yet.
-    unsaid: Option<String>,
-    /// When the last plain line was written.
-    written: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Style {
-    Bar,
-    Plain,
-    Silent,
+    /// The last state, and the last plain line with its time.
+    state: String,
+    said: Option<(String, Instant)>,
 }
 
 /// Says lines without breaking the bar; clones share it.
@@ -43,30 +33,14 @@ impl Voice {
 impl Progress {
     /// A display for a training of `steps` steps.
     pub(crate) fn new(steps: u64) -> Self {
-        if !stderr().is_terminal() {
-            return Self::with(
-                ProgressBar::with_draw_target(Some(steps), hidden()),
-                Style::Plain,
-            );
-        }
-        let look = ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg}, {elapsed}")
-            .expect("a constant template");
+        let look = ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg}, {elapsed}");
+        // Hidden where there is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(10);
-        let bar = ProgressBar::with_draw_target(Some(steps), target).with_style(look);
-        Self::with(bar, Style::Bar)
-    }
-
-    /// A display that shows only what is said.
-    pub(crate) fn silent() -> Self {
-        Self::with(ProgressBar::with_draw_target(None, hidden()), Style::Silent)
-    }
-
-    fn with(bar: ProgressBar, style: Style) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(steps), target);
         Self {
-            voice: Voice(bar),
-            style,
-            unsaid: None,
-            written: None,
+            voice: Voice(bar.with_style(look.expect("a constant template"))),
+            state: String::new(),
+            said: None,
         }
     }
 
@@ -82,56 +56,38 @@ impl Progress {
 
     /// Shows where the training is.
     pub(crate) fn show(&mut self, done: u64, loss: Option<f32>, accuracy: Option<f64>) {
+        let Some(loss) = loss else { return };
+        let accuracy =
+            accuracy.map(|accuracy| format!(", test accuracy {:.1} %", 100.0 * accuracy));
+        let message = format!("loss {loss:.3}{}", accuracy.unwrap_or_default());
         let bar = &self.voice.0;
-        let message = describe(loss, accuracy);
-        let line = format!("step {done}/{}, {message}", bar.length().unwrap_or(done));
+        self.state = format!("step {done}/{}, {message}", bar.length().unwrap_or(done));
         bar.set_position(done);
         bar.set_message(message);
-        let due = self
-            .written
-            .is_none_or(|written| written.elapsed() >= PLAIN_EVERY);
-        if self.style == Style::Plain && due && done > 0 {
-            self.voice.say(&line);
-            self.written = Some(Instant::now());
-            self.unsaid = None;
-        } else {
-            self.unsaid = Some(line);
+        let is_due = self
+            .said
+            .as_ref()
+            .is_none_or(|(_, at)| at.elapsed() >= PLAIN_EVERY);
+        if is_due && !stderr().is_terminal() {
+            self.say_state();
         }
     }
 
     /// Replaces the bar by a line about the last state.
     pub(crate) fn end(&mut self) {
         self.voice.0.finish_and_clear();
-        if let (Some(line), Style::Bar | Style::Plain) = (self.unsaid.take(), self.style) {
-            self.voice.say(line);
+        self.say_state();
+    }
+
+    /// Unless it was said already.
+    fn say_state(&mut self) {
+        let is_new = self
+            .said
+            .as_ref()
+            .is_none_or(|(said, _)| *said != self.state);
+        if is_new && !self.state.is_empty() {
+            self.voice.say(&self.state);
+            self.said = Some((self.state.clone(), Instant::now()));
         }
-    }
-}
-
-fn hidden() -> ProgressDrawTarget {
-    ProgressDrawTarget::hidden()
-}
-
-fn describe(loss: Option<f32>, accuracy: Option<f64>) -> String {
-    let loss = loss.map(|loss| format!("loss {loss:.3}"));
-    let accuracy = accuracy.map(|accuracy| format!("test accuracy {:.1} %", 100.0 * accuracy));
-    let known: Vec<String> = loss.into_iter().chain(accuracy).collect();
-    if known.is_empty() {
-        "starting".to_owned()
-    } else {
-        known.join(", ")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_tells_only_what_is_known() {
-        assert_eq!(describe(None, None), "starting");
-        assert_eq!(describe(Some(0.25), None), "loss 0.250");
-        let both = describe(Some(0.25), Some(0.5));
-        assert_eq!(both, "loss 0.250, test accuracy 50.0 %");
     }
 }

@@ -39,37 +39,3 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_splitmix64() {
-        // The published first outputs for the seed 1234567.
-        let mut random = Random::new(1_234_567);
-        assert_eq!(random.draw(), 6_457_827_717_110_365_317);
-        assert_eq!(random.draw(), 3_203_168_211_198_807_973);
-    }
-
-    #[test]
-    fn normal_numbers_have_mean_0_and_deviation_1() {
-        let mut random = Random::new(1);
-        let drawn: Vec<f64> = (0..20_000).map(|_| f64::from(random.normal())).collect();
-        let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
-        let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / drawn.len() as f64;
-        assert!(
-            mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05,
-            "{mean} {variance}"
-        );
-    }
-
-    #[test]
-    fn shuffling_keeps_every_item() {
-        let mut items: Vec<u32> = (0..100).collect();
-        Random::new(3).shuffle(&mut items);
-        assert_ne!(items, (0..100).collect::<Vec<_>>());
-        items.sort_unstable();
-        assert_eq!(items, (0..100).collect::<Vec<_>>());
-    }
-}

@@ -1,40 +1,29 @@
-//! The service: what workers and watchers may ask of the parameter server.
+//! The service, and the parameters behind it: stochastic gradient descent.
+//!
+//! Hogwild: each parameter has a lock of its own, held only while it is read or changed, and nobody waits for the
+//! steps of others. A pull takes handles, not copies; a push that finds its parameter still being sent copies it first.
+//! Invariant: exactly [`Status::steps`] pushes are accepted, whatever number of workers comes, dies or hangs.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::Tensor;
+use tensorpipe::{Misuse, Pool, Tensor};
 use tensorpipe_rpc::tensor_service;
+
+use crate::model::Tensors;
 
 /// Owns the parameters; anybody may read them and push gradients at any time.
 #[tensor_service]
 pub(crate) trait ParameterServer {
-    /// Says hello; the answer tells the worker who it is and what to do.
-    async fn join(&self) -> Welcome;
-
-    /// The parameters of that name as they are now; unknown names are left out.
+    /// Says hello; the answer tells the worker its number, from 0: others draw other batches.
+    async fn join(&self) -> u32;
+    /// All parameters as they are now.
     #[rpc(idempotent)]
-    async fn pull(&self, names: Vec<String>) -> HashMap<String, Tensor>;
-
-    /// Takes one step along `gradients` (each of the shape of its parameter), found with a mean loss of `loss`, and
-    /// returns the number of steps taken so far.
-    async fn push(&self, gradients: HashMap<String, Tensor>, loss: f32) -> Result<u64, PushError>;
-
-    /// How far the training is.
-    #[rpc(idempotent)]
-    async fn status(&self) -> Status;
-}
-
-/// What a worker learns when it joins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Welcome {
-    /// Its number, from 0: workers with different numbers draw different batches.
-    pub(crate) worker: u32,
-    /// Images a batch.
-    pub(crate) batch: u32,
-    /// Steps of the whole training, all workers together.
-    pub(crate) steps: u64,
+    async fn pull(&self) -> HashMap<String, Tensor>;
+    /// Takes one step along `gradients` (each of the shape of its parameter), found with a mean loss of `loss`.
+    async fn push(&self, gradients: HashMap<String, Tensor>, loss: f32) -> Result<(), PushError>;
 }
 
 /// Why a push changed nothing.
@@ -43,56 +32,165 @@ pub(crate) enum PushError {
     /// All steps are taken.
     #[error("the training is over")]
     Over,
-    /// The server has no such parameter.
-    #[error("there is no parameter `{name}`")]
-    Unknown {
-        /// The name pushed.
-        name: String,
-    },
-    /// Gradient and parameter disagree.
-    #[error("the gradient of `{name}` must be {wanted}, got {found}")]
-    Mismatch {
-        /// The parameter.
-        name: String,
-        /// Its element type and shape.
-        wanted: String,
-        /// Those of the gradient.
-        found: String,
-    },
-    /// A gradient or the loss holds infinity or NaN.
-    #[error("`{name}` is not finite; the learning rate may be too high")]
-    NotFinite {
-        /// The parameter, or `loss`.
-        name: String,
-    },
+    /// The gradient of this parameter is not of its kind.
+    #[error("the gradient of `{0}` is none of that parameter: {1}")]
+    Mismatch(String, String),
+    /// The loss or a gradient holds infinity or NaN.
+    #[error("`{0}` is not finite; the learning rate may be too high")]
+    NotFinite(String),
 }
 
-/// A moment of the training.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// At the first step; falls evenly to zero at the last, so that the last steps settle what the first ones found.
+const LEARNING_RATE: f32 = 0.4;
+/// With more workers the rate shrinks in proportion: a gradient is about as many steps old as there are workers, and
+/// old gradients at a full rate overshoot.
+const FULL_RATE_WORKERS: f32 = 2.0;
+/// Share of the newest loss in the mean.
+const LOSS_SHARE: f32 = 0.05;
+
+/// How far the training is.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Status {
-    /// Steps taken.
+    begun: u64,
     pub(crate) done: u64,
-    /// Steps to take.
     pub(crate) steps: u64,
     /// Mean loss of the last few dozen steps; none before the first.
     pub(crate) loss: Option<f32>,
-    /// Workers that joined.
+    /// Workers that joined, and that were told that the training is over.
     pub(crate) workers: u32,
-    /// Workers that were told that the training is over.
     pub(crate) dismissed: u32,
-    /// Calls answered.
+    /// Calls answered, and bytes of tensors that they moved.
     pub(crate) calls: u64,
-    /// Bytes of tensors that these calls moved, both ways.
     pub(crate) bytes: u64,
-    /// Of these, bytes that were not copied: workers on the same machine read them where the server has them.
-    pub(crate) lent: u64,
-    /// Time from the first worker's arrival to the last step, or to now.
-    pub(crate) elapsed: Duration,
+    /// When the first worker came, and when the last step was taken.
+    pub(crate) first: Option<Instant>,
+    pub(crate) last: Option<Instant>,
 }
 
-impl Status {
-    /// Whether every step is taken.
-    pub(crate) fn is_over(&self) -> bool {
-        self.done >= self.steps
+/// The state of a parameter server.
+#[derive(Debug)]
+pub(crate) struct Store {
+    parameters: HashMap<String, Mutex<Tensor>>,
+    status: Mutex<Status>,
+}
+
+impl Store {
+    /// Starts from `parameters`, which are put into `pool`: workers on the same machine read them without a copy.
+    pub(crate) fn new(parameters: Tensors, steps: u64, pool: &Pool) -> Result<Self, Misuse> {
+        let pooled = |(name, value): (String, Tensor)| {
+            let mut parameter = pool.tensor(value.dtype(), value.shape())?;
+            let elements = parameter.make_mut::<f32>()?;
+            elements.copy_from_slice(value.as_slice()?);
+            Ok((name, Mutex::new(parameter)))
+        };
+        let status = Status {
+            steps,
+            ..Status::default()
+        };
+        Ok(Self {
+            parameters: parameters
+                .into_iter()
+                .map(pooled)
+                .collect::<Result<_, Misuse>>()?,
+            status: Mutex::new(status),
+        })
     }
+
+    pub(crate) fn parameters(&self) -> Tensors {
+        let parameters = self.parameters.iter();
+        let copies = parameters.map(|(name, parameter)| (name.clone(), locked(parameter).clone()));
+        copies.collect()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        *locked(&self.status)
+    }
+
+    /// The parameter called `name`, and the elements of its gradient.
+    fn check<'a>(
+        &'a self,
+        (name, gradient): (&String, &'a Tensor),
+    ) -> Result<(&'a Mutex<Tensor>, &'a [f32]), PushError> {
+        let wrong = |why: String| PushError::Mismatch(name.clone(), why);
+        let parameter = self.parameters.get(name);
+        let parameter = parameter.ok_or_else(|| wrong("there is no such parameter".to_owned()))?;
+        let (wanted, found) = (locked(parameter).shape().to_vec(), gradient.shape());
+        if wanted != found {
+            return Err(wrong(format!(
+                "its shape is {found:?} instead of {wanted:?}"
+            )));
+        }
+        let elements = gradient.as_slice::<f32>();
+        let elements = elements.map_err(|error| wrong(error.to_string()))?;
+        match elements.iter().all(|element| element.is_finite()) {
+            true => Ok((parameter, elements)),
+            false => Err(PushError::NotFinite(name.clone())),
+        }
+    }
+
+    /// Takes the right to one step; its learning rate.
+    fn begin(&self) -> Result<f32, PushError> {
+        let mut status = locked(&self.status);
+        if status.begun == status.steps {
+            status.dismissed += 1;
+            return Err(PushError::Over);
+        }
+        let gone = status.begun as f32 / status.steps as f32;
+        status.begun += 1;
+        let crowd = (status.workers as f32 / FULL_RATE_WORKERS).max(1.0);
+        Ok(LEARNING_RATE / crowd * (1.0 - gone))
+    }
+
+    /// Counts one call that moved `tensors`.
+    fn count(&self, tensors: &Tensors) {
+        let mut status = locked(&self.status);
+        status.calls += 1;
+        status.bytes += tensors.values().map(Tensor::byte_len).sum::<usize>() as u64;
+    }
+}
+
+impl ParameterServer for Store {
+    async fn join(&self) -> u32 {
+        self.count(&Tensors::new());
+        let mut status = locked(&self.status);
+        status.first.get_or_insert_with(Instant::now);
+        status.workers += 1;
+        status.workers - 1
+    }
+
+    async fn pull(&self) -> Tensors {
+        let pulled = self.parameters();
+        self.count(&pulled);
+        pulled
+    }
+
+    async fn push(&self, gradients: Tensors, loss: f32) -> Result<(), PushError> {
+        self.count(&gradients);
+        if !loss.is_finite() {
+            return Err(PushError::NotFinite("loss".to_owned()));
+        }
+        // All are checked before any is applied: a refused push changes nothing.
+        let checked = gradients.iter().map(|gradient| self.check(gradient));
+        let checked = checked.collect::<Result<Vec<_>, _>>()?;
+        let rate = self.begin()?;
+        for (parameter, gradient) in checked {
+            let mut parameter = locked(parameter);
+            let values = parameter.make_mut::<f32>();
+            let values = values.expect("it was made of f32, in main memory");
+            for (value, slope) in values.iter_mut().zip(gradient) {
+                *value -= rate * slope;
+            }
+        }
+        let mut status = locked(&self.status);
+        let mean = status.loss.unwrap_or(loss);
+        status.loss = Some(mean + LOSS_SHARE * (loss - mean));
+        status.done += 1;
+        status.last = (status.done == status.steps).then(Instant::now);
+        Ok(())
+    }
+}
+
+/// A panic while a lock was held leaves numbers, not broken structures: go on with them.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,155 +4,75 @@
 //! round trip; the parameters that it brings may or may not hold somebody else's newest step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
+use tensorpipe::Context;
 use tensorpipe_rpc::CallError;
 use tokio::task::spawn_blocking;
 
-use crate::args::Work;
-use crate::connection::{connect, failed};
-use crate::data::{self, Batches, Digits};
+use crate::data::{self, Batches};
 use crate::ending::{Ending, interrupted, released};
-use crate::model::{Network, names};
-use crate::progress::Progress;
+use crate::model;
 use crate::service::{ParameterServerClient, PushError};
 
-/// Works for the server at `work.connect` until the training is over.
-pub(crate) async fn run(work: Work) -> Result<Ending> {
+/// How long it waits for an answer. Longer than the silence (10 s) after which the pipe itself gives up a peer that
+/// hangs, since that says more.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Images a batch.
+const BATCH: usize = 64;
+
+/// Works for the server at `url` until the training is over, or for so many steps.
+pub(crate) async fn run(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending> {
     tokio::select! {
-        result = join_in(&work) => result,
+        result = train(url, limit, supervised) => result,
         ending = interrupted() => ending,
-        ending = released(work.supervised) => Ok(ending),
+        ending = released(supervised) => Ok(ending),
     }
 }
 
-async fn join_in(work: &Work) -> Result<Ending> {
+async fn train(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending> {
     let images = Arc::new(data::load()?.train);
-    let url = &work.connect;
-    let server = connect(url).await?;
-    let mut worker = Worker::new(server, images, work).await?;
-    let result = worker.train(work.steps).await;
-    worker.progress.end();
-    result?;
+    // A server that is not there yet is waited for.
+    let connected = ParameterServerClient::connect_with(Context::global(), url).await;
+    let server = connected.with_context(|| format!("cannot reach the server at {url}"))?;
+    let server = server.with_deadline(PATIENCE);
+    let number = server.join().await.map_err(|error| failed(error, url))?;
+    let mut batches = Batches::new(images.len(), BATCH, number.into());
+    let mut steps = 0;
+    let mut pull = server.pull();
+    while limit != Some(steps) {
+        let parameters = pull.await.map_err(|error| failed(error, url))?;
+        let batch = images.select(batches.draw());
+        // Milliseconds of arithmetic: not on a thread that serves connections.
+        let computed = spawn_blocking(move || model::gradients(parameters, &batch));
+        let (loss, gradients) = computed.await.context("computing gradients")??;
+        let push = server.push(&gradients, loss);
+        pull = server.pull();
+        match push.await {
+            Ok(()) => steps += 1,
+            Err(CallError::Service(PushError::Over)) => break,
+            Err(error) => return Err(failed(error, url)),
+        }
+    }
     // The server need not be there any more.
-    let _ = worker.server.connection().close().await;
-    if !work.supervised {
-        worker
-            .progress
-            .say(format!("done, after {} steps of this worker", worker.steps));
+    let _ = server.connection().close().await;
+    if !supervised {
+        eprintln!("done, after {steps} steps of this worker");
     }
     Ok(Ending::Done)
 }
 
-struct Worker {
-    server: ParameterServerClient,
-    url: String,
-    images: Arc<Digits>,
-    batches: Batches,
-    progress: Progress,
-    /// Own steps taken.
-    steps: u64,
-}
-
-impl Worker {
-    async fn new(server: ParameterServerClient, images: Arc<Digits>, work: &Work) -> Result<Self> {
-        let url = work.connect.clone();
-        let welcome = server.join().await.map_err(|error| failed(error, &url))?;
-        let progress = if work.supervised {
-            Progress::silent()
-        } else {
-            let progress = Progress::new(welcome.steps);
-            progress.say(format!("worker {} of {url}", welcome.worker));
-            progress
-        };
-        let batch = welcome.batch as usize;
-        Ok(Self {
-            server,
-            url,
-            batches: Batches::new(images.len(), batch, u64::from(welcome.worker)),
-            images,
-            progress,
-            steps: 0,
-        })
-    }
-
-    async fn train(&mut self, limit: Option<u64>) -> Result<()> {
-        let mut pull = self.server.pull(names());
-        while limit != Some(self.steps) {
-            let parameters = pull.await.map_err(|error| self.failed(error))?;
-            let batch = self.images.select(self.batches.draw());
-            // Milliseconds of arithmetic: not on a thread that serves connections.
-            let computed = spawn_blocking(move || Network::new(parameters)?.gradients(&batch));
-            let found = computed.await.context("computing gradients")??;
-            let push = self.server.push(&found.tensors, found.loss);
-            pull = self.server.pull(names());
-            match push.await {
-                Ok(done) => {
-                    self.steps += 1;
-                    self.progress.show(done, Some(found.loss), None);
-                }
-                Err(CallError::Service(PushError::Over)) => return Ok(()),
-                Err(error) => return Err(self.failed(error)),
-            }
-        }
-        Ok(())
-    }
-
-    fn failed<E>(&self, error: CallError<E>) -> Error
-    where
-        CallError<E>: std::error::Error + Send + Sync + 'static,
-    {
-        let Self { url, steps, .. } = self;
-        failed(error, &format!("{url} after {steps} steps of this worker"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model;
-    use crate::service::ParameterServer as _;
-    use crate::store::Store;
-
-    /// As many workers as `workers` take turns, so each pushes gradients of parameters that are as many steps old.
-    async fn accuracy_of_a_training(workers: u64, steps: u64) -> f64 {
-        let split = data::load().unwrap();
-        let store = Store::new(
-            model::initial(7).unwrap(),
-            steps,
-            &tensorpipe::Pool::default(),
-        )
-        .unwrap();
-        let mut crew = Vec::new();
-        for _ in 0..workers {
-            let welcome = store.join().await;
-            let seed = u64::from(welcome.worker);
-            let batches = Batches::new(split.train.len(), welcome.batch as usize, seed);
-            crew.push((batches, store.pull(names()).await));
-        }
-        for step in 0..steps {
-            let (batches, pulled) = &mut crew[(step % workers) as usize];
-            let batch = split.train.select(batches.draw());
-            let found = Network::new(pulled.clone())
-                .unwrap()
-                .gradients(&batch)
-                .unwrap();
-            store.push(found.tensors, found.loss).await.unwrap();
-            *pulled = store.pull(names()).await;
-        }
-        let network = Network::new(store.parameters()).unwrap();
-        network.accuracy(&split.test).unwrap()
-    }
-
-    #[tokio::test]
-    async fn one_worker_learns_the_digits() {
-        let accuracy = accuracy_of_a_training(1, 2000).await;
-        assert!(accuracy >= 0.97, "{accuracy}");
-    }
-
-    #[tokio::test]
-    async fn the_old_gradients_of_many_workers_do_no_harm() {
-        let accuracy = accuracy_of_a_training(16, 2000).await;
-        assert!(accuracy >= 0.96, "{accuracy}");
-    }
+/// A failed call as an error for people.
+fn failed<E>(error: CallError<E>, url: &str) -> Error
+where
+    CallError<E>: std::error::Error + Send + Sync + 'static,
+{
+    let verdict = match &error {
+        CallError::Connection { .. } => "lost the server",
+        CallError::Deadline { .. } => "no answer from the server",
+        CallError::ShuttingDown => "sent away by the server",
+        _ => "a call failed on the server",
+    };
+    Error::new(error).context(format!("{verdict} at {url}"))
 }

@@ -28,10 +28,6 @@ mod names;
 )]
 #[path = "../parameter_server/process.rs"]
 mod process;
-#[expect(
-    dead_code,
-    reason = "shared with parameter_server, which uses all of it"
-)]
 #[path = "../parameter_server/progress.rs"]
 mod progress;
 #[path = "../parameter_server/random.rs"]
