@@ -61,8 +61,8 @@ pub(crate) fn floor(plan: &Plan, leased: bool, cores: Cores) -> Result<Option<f6
     let (there, back) = match plan.case {
         Case::Paced if bytes == 0 => return wake(sleeping, cores).map(Some),
         // Who is asleep is woken first: that time is not in it.
-        Case::Echo | Case::Paced | Case::Exchange => (bytes, bytes),
-        Case::Upload => (bytes, 0),
+        Case::Echo | Case::Paced | Case::Exchange | Case::Mutate => (bytes, bytes),
+        Case::Upload | Case::Keep => (bytes, 0),
         Case::Download => (0, bytes),
         // How many fit into one wake-up is the system's own merit.
         Case::Pipeline | Case::Stream => return Ok(None),

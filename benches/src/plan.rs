@@ -225,6 +225,10 @@ pub(crate) enum Case {
     Stream,
     /// A call that carries the bytes to the server, which answers with as many of its own memory.
     Exchange,
+    /// A call of which the server changes every byte and gives them back.
+    Mutate,
+    /// An upload after which the server keeps the last 256, of at most 1 GiB together.
+    Keep,
 }
 
 impl Case {

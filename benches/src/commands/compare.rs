@@ -162,7 +162,7 @@ fn usual_baseline(case: Case) -> &'static str {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => "tarpc",
         // Nobody else has them.
-        Case::Stream | Case::Exchange => "rpc",
+        Case::Stream | Case::Exchange | Case::Mutate | Case::Keep => "rpc",
         Case::Upload | Case::Download => "tokio",
     }
 }
@@ -172,7 +172,7 @@ fn usual_size(case: Case) -> Size {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => Size(0),
         Case::Stream => Size(4 * Size::KIB),
-        Case::Exchange => Size(Size::MIB),
+        Case::Exchange | Case::Mutate | Case::Keep => Size(Size::MIB),
         Case::Upload | Case::Download => Size(256 * Size::MIB),
     }
 }

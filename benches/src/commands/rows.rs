@@ -127,7 +127,7 @@ fn usual_sizes(case: Case) -> &'static [Size] {
     match case {
         Case::Pipeline => &[Size(0), Size(4 * Size::KIB)],
         Case::Echo | Case::Paced | Case::Stream => &[Size(0), Size(4 * Size::KIB), Size(Size::MIB)],
-        Case::Upload | Case::Download | Case::Exchange => {
+        Case::Upload | Case::Download | Case::Exchange | Case::Mutate | Case::Keep => {
             &[Size(Size::MIB), Size(16 * Size::MIB), Size(256 * Size::MIB)]
         }
     }

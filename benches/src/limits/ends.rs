@@ -123,8 +123,8 @@ pub(super) async fn rings() -> Result<(Ring, Ring)> {
     near.write_all(&[1]).await?;
     ensure!(far.read_u8().await? == 1, "another byte came");
     for end in [&mut near, &mut far] {
-        ensure!(end.can_be_hot(), "shared memory cannot be looked at");
-        end.set_hot(true);
+        ensure!(end.can_poll(), "shared memory cannot be looked at");
+        end.set_polled(true);
     }
     Ok((Ring(near), Ring(far)))
 }

@@ -2,6 +2,7 @@
 //!
 //! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
 
+use std::collections::VecDeque;
 use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,10 @@ use crate::system::{About, Client, Ready, Route, System, Trip};
 
 /// Items of a stream that are kept, to be checked.
 const KEPT: u64 = 8;
+
+/// Uploads that a server keeps, and at most so many bytes of them.
+const PAST: usize = 256;
+const PAST_BYTES: u64 = 1 << 30;
 
 /// The system `rpc`.
 pub(crate) struct Rpc;
@@ -37,6 +42,8 @@ impl System for Rpc {
             Case::Pipeline,
             Case::Stream,
             Case::Exchange,
+            Case::Mutate,
+            Case::Keep,
         ],
         transports: &[Transport::Tcp, Transport::Shm, Transport::Memory],
     };
@@ -47,6 +54,7 @@ impl System for Rpc {
             plan: plan.clone(),
             context: context.clone(),
             kept: Mutex::default(),
+            past: Mutex::default(),
             device: tokio::sync::Mutex::default(),
         };
         let server = Server::builder()
@@ -92,6 +100,10 @@ pub(crate) trait Bench {
     async fn download(&self) -> Result<Tensor, String>;
     /// Answers with what lies ready.
     async fn exchange(&self, data: Tensor) -> Result<Tensor, String>;
+    /// Answers with the same bytes, each of them inverted.
+    async fn mutate(&self, data: Tensor) -> Result<Tensor, String>;
+    /// The last [`PAST`] of them stay.
+    async fn hoard(&self, data: Tensor);
     /// The tensor stays here.
     async fn keep(&self, data: Tensor) -> Remote<Tensor>;
     /// A link of a chain: what it was given.
@@ -114,6 +126,8 @@ struct Store {
     plan: Plan,
     context: Context,
     kept: Mutex<Option<Tensor>>,
+    /// What was uploaded to be kept.
+    past: Mutex<VecDeque<Tensor>>,
     /// A device does one thing at a time: how often it has run.
     device: tokio::sync::Mutex<u64>,
 }
@@ -121,6 +135,10 @@ struct Store {
 impl Store {
     fn kept(&self) -> MutexGuard<'_, Option<Tensor>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn past(&self) -> MutexGuard<'_, VecDeque<Tensor>> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// If the plan wants it. What the CPU cannot read shows when it is verified.
@@ -157,7 +175,9 @@ impl Bench for Store {
     }
 
     async fn verify(&self, round: u64) -> Result<Option<u64>, String> {
-        let tensor = self.kept().take().ok_or("nothing was uploaded")?;
+        let last = || self.past().front().cloned();
+        let tensor = self.kept().take().or_else(last);
+        let tensor = tensor.ok_or("nothing was uploaded")?;
         let bytes = tensor.as_bytes().map_err(|error| error.to_string())?;
         Ok(pattern::mismatch(bytes, round))
     }
@@ -175,6 +195,20 @@ impl Bench for Store {
         self.read_all(&data);
         drop(data);
         self.download().await
+    }
+
+    async fn mutate(&self, mut data: Tensor) -> Result<Tensor, String> {
+        let bytes = data.make_mut::<u8>().map_err(|error| error.to_string())?;
+        bytes.iter_mut().for_each(|byte| *byte = !*byte);
+        Ok(data)
+    }
+
+    async fn hoard(&self, data: Tensor) {
+        self.read_all(&data);
+        let many = PAST.min((PAST_BYTES / self.plan.bytes.max(1)) as usize);
+        let mut past = self.past();
+        past.truncate(many.saturating_sub(1));
+        past.push_front(data);
     }
 
     async fn keep(&self, data: Tensor) -> Remote<Tensor> {
@@ -314,6 +348,8 @@ impl Client for Caller {
             }
             Case::Stream => self.stream().await?,
             Case::Exchange => self.received.push(self.client.exchange(&self.sent).await?),
+            Case::Mutate => self.received.push(self.client.mutate(&self.sent).await?),
+            Case::Keep => self.client.hoard(&self.sent).await?,
         }
         for answer in self.received.iter().filter(|_| self.sum) {
             ours::read_all(answer)?;
@@ -322,7 +358,7 @@ impl Client for Caller {
     }
 
     async fn check(&mut self, round: u64) -> Result<()> {
-        if self.case == Case::Upload {
+        if matches!(self.case, Case::Upload | Case::Keep) {
             return ours::right(self.client.verify(round).await?);
         }
         let kept = match self.case {
@@ -335,7 +371,11 @@ impl Client for Caller {
             "{} answers",
             self.received.len()
         );
-        for answer in &self.received {
+        for answer in &mut self.received {
+            if self.case == Case::Mutate {
+                let bytes = answer.make_mut::<u8>()?;
+                bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            }
             ours::check(answer, self.bytes, round)?;
         }
         Ok(())
