@@ -3,20 +3,14 @@
 use super::pipe::{Event, OpId, PipeState};
 use super::read::{Disposition, InPiece};
 use super::wire::descriptor::Carriage;
-use super::wire::frame::{Body, Control};
+use super::wire::frame::{Body, Control, Reason};
 use crate::error::ResetCode;
 
 impl<S: Clone, D> PipeState<S, D> {
     /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether its bytes come
     /// without a go-ahead.
     pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
-        match self
-            .incoming
-            .get(message)?
-            .parts
-            .get(usize::from(part))?
-            .carriage
-        {
+        match self.incoming.part(OpId::incoming(message, part))?.carriage {
             Carriage::Eager => None,
             Carriage::Bulk { channel, ahead } => {
                 Some((channel, ahead && !self.at_once.contains(channel)))
@@ -27,8 +21,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Length of a part of an incoming message, in bytes.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
-        let message = self.incoming.get(op.message)?;
-        message.parts.get(usize::from(op.part)).map(|part| part.len)
+        self.incoming.part(op).map(|part| part.len)
     }
 
     /// Whether anybody still waits for bytes of a part.
@@ -39,16 +32,9 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Bytes of an incoming message's bulk parts that are not here yet.
     pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
-        let parts = self
-            .incoming
-            .get(message)
-            .map(|message| message.parts.as_slice())
-            .unwrap_or_default();
-        parts
-            .iter()
-            .filter(|part| !part.done)
-            .map(|part| part.len - part.got)
-            .sum()
+        let parts = self.incoming.parts(message);
+        let missing = parts.filter(|(_, part)| !part.done);
+        missing.map(|(_, part)| part.len - part.got).sum()
     }
 
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
@@ -67,16 +53,13 @@ impl<S: Clone, D> PipeState<S, D> {
         for (i, part) in incoming.parts.iter_mut().enumerate() {
             let skipped = skip.contains(&(i as u16));
             match part.carriage {
-                Carriage::Eager => {}
-                Carriage::Bulk { ahead: true, .. } if skipped => {
-                    self.dropped += part.unwant();
-                }
-                Carriage::Bulk { ahead: true, .. } => {}
+                Carriage::Bulk { ahead: true, .. } if skipped => self.dropped += part.unwant(),
                 Carriage::Bulk { ahead: false, .. } if skipped => {
                     part.done = true;
                     refused.push(i as u16);
                 }
                 Carriage::Bulk { ahead: false, .. } => waits = true,
+                Carriage::Bulk { ahead: true, .. } | Carriage::Eager => {}
             }
         }
         if waits || !refused.is_empty() {
@@ -115,11 +98,8 @@ impl<S: Clone, D> PipeState<S, D> {
         if !tell {
             return self.release(message);
         }
-        self.outbox.control(Control::Refuse {
-            message,
-            code,
-            text: text.to_owned(),
-        });
+        let refuse = Control::Refuse(Reason::new(message, code, text));
+        self.outbox.control(refuse);
         self.count_read(message);
     }
 
@@ -143,35 +123,30 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Lets DATA frames fill `dest`, of `len` bytes. Returns `false` if the part is not wanted any more.
     pub(crate) fn expect(&mut self, op: OpId, dest: D, len: u64) -> bool {
-        let message = self.incoming.get_mut(op.message);
-        let wanted = message.filter(|message| message.disposition != Disposition::Refused);
-        match wanted.and_then(|message| message.parts.get_mut(usize::from(op.part))) {
-            Some(part) if part.done => false,
-            Some(part) if op.piece == 0 => {
-                part.expected = true;
-                part.dest = Some(dest);
-                true
-            }
-            Some(part) => {
-                part.pieces.push(InPiece {
-                    piece: op.piece,
-                    len,
-                    got: 0,
-                    dest: Some(dest),
-                });
-                true
-            }
-            _ => false,
+        if !self.is_wanted(op) {
+            return false;
         }
+        let Some(part) = self.incoming.part_mut(op).filter(|part| !part.done) else {
+            return false;
+        };
+        let dest = Some(dest);
+        if op.piece == 0 {
+            part.expected = true;
+            part.dest = dest;
+        } else {
+            part.pieces.push(InPiece {
+                piece: op.piece,
+                len,
+                got: 0,
+                dest,
+            });
+        }
+        true
     }
 
     /// A part is complete at this side.
     pub(crate) fn part_received(&mut self, op: OpId) {
-        if let Some(part) = self
-            .incoming
-            .get_mut(op.message)
-            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
-        {
+        if let Some(part) = self.incoming.part_mut(op) {
             part.done = true;
         }
     }
@@ -181,9 +156,8 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(released) = self.incoming.messages.remove(message) else {
             return;
         };
-        if let Some(window) = self.receive_window.finish(released.credit) {
-            self.outbox.control(window);
-        }
+        let window = self.receive_window.finish(released.credit);
+        self.outbox.extend(window);
         self.count_read(message);
     }
 
@@ -195,12 +169,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_late`](Self::send_late) says so.
     pub(crate) fn channel_late(&mut self, op: OpId, body: impl Into<Body>) {
-        let body = body.into();
-        self.outbox.late.push_back(Control::Channel {
-            op: op.key(),
-            yours: !op.outgoing,
-            body,
-        });
+        self.outbox.late.push_back(Control::channel(op, body));
     }
 
     /// Whether there is something for which nobody waits.

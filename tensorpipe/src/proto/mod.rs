@@ -21,8 +21,12 @@ mod read;
 mod sound;
 mod write;
 
-#[cfg(test)]
-mod sim;
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "a fuzz target is one end of a story")
+)]
+pub(crate) mod sim;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +34,11 @@ pub(crate) use flow::{AHEAD_PART, AtOnce};
 pub(crate) use input::{Arriving, Input, Offer};
 pub(crate) use keep_alive::KeepAlive;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use outgoing::Written;
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};
 pub(crate) use wire::descriptor::{Carriage, Head, metadata_at};
+pub(crate) use wire::frame::Reason;
 pub(crate) use write::{OutgoingPart, OutgoingParts, OutgoingTensor, Room};

@@ -3,7 +3,7 @@
 use super::output::{Segment, Stream};
 use super::pipe::{Event, OpId, PipeState};
 use super::wire::descriptor::Carriage;
-use super::wire::frame::Control;
+use super::wire::frame::{Control, Reason};
 use super::write::{self, OutPart, OutParts, OutgoingParts, Room, Stage};
 use crate::error::{Misuse, ResetCode};
 
@@ -64,9 +64,7 @@ impl<S: Clone, D> PipeState<S, D> {
         segments: &mut Vec<Segment<S>>,
     ) -> bool {
         let mut parts = write::keep(parts, self.at_once);
-        if self.send_window.take_ahead(write::waiting(&parts)) {
-            write::send_ahead(&mut parts, frame);
-        }
+        write::send_ahead(&mut self.send_window, &mut parts, frame);
         push_eager(&mut parts, segments);
         let kept = parts.iter().any(|part| !part.done);
         if kept {
@@ -106,37 +104,28 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The number of the last message written, if there is one.
     pub(crate) fn last_written(&self) -> Option<u64> {
-        self.outgoing.next_number().checked_sub(1)
+        self.outgoing.next.checked_sub(1)
     }
 
     /// Abandons a message, wherever it is: what has not left does not leave. A message that is already with the peer is
     /// named to it, so that it can abandon what the message asked for.
     pub(crate) fn reset(&mut self, message: u64, code: ResetCode, text: &str) {
-        if message >= self.outgoing.next_sent {
-            if let Some(queued) = self.outgoing.message(message) {
-                queued.stage = Stage::Hole(code, text.to_owned());
-                queued.parts.clear();
-            }
-            return;
-        }
-        self.drop_outgoing(message);
-        self.outbox.control(Control::Reset {
-            message,
-            code,
-            text: text.to_owned(),
+        let reset = Control::Reset {
+            reason: Reason::new(message, code, text),
             answer: false,
-        });
+        };
+        if message < self.outgoing.next_sent {
+            self.drop_outgoing(message);
+            self.outbox.control(reset);
+        } else if let Some(queued) = self.outgoing.message(message) {
+            queued.stage = Stage::Hole(reset);
+            queued.parts.clear();
+        }
     }
 
     /// The channel that carries a part of a message of this side's.
     pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
-        match self
-            .outgoing
-            .message(op.message)?
-            .parts
-            .get(usize::from(op.part))?
-            .carriage
-        {
+        match self.outgoing.part(op)?.carriage {
             Carriage::Eager => None,
             Carriage::Bulk { channel, .. } => Some(channel),
         }
@@ -147,28 +136,19 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn stream(&mut self, op: OpId, source: S, len: u64) {
         debug_assert!(op.outgoing);
         // Abandoned since it was started: nothing may follow the RESET.
-        let part = self
-            .outgoing
-            .message(op.message)
-            .and_then(|message| message.parts.get(usize::from(op.part)));
-        if part.is_none_or(|part| part.done) {
-            return;
+        if self.outgoing.part(op).is_some_and(|part| !part.done) {
+            self.outbox.streams.push_back(Stream {
+                op,
+                source,
+                len,
+                offset: 0,
+            });
         }
-        self.outbox.streams.push_back(Stream {
-            op,
-            source,
-            len,
-            offset: 0,
-        });
     }
 
     /// A channel has handed over a part.
     pub(crate) fn part_sent(&mut self, op: OpId) {
-        if let Some(part) = self
-            .outgoing
-            .message(op.message)
-            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
-        {
+        if let Some(part) = self.outgoing.part(op) {
             part.done = true;
             part.source = None;
         }
@@ -182,8 +162,9 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         let mut started = false;
         for (i, part) in dropped.parts.iter().enumerate() {
-            if let (Carriage::Bulk { channel, .. }, None, false) =
-                (part.carriage, &part.source, part.done)
+            if let Carriage::Bulk { channel, .. } = part.carriage
+                && part.source.is_none()
+                && !part.done
             {
                 let op = OpId::outgoing(message, i as u16);
                 self.events.push_back(Event::Cancel { op, channel });
@@ -198,11 +179,8 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     pub(super) fn check_written(&mut self, message: u64) {
-        if self
-            .outgoing
-            .message(message)
-            .is_some_and(|message| message.is_done())
-        {
+        let outgoing = self.outgoing.message(message);
+        if outgoing.is_some_and(|outgoing| outgoing.is_done()) {
             self.outgoing.remove(message);
             self.events.push_back(Event::Written { message });
         }
@@ -215,21 +193,14 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         let (mut started, mut waits) = (false, false);
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
-            let Carriage::Bulk { channel, ahead } = part.carriage else {
-                continue;
-            };
-            waits |= !ahead;
-            if !ahead {
-                continue;
-            }
-            if let Some(source) = part.source.take() {
-                started = true;
-                let op = OpId::outgoing(message, i as u16);
-                self.events.push_back(Event::Start {
-                    op,
-                    channel,
-                    source,
-                });
+            match part.carriage {
+                Carriage::Bulk { ahead: true, .. } => {
+                    let start = part.start(OpId::outgoing(message, i as u16));
+                    started |= start.is_some();
+                    self.events.extend(start);
+                }
+                Carriage::Bulk { ahead: false, .. } => waits = true,
+                Carriage::Eager => {}
             }
         }
         if started && !waits {
@@ -246,35 +217,43 @@ impl<S: Clone, D> PipeState<S, D> {
         // As many as the peer likes: looked up, not searched.
         skip.sort_unstable();
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
-            let Carriage::Bulk { channel, .. } = part.carriage else {
-                continue;
-            };
-            let Some(source) = part.source.take() else {
-                continue;
-            };
-            if skip.binary_search(&(i as u16)).is_ok() {
+            let start = part.start(OpId::outgoing(message, i as u16));
+            if start.is_some() && skip.binary_search(&(i as u16)).is_ok() {
                 part.done = true;
             } else {
-                let op = OpId::outgoing(message, i as u16);
-                self.events.push_back(Event::Start {
-                    op,
-                    channel,
-                    source,
-                });
+                self.events.extend(start);
             }
         }
         self.check_written(message);
     }
 }
 
-/// The bytes of parts that ride follow their frame.
-pub(super) fn push_eager<S>(parts: &mut [OutPart<S>], segments: &mut Vec<Segment<S>>) {
+impl<S> OutPart<S> {
+    /// Gives a bulk part that is still here to its channel.
+    fn start<D>(&mut self, op: OpId) -> Option<Event<S, D>> {
+        let Carriage::Bulk { channel, .. } = self.carriage else {
+            return None;
+        };
+        let source = self.source.take()?;
+        Some(Event::Start {
+            op,
+            channel,
+            source,
+        })
+    }
+}
+
+/// The bytes of parts that ride follow their frame. Returns how many these are.
+pub(super) fn push_eager<S>(parts: &mut [OutPart<S>], segments: &mut Vec<Segment<S>>) -> u64 {
+    let mut eager = 0;
     for part in parts {
         if part.carriage == Carriage::Eager
             && let Some(source) = part.source.take().filter(|_| part.len > 0)
         {
             let range = 0..part.len;
             segments.push(Segment::Data { source, range });
+            eager += part.len;
         }
     }
+    eager
 }

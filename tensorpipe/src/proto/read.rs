@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::flow::{AHEAD_PART, Amount, AtOnce};
+use super::flow::{AHEAD_PART, AtOnce};
 use super::numbered::Numbered;
 use super::pipe::OpId;
 use super::wire::descriptor::{Carriage, Head};
+use super::wire::hello::Amount;
 use super::write::credit_of;
 
 /// What the application decided about a message that is there.
@@ -58,6 +59,11 @@ impl<D> InPart<D> {
         }
         let piece = self.pieces.iter().find(|piece| piece.piece == op.piece);
         piece.map(|piece| (piece.got, piece.len))
+    }
+
+    /// Its bytes come in the frame of its message.
+    pub(super) fn rides(&self) -> bool {
+        self.carriage == Carriage::Eager && self.len > 0
     }
 
     /// Returns how many of its bytes have come.
@@ -146,17 +152,15 @@ impl<D> InMessage<D> {
         parts.filter_map(move |(i, part)| {
             part.dest = None;
             part.pieces.clear();
-            match (part.carriage, disposition) {
-                (Carriage::Bulk { channel, .. }, Disposition::Reading)
-                | (
-                    Carriage::Bulk {
-                        channel,
-                        ahead: true,
-                    },
-                    Disposition::Undecided,
-                ) if !part.done => Some((i as u16, channel)),
-                _ => None,
-            }
+            let Carriage::Bulk { channel, ahead } = part.carriage else {
+                return None;
+            };
+            let works = match disposition {
+                Disposition::Reading => true,
+                Disposition::Undecided => ahead,
+                Disposition::Arriving | Disposition::Refused => false,
+            };
+            (works && !part.done).then_some((i as u16, channel))
         })
     }
 }
@@ -216,6 +220,22 @@ impl<D> Incoming<D> {
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut InMessage<D>> {
         self.messages.get_mut(number)
+    }
+
+    pub(super) fn part(&self, op: OpId) -> Option<&InPart<D>> {
+        self.get(op.message)?.parts.get(usize::from(op.part))
+    }
+
+    pub(super) fn part_mut(&mut self, op: OpId) -> Option<&mut InPart<D>> {
+        let message = self.get_mut(op.message)?;
+        message.parts.get_mut(usize::from(op.part))
+    }
+
+    /// The parts of a message; none if it is not here.
+    pub(super) fn parts(&self, number: u64) -> impl Iterator<Item = (u16, &InPart<D>)> {
+        let message = self.get(number).into_iter();
+        let parts = message.flat_map(|message| &message.parts).enumerate();
+        parts.map(|(i, part)| (i as u16, part))
     }
 
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.

@@ -9,10 +9,12 @@ use smallvec::SmallVec;
 use super::flow::{AHEAD_PART, AtOnce, SendWindow};
 use super::numbered::Numbered;
 use super::output::Segment;
-use super::wire::descriptor::{Carriage, Frame, PartFields, TensorFields, set_ahead};
+use super::pipe::OpId;
+use super::wire::descriptor::{Carriage, Frame, TensorFields, set_ahead};
+use super::wire::frame::Control;
 use super::wire::hello::WireLimits;
 use crate::device::Device;
-use crate::error::{Misuse, ResetCode};
+use crate::error::Misuse;
 use crate::tensor::{DType, Shape};
 
 /// The parts of one message, payloads first.
@@ -46,27 +48,27 @@ pub(crate) struct OutgoingTensor {
 }
 
 impl<S> OutgoingPart<S> {
-    fn fields(&self, carriage: Carriage) -> PartFields<'_> {
-        PartFields {
-            len: self.len,
-            metadata: &self.metadata,
-            carriage,
-            tensor: self.tensor.as_ref().map(|tensor| TensorFields {
-                dtype: tensor.dtype,
-                shape: &tensor.shape,
-                source: tensor.source,
-                target: self.target,
-            }),
-        }
+    fn put(&self, frame: &mut Frame<'_>, at_once: AtOnce) {
+        let tensor = self.tensor.as_ref().map(|tensor| TensorFields {
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            source: tensor.source,
+            target: self.target,
+        });
+        frame.part(
+            self.len,
+            self.metadata.len(),
+            self.carriage(at_once),
+            tensor,
+        );
     }
 
-    /// `ahead`: what a channel carries leaves without a go-ahead.
-    fn carriage(&self, ahead: impl FnOnce(u8) -> bool) -> Carriage {
+    fn carriage(&self, at_once: AtOnce) -> Carriage {
         match self.channel {
-            Some(channel) if self.len > 0 => Carriage::Bulk {
-                channel,
-                ahead: ahead(channel),
-            },
+            Some(channel) if self.len > 0 => {
+                let ahead = at_once.contains(channel);
+                Carriage::Bulk { channel, ahead }
+            }
             _ => Carriage::Eager,
         }
     }
@@ -100,8 +102,8 @@ pub(super) enum Stage {
     Sent,
     /// The go-ahead is there, or none is needed.
     Granted,
-    /// Abandoned before it was sent.
-    Hole(ResetCode, String),
+    /// Abandoned before it was sent: this RESET is.
+    Hole(Control),
 }
 
 #[derive(Debug)]
@@ -124,7 +126,7 @@ impl<S> OutMessage<S> {
 pub(super) struct Outgoing<S> {
     messages: Numbered<OutMessage<S>>,
     /// Number of the next to be written.
-    next: u64,
+    pub(super) next: u64,
     /// Number of the next to be sent.
     pub(super) next_sent: u64,
 }
@@ -171,13 +173,14 @@ impl<S> Outgoing<S> {
         self.messages.insert(number, message);
     }
 
-    /// The number that the next message will get.
-    pub(super) fn next_number(&self) -> u64 {
-        self.next
-    }
-
     pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
         self.messages.get_mut(number)
+    }
+
+    pub(super) fn part(&mut self, op: OpId) -> Option<&mut OutPart<S>> {
+        self.message(op.message)?
+            .parts
+            .get_mut(usize::from(op.part))
     }
 
     /// Whether this message is still to be handed over. A hole is not.
@@ -188,38 +191,6 @@ impl<S> Outgoing<S> {
 
     pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
         self.messages.remove(number)
-    }
-
-    /// The next message, if the window has room for it; marks it as sent.
-    pub(super) fn next_to_send(&mut self, window: &mut SendWindow) -> Option<ToSend<'_, S>> {
-        let number = self.next_sent;
-        if let Stage::Hole(..) = self.messages.get(number)?.stage {
-            self.next_sent += 1;
-            let Stage::Hole(code, text) = self.remove(number)?.stage else {
-                return None;
-            };
-            return Some(ToSend::Hole(number, code, text));
-        }
-        let message = self.messages.get_mut(number)?;
-        match &mut message.stage {
-            Stage::Queued(frame, credit) => {
-                if !window.take(*credit) {
-                    return None;
-                }
-                let mut frame = std::mem::take(frame);
-                if window.take_ahead(waiting(&message.parts)) {
-                    send_ahead(&mut message.parts, &mut frame);
-                }
-                message.stage = Stage::Sent;
-                self.next_sent += 1;
-                Some(ToSend::Message {
-                    number,
-                    frame,
-                    message,
-                })
-            }
-            Stage::Sent | Stage::Granted | Stage::Hole(..) => None,
-        }
     }
 
     /// Drops everything, sent or not.
@@ -239,15 +210,13 @@ impl<S> Outgoing<S> {
     }
 }
 
-/// The credit that the parts take which wait for a go-ahead, if they go ahead of it.
-pub(super) fn waiting<S>(parts: &[OutPart<S>]) -> u64 {
+/// Parts that wait for a go-ahead go ahead of it, if there is credit for all of them. `frame`: their message's.
+pub(super) fn send_ahead<S>(window: &mut SendWindow, parts: &mut [OutPart<S>], frame: &mut [u8]) {
     let waits = |part: &&OutPart<S>| matches!(part.carriage, Carriage::Bulk { ahead: false, .. });
     let credit = parts.iter().filter(waits).map(|part| part.len + AHEAD_PART);
-    credit.sum()
-}
-
-/// None of them waits for one. `frame`: the message's.
-pub(super) fn send_ahead<S>(parts: &mut [OutPart<S>], frame: &mut [u8]) {
+    if !window.take_ahead(credit.sum()) {
+        return;
+    }
     for part in parts {
         if let Carriage::Bulk { ahead, .. } = &mut part.carriage {
             *ahead = true;
@@ -268,7 +237,7 @@ pub(super) fn put<S>(
     let mut frame = Frame::begin(out, metadata.len());
     for part in parts.iter_mut() {
         part.flags_at = (frame.len() - start) as u32;
-        frame.part(&part.fields(part.carriage(|by| at_once.contains(by))));
+        part.put(&mut frame, at_once);
     }
     frame.end(metadata, parts.iter().map(|part| &*part.metadata));
 }
@@ -276,7 +245,7 @@ pub(super) fn put<S>(
 /// What is kept of parts that have been put into a frame.
 pub(super) fn keep<S>(parts: &mut OutgoingParts<S>, at_once: AtOnce) -> OutParts<S> {
     let parts = parts.drain(..).map(|part| {
-        let carriage = part.carriage(|by| at_once.contains(by));
+        let carriage = part.carriage(at_once);
         OutPart {
             len: part.len,
             carriage,
@@ -286,15 +255,6 @@ pub(super) fn keep<S>(parts: &mut OutgoingParts<S>, at_once: AtOnce) -> OutParts
         }
     });
     parts.collect()
-}
-
-pub(super) enum ToSend<'a, S> {
-    Hole(u64, ResetCode, String),
-    Message {
-        number: u64,
-        frame: Vec<u8>,
-        message: &'a mut OutMessage<S>,
-    },
 }
 
 /// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
@@ -309,17 +269,16 @@ pub(super) fn check<S>(
     peer: &WireLimits,
 ) -> Result<u64, Misuse> {
     let fits = |what, found: u64, limit: u64, field| {
-        if found > limit {
-            Err(Misuse::TooLarge {
-                what,
-                found,
-                limit,
-                field,
-                side: "the peer",
-            })
-        } else {
-            Ok(())
+        if found <= limit {
+            return Ok(());
         }
+        Err(Misuse::TooLarge {
+            what,
+            found,
+            limit,
+            field,
+            side: "the peer",
+        })
     };
     let mut metas = metadata.len();
     let (mut eager, mut total) = (0u64, 0u64);
@@ -337,12 +296,8 @@ pub(super) fn check<S>(
             eager += part.len;
         }
     }
-    fits(
-        "metadata",
-        metas as u64,
-        u64::from(peer.metadata),
-        "metadata",
-    )?;
+    let limit = u64::from(peer.metadata);
+    fits("metadata", metas as u64, limit, "metadata")?;
     let what = "number of payloads and tensors";
     fits(what, parts.len() as u64, u64::from(peer.parts), "parts")?;
     fits("a message", total, peer.message, "message")?;

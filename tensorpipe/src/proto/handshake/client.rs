@@ -1,13 +1,13 @@
 //! The connector's side of the handshake.
 
-use super::{check_preface, whole_frame};
+use super::Opening;
 use crate::error::PeerFault;
 use crate::proto::wire::frame::Kind;
 use crate::proto::wire::hello::{Answer, Purpose, Reject};
-use crate::proto::wire::{PREFACE_LEN, preface};
+use crate::proto::wire::preface;
 
 /// What the listener said.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Answer(Box<Answer>),
     Reject(Reject),
@@ -18,7 +18,7 @@ pub(crate) enum Reply {
 /// Waits for the listener's preface, then for its ANSWER, or, on a connection that joins, for JOINED.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHandshake {
-    preface_seen: bool,
+    opening: Opening,
     joins: bool,
 }
 
@@ -41,34 +41,17 @@ impl ClientHandshake {
     /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more. What follows
     /// the reply belongs to the pipe.
     pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Reply>), PeerFault> {
-        let mut used = 0;
-        if !self.preface_seen {
-            self.preface_seen = check_preface(input)?;
-            if !self.preface_seen {
-                return Ok((0, None));
-            }
-            used = PREFACE_LEN;
-        }
-        let Some((kind, body)) = whole_frame(&input[used..])? else {
+        let (used, frame) = self.opening.handle(input)?;
+        let Some((kind, body)) = frame else {
             return Ok((used, None));
         };
-        let end = used + body.end;
-        let body = &input[used..][body];
         let reply = match kind {
             Kind::Joined if self.joins => Reply::Joined,
             Kind::Answer if !self.joins => Reply::Answer(Box::new(Answer::decode(body)?)),
             Kind::Reject => Reply::Reject(Reject::decode(body)?),
-            other => {
-                return Err(PeerFault::Unexpected {
-                    frame: other.name(),
-                    when: if self.joins {
-                        "instead of JOINED"
-                    } else {
-                        "instead of an answer"
-                    },
-                });
-            }
+            other if self.joins => return Err(other.unexpected("instead of JOINED")),
+            other => return Err(other.unexpected("instead of an answer")),
         };
-        Ok((end, Some(reply)))
+        Ok((used, Some(reply)))
     }
 }

@@ -19,7 +19,7 @@ pub(crate) use client::{ClientHandshake, Reply};
 pub(crate) use select::{LocalChannel, LocalTransport, Selection, select};
 pub(crate) use server::ServerHandshake;
 
-use super::wire::frame::{HEADER_LEN, Header, Kind};
+use super::wire::frame::{HEADER_LEN, Header, Kind, check_len};
 use super::wire::hello::HANDSHAKE_MAX;
 use super::wire::{MAGIC, PREFACE_LEN, VERSION, VERSION_MIN};
 use crate::error::PeerFault;
@@ -63,26 +63,46 @@ fn hint(first: &[u8]) -> &'static str {
     }
 }
 
-/// The frame at the front of `input` if it is there whole: its kind, and its body's range.
-fn whole_frame(input: &[u8]) -> Result<Option<(Kind, std::ops::Range<usize>)>, PeerFault> {
-    let Some(header) = input.first_chunk::<HEADER_LEN>() else {
-        return Ok(None);
+/// What an end waits for first: the other's preface, and the frame behind it.
+#[derive(Debug, Default)]
+struct Opening {
+    preface_seen: bool,
+}
+
+impl Opening {
+    /// Takes what has come in so far. Returns how much of it was used, and the frame once it is there.
+    fn handle<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Option<Whole<'a>>), PeerFault> {
+        let mut used = 0;
+        if !self.preface_seen {
+            self.preface_seen = check_preface(input)?;
+            if !self.preface_seen {
+                return Ok((0, None));
+            }
+            used = PREFACE_LEN;
+        }
+        let (len, frame) = whole_frame(&input[used..])?;
+        Ok((used + len, frame))
+    }
+}
+
+/// A frame's kind and body.
+type Whole<'a> = (Kind, &'a [u8]);
+
+/// The frame at the front of `input` if it is there whole, and its length.
+fn whole_frame(input: &[u8]) -> Result<(usize, Option<Whole<'_>>), PeerFault> {
+    let Some((header, rest)) = input.split_first_chunk() else {
+        return Ok((0, None));
     };
     let Header { len, kind, .. } = Header::decode(header)?;
-    if len > HANDSHAKE_MAX {
-        let frame = kind.map_or("skipped", Kind::name);
-        return Err(PeerFault::FrameTooLarge {
-            frame,
-            len: u64::from(len),
-            limit: u64::from(HANDSHAKE_MAX),
-        });
-    }
+    check_len(kind, len, HANDSHAKE_MAX)?;
     let Some(kind) = kind else {
         return Err(PeerFault::Unexpected {
             frame: "skippable",
             when: "during the handshake",
         });
     };
-    let body = HEADER_LEN..HEADER_LEN + len as usize;
-    Ok((input.len() >= body.end).then_some((kind, body)))
+    Ok(match rest.get(..len as usize) {
+        None => (0, None),
+        Some(body) => (HEADER_LEN + body.len(), Some((kind, body))),
+    })
 }

@@ -10,6 +10,9 @@ use crate::proto::wire::hello::Brochure;
 const REFUSALS_MAX: usize = 64;
 const REFUSALS_BYTES: usize = 16 << 10;
 
+const NOT_THEIRS: &str = "the connecting side does not have it";
+const NOT_OURS: &str = "the listening side does not have it";
+
 /// Whether another side's domain or device descriptor can be reached, or why not.
 pub(crate) type Verdict = Result<(), String>;
 
@@ -97,12 +100,9 @@ fn select_transport(
             chosen = Some((transport.name, None));
             continue;
         }
-        let Some(offer) = theirs
-            .transports
-            .iter()
-            .find(|offer| offer.name == transport.name)
-        else {
-            refuse("the connecting side does not have it".to_owned());
+        let mut offers = theirs.transports.iter();
+        let Some(offer) = offers.find(|offer| offer.name == transport.name) else {
+            refuse(NOT_THEIRS.to_owned());
             continue;
         };
         match (&transport.address, (transport.reaches)(&offer.domain)) {
@@ -113,10 +113,7 @@ fn select_transport(
     }
     for offer in &theirs.transports {
         if !ours.iter().any(|transport| transport.name == offer.name) {
-            refusals.push((
-                format!("transport {}", offer.name),
-                "the listening side does not have it".to_owned(),
-            ));
+            refusals.push((format!("transport {}", offer.name), NOT_OURS.to_owned()));
         }
     }
     let (name, address) = chosen?;
@@ -133,12 +130,9 @@ fn select_channels(
     for (index, channel) in ours.iter().enumerate() {
         let mut refuse =
             |reason: String| refusals.push((format!("channel {}", channel.name), reason));
-        let Some(offer) = theirs
-            .channels
-            .iter()
-            .find(|offer| offer.name == channel.name)
-        else {
-            refuse("the connecting side does not have it".to_owned());
+        let mut offers = theirs.channels.iter();
+        let Some(offer) = offers.find(|offer| offer.name == channel.name) else {
+            refuse(NOT_THEIRS.to_owned());
             continue;
         };
         // A stranger does not decide how many descriptors are held here.
@@ -186,10 +180,7 @@ fn select_channels(
     }
     for offer in &theirs.channels {
         if !ours.iter().any(|channel| channel.name == offer.name) {
-            refusals.push((
-                format!("channel {}", offer.name),
-                "the listening side does not have it".to_owned(),
-            ));
+            refusals.push((format!("channel {}", offer.name), NOT_OURS.to_owned()));
         }
     }
     selected

@@ -1,50 +1,35 @@
 //! The listener's side of the handshake.
 
-use super::{check_preface, whole_frame};
+use super::{Opening, whole_frame};
 use crate::error::PeerFault;
 use crate::proto::wire::frame::Kind;
 use crate::proto::wire::hello::{Answer, Purpose, Reject, decode_stay, put_joined};
-use crate::proto::wire::{PREFACE_LEN, preface};
+use crate::proto::wire::preface;
 
 /// Waits for the connector's preface, then for its HELLO, and, after telling it to move, for STAY.
 #[derive(Debug, Default)]
 pub(crate) struct ServerHandshake {
-    preface_seen: bool,
+    opening: Opening,
 }
 
 impl ServerHandshake {
     /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more.
     pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Purpose>), PeerFault> {
-        let mut used = 0;
-        if !self.preface_seen {
-            self.preface_seen = check_preface(input)?;
-            if !self.preface_seen {
-                return Ok((0, None));
-            }
-            used = PREFACE_LEN;
-        }
-        match whole_frame(&input[used..])? {
+        let (used, frame) = self.opening.handle(input)?;
+        match frame {
             None => Ok((used, None)),
-            Some((Kind::Hello, body)) => {
-                let end = used + body.end;
-                Ok((end, Some(Purpose::decode(&input[used..][body])?)))
-            }
-            Some((other, _)) => Err(PeerFault::Unexpected {
-                frame: other.name(),
-                when: "instead of HELLO",
-            }),
+            Some((Kind::Hello, body)) => Ok((used, Some(Purpose::decode(body)?))),
+            Some((other, _)) => Err(other.unexpected("instead of HELLO")),
         }
     }
 
     /// The same for STAY: its reason.
     pub(crate) fn handle_stay(input: &[u8]) -> Result<(usize, Option<String>), PeerFault> {
-        match whole_frame(input)? {
-            None => Ok((0, None)),
-            Some((Kind::Stay, body)) => Ok((body.end, Some(decode_stay(&input[body])?))),
-            Some((other, _)) => Err(PeerFault::Unexpected {
-                frame: other.name(),
-                when: "instead of STAY",
-            }),
+        let (used, frame) = whole_frame(input)?;
+        match frame {
+            None => Ok((used, None)),
+            Some((Kind::Stay, body)) => Ok((used, Some(decode_stay(body)?))),
+            Some((other, _)) => Err(other.unexpected("instead of STAY")),
         }
     }
 

@@ -4,7 +4,6 @@ mod ahead;
 mod at_once;
 mod backlog;
 mod close;
-mod control_frames;
 mod credit;
 mod cut;
 mod end;

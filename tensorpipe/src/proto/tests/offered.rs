@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use crate::descriptor::Descriptor;
 use crate::error::PeerFault;
+use crate::proto::sim::frames::{bulk, control, told, whole};
 use crate::proto::sim::{Pair, limits, message};
-use crate::proto::wire::descriptor::{Carriage, Head};
+use crate::proto::wire::descriptor::Carriage;
 use crate::proto::wire::frame::{Control, Kind};
 use crate::proto::{Arriving, AtOnce, Event, Input, KeepAlive, Offer, OpId, PipeState, Room};
 
@@ -19,44 +19,13 @@ fn state() -> State {
     state
 }
 
-fn bulk(channel: u8) -> Carriage {
-    let ahead = channel == 1;
-    Carriage::Bulk { channel, ahead }
+/// One part of 3 bytes that rides, and one of 5 on channel 1.
+fn parts() -> Vec<u8> {
+    whole(&[(3, Carriage::Eager), (5, bulk(1, true))])
 }
 
-/// The head of a message of payloads of these lengths, and the bytes of those that ride.
-fn frame(parts: &[(u64, Carriage)]) -> Vec<u8> {
-    let payload = |(len, _): &(u64, Carriage)| crate::descriptor::PayloadDescriptor {
-        len: *len,
-        metadata: Default::default(),
-    };
-    let head = Head::with(
-        Descriptor {
-            payloads: parts.iter().map(payload).collect(),
-            ..Descriptor::default()
-        },
-        parts.iter().map(|(_, carriage)| *carriage).collect(),
-    );
-    let mut frame = Vec::new();
-    head.put(&mut frame);
-    frame.resize(frame.len() + head.eager_len() as usize, b'e');
-    frame
-}
-
-/// One part of 3 bytes that rides, one of 5 on channel 1, and the word about it.
-fn offer() -> Vec<u8> {
-    let mut frames = frame(&[(3, Carriage::Eager), (5, bulk(1))]);
-    word(0, 1, false).put(&mut frames);
-    frames
-}
-
-fn word(message: u64, part: u16, yours: bool) -> Control {
-    let body = b"there"[..].into();
-    Control::Channel {
-        op: OpId::incoming(message, part).key(),
-        yours,
-        body,
-    }
+fn word() -> Vec<u8> {
+    control([told(0, 1, b"there")])
 }
 
 fn offered(state: &mut State, frames: &[u8]) -> Option<(usize, Arriving, Offer)> {
@@ -72,17 +41,13 @@ fn offered(state: &mut State, frames: &[u8]) -> Option<(usize, Arriving, Offer)>
 #[test]
 fn what_its_channel_has_is_here_whole() {
     let mut reader = state();
-    let frames = offer();
-    let more = [&frames[..], b"next frame"].concat();
-    let (used, arriving, offer) = offered(&mut reader, &more).unwrap();
+    let frames = [parts(), word(), b"next frame".to_vec()].concat();
+    let (used, arriving, offer) = offered(&mut reader, &frames).unwrap();
     assert_eq!(&frames[used..][offer.word.clone()], b"there");
-    assert_eq!(arriving.here, Some(3));
-    let told = (used + offer.word.end, offer.part, offer.channel);
-    assert_eq!(told, (frames.len(), 1, 1));
+    assert_eq!(&frames[used + offer.word.end..], b"next frame");
+    assert_eq!((arriving.here, offer.part, offer.channel), (Some(3), 1, 1));
     // Its word was used up: there is no other.
-    let mut again = Vec::new();
-    word(arriving.message, 1, false).put(&mut again);
-    assert!(reader.handle(&again, Instant::now()).is_err());
+    assert!(reader.handle(&word(), Instant::now()).is_err());
     reader.take_whole(arriving.message);
     assert_eq!(reader.receive_window.outstanding(), Default::default());
 }
@@ -90,7 +55,7 @@ fn what_its_channel_has_is_here_whole() {
 #[test]
 fn what_it_does_not_have_comes_as_any_other_does() {
     let mut reader = state();
-    let frames = offer();
+    let frames = [parts(), word()].concat();
     let (used, arriving, _) = offered(&mut reader, &frames).unwrap();
     let message = arriving.message;
     reader.expect_parts(message, &arriving.head);
@@ -111,26 +76,22 @@ fn what_it_does_not_have_comes_as_any_other_does() {
 
 #[test]
 fn what_is_not_all_here_or_not_as_usual_is_not_offered() {
-    let frames = offer();
+    let frames = [parts(), word()].concat();
     for cut in 0..frames.len() {
         assert!(offered(&mut state(), &frames[..cut]).is_none(), "{cut}");
     }
-    let at = frames.len() - 23;
-    let others = [
-        word(1, 1, false),
-        word(0, 0, false),
-        word(0, 1, true),
-        Control::Fin,
-    ];
-    for other in others {
-        let mut frames = frames[..at].to_vec();
-        other.put(&mut frames);
-        assert!(offered(&mut state(), &frames).is_none(), "{other:?}");
+    let of_reader = Control::channel(OpId::incoming(0, 1), vec![1]);
+    for other in [told(1, 1, b""), told(0, 0, b""), of_reader, Control::Fin] {
+        let frames = [parts(), control([other])].concat();
+        assert!(offered(&mut state(), &frames).is_none(), "{frames:?}");
     }
     // Two parts that channels send; a channel that waits for a go-ahead.
-    for parts in [[(5, bulk(1)), (6, bulk(1))], [(5, bulk(1)), (65, bulk(0))]] {
-        let mut frames = frame(&parts);
-        word(0, 0, false).put(&mut frames);
+    let at_once = bulk(1, true);
+    for parts in [
+        [(5, at_once), (6, at_once)],
+        [(5, at_once), (65, bulk(0, false))],
+    ] {
+        let frames = [whole(&parts), control([told(0, 0, b"")])].concat();
         assert!(offered(&mut state(), &frames).is_none(), "{parts:?}");
     }
     let mut going = state();
@@ -141,21 +102,13 @@ fn what_is_not_all_here_or_not_as_usual_is_not_offered() {
 #[test]
 fn more_than_its_credit_is_a_fault_there_too() {
     let mut reader = state();
-    let frames = offer();
-    let at = frames.len() - 15;
-    let mut of = |message: u64| {
-        let mut frames = frames.clone();
-        frames[at..at + 8].copy_from_slice(&message.to_le_bytes());
+    let mut of = |message| {
+        let frames = [parts(), control([told(message, 1, b"there")])].concat();
         reader.handle(&frames, Instant::now()).map(|_| ())
     };
-    for message in 0..8 {
-        of(message).unwrap();
-    }
-    let fault = of(8);
-    assert!(
-        matches!(fault, Err(PeerFault::CreditExceeded { .. })),
-        "{fault:?}"
-    );
+    (0..8).for_each(|message| of(message).unwrap());
+    let fault = of(8).unwrap_err();
+    assert!(matches!(fault, PeerFault::CreditExceeded { .. }), "{fault}");
 }
 
 #[test]
@@ -178,18 +131,12 @@ fn an_answer_that_nobody_waits_for_leaves_when_there_is_time() {
 
 #[test]
 fn two_ends_agree() {
-    let mut pair = Pair::with(limits(), limits(), None);
-    for end in [&mut pair.a, &mut pair.b] {
-        end.pipe.set_at_once(AtOnce::new([false, true]));
-    }
+    let mut pair = Pair::new().at_once();
     let sent = message("at once").tensor(20).tensor_on(1, 100).tensor(7);
     for _ in 0..50 {
-        pair.a.write(&sent);
-        pair.run();
+        pair.send(&sent);
     }
+    pair.settle();
     assert!(pair.b.adopted.len() > 10, "{:?}", pair.b.adopted);
-    assert_eq!(pair.b.delivered.len(), 50);
-    let mut delivered = pair.b.delivered.iter();
-    assert!(delivered.all(|delivered| delivered.parts == sent.parts()));
-    pair.assert_clean();
+    assert_eq!(pair.b.contents(), vec![sent.parts(); 50]);
 }

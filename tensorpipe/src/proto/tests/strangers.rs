@@ -3,19 +3,10 @@
 use crate::device::Device;
 use crate::error::PeerFault;
 use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake, select};
-use crate::proto::sim::limits;
+use crate::proto::sim::{answer, hello, limits};
 use crate::proto::wire::hello::{
-    Answer, Brochure, ChannelOffer, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, TransportOffer,
+    Brochure, ChannelOffer, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, TransportOffer,
 };
-
-fn hello(name: &str, brochure: Brochure) -> Vec<u8> {
-    ClientHandshake::hello(&Purpose::Pipe {
-        name: name.to_owned(),
-        process: [1; 16],
-        limits: limits(),
-        brochure,
-    })
-}
 
 fn transports(names: impl IntoIterator<Item = String>) -> Vec<TransportOffer> {
     let offer = |name| TransportOffer {
@@ -50,7 +41,7 @@ fn as_much_as_a_process_has_may_be_offered_and_no_more() {
             transports,
             channels,
         };
-        match hear(&hello("a", brochure.clone())) {
+        match hear(&hello("a", limits(), brochure.clone())) {
             Ok((_, heard)) => {
                 assert_eq!(heard, brochure);
                 true
@@ -78,7 +69,7 @@ fn words_of_a_stranger_move_no_cursor() {
             devices: Vec::new(),
         }],
     };
-    let (_, heard) = hear(&hello("a", brochure)).unwrap();
+    let (_, heard) = hear(&hello("a", limits(), brochure)).unwrap();
     let refusals = select("tcp", &[], &[], &heard).refusals;
     assert_eq!(refusals.len(), 2);
     for (candidate, reason) in refusals {
@@ -91,9 +82,9 @@ fn words_of_a_stranger_move_no_cursor() {
 fn of_a_long_name_as_much_is_kept_as_is_said() {
     // What stands for a control character is longer than it.
     for name in ["\n".repeat(3000), "ä".repeat(3000), "a".repeat(3000)] {
-        let (kept, _) = hear(&hello(&name, Brochure::default())).unwrap();
+        let (kept, _) = hear(&hello(&name, limits(), Brochure::default())).unwrap();
         assert!((1020..=1024).contains(&kept.len()), "{}", kept.len());
-        let (again, _) = hear(&hello(&kept, Brochure::default())).unwrap();
+        let (again, _) = hear(&hello(&kept, limits(), Brochure::default())).unwrap();
         assert_eq!(again, kept, "it is kept whole the next time");
     }
 }
@@ -111,19 +102,11 @@ fn whatever_is_offered_the_answer_is_one_that_can_be_taken() {
             })
             .collect(),
     };
-    let bytes = hello("a", brochure);
+    let bytes = hello("a", limits(), brochure);
     assert!(bytes.len() > HANDSHAKE_MAX as usize * 9 / 10);
     let (_, heard) = hear(&bytes).unwrap();
-    let answer = Answer {
-        name: "b".to_owned(),
-        process: [2; 16],
-        limits: limits(),
-        moved: None,
-        channels: Vec::new(),
-        refusals: select("tcp", &[], &[], &heard).refusals,
-    };
-    match ClientHandshake::default().handle(&ServerHandshake::answer(&answer)) {
-        Ok((_, Some(Reply::Answer(heard)))) => assert_eq!(*heard, answer),
-        other => panic!("{other:?}"),
-    }
+    let mut answer = answer(limits());
+    answer.refusals = select("tcp", &[], &[], &heard).refusals;
+    let heard = ClientHandshake::default().handle(&ServerHandshake::answer(&answer));
+    assert!(matches!(heard, Ok((_, Some(Reply::Answer(heard)))) if *heard == answer));
 }
