@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::pipe::{Event, OpId, PipeState};
-use super::read::Disposition;
+use super::read::InMessage;
 use super::wire::descriptor::Carriage;
 use super::wire::frame::{Body, Control, Kind, Reason};
 use super::write::Stage;
@@ -112,7 +112,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The writer has heard that a message is refused: nothing more comes of it.
     fn peer_confirmed(&mut self, message: u64) -> Result<(), PeerFault> {
         let refused = self.incoming.get(message);
-        if refused.is_none_or(|message| message.disposition != Disposition::Refused) {
+        if refused.is_none_or(InMessage::is_wanted) {
             return Err(Kind::Reset.unexpected("in answer to no REFUSE"));
         }
         self.release(message);
@@ -135,7 +135,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         // Of one that was read long ago, too: whoever acts on it may want to stop.
         if let Some(incoming) = self.incoming.get_mut(message) {
-            if incoming.disposition == Disposition::Refused {
+            if !incoming.is_wanted() {
                 // The REFUSE is still on its way to the writer, and will be answered.
                 return Ok(());
             }
@@ -162,10 +162,11 @@ impl<S: Clone, D> PipeState<S, D> {
         if op.outgoing {
             self.check_sent(Kind::Channel, op.message)?;
             // A message abandoned in the meantime has no channel any more.
-            if self.outgoing.message(op.message).is_none() {
+            let Some(message) = self.outgoing.message(op.message) else {
                 return Ok(());
-            }
-            let Some(channel) = self.outgoing_channel(op) else {
+            };
+            let part = message.parts.get(usize::from(op.part));
+            let Some(Carriage::Bulk { channel, .. }) = part.map(|part| part.carriage) else {
                 return unknown();
             };
             self.events.push_back(Event::Channel { op, channel, body });
@@ -174,10 +175,11 @@ impl<S: Clone, D> PipeState<S, D> {
         if op.message >= self.incoming.next {
             return unknown();
         }
-        if !self.is_wanted(op) {
+        let message = self.incoming.get_mut(op.message);
+        let Some(message) = message.filter(|message| message.is_wanted()) else {
             return Ok(());
-        }
-        let Some(part) = self.incoming.part_mut(op) else {
+        };
+        let Some(part) = message.parts.get_mut(usize::from(op.part)) else {
             return unknown();
         };
         let Carriage::Bulk { channel, .. } = part.carriage else {

@@ -1,7 +1,7 @@
 //! Commands of the application and of channels about messages that the peer writes.
 
 use super::pipe::{Event, OpId, PipeState};
-use super::read::{Disposition, InPiece};
+use super::read::{Disposition, InMessage, InPiece};
 use super::wire::descriptor::Carriage;
 use super::wire::frame::{Body, Control, Reason};
 use crate::error::ResetCode;
@@ -27,7 +27,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Whether anybody still waits for bytes of a part.
     pub(crate) fn is_wanted(&self, op: OpId) -> bool {
         let message = self.incoming.get(op.message);
-        message.is_some_and(|message| message.disposition != Disposition::Refused)
+        message.is_some_and(InMessage::is_wanted)
     }
 
     /// Bytes of an incoming message's bulk parts that are not here yet.
@@ -83,7 +83,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(incoming) = self.incoming.get_mut(message) else {
             return;
         };
-        if incoming.disposition == Disposition::Refused {
+        if !incoming.is_wanted() {
             return;
         }
         // The writer always hears of a refusal, and answers; a skipped message for which it does not wait is of no
@@ -115,7 +115,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn finish(&mut self, message: u64) {
         match self.incoming.get(message) {
             None => self.release(message),
-            Some(incoming) if incoming.disposition == Disposition::Refused => {}
+            Some(incoming) if !incoming.is_wanted() => {}
             Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
             Some(_) => self.release(message),
         }
@@ -123,10 +123,10 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Lets DATA frames fill `dest`, of `len` bytes. Returns `false` if the part is not wanted any more.
     pub(crate) fn expect(&mut self, op: OpId, dest: D, len: u64) -> bool {
-        if !self.is_wanted(op) {
-            return false;
-        }
-        let Some(part) = self.incoming.part_mut(op).filter(|part| !part.done) else {
+        let message = self.incoming.get_mut(op.message);
+        let wanted = message.filter(|message| message.is_wanted());
+        let part = wanted.and_then(|message| message.parts.get_mut(usize::from(op.part)));
+        let Some(part) = part.filter(|part| !part.done) else {
             return false;
         };
         let dest = Some(dest);

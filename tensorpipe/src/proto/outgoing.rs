@@ -118,7 +118,7 @@ impl<S: Clone, D> PipeState<S, D> {
             self.drop_outgoing(message);
             self.outbox.control(reset);
         } else if let Some(queued) = self.outgoing.message(message) {
-            queued.stage = Stage::Hole(reset);
+            queued.stage = Stage::Hole(Box::new(reset));
             queued.parts.clear();
         }
     }

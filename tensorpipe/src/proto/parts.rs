@@ -2,7 +2,6 @@
 
 use super::input::Bulk;
 use super::pipe::{Event, OpId, PipeState};
-use super::read::Disposition;
 use super::wire::descriptor::{Carriage, Head};
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -74,7 +73,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(message) = self.incoming.get_mut(op.message) else {
             return;
         };
-        let refused = message.disposition == Disposition::Refused;
+        let refused = !message.is_wanted();
         let part = &mut message.parts[usize::from(op.part)];
         part.got += len;
         let dest = dest.filter(|_| !part.unwanted);

@@ -128,6 +128,11 @@ impl<D> InMessage<D> {
         self.disposition = Disposition::Undecided;
     }
 
+    /// It was not refused.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.disposition != Disposition::Refused
+    }
+
     /// Whether the writer still waits for an answer about a bulk part, or sends it.
     pub(super) fn is_open(&self) -> bool {
         let bulk = |part: &InPart<D>| part.carriage != Carriage::Eager;

@@ -1,4 +1,5 @@
-//! Two pipes, a virtual clock, and links between them that are slow, stall, and are cut at a given byte.
+//! Two pipes, a virtual clock, and links between them that are slow, stall, and are cut at a given byte. Beside them a channel
+//! may have connections of its own, where parts overtake each other and the frames of the pipe.
 //!
 //! [`End`] is the smallest driver that does what the real one does; a story writes on one end, runs the clock, and
 //! looks at what the other end was told. Invariant: nothing here depends on wall time or chance.
@@ -14,15 +15,15 @@ pub(crate) use message::{Msg, answer, hello, limits, message};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::OpId;
 use super::flow::AtOnce;
 use super::wire::hello::WireLimits;
-use crate::error::ResetCode;
 
 /// Channels that were negotiated.
 const CHANNELS: usize = 2;
 
 /// The clock's step.
-pub(crate) const TICK: Duration = Duration::from_millis(1);
+const TICK: Duration = Duration::from_millis(1);
 
 /// More steps than any story takes.
 const STEPS_MAX: usize = 1_000_000;
@@ -88,6 +89,10 @@ pub(crate) struct Pair {
     pub(crate) a_to_b: Link,
     pub(crate) b_to_a: Link,
     pub(crate) now: Instant,
+    /// How much longer a part takes on a connection of its channel's own than the one before it.
+    lane_latency: Duration,
+    /// Such parts: when they come, and whether to `a`.
+    lanes: Vec<(Instant, bool, OpId, Vec<u8>)>,
 }
 
 impl Pair {
@@ -123,6 +128,13 @@ impl Pair {
         self
     }
 
+    /// Channel 1 has connections of its own. Part 0 comes at once, each other one so many milliseconds behind the last.
+    pub(crate) fn own_lanes(mut self, millis: u64) -> Self {
+        (self.a.own_lanes, self.b.own_lanes) = (true, true);
+        self.lane_latency = Duration::from_millis(millis);
+        self
+    }
+
     /// The link from `a` to `b` takes so many bytes in a millisecond.
     pub(crate) fn rate(mut self, bytes: usize) -> Self {
         self.a_to_b.bytes_per_tick = bytes;
@@ -138,6 +150,8 @@ impl Pair {
             a_to_b: Link::default(),
             b_to_a: Link::default(),
             now,
+            lane_latency: Duration::ZERO,
+            lanes: Vec::new(),
         }
     }
 
@@ -177,7 +191,25 @@ impl Pair {
             }
             moved |= !link.stalled && !link.under_way.is_empty();
         }
-        moved
+        moved | self.step_lanes()
+    }
+
+    fn step_lanes(&mut self) -> bool {
+        for (to_a, end) in [(false, &mut self.a), (true, &mut self.b)] {
+            for (op, bytes) in end.app.lane_out.drain(..) {
+                let at = self.now + self.lane_latency * u32::from(op.part);
+                let op = OpId::incoming(op.message, op.part);
+                self.lanes.push((at, to_a, op, bytes));
+            }
+        }
+        let moves = !self.lanes.is_empty();
+        let here = |(at, ..): &mut (Instant, _, _, _)| *at <= self.now;
+        for (_, to_a, op, bytes) in self.lanes.extract_if(.., here) {
+            let end = if to_a { &mut self.a } else { &mut self.b };
+            end.lane_in.insert(op, bytes);
+            end.take_lane();
+        }
+        moves
     }
 
     /// Until nothing moves any more.
@@ -205,12 +237,6 @@ impl Pair {
     /// `b` reads, and the clock runs.
     pub(crate) fn read(&mut self, message: u64) {
         self.b.read(message);
-        self.run();
-    }
-
-    /// `b` refuses, and the clock runs.
-    pub(crate) fn refuse(&mut self, message: u64, code: ResetCode) {
-        self.b.refuse(message, code);
         self.run();
     }
 

@@ -103,7 +103,7 @@ pub(super) enum Stage {
     /// The go-ahead is there, or none is needed.
     Granted,
     /// Abandoned before it was sent: this RESET is.
-    Hole(Control),
+    Hole(Box<Control>),
 }
 
 #[derive(Debug)]

@@ -191,80 +191,66 @@ mod tests {
     use super::*;
     use crate::proto::wire::hello::{ChannelOffer, TransportOffer};
 
+    /// Transports and channels, each with its domain or descriptor.
     fn brochure(transports: &[(&str, &str)], channels: &[(&str, &str)]) -> Brochure {
+        let transport = |(name, domain): &(&str, &str)| TransportOffer {
+            name: (*name).into(),
+            domain: domain.as_bytes().to_vec(),
+        };
+        let channel = |(name, descriptor): &(&str, &str)| ChannelOffer {
+            name: (*name).into(),
+            connections: 0,
+            devices: vec![(Device::CPU, descriptor.as_bytes().to_vec())],
+        };
         Brochure {
-            transports: transports
-                .iter()
-                .map(|(name, domain)| TransportOffer {
-                    name: (*name).into(),
-                    domain: domain.as_bytes().to_vec(),
-                })
-                .collect(),
-            channels: channels
-                .iter()
-                .map(|(name, descriptor)| ChannelOffer {
-                    name: (*name).into(),
-                    connections: 0,
-                    devices: vec![(Device::CPU, descriptor.as_bytes().to_vec())],
-                })
-                .collect(),
+            transports: transports.iter().map(transport).collect(),
+            channels: channels.iter().map(channel).collect(),
         }
     }
 
-    fn same(ours: &'static str) -> impl Fn(&[u8]) -> Verdict {
-        move |theirs| {
-            if theirs == ours.as_bytes() {
-                Ok(())
-            } else {
-                Err("another process".into())
-            }
+    fn here(theirs: &[u8]) -> Verdict {
+        match theirs {
+            b"here" => Ok(()),
+            _ => Err("another process".into()),
         }
     }
 
-    /// Which transport and channels are chosen, for each pair of offers.
+    /// What a listener with `memory` and `tcp`, with `xth` and `basic`, makes of it.
+    fn selection(theirs: &Brochure) -> Selection {
+        let transports = [
+            LocalTransport {
+                name: "memory",
+                reaches: &here,
+                address: Ok("m1".into()),
+            },
+            LocalTransport {
+                name: "tcp",
+                reaches: &|_| Ok(()),
+                address: Err("not listening on it".into()),
+            },
+        ];
+        let channels = [
+            LocalChannel {
+                name: "xth",
+                connections: 0,
+                devices: &[(Device::CPU, Vec::new())],
+                reaches: &|_, _, theirs| here(theirs.1),
+            },
+            LocalChannel {
+                name: "basic",
+                connections: 0,
+                devices: &[(Device::CPU, Vec::new())],
+                reaches: &|_, _, _| Ok(()),
+            },
+        ];
+        select("tcp", &transports, &channels, theirs)
+    }
+
+    /// What is chosen for each pair of offers; every other candidate has a reason.
     #[test]
     fn the_table() {
-        let here = same("here");
-        let any = |_: &[u8]| Ok(());
-        let memory = || LocalTransport {
-            name: "memory",
-            reaches: &here,
-            address: Ok("m1".into()),
-        };
-        let tcp = || LocalTransport {
-            name: "tcp",
-            reaches: &any,
-            address: Err("not listening on it".into()),
-        };
-        let devices = [(Device::CPU, b"here".to_vec())];
-        let equal = |_: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| {
-            if ours.1 == theirs.1 {
-                Ok(())
-            } else {
-                Err("another process".to_owned())
-            }
-        };
-        let always = |_: &str, _: (Device, &[u8]), _: (Device, &[u8])| Ok(());
-        let xth = || LocalChannel {
-            name: "xth",
-            connections: 0,
-            devices: &devices,
-            reaches: &equal,
-        };
-        let basic = || LocalChannel {
-            name: "basic",
-            connections: 0,
-            devices: &devices,
-            reaches: &always,
-        };
-        // (their transports, their channels, moved to, channels)
-        type Case<'a> = (
-            &'a [(&'a str, &'a str)],
-            &'a [(&'a str, &'a str)],
-            Option<&'a str>,
-            &'a [&'a str],
-        );
-        let cases: [Case<'_>; 5] = [
+        type Offers<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Offers<'_>, Offers<'_>, Option<&str>, &[&str]); 5] = [
             (
                 &[("memory", "here"), ("tcp", "")],
                 &[("xth", "here"), ("basic", "")],
@@ -282,39 +268,22 @@ mod tests {
             (&[], &[], None, &[]),
         ];
         for (transports, channels, moved, chosen) in cases {
-            let theirs = brochure(transports, channels);
-            let selection = select("tcp", &[memory(), tcp()], &[xth(), basic()], &theirs);
-            assert_eq!(
-                selection.moved.as_ref().map(|(name, _)| name.as_str()),
-                moved
-            );
-            let names: Vec<_> = selection
-                .channels
-                .iter()
-                .map(|channel| channel.name.as_str())
-                .collect();
-            assert_eq!(names, chosen);
-            // Every candidate is either chosen or has a reason.
-            for candidate in ["memory", "tcp"]
-                .iter()
-                .chain(transports.iter().map(|(name, _)| name))
-            {
-                let used = moved.unwrap_or("tcp") == *candidate;
-                let refused = selection
-                    .refusals
-                    .iter()
-                    .any(|(name, _)| *name == format!("transport {candidate}"));
-                assert!(used != refused, "{candidate}: {selection:?}");
-            }
-            for candidate in ["xth", "basic"]
-                .iter()
-                .chain(channels.iter().map(|(name, _)| name))
-            {
-                let used = names.contains(candidate);
-                let refused = selection
-                    .refusals
-                    .iter()
-                    .any(|(name, _)| *name == format!("channel {candidate}"));
+            let selection = selection(&brochure(transports, channels));
+            let to = selection.moved.as_ref().map(|(name, _)| name.as_str());
+            let names = selection.channels.iter().map(|channel| &*channel.name);
+            assert_eq!((to, names.collect::<Vec<_>>()), (moved, chosen.to_vec()));
+            let of = |kind: &'static str, offers: Offers<'_>, ours: [&'static str; 2]| {
+                let theirs = offers.iter().map(|(name, _)| *name);
+                let all = theirs.chain(ours).map(move |name| format!("{kind} {name}"));
+                all.collect::<Vec<_>>()
+            };
+            let mut used = vec![format!("transport {}", moved.unwrap_or("tcp"))];
+            used.extend(chosen.iter().map(|name| format!("channel {name}")));
+            let transports = of("transport", transports, ["memory", "tcp"]);
+            for candidate in [transports, of("channel", channels, ["xth", "basic"])].concat() {
+                let refused = selection.refusals.iter();
+                let refused = refused.map(|(name, _)| name).any(|name| *name == candidate);
+                let used = used.contains(&candidate);
                 assert!(used != refused, "{candidate}: {selection:?}");
             }
         }

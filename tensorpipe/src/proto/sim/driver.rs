@@ -1,6 +1,6 @@
 //! What lies between a pipe and its links: the smallest driver, and two channels.
 //!
-//! Channel 0 streams on the pipe's own connection; channel 1 sends a part in CHANNEL frames.
+//! Channel 0 streams on the pipe's own connection; channel 1 sends a part in CHANNEL frames, or on connections of its own.
 
 use std::time::Instant;
 
@@ -322,6 +322,11 @@ impl End {
                 let len = source.len() as u64;
                 self.pipe.stream(op, source, len);
             }
+            Event::Start { op, source, .. } if self.own_lanes => {
+                self.started.push(op);
+                self.lane_out.push((op, source.to_vec()));
+                self.pipe.part_sent(op);
+            }
             Event::Start { op, source, .. } => {
                 self.started.push(op);
                 for piece in source.chunks(CHANNEL_MAX) {
@@ -369,6 +374,24 @@ impl End {
             Event::FinAck => self.fin_ack = true,
             Event::Recalled => {}
         }
+    }
+
+    /// Acts on what has come on connections of channel 1's own: it waits there until its message is read, and is dropped once
+    /// nobody will.
+    pub(super) fn take_lane(&mut self) {
+        for (op, bytes) in std::mem::take(&mut self.lane_in) {
+            let reading = self.reading.get(&op.message);
+            if reading.is_some_and(|reading| reading.missing.contains(&op.part)) {
+                self.pipe.part_received(op);
+                self.part(op, Some(bytes));
+            } else if op.message >= self.pipe.incoming.next
+                || self.ready.contains(&op.message)
+                || (self.arriving.as_ref()).is_some_and(|of| of.message == op.message)
+            {
+                self.lane_in.insert(op, bytes);
+            }
+        }
+        self.events();
     }
 
     fn part(&mut self, op: OpId, bytes: Option<Vec<u8>>) {

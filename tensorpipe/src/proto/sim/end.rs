@@ -78,6 +78,8 @@ pub(crate) struct Application {
     pub(crate) out_of_memory: bool,
     /// What a channel says of a part does not complete it.
     pub(crate) lanes_wait: bool,
+    /// Channel 1 has connections of its own.
+    pub(super) own_lanes: bool,
     /// Written as soon as the handshake is done.
     pub(crate) on_open: Vec<Msg>,
     /// And then it closes.
@@ -111,6 +113,9 @@ pub(crate) struct Application {
     pub(super) reading: BTreeMap<u64, Reading>,
     /// Parts that came before the application read their message.
     pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
+    /// What leaves on connections of channel 1's own, and what has come there that nobody has read yet.
+    pub(super) lane_out: Vec<(OpId, Vec<u8>)>,
+    pub(crate) lane_in: BTreeMap<OpId, Vec<u8>>,
     /// The message whose own frame is coming in, with the parts of it that are here.
     pub(super) arriving: Option<Delivered>,
     /// Messages until the application reads them.
@@ -271,7 +276,7 @@ impl End {
         }
         self.reading.insert(message, Reading { delivered, missing });
         self.check_read(message);
-        self.events();
+        self.take_lane();
     }
 
     /// Does not want a message, or no more of it.

@@ -179,7 +179,8 @@ fn what_was_thrown_away_can_still_be_refused() {
     pair.send(&message("lost").tensor(5000).tensor(3000));
     pair.b.pipe.throw_away(0);
     assert_eq!(pair.b.pipe.dropped(), 8000);
-    pair.refuse(0, ResetCode::Refused);
+    pair.b.refuse(0, ResetCode::Refused);
+    pair.run();
     assert_eq!(pair.b.pipe.dropped(), 8000, "counted once");
     assert_eq!(pair.a.refused, [(0, ResetCode::Refused)]);
     pair.send(&message("next").tensor(9000));

@@ -15,6 +15,7 @@ mod go_away;
 mod handshake;
 mod hostile;
 mod keep_alive;
+mod lanes;
 mod offered;
 mod parts;
 mod pieces;

@@ -151,11 +151,15 @@ proptest! {
         splits in (1usize..3000, prop_oneof![1usize..3000, 3000usize..40_000]),
         through in any::<(bool, bool)>(),
         at_once in any::<bool>(),
+        own_lanes in prop::option::of(0u64..8),
         ahead in prop_oneof![Just(0u64), 1000u64..40_000],
     ) {
         let mut wide = limits();
         wide.window_ahead = ahead;
         let mut pair = Pair::with(wide, wide, None).told().latency(latency).rate(rates.0);
+        if let Some(latency) = own_lanes {
+            pair = pair.own_lanes(latency);
+        }
         pair.a.split = splits.0;
         pair.b.split = splits.1;
         (pair.a.through, pair.b.through) = through;
