@@ -39,7 +39,7 @@ pub(crate) struct Link {
     pub(crate) cut_at: Option<u64>,
     pub(crate) sent: u64,
     /// What it still takes in this tick, in bytes.
-    pub(crate) room: usize,
+    room: usize,
     under_way: VecDeque<(Instant, Vec<u8>)>,
 }
 
@@ -58,6 +58,14 @@ impl Default for Link {
 }
 
 impl Link {
+    /// One that takes so many bytes.
+    pub(crate) fn taking(room: usize) -> Self {
+        Self {
+            room,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn room(&self) -> usize {
         if self.stalled { 0 } else { self.room }
     }

@@ -144,6 +144,10 @@ impl End {
                 assert!(left > 0);
                 let target = self.pipe.bulk_target();
                 let dest = target.and_then(|op| self.pipe.take_dest(op));
+                let dest = dest.map(|(dest, at)| {
+                    assert_eq!(dest.len() as u64, at, "in order, and nothing else");
+                    dest
+                });
                 self.chunk = Some(Chunk { dest, left });
             }
         }
@@ -176,9 +180,9 @@ impl End {
         });
         let Some(eager) = here else {
             let eager: Vec<_> = self.pipe.eager_parts(message).collect();
-            for (part, len) in eager {
-                let memory = vec![0; len as usize];
-                self.pipe.set_dest(OpId::incoming(message, part), memory);
+            for (part, _) in eager {
+                let op = OpId::incoming(message, part);
+                self.pipe.set_dest(op, Vec::new());
             }
             return self.pipe.start_eager(message);
         };
@@ -212,7 +216,7 @@ impl End {
                 let op = OpId::incoming(message, part);
                 let len = self.pipe.part_len(op).unwrap();
                 if self.pipe.bulk_channel(message, part) == Some((0, true)) {
-                    assert!(self.pipe.expect(op, vec![0; len as usize], len));
+                    assert!(self.pipe.expect(op, Vec::new(), len));
                 }
             }
         }
@@ -233,11 +237,10 @@ impl End {
         };
         let len = self.input.len().min(chunk.left as usize);
         let bytes = self.input.drain(..len);
-        if let Some((dest, at)) = &mut chunk.dest {
-            dest[*at as usize..][..len].copy_from_slice(bytes.as_slice());
-            *at += len as u64;
+        match &mut chunk.dest {
+            Some(dest) => dest.extend(bytes),
+            None => drop(bytes),
         }
-        drop(bytes);
         chunk.left -= len as u64;
         if len > 0 {
             self.pipe.heard(now);
@@ -245,7 +248,7 @@ impl End {
         let Some(chunk) = self.chunk.take_if(|chunk| chunk.left == 0) else {
             return false;
         };
-        let arrived = self.pipe.bulk_received(chunk.dest.map(|(dest, _)| dest));
+        let arrived = self.pipe.bulk_received(chunk.dest);
         arrived.into_iter().for_each(|message| self.ready(message));
         self.events();
         true
@@ -340,7 +343,9 @@ impl End {
                     .for_each(|dest| self.pieces.push((op, dest)));
             }
             Event::StreamReceived { op, dest } => {
-                if dest.is_some() {
+                if let Some(dest) = &dest {
+                    let len = Some(dest.len() as u64);
+                    assert_eq!(len, self.pipe.part_len(op));
                     self.pipe.part_received(op);
                 }
                 self.part(op, dest);

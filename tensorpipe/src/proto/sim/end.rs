@@ -13,6 +13,7 @@ use crate::proto::wire::hello::{Brochure, WireLimits};
 use crate::proto::{KeepAlive, Mark, OpId, PipeState, Room, Segment, Written};
 
 pub(crate) type Source = Arc<[u8]>;
+/// What comes in goes into memory that grows with it: a peer that announces much costs nothing yet.
 pub(crate) type Pipe = PipeState<Source, Vec<u8>>;
 
 /// A message as the application got it; a skipped part is `None`.
@@ -36,10 +37,10 @@ pub(super) enum Phase {
     Open,
 }
 
-/// Bytes of a part, or of nobody, that are coming in past the protocol, and where the next one goes.
+/// Bytes of a part, or of nobody, that are coming in past the protocol.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    pub(super) dest: Option<(Vec<u8>, u64)>,
+    pub(super) dest: Option<Vec<u8>>,
     pub(super) left: u64,
 }
 
@@ -268,7 +269,7 @@ impl End {
                 None if skipped && !ahead => {}
                 None => {
                     if let (0, false, Some(len)) = (channel, ahead, self.pipe.part_len(op)) {
-                        assert!(self.pipe.expect(op, vec![0; len as usize], len));
+                        assert!(self.pipe.expect(op, Vec::new(), len));
                     }
                     missing.insert(part);
                 }
