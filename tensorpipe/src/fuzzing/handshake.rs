@@ -6,9 +6,7 @@ use std::fmt::Debug;
 use super::OURS;
 use crate::device::Device;
 use crate::error::PeerFault;
-use crate::proto::handshake::{
-    ClientHandshake, LocalChannel, LocalTransport, Reply, ServerHandshake, select,
-};
+use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake};
 use crate::proto::sim;
 use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, put_stay};
 
@@ -116,39 +114,11 @@ fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {
 
 /// The answer of a context with what a usual one has.
 fn answer(theirs: &Brochure) -> Answer {
-    let here = |domain: &[u8]| match domain {
-        b"here" => Ok(()),
-        _ => Err("another process".to_owned()),
-    };
-    let transports = [
-        LocalTransport {
-            name: "memory",
-            reaches: &here,
-            address: Ok("m".to_owned()),
-        },
-        LocalTransport {
-            name: "tcp",
-            reaches: &|_| Ok(()),
-            address: Err("not listening on it".to_owned()),
-        },
-    ];
-    let devices = [(Device::CPU, b"any".to_vec())];
-    let equal = |_: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| match ours.1 == theirs.1 {
-        true => Ok(()),
-        false => Err("another process".to_owned()),
-    };
-    let channel = |name| LocalChannel {
-        name,
-        connections: 0,
-        devices: &devices,
-        reaches: &equal,
-    };
-    let channels = [channel("xth"), channel("basic")];
-    let selection = select("tcp", &transports, &channels, theirs);
+    let selection = sim::choose(theirs);
     let chosen = selection.channels.into_iter().map(|chosen| ChosenChannel {
         name: chosen.name,
         tokens: vec![[4; 16]; usize::from(chosen.connections)],
-        devices: devices.to_vec(),
+        devices: vec![(Device::CPU, b"any".to_vec())],
         pairs: chosen.pairs,
     });
     Answer {

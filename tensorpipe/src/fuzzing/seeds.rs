@@ -126,7 +126,7 @@ fn controls() -> Vec<Control> {
 /// Who is spoken to, and what is said.
 fn greetings() -> Vec<(u8, Vec<u8>)> {
     let gpu = Device::new(DeviceKind::CUDA, 1);
-    let devices = vec![(Device::CPU, b"any".to_vec()), (gpu, vec![])];
+    let devices = vec![(Device::CPU, b"here".to_vec()), (gpu, vec![])];
     let transport = |name: &str| TransportOffer {
         name: name.to_owned(),
         domain: b"here".to_vec(),

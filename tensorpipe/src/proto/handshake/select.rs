@@ -189,6 +189,7 @@ fn select_channels(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::sim::choose;
     use crate::proto::wire::hello::{ChannelOffer, TransportOffer};
 
     /// Transports and channels, each with its domain or descriptor.
@@ -206,44 +207,6 @@ mod tests {
             transports: transports.iter().map(transport).collect(),
             channels: channels.iter().map(channel).collect(),
         }
-    }
-
-    fn here(theirs: &[u8]) -> Verdict {
-        match theirs {
-            b"here" => Ok(()),
-            _ => Err("another process".into()),
-        }
-    }
-
-    /// What a listener with `memory` and `tcp`, with `xth` and `basic`, makes of it.
-    fn selection(theirs: &Brochure) -> Selection {
-        let transports = [
-            LocalTransport {
-                name: "memory",
-                reaches: &here,
-                address: Ok("m1".into()),
-            },
-            LocalTransport {
-                name: "tcp",
-                reaches: &|_| Ok(()),
-                address: Err("not listening on it".into()),
-            },
-        ];
-        let channels = [
-            LocalChannel {
-                name: "xth",
-                connections: 0,
-                devices: &[(Device::CPU, Vec::new())],
-                reaches: &|_, _, theirs| here(theirs.1),
-            },
-            LocalChannel {
-                name: "basic",
-                connections: 0,
-                devices: &[(Device::CPU, Vec::new())],
-                reaches: &|_, _, _| Ok(()),
-            },
-        ];
-        select("tcp", &transports, &channels, theirs)
     }
 
     /// What is chosen for each pair of offers; every other candidate has a reason.
@@ -268,7 +231,7 @@ mod tests {
             (&[], &[], None, &[]),
         ];
         for (transports, channels, moved, chosen) in cases {
-            let selection = selection(&brochure(transports, channels));
+            let selection = choose(&brochure(transports, channels));
             let to = selection.moved.as_ref().map(|(name, _)| name.as_str());
             let names = selection.channels.iter().map(|channel| &*channel.name);
             assert_eq!((to, names.collect::<Vec<_>>()), (moved, chosen.to_vec()));

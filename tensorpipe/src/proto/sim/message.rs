@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::device::Device;
-use crate::proto::handshake::ClientHandshake;
+use crate::proto::handshake::{ClientHandshake, LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::{Answer, Brochure, Purpose, WireLimits};
 use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
 use crate::tensor::DType;
@@ -47,6 +47,44 @@ pub(crate) fn answer(limits: WireLimits) -> Answer {
         channels: Vec::new(),
         refusals: Vec::new(),
     }
+}
+
+fn here(theirs: &[u8]) -> Result<(), String> {
+    match theirs {
+        b"here" => Ok(()),
+        _ => Err("another process".to_owned()),
+    }
+}
+
+/// What a listener with `memory` and `tcp`, with `xth` and `basic`, chooses over tcp. The first of each reaches what is here.
+pub(crate) fn choose(theirs: &Brochure) -> Selection {
+    let transports = [
+        LocalTransport {
+            name: "memory",
+            reaches: &here,
+            address: Ok("m".to_owned()),
+        },
+        LocalTransport {
+            name: "tcp",
+            reaches: &|_| Ok(()),
+            address: Err("not listening on it".to_owned()),
+        },
+    ];
+    let channels = [
+        LocalChannel {
+            name: "xth",
+            connections: 0,
+            devices: &[(Device::CPU, Vec::new())],
+            reaches: &|_, _, theirs| here(theirs.1),
+        },
+        LocalChannel {
+            name: "basic",
+            connections: 0,
+            devices: &[(Device::CPU, Vec::new())],
+            reaches: &|_, _, _| Ok(()),
+        },
+    ];
+    select("tcp", &transports, &channels, theirs)
 }
 
 /// What an application writes.
