@@ -32,9 +32,10 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Bytes of an incoming message's bulk parts that are not here yet.
     pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
-        let parts = self.incoming.parts(message);
-        let missing = parts.filter(|(_, part)| !part.done);
-        missing.map(|(_, part)| part.len - part.got).sum()
+        let message = self.incoming.get(message).into_iter();
+        let parts = message.flat_map(|message| &message.parts);
+        let missing = parts.filter(|part| !part.done);
+        missing.map(|part| part.len - part.got).sum()
     }
 
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.

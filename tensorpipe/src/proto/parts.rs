@@ -5,13 +5,6 @@ use super::pipe::{Event, OpId, PipeState};
 use super::wire::descriptor::{Carriage, Head};
 
 impl<S: Clone, D> PipeState<S, D> {
-    /// Memory for an eager part.
-    pub(crate) fn set_dest(&mut self, op: OpId, dest: D) {
-        if let Some(part) = self.incoming.part_mut(op) {
-            part.dest = Some(dest);
-        }
-    }
-
     /// The memory of a part, to write received bytes into, and how many it has. `None`: throw them away.
     pub(crate) fn take_dest(&mut self, op: OpId) -> Option<(D, u64)> {
         let part = self.incoming.part_mut(op)?;
@@ -57,16 +50,14 @@ impl<S: Clone, D> PipeState<S, D> {
         filled.collect()
     }
 
-    /// The driver has given an arriving head's parts their memory: their bytes may come.
-    pub(crate) fn start_eager(&mut self, message: u64) {
+    /// The bytes of an arriving message's eager parts may come: into `memory` of so many bytes each.
+    pub(crate) fn start_eager(&mut self, message: u64, mut memory: impl FnMut(u64) -> D) {
+        let incoming = self.incoming.get_mut(message);
+        let parts = incoming.into_iter().flat_map(|message| &mut message.parts);
+        for part in parts.filter(|part| part.rides()) {
+            part.dest = Some(memory(part.len));
+        }
         self.next_eager(message, 0);
-    }
-
-    /// The lengths of the eager parts of an arriving message.
-    pub(crate) fn eager_parts(&self, message: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
-        let parts = self.incoming.parts(message);
-        let eager = parts.filter(|(_, part)| part.rides());
-        eager.map(|(i, part)| (i, part.len))
     }
 
     fn part_bytes(&mut self, op: OpId, len: u64, dest: Option<D>) {

@@ -236,13 +236,6 @@ impl<D> Incoming<D> {
         message.parts.get_mut(usize::from(op.part))
     }
 
-    /// The parts of a message; none if it is not here.
-    pub(super) fn parts(&self, number: u64) -> impl Iterator<Item = (u16, &InPart<D>)> {
-        let message = self.get(number).into_iter();
-        let parts = message.flat_map(|message| &message.parts).enumerate();
-        parts.map(|(i, part)| (i as u16, part))
-    }
-
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.
     pub(super) fn read(&mut self, number: u64) -> Option<u64> {
         self.set_read(number);

@@ -29,10 +29,11 @@ const TICK: Duration = Duration::from_millis(1);
 const STEPS_MAX: usize = 1_000_000;
 
 /// One direction of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Link {
     pub(crate) latency: Duration,
-    pub(crate) bytes_per_tick: usize,
+    /// `None`: as many as there are.
+    pub(crate) bytes_per_tick: Option<usize>,
     /// Takes nothing while this is set.
     pub(crate) stalled: bool,
     /// Bytes after which the connection is gone.
@@ -41,20 +42,6 @@ pub(crate) struct Link {
     /// What it still takes in this tick, in bytes.
     room: usize,
     under_way: VecDeque<(Instant, Vec<u8>)>,
-}
-
-impl Default for Link {
-    fn default() -> Self {
-        Self {
-            latency: Duration::ZERO,
-            bytes_per_tick: usize::MAX,
-            stalled: false,
-            cut_at: None,
-            sent: 0,
-            room: usize::MAX,
-            under_way: VecDeque::new(),
-        }
-    }
 }
 
 impl Link {
@@ -145,7 +132,7 @@ impl Pair {
 
     /// The link from `a` to `b` takes so many bytes in a millisecond.
     pub(crate) fn rate(mut self, bytes: usize) -> Self {
-        self.a_to_b.bytes_per_tick = bytes;
+        self.a_to_b.bytes_per_tick = Some(bytes);
         self
     }
 
@@ -180,7 +167,7 @@ impl Pair {
             (&mut self.a, &mut self.a_to_b),
             (&mut self.b, &mut self.b_to_a),
         ] {
-            link.room = link.bytes_per_tick;
+            link.room = link.bytes_per_tick.unwrap_or(usize::MAX);
             end.timeout(now);
             moved |= end.transmit(link, now);
         }

@@ -46,25 +46,16 @@ impl End {
                     }
                 }
                 None => {
-                    if !self.poll() {
+                    let (mut bytes, mut segments) = (Vec::new(), Vec::new());
+                    let is_open = matches!(self.phase, Phase::Open);
+                    if !is_open || !self.pipe.poll_transmit(&mut bytes, &mut segments) {
                         break;
                     }
+                    self.leave(&bytes, segments);
                 }
             }
         }
         link.sent > before
-    }
-
-    fn poll(&mut self) -> bool {
-        if !matches!(self.phase, Phase::Open) {
-            return false;
-        }
-        let (mut bytes, mut segments) = (Vec::new(), Vec::new());
-        if !self.pipe.poll_transmit(&mut bytes, &mut segments) {
-            return false;
-        }
-        self.leave(&bytes, segments);
-        true
     }
 
     /// One frame leaves.
@@ -179,12 +170,7 @@ impl End {
             parts,
         });
         let Some(eager) = here else {
-            let eager: Vec<_> = self.pipe.eager_parts(message).collect();
-            for (part, _) in eager {
-                let op = OpId::incoming(message, part);
-                self.pipe.set_dest(op, Vec::new());
-            }
-            return self.pipe.start_eager(message);
+            return self.pipe.start_eager(message, |_| Vec::new());
         };
         let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
         let bytes: Vec<u8> = self.input.drain(..used).collect();

@@ -51,7 +51,7 @@ fn cut_at_every_byte() {
 fn a_stall_at_any_point_is_only_a_delay() {
     for ticks in 0..60 {
         let mut pair = talking().rate(100);
-        pair.b_to_a.bytes_per_tick = 170;
+        pair.b_to_a.bytes_per_tick = Some(170);
         pair.run_for(ticks);
         pair.a_to_b.stalled = true;
         pair.run_for(30);

@@ -167,7 +167,7 @@ proptest! {
             end.pipe.set_at_once(AtOnce::new([false, at_once]));
         }
         pair.a.lazy = true;
-        pair.b_to_a.bytes_per_tick = rates.1;
+        pair.b_to_a.bytes_per_tick = Some(rates.1);
         let (mut from_a, mut from_b) = (Account::default(), Account::default());
         for (at_a, op) in &ops {
             match op {
