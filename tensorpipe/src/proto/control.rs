@@ -2,11 +2,11 @@
 
 use std::mem;
 
+use super::incoming::InMessage;
+use super::outgoing::Stage;
 use super::pipe::{Event, OpId, PipeState};
-use super::read::InMessage;
 use super::wire::descriptor::Carriage;
 use super::wire::frame::{Body, Control, Kind, Reason};
-use super::write::Stage;
 use crate::error::{PeerFault, ResetCode};
 
 impl<S: Clone, D> PipeState<S, D> {

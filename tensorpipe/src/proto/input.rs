@@ -5,8 +5,8 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use super::incoming::InMessage;
 use super::pipe::{OpId, PipeState};
-use super::read::InMessage;
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{
     CHANNEL_MAX, CONTROL_MAX, Control, HEADER_LEN, Header, Kind, OP_LEN, check_len,

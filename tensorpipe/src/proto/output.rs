@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
 
-use super::outgoing::push_eager;
+use super::outgoing::{Stage, send_ahead};
 use super::pipe::{OpId, PipeState};
 use super::wire::codec::Put;
 use super::wire::frame::{Control, Header, Kind, OP_LEN};
-use super::write::{Stage, send_ahead};
+use super::write::push_eager;
 use crate::error::PeerFault;
 
 /// Control frames that may wait for the transport: a peer that provokes more and does not read is at fault.

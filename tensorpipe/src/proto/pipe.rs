@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 
 use super::flow::{Ahead, AtOnce, ReceiveWindow, SendWindow};
+use super::incoming::Incoming;
 use super::input::Bulk;
 use super::keep_alive::KeepAlive;
+use super::outgoing::Outgoing;
 use super::output::Outbox;
-use super::read::Incoming;
 use super::wire::frame::{Body, CHANNEL_MAX, Control, OP_LEN, Reason};
 use super::wire::hello::WireLimits;
-use super::write::Outgoing;
 
 /// One transfer on its way: what a channel works on. A lane needs to know nothing else of it than which end it is at; to name
 /// it to the peer's lane on a connection of the channel's own there is its [`key`](OpId::key).
