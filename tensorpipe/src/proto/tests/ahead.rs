@@ -19,6 +19,8 @@ fn bulk_comes_before_it_is_read() {
     pair.send(&sent);
     assert_eq!(pair.a.written, [0], "without a word from the reader");
     assert!(pair.b.frames.is_empty());
+    let again = pair.b.pipe.expect(OpId::incoming(0, 1), Vec::new(), 5000);
+    assert!(!again, "all of it is here");
     pair.b.read(0);
     pair.settle();
     assert_eq!(pair.b.contents(), [sent.parts()]);

@@ -36,6 +36,17 @@ fn a_refused_or_abandoned_message_counts_as_read() {
 }
 
 #[test]
+fn a_refused_message_counts_before_its_writer_has_heard() {
+    let mut pair = three();
+    pair.b.refuse(0, ResetCode::Refused);
+    pair.b.read(1);
+    pair.b.read(2);
+    pair.step();
+    assert_eq!(pair.b.sent(Kind::Flushed), 1);
+    pair.settle();
+}
+
+#[test]
 fn one_that_comes_late_is_answered_at_once() {
     let mut pair = Pair::new();
     pair.send(&message("m"));
