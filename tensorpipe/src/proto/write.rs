@@ -1,5 +1,7 @@
 //! Commands of the application and of channels about messages that this side writes.
 
+use std::collections::VecDeque;
+
 use super::outgoing::{self, OutPart, OutParts, OutgoingParts, Room, Stage};
 use super::output::{Segment, Stream};
 use super::pipe::{Event, OpId, PipeState};
@@ -195,9 +197,8 @@ impl<S: Clone, D> PipeState<S, D> {
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
             match part.carriage {
                 Carriage::Bulk { ahead: true, .. } => {
-                    let start = part.start(OpId::outgoing(message, i as u16));
-                    started |= start.is_some();
-                    self.events.extend(start);
+                    let op = OpId::outgoing(message, i as u16);
+                    started |= part.start(op, &mut self.events);
                 }
                 Carriage::Bulk { ahead: false, .. } => waits = true,
                 Carriage::Eager => {}
@@ -217,11 +218,12 @@ impl<S: Clone, D> PipeState<S, D> {
         // As many as the peer likes: looked up, not searched.
         skip.sort_unstable();
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
-            let start = part.start(OpId::outgoing(message, i as u16));
-            if start.is_some() && skip.binary_search(&(i as u16)).is_ok() {
-                part.done = true;
-            } else {
-                self.events.extend(start);
+            let op = OpId::outgoing(message, i as u16);
+            match part.carriage {
+                Carriage::Bulk { .. } if skip.binary_search(&op.part).is_ok() => {
+                    part.done |= part.source.take().is_some();
+                }
+                _ => _ = part.start(op, &mut self.events),
             }
         }
         self.check_written(message);
@@ -229,17 +231,20 @@ impl<S: Clone, D> PipeState<S, D> {
 }
 
 impl<S> OutPart<S> {
-    /// Gives a bulk part that is still here to its channel.
-    fn start<D>(&mut self, op: OpId) -> Option<Event<S, D>> {
+    /// Gives a bulk part to its channel, if it is still here.
+    fn start<D>(&mut self, op: OpId, events: &mut VecDeque<Event<S, D>>) -> bool {
         let Carriage::Bulk { channel, .. } = self.carriage else {
-            return None;
+            return false;
         };
-        let source = self.source.take()?;
-        Some(Event::Start {
+        let Some(source) = self.source.take() else {
+            return false;
+        };
+        events.push_back(Event::Start {
             op,
             channel,
             source,
-        })
+        });
+        true
     }
 }
 
