@@ -150,6 +150,19 @@ fn credit_that_is_being_used_is_taken_back_when_it_is_free() {
 }
 
 #[test]
+fn what_is_announced_behind_the_request_is_not_taken_back_by_it() {
+    let mut pair = pair(10_000);
+    pair.b.pipe.widen_ahead(20_000);
+    narrow(&mut pair, 1000);
+    pair.b.pipe.widen_ahead(6000);
+    pair.run();
+    pair.send(&message("ahead").tensor(5500));
+    assert_eq!(pair.a.written, [0]);
+    pair.b.read(0);
+    pair.settle();
+}
+
+#[test]
 fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
     let complaint = |asked: Option<u64>, ahead: u64| {
         let mut pair = pair(10_000);

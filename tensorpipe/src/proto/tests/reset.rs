@@ -28,14 +28,19 @@ fn queued_it_becomes_a_hole_and_numbers_stay_in_step() {
 #[test]
 fn a_hole_needs_no_credit() {
     let mut pair = Pair::lazy();
+    for hole in 0..20 {
+        pair.a.write(&message("hole"));
+        pair.a.reset(hole);
+    }
     for _ in 0..12 {
         pair.a.write(&message("m"));
     }
     pair.run();
-    (8..12).for_each(|waiting| pair.a.reset(waiting));
+    assert_eq!(pair.b.ready, (20..28).collect::<Vec<_>>());
+    (28..32).for_each(|waiting| pair.a.reset(waiting));
     pair.run();
     assert_eq!(pair.a.pipe.unwritten(), 0);
-    (0..8).for_each(|message| pair.b.read(message));
+    (20..28).for_each(|message| pair.b.read(message));
     pair.settle();
 }
 
