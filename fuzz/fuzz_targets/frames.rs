@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 use tensorpipe_fuzz::bounded;
 
-// Memory of parts is only counted; the state itself, and copies of the input, take little.
+// Memory of parts grows with what has come; the state itself, and copies of the input, take little.
 fuzz_target!(|data: &[u8]| bounded(256 << 10, data, tensorpipe::fuzzing::frames));

@@ -1,18 +1,10 @@
-//! An open pipe whose peer says anything, driven as the real driver does, by an application that does anything.
+//! An open pipe whose peer says anything, driven as in the stories of the protocol, by an application that does anything.
 
-mod application;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::{OURS, THEIRS};
-use crate::descriptor::Descriptor;
-use crate::error::PeerFault;
-use crate::proto::wire::descriptor::Carriage;
-use crate::proto::{Arriving, Event, Input, KeepAlive, OpId, PipeState};
-
-/// Channels that were negotiated; number 0 streams on the pipe's own connection.
-const CHANNELS: usize = 2;
+use crate::error::{PeerFault, ResetCode};
+use crate::proto::sim::{End, Link, message};
 
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -29,46 +21,24 @@ pub fn frames(data: &[u8]) {
         0 => bytes.len().max(1),
         piece => usize::from(piece),
     };
-    for piece in bytes.chunks(piece) {
-        scene.input.extend_from_slice(piece);
-        // A fault ends the pipe.
-        if scene.consume().is_err() {
-            return scene.end();
-        }
+    // A fault ends the pipe.
+    if bytes
+        .chunks(piece)
+        .try_for_each(|piece| scene.take_in(piece))
+        .is_ok()
+    {
+        scene.transmit(usize::MAX);
     }
-    scene.settle();
-    scene.end();
-}
-
-/// Memory of a part: only its length is of interest.
-#[derive(Debug)]
-struct Room(u64);
-
-/// A run of bytes that belong to a part.
-#[derive(Debug)]
-struct Bulk {
-    left: u64,
-    got: u64,
-    dest: Option<Room>,
+    let pipe = &mut scene.end.pipe;
+    pipe.abandon();
+    assert!(pipe.poll_event().is_none());
+    assert!(!pipe.has_control());
 }
 
 struct Scene<'a> {
-    pipe: PipeState<u64, Room>,
+    end: End,
     now: Instant,
     script: std::slice::Iter<'a, u8>,
-    input: Vec<u8>,
-    need: usize,
-    bulk: Option<Bulk>,
-    /// Of the message whose own frame is coming in.
-    arriving: Option<Descriptor>,
-    /// Of those that the application has not taken.
-    arrived: BTreeMap<u64, Descriptor>,
-    /// Offered and not decided on.
-    ready: VecDeque<u64>,
-    /// Being read: bulk parts that are missing.
-    reading: BTreeMap<u64, BTreeSet<u16>>,
-    /// Parts of which nothing more may be told.
-    cancelled: BTreeSet<OpId>,
 }
 
 impl<'a> Scene<'a> {
@@ -76,216 +46,90 @@ impl<'a> Scene<'a> {
     fn new(script: &'a [u8]) -> Self {
         let now = Instant::now();
         let mut scene = Self {
-            pipe: PipeState::new(OURS, THEIRS, CHANNELS, KeepAlive::new(Some(SILENCE), now)),
+            end: End::open(OURS, THEIRS, Some(SILENCE), now),
             now,
             script: script.iter(),
-            input: Vec::new(),
-            need: 0,
-            bulk: None,
-            arriving: None,
-            arrived: BTreeMap::new(),
-            ready: VecDeque::new(),
-            reading: BTreeMap::new(),
-            cancelled: BTreeSet::new(),
         };
-        scene.write(&[10]);
-        scene.write(&[3000, 0]);
-        scene.write(&[5, 2000, 100]);
-        while scene.transmit() {}
+        scene.end.lazy = true;
+        scene.end.write(&message("eager").payload(10));
+        scene.end.write(&message("one").payload(3000).payload(0));
+        let two = message("two").payload(5).tensor_on(1, 2000).tensor(100);
+        scene.end.write(&two);
+        scene.transmit(usize::MAX);
         scene
     }
 
-    /// What the driver does with bytes that have come in.
-    fn consume(&mut self) -> Result<(), PeerFault> {
+    /// Everything in `bytes` is taken in, and the application acts meanwhile.
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), PeerFault> {
+        self.end.input.extend_from_slice(bytes);
         loop {
-            if let Some(bulk) = &mut self.bulk {
-                let len = (self.input.len() as u64).min(bulk.left);
-                self.input.drain(..len as usize);
-                bulk.left -= len;
-                bulk.got += len;
-                if bulk.left > 0 {
-                    self.act();
-                    return Ok(());
-                }
-                if let Some(bulk) = self.bulk.take() {
-                    let message = self.pipe.bulk_received(bulk.got, bulk.dest);
-                    self.is_here(message);
-                }
-            } else if self.input.is_empty() || self.input.len() < self.need {
-                self.act();
-                return Ok(());
-            } else {
-                self.parse()?;
-            }
-            self.events();
+            let more = self.end.take_in(self.now)?;
             self.act();
+            if !more {
+                return Ok(());
+            }
         }
     }
 
-    fn parse(&mut self) -> Result<(), PeerFault> {
-        let (used, next) = self.pipe.handle(&self.input, self.now)?;
-        self.input.drain(..used);
-        match next {
-            Input::NeedMore(len) => {
-                // Either it moves on, or it waits for more than there is.
-                assert!(used > 0 || len > self.input.len(), "it needs {len}");
-                self.need = len;
-            }
-            Input::Message(arriving) => self.arrive(arriving),
-            Input::Bulk(len) => {
-                let target = self.pipe.bulk_target();
-                assert!(len > 0 && len <= 1 << 14, "{len} bytes in one frame");
-                let dest = target.and_then(|op| self.pipe.take_dest(op));
-                let dest = dest.map(|(dest, at)| {
-                    assert!(at + len <= dest.0, "{at} and {len} of {}", dest.0);
-                    dest
-                });
-                self.bulk = Some(Bulk {
-                    left: len,
-                    got: 0,
-                    dest,
-                });
-                self.need = 0;
-            }
-        }
-        Ok(())
-    }
-
-    /// A message whose head is here.
-    fn arrive(&mut self, arriving: Arriving) {
-        self.events();
-        self.need = 0;
-        let offer = self.pipe.offered(&arriving, &self.input);
-        let Arriving {
-            message,
-            head,
-            here,
-        } = arriving;
-        let offer = offer.filter(|offer| {
-            assert!(offer.word.start <= offer.word.end && offer.word.end <= self.input.len());
-            self.script.next().is_some_and(|byte| byte % 2 == 0)
-        });
-        let all_eager = (head.carriages().iter()).all(|carriage| *carriage == Carriage::Eager);
-        let is_whole = here.is_some() && (all_eager || offer.is_some());
-        if !is_whole {
-            self.pipe.expect_parts(message, &head);
-        }
-        self.arriving = Some(head.descriptor());
-        let Some(eager) = here else {
-            let parts: Vec<_> = self.pipe.eager_parts(message).collect();
-            for (part, len) in parts {
-                assert!(len <= u64::from(OURS.eager_part));
-                self.pipe.set_dest(OpId::incoming(message, part), Room(len));
-            }
-            return self.pipe.start_eager(message);
+    /// One command of the application's.
+    fn act(&mut self) {
+        let Some(command) = self.script.next() else {
+            self.read(&[]);
+            return self.transmit(2000);
         };
-        let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
-        self.input.drain(..used);
-        if let Some(offer) = offer {
-            let op = OpId::incoming(message, offer.part);
-            self.pipe.channel_late(op, vec![1]);
-        } else if !is_whole {
-            self.pipe.has_eager(message);
-        }
-        self.is_here(Some(message));
-    }
-
-    /// All of a message's own frame is here.
-    fn is_here(&mut self, message: Option<u64>) {
-        let Some(message) = message else { return };
-        let Some(descriptor) = self.arriving.take() else {
-            panic!("{message} has no head");
-        };
-        drop(self.pipe.take_parts(message));
-        if self.pipe.comes_ahead(message) {
-            for part in 0..OURS.parts {
-                let op = OpId::incoming(message, part);
-                if let (Some(len), Some((0, true))) = (
-                    self.pipe.part_len(op),
-                    self.pipe.bulk_channel(message, part),
-                ) {
-                    assert!(self.pipe.expect(op, Room(len), len));
+        let number = usize::from(command >> 4);
+        let end = &mut self.end;
+        match command & 15 {
+            0 => self.read(&[]),
+            1 => self.read(&[0]),
+            2 => {
+                if let Some(message) = end.ready.first() {
+                    end.refuse(*message, ResetCode::Refused);
                 }
             }
-        }
-        self.arrived.insert(message, descriptor);
-        self.ready.push_back(message);
-    }
-
-    fn events(&mut self) {
-        while let Some(event) = self.pipe.poll_event() {
-            self.event(event);
-        }
-        self.pipe.assert_sound();
-    }
-
-    fn event(&mut self, event: Event<u64, Room>) {
-        if let Event::Start { op, .. }
-        | Event::StreamSent { op }
-        | Event::StreamReceived { op, .. }
-        | Event::Channel { op, .. } = &event
-        {
-            assert!(!self.cancelled.contains(op), "{event:?} after its end");
-        }
-        if let Event::Start { channel, .. }
-        | Event::Cancel { channel, .. }
-        | Event::Channel { channel, .. } = &event
-        {
-            assert!(usize::from(*channel) < CHANNELS, "{event:?}");
-        }
-        match event {
-            Event::Start {
-                op,
-                channel: 0,
-                source,
-            } => self.pipe.stream(op, source, source),
-            Event::Start { op, .. } | Event::StreamSent { op } => self.pipe.part_sent(op),
-            Event::StreamReceived { op, dest } => {
-                if dest.is_some() {
-                    self.pipe.part_received(op);
+            3 => {
+                if let Some(message) = end.under_way().first() {
+                    end.refuse(*message, ResetCode::Cancelled);
                 }
-                self.part(op);
             }
-            Event::Channel { op, channel, .. } if channel != 0 && !op.outgoing => {
-                self.pipe.part_received(op);
-                self.part(op);
+            4 => {
+                if let Some(message) = end.under_way().last() {
+                    end.forget(*message);
+                }
             }
-            Event::Cancel { op, .. } => _ = self.cancelled.insert(op),
-            Event::Reset { message, .. } => {
-                self.ready.retain(|ready| *ready != message);
-                self.reading.remove(&message);
+            // What waits is this side's own memory: not more of it than a peer may cost.
+            5 if end.pipe.unwritten() < 16 && !end.pipe.is_closing() => {
+                end.write(&message("").payload(number * 300));
             }
-            Event::Refused { text, .. } | Event::GoAway { text, .. } => {
-                assert!(text.len() <= 1024 && !text.contains(char::is_control));
+            6 => end.reset(number as u64),
+            7 => {
+                if let Some(last) = end.pipe.last_written() {
+                    end.pipe.flush(last);
+                }
             }
-            Event::Written { .. }
-            | Event::Flushed { .. }
-            | Event::Channel { .. }
-            | Event::Fin
-            | Event::FinAck
-            | Event::Recalled => {}
+            8 => end.pipe.close(),
+            9 => _ = end.pipe.go_away("bye"),
+            10 => self.transmit((number + 1) * 200),
+            11 => {
+                self.now += SILENCE / 2;
+                // A silent peer is given up; here it goes on.
+                let _ = end.pipe.handle_timeout(self.now);
+            }
+            // Bytes go on coming.
+            _ => {}
+        }
+        self.end.events();
+    }
+
+    fn read(&mut self, skip: &[u16]) {
+        if let Some(message) = self.end.ready.first() {
+            self.end.read_but(*message, skip);
         }
     }
 
-    fn part(&mut self, op: OpId) {
-        if let Some(missing) = self.reading.get_mut(&op.message) {
-            missing.remove(&op.part);
-            if missing.is_empty() {
-                self.reading.remove(&op.message);
-                self.pipe.finish(op.message);
-            }
-        }
-    }
-
-    /// Everything that can leave, leaves.
-    fn settle(&mut self) {
-        self.events();
-        while self.transmit() {}
-    }
-
-    fn end(mut self) {
-        self.pipe.abandon();
-        assert!(self.pipe.poll_event().is_none());
-        assert!(!self.pipe.has_control());
+    /// So many bytes leave, if there are as many.
+    fn transmit(&mut self, bytes: usize) {
+        let mut link = Link::taking(bytes);
+        self.end.transmit(&mut link, self.now);
     }
 }

@@ -6,10 +6,9 @@ use std::fmt::Debug;
 use super::OURS;
 use crate::device::Device;
 use crate::error::PeerFault;
-use crate::proto::handshake::{
-    ClientHandshake, LocalChannel, LocalTransport, Reply, ServerHandshake, select,
-};
-use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, Reject, put_stay};
+use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake};
+use crate::proto::sim;
+use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, put_stay};
 
 /// The first byte says who is spoken to, the rest is what it is told.
 pub fn handshake(data: &[u8]) {
@@ -31,10 +30,8 @@ fn listener(bytes: &[u8]) {
     assert_eq!(again.as_ref(), Some(&purpose));
     if let Purpose::Pipe { brochure, .. } = purpose {
         let answer = answer(&brochure);
-        match ask(&ServerHandshake::answer(&answer), false) {
-            Some(Reply::Answer(heard)) => assert_eq!(*heard, answer),
-            other => panic!("an answer is understood as {other:?}"),
-        }
+        let heard = ask(&ServerHandshake::answer(&answer), false);
+        assert_eq!(heard, Some(Reply::Answer(Box::new(answer))));
     }
 }
 
@@ -42,13 +39,10 @@ fn connector(bytes: &[u8]) {
     for joins in [false, true] {
         let fed = fed(bytes, || {
             let mut handshake = client(joins);
-            move |input: &[u8]| {
-                let (used, reply) = handshake.handle(input)?;
-                Ok((used, reply.map(Heard::from)))
-            }
+            move |input: &[u8]| handshake.handle(input)
         });
-        if let Some(heard) = fed {
-            heard_again(heard, joins);
+        if let Some(reply) = fed {
+            heard_again(reply, joins);
         }
     }
 }
@@ -61,14 +55,13 @@ fn client(joins: bool) -> ClientHandshake {
     }
 }
 
-fn heard_again(heard: Heard, joins: bool) {
-    let bytes = match &heard {
-        Heard::Answer(answer) => ServerHandshake::answer(answer),
-        Heard::Reject(reject) => ServerHandshake::reject(reject),
-        Heard::Joined => ServerHandshake::joined(),
+fn heard_again(reply: Reply, joins: bool) {
+    let bytes = match &reply {
+        Reply::Answer(answer) => ServerHandshake::answer(answer),
+        Reply::Reject(reject) => ServerHandshake::reject(reject),
+        Reply::Joined => ServerHandshake::joined(),
     };
-    let again = ask(&bytes, joins);
-    assert_eq!(again.map(Heard::from), Some(heard));
+    assert_eq!(ask(&bytes, joins), Some(reply));
 }
 
 fn stay(bytes: &[u8]) {
@@ -79,24 +72,6 @@ fn stay(bytes: &[u8]) {
     put_stay(&mut out, &reason);
     let again = ServerHandshake::handle_stay(&out).unwrap_or_else(|fault| panic!("{fault}"));
     assert_eq!(again, (out.len(), Some(reason)));
-}
-
-/// A [`Reply`] that can be compared.
-#[derive(Debug, PartialEq, Eq)]
-enum Heard {
-    Answer(Answer),
-    Reject(Reject),
-    Joined,
-}
-
-impl From<Reply> for Heard {
-    fn from(reply: Reply) -> Self {
-        match reply {
-            Reply::Answer(answer) => Self::Answer(*answer),
-            Reply::Reject(reject) => Self::Reject(reject),
-            Reply::Joined => Self::Joined,
-        }
-    }
 }
 
 /// What is made of `bytes`, which must not depend on the pieces in which they come.
@@ -139,47 +114,17 @@ fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {
 
 /// The answer of a context with what a usual one has.
 fn answer(theirs: &Brochure) -> Answer {
-    let here = |domain: &[u8]| match domain {
-        b"here" => Ok(()),
-        _ => Err("another process".to_owned()),
-    };
-    let transports = [
-        LocalTransport {
-            name: "memory",
-            reaches: &here,
-            address: Ok("m".to_owned()),
-        },
-        LocalTransport {
-            name: "tcp",
-            reaches: &|_| Ok(()),
-            address: Err("not listening on it".to_owned()),
-        },
-    ];
-    let devices = [(Device::CPU, b"any".to_vec())];
-    let equal = |_: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| match ours.1 == theirs.1 {
-        true => Ok(()),
-        false => Err("another process".to_owned()),
-    };
-    let channel = |name| LocalChannel {
-        name,
-        connections: 0,
-        devices: &devices,
-        reaches: &equal,
-    };
-    let channels = [channel("xth"), channel("basic")];
-    let selection = select("tcp", &transports, &channels, theirs);
+    let selection = sim::choose(theirs);
     let chosen = selection.channels.into_iter().map(|chosen| ChosenChannel {
         name: chosen.name,
         tokens: vec![[4; 16]; usize::from(chosen.connections)],
-        devices: devices.to_vec(),
+        devices: vec![(Device::CPU, b"any".to_vec())],
         pairs: chosen.pairs,
     });
     Answer {
-        name: "b".to_owned(),
-        process: [2; 16],
-        limits: OURS,
         moved: selection.moved.map(|(name, at)| (name, at, [3; 16])),
         channels: chosen.collect(),
         refusals: selection.refusals,
+        ..sim::answer(OURS)
     }
 }

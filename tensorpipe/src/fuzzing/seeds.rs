@@ -5,13 +5,15 @@ use bytes::Bytes;
 use super::THEIRS;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Device, DeviceKind};
-use crate::error::ResetCode;
 use crate::proto::OpId;
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
+use crate::proto::sim::frames::{bulk, chunk, control, filled, frame, refuse, reset, told};
+use crate::proto::sim::{answer, hello};
 use crate::proto::wire::descriptor::{Carriage, Head};
-use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, OPTIONAL};
+use crate::proto::wire::frame::{Control, OPTIONAL};
 use crate::proto::wire::hello::{
-    Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer, put_stay,
+    Amount, Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer,
+    put_stay,
 };
 use crate::tensor::DType;
 
@@ -30,9 +32,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         all.push(("handshake", [&[to][..], &bytes].concat()));
     }
     for frame in controls() {
-        let mut out = Vec::new();
-        frame.put(&mut out);
-        all.push(("descriptor", out));
+        all.push(("descriptor", control([frame])));
     }
     for head in heads() {
         all.push(("descriptor", message(&head)));
@@ -41,48 +41,25 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn conversations() -> Vec<Vec<u8>> {
-    let frames = |frames: &[Control]| {
-        let mut out = Vec::new();
-        frames.iter().for_each(|frame| frame.put(&mut out));
-        out
-    };
     let mut every: Vec<u8> = heads().iter().flat_map(message).collect();
-    every.extend(data(2, 1, 1000));
-    every.extend(data(2, 1, 24));
-    every.extend(frames(&controls()));
-    Header::put(&mut every, Kind::Ping, OPTIONAL, 3);
-    every.extend([0; 3]);
-    let kind = every.len() - 3 - HEADER_LEN + 4;
-    every[kind] = 200;
+    every.extend(chunk(2, 1, 1000));
+    every.extend(chunk(2, 1, 24));
+    every.extend(control(controls()));
+    every.extend(frame(200, OPTIONAL, &[0; 3]));
     let plain = |len| message(&head(&[(len, Carriage::Eager)], &[]));
     let mut many: Vec<u8> = (0..20).flat_map(|len| plain(len * 3)).collect();
-    many.extend(frames(&[Control::Flush { message: 19 }, Control::Fin]));
+    many.extend(control([Control::Flush { message: 19 }, Control::Fin]));
     let mut refused = message(&head(&[(100, BULK)], &[]));
-    refused.extend(data(0, 0, 100));
-    refused.extend(frames(&[Control::Reset {
-        message: 0,
-        code: ResetCode::Refused,
-        text: String::new(),
-        answer: true,
-    }]));
-    vec![every, many, refused, frames(&controls())]
+    refused.extend(chunk(0, 0, 100));
+    refused.extend(control([reset(0, true)]));
+    vec![every, many, refused, control(controls())]
 }
 
-const BULK: Carriage = Carriage::Bulk {
-    channel: 0,
-    ahead: false,
-};
-
-const AHEAD: Carriage = Carriage::Bulk {
-    channel: 0,
-    ahead: true,
-};
+const BULK: Carriage = bulk(0, false);
+const AHEAD: Carriage = bulk(0, true);
 
 fn heads() -> Vec<Head> {
-    let other = Carriage::Bulk {
-        channel: 1,
-        ahead: false,
-    };
+    let other = bulk(1, false);
     vec![
         head(&[], &[]),
         head(&[(3, Carriage::Eager), (0, Carriage::Eager)], &[]),
@@ -94,91 +71,53 @@ fn heads() -> Vec<Head> {
 /// Payloads of these lengths, and tensors of four numbers.
 fn head(payloads: &[(u64, Carriage)], tensors: &[Carriage]) -> Head {
     let gpu = Device::new(DeviceKind::CUDA, 1);
-    Head::with(
-        Descriptor {
-            metadata: Bytes::from_static(b"meta"),
-            payloads: payloads
-                .iter()
-                .map(|(len, _)| PayloadDescriptor {
-                    len: *len,
-                    metadata: Bytes::from_static(b"p"),
-                })
-                .collect(),
-            tensors: tensors
-                .iter()
-                .map(|carriage| TensorDescriptor {
-                    dtype: DType::F32,
-                    shape: [2, 2].into(),
-                    source: gpu,
-                    target: (*carriage != Carriage::Eager).then_some(Device::CPU),
-                    metadata: Bytes::new(),
-                })
-                .collect(),
-        },
-        (payloads.iter().map(|(_, carriage)| *carriage))
-            .chain(tensors.iter().copied())
-            .collect(),
-    )
+    let payload = |(len, _): &(u64, Carriage)| PayloadDescriptor {
+        len: *len,
+        metadata: Bytes::from_static(b"p"),
+    };
+    let tensor = |carriage: &Carriage| TensorDescriptor {
+        dtype: DType::F32,
+        shape: [2, 2].into(),
+        source: gpu,
+        target: (*carriage != Carriage::Eager).then_some(Device::CPU),
+        metadata: Bytes::new(),
+    };
+    let descriptor = Descriptor {
+        metadata: Bytes::from_static(b"meta"),
+        payloads: payloads.iter().map(payload).collect(),
+        tensors: tensors.iter().map(tensor).collect(),
+    };
+    let carriages = payloads.iter().map(|(_, carriage)| carriage);
+    Head::with(descriptor, carriages.chain(tensors).copied().collect())
 }
 
 fn message(head: &Head) -> Vec<u8> {
     let mut out = Vec::new();
-    let body = head.put(&mut out);
-    out.resize(HEADER_LEN + body as usize, 7);
-    out
-}
-
-fn data(message: u64, part: u16, len: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    let op = OpId::incoming(message, part).key();
-    Header::put(&mut out, Kind::Data, 0, (op.len() + len) as u32);
-    out.extend(op);
-    out.resize(out.len() + len, 9);
-    out
+    head.put(&mut out);
+    filled(out)
 }
 
 fn controls() -> Vec<Control> {
-    let (code, text) = (ResetCode::Cancelled, "enough");
-    let channel = |message, yours| Control::Channel {
-        op: OpId::incoming(message, 1).key(),
-        yours,
-        body: vec![1, 2, 3].into(),
+    let window = Amount {
+        messages: 1 << 10,
+        bytes: 1 << 30,
+        ahead: 1 << 20,
     };
+    let grant = |message, skip| Control::Grant { message, skip };
+    let text = "enough".to_owned();
     vec![
-        Control::Grant {
-            message: 1,
-            skip: vec![],
-        },
-        Control::Grant {
-            message: 2,
-            skip: vec![1, 3],
-        },
-        Control::Window {
-            messages: 1 << 10,
-            bytes: 1 << 30,
-            ahead: 1 << 20,
-        },
-        channel(2, true),
-        channel(3, false),
-        Control::Reset {
-            message: 0,
-            code,
-            text: text.to_owned(),
-            answer: false,
-        },
-        Control::Refuse {
-            message: 2,
-            code,
-            text: text.to_owned(),
-        },
+        grant(1, vec![]),
+        grant(2, vec![1, 3]),
+        Control::Window(window),
+        Control::channel(OpId::incoming(2, 1), vec![1, 2, 3]),
+        told(3, 1, &[1, 2, 3]),
+        reset(0, false),
+        refuse(2),
         Control::Flush { message: 0 },
         Control::Flushed { message: 0 },
         Control::Ping { nonce: 1 },
         Control::Pong { nonce: 1 },
-        Control::GoAway {
-            next: 1,
-            text: text.to_owned(),
-        },
+        Control::GoAway { next: 1, text },
         Control::Fin,
         Control::FinAck,
     ]
@@ -187,39 +126,30 @@ fn controls() -> Vec<Control> {
 /// Who is spoken to, and what is said.
 fn greetings() -> Vec<(u8, Vec<u8>)> {
     let gpu = Device::new(DeviceKind::CUDA, 1);
-    let devices = vec![(Device::CPU, b"any".to_vec()), (gpu, vec![])];
-    let hello = Purpose::Pipe {
-        name: "a".to_owned(),
-        process: [1; 16],
-        limits: THEIRS,
-        brochure: Brochure {
-            transports: ["memory", "tcp", "smoke"]
-                .map(|name| TransportOffer {
-                    name: name.to_owned(),
-                    domain: b"here".to_vec(),
-                })
-                .into(),
-            channels: ["xth", "basic", "mirrors"]
-                .map(|name| ChannelOffer {
-                    name: name.to_owned(),
-                    connections: 0,
-                    devices: devices.clone(),
-                })
-                .into(),
-        },
+    let devices = vec![(Device::CPU, b"here".to_vec()), (gpu, vec![])];
+    let transport = |name: &str| TransportOffer {
+        name: name.to_owned(),
+        domain: b"here".to_vec(),
+    };
+    let channel = |name: &str| ChannelOffer {
+        name: name.to_owned(),
+        connections: 0,
+        devices: devices.clone(),
+    };
+    let brochure = Brochure {
+        transports: ["memory", "tcp", "smoke"].map(transport).into(),
+        channels: ["xth", "basic", "mirrors"].map(channel).into(),
     };
     let answer = Answer {
-        name: "b".to_owned(),
-        process: [2; 16],
-        limits: THEIRS,
         moved: Some(("memory".to_owned(), "m".to_owned(), [3; 16])),
         channels: vec![ChosenChannel {
             name: "basic".to_owned(),
             tokens: vec![[4; 16]],
-            devices,
+            devices: devices.clone(),
             pairs: vec![(Device::CPU, gpu)],
         }],
         refusals: vec![("channel xth".to_owned(), "another process".to_owned())],
+        ..answer(THEIRS)
     };
     let reject = Reject {
         transient: true,
@@ -228,7 +158,7 @@ fn greetings() -> Vec<(u8, Vec<u8>)> {
     let mut stay = Vec::new();
     put_stay(&mut stay, "timeout");
     vec![
-        (0, ClientHandshake::hello(&hello)),
+        (0, hello("a", THEIRS, brochure)),
         (0, ClientHandshake::hello(&Purpose::Join([5; 16]))),
         (1, ServerHandshake::answer(&answer)),
         (1, ServerHandshake::reject(&reject)),
@@ -240,6 +170,7 @@ fn greetings() -> Vec<(u8, Vec<u8>)> {
 mod tests {
     use super::super::OURS;
     use super::*;
+    use crate::proto::wire::frame::HEADER_LEN;
 
     /// Else a run would begin outside what it is about.
     #[test]

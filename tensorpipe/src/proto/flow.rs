@@ -6,7 +6,7 @@
 
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::{Control, Kind};
-use super::wire::hello::WireLimits;
+use super::wire::hello::{Amount, WireLimits};
 use crate::error::PeerFault;
 
 /// Channels whose parts neither wait for a go-ahead nor take credit: what they send takes no memory of the reader's. Both
@@ -32,10 +32,8 @@ impl AtOnce {
             Carriage::Eager => false,
         };
         if head.carriages().iter().any(waits) {
-            return Err(PeerFault::Malformed {
-                frame: Kind::Message.name(),
-                what: "a part that waits on a channel that needs no go-ahead",
-            });
+            let what = "a part that waits on a channel that needs no go-ahead";
+            return Err(Kind::Message.malformed(what));
         }
         Ok(())
     }
@@ -43,35 +41,6 @@ impl AtOnce {
 
 /// What a part that comes ahead takes of the credit beside its bytes: it costs its reader memory, however small it is.
 pub(crate) const AHEAD_PART: u64 = 256;
-
-/// Amounts of the three things that credit is given for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Amount {
-    /// MESSAGE frames.
-    pub(crate) messages: u64,
-    /// Bytes of their bodies.
-    pub(crate) bytes: u64,
-    /// Bytes of bulk parts sent without waiting for a go-ahead, and [`AHEAD_PART`] for each.
-    pub(crate) ahead: u64,
-}
-
-impl Amount {
-    pub(crate) fn window(limits: &WireLimits) -> Self {
-        Self {
-            messages: limits.window_messages,
-            bytes: limits.window_bytes,
-            ahead: limits.window_ahead,
-        }
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            messages: self.messages.saturating_add(other.messages),
-            bytes: self.bytes.saturating_add(other.bytes),
-            ahead: self.ahead.saturating_add(other.ahead),
-        }
-    }
-}
 
 /// The writer's side.
 #[derive(Debug)]
@@ -84,7 +53,7 @@ impl SendWindow {
     pub(crate) fn new(peer: &WireLimits) -> Self {
         Self {
             sent: Amount::default(),
-            limit: Amount::window(peer),
+            limit: peer.window(),
         }
     }
 
@@ -161,7 +130,7 @@ struct Recall {
 
 impl ReceiveWindow {
     pub(crate) fn new(ours: &WireLimits) -> Self {
-        let window = Amount::window(ours);
+        let window = ours.window();
         // A freed amount that is kept back for later must never be what the largest message lacks.
         let spare = (window.bytes.saturating_sub(u64::from(ours.frame_max()))).saturating_add(1);
         let due = Amount {
@@ -224,13 +193,12 @@ impl ReceiveWindow {
 
     /// The writer has answered that its limit is `ahead`. Returns the WINDOW with what has become free meanwhile.
     pub(crate) fn recalled(&mut self, ahead: u64) -> Result<Option<Control>, PeerFault> {
-        let frame = Kind::Recalled.name();
-        let unexpected = |when| Err(PeerFault::Unexpected { frame, when });
         let Some(Recall { asked, announced }) = self.recall.take() else {
-            return unexpected("in answer to no RECALL");
+            return Err(Kind::Recalled.unexpected("in answer to no RECALL"));
         };
         if ahead != asked.max(self.received.ahead) {
-            return unexpected("with a limit that is neither what was asked for nor what was sent");
+            let when = "with a limit that is neither what was asked for nor what was sent";
+            return Err(Kind::Recalled.unexpected(when));
         }
         self.announced.ahead = ahead.max(announced);
         Ok(self.announce_ahead())
@@ -244,11 +212,7 @@ impl ReceiveWindow {
         }
         let ahead = limit.ahead.max(self.announced.ahead);
         self.announced = Amount { ahead, ..limit };
-        Control::Window {
-            messages: limit.messages,
-            bytes: limit.bytes,
-            ahead: limit.ahead,
-        }
+        Control::Window(limit)
     }
 
     /// What came in and is not finished.

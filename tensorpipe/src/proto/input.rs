@@ -5,10 +5,12 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use super::incoming::InMessage;
 use super::pipe::{OpId, PipeState};
-use super::read::{Disposition, InMessage};
 use super::wire::descriptor::{Carriage, Head};
-use super::wire::frame::{CHANNEL_MAX, CONTROL_MAX, Control, HEADER_LEN, Header, Kind, OP_LEN};
+use super::wire::frame::{
+    CHANNEL_MAX, CONTROL_MAX, Control, HEADER_LEN, Header, Kind, OP_LEN, check_len,
+};
 use crate::error::{PeerFault, ResetCode};
 
 /// What the bytes that follow are for.
@@ -45,31 +47,15 @@ pub(crate) struct Offer {
 /// A message's parts up to this size together can be taken at once, in bytes. More would hold up others for too long.
 const WHOLE_UP_TO: u64 = 32 << 10;
 
-#[derive(Debug, Default)]
-pub(super) struct Parser {
-    pub(super) state: State,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
-    #[default]
-    Header,
-    /// Throwing away the rest of a frame.
-    Skip { left: u64 },
-    /// The eager parts of a message, this one with so much still to come.
-    Eager { message: u64, part: u16, left: u64 },
-    /// A chunk of a stream.
-    Data { op: OpId, left: u64 },
-}
-
-impl State {
-    fn skip(left: u64) -> Self {
-        if left == 0 {
-            Self::Header
-        } else {
-            Self::Skip { left }
-        }
-    }
+/// Bytes that come next and are no frame's front.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bulk {
+    /// Not 0.
+    pub(super) len: u64,
+    /// Whose they are: a chunk of its stream, or all of it. `None`: the rest of a frame, to be thrown away.
+    pub(super) op: Option<OpId>,
+    /// They ride in the frame of their message.
+    pub(super) rides: bool,
 }
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -84,28 +70,31 @@ impl<S: Clone, D> PipeState<S, D> {
             self.heard(now);
         }
         loop {
-            match self.parser.state {
-                State::Skip { left } | State::Data { left, .. } | State::Eager { left, .. } => {
-                    return Ok((used, Input::Bulk(left)));
+            if let Some(Bulk { len, .. }) = self.bulk {
+                return Ok((used, Input::Bulk(len)));
+            }
+            match self.frame(&input[used..])? {
+                Frame::Done(len) => used += len,
+                Frame::NeedMore(len) => return Ok((used, Input::NeedMore(len))),
+                Frame::Message(len, arriving) => {
+                    return Ok((used + len, Input::Message(arriving)));
                 }
-                State::Header => match self.frame(&input[used..])? {
-                    Frame::Done(len) => used += len,
-                    Frame::NeedMore(len) => return Ok((used, Input::NeedMore(len))),
-                    Frame::Message(len, arriving) => {
-                        return Ok((used + len, Input::Message(arriving)));
-                    }
-                },
             }
         }
     }
 
     /// Whose the bytes are that [`Input::Bulk`] announces.
     pub(crate) fn bulk_target(&self) -> Option<OpId> {
-        match self.parser.state {
-            State::Data { op, .. } => Some(op),
-            State::Eager { message, part, .. } => Some(OpId::incoming(message, part)),
-            State::Header | State::Skip { .. } => None,
-        }
+        self.bulk?.op
+    }
+
+    /// The next `len` bytes are of nobody, or of a stream.
+    pub(super) fn expect_bulk(&mut self, len: u64, op: Option<OpId>) {
+        self.bulk = (len > 0).then_some(Bulk {
+            len,
+            op,
+            rides: false,
+        });
     }
 
     fn frame(&mut self, input: &[u8]) -> Result<Frame, PeerFault> {
@@ -114,8 +103,8 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         let Header { len, kind, flags } = Header::decode(header)?;
         let Some(kind) = kind else {
-            check_len("skipped", len, self.ours.chunk.max(CONTROL_MAX))?;
-            self.parser.state = State::skip(u64::from(len));
+            check_len(None, len, self.ours.chunk.max(CONTROL_MAX))?;
+            self.expect_bulk(len.into(), None);
             return Ok(Frame::Done(HEADER_LEN));
         };
         // Messages want an answer, too: their reader's go-ahead.
@@ -124,7 +113,7 @@ impl<S: Clone, D> PipeState<S, D> {
             Kind::Message => self.message_frame(len, rest),
             Kind::Data => self.data_frame(len, rest),
             _ => {
-                check_len(kind.name(), len, kind.body_max())?;
+                check_len(Some(kind), len, kind.body_max())?;
                 let Some(body) = rest.get(..len as usize) else {
                     return Ok(Frame::NeedMore(HEADER_LEN + len as usize));
                 };
@@ -141,12 +130,9 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     fn message_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
-        check_len(Kind::Message.name(), len, self.ours.frame_max())?;
+        check_len(Some(Kind::Message), len, self.ours.frame_max())?;
         if self.closing.fin_received {
-            return Err(PeerFault::Unexpected {
-                frame: Kind::Message.name(),
-                when: "after its FIN",
-            });
+            return Err(Kind::Message.unexpected("after its FIN"));
         }
         let (head, head_len) = match Head::decode(rest, len, self.channels, &self.ours)? {
             Ok(decoded) => decoded,
@@ -176,7 +162,7 @@ impl<S: Clone, D> PipeState<S, D> {
     fn ignore(&mut self, message: u64, head: &Head, eager_len: u64) {
         self.expect_parts(message, head);
         self.refuse(message, ResetCode::Closing, "");
-        self.parser.state = State::skip(eager_len);
+        self.expect_bulk(eager_len, None);
     }
 
     /// What the frame behind a message that has just come says of its only part that does not ride, if both are here. `rest` follows
@@ -214,33 +200,23 @@ impl<S: Clone, D> PipeState<S, D> {
 
     #[inline(never)]
     fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
-        let frame = Kind::Data.name();
-        check_len(frame, len, self.ours.chunk.saturating_add(OP_LEN as u32))?;
-        if (len as usize) < OP_LEN {
-            return Err(PeerFault::Truncated { frame });
-        }
-        let Some(fields) = rest.first_chunk() else {
+        let limit = self.ours.chunk.saturating_add(OP_LEN as u32);
+        check_len(Some(Kind::Data), len, limit)?;
+        let Some(left) = len.checked_sub(OP_LEN as u32).map(u64::from) else {
+            return Err(Kind::Data.truncated());
+        };
+        let Some(key) = rest.first_chunk() else {
             return Ok(Frame::NeedMore(HEADER_LEN + OP_LEN));
         };
-        let op = OpId::from_key(*fields, false);
-        let left = u64::from(len) - OP_LEN as u64;
-        let unknown = PeerFault::UnknownMessage {
-            frame,
-            message: op.message,
+        let op = OpId::from_key(*key, false);
+        let Some(part) = self.incoming.part(op) else {
+            return Err(Kind::Data.unknown(op.message));
         };
-        let message = self
-            .incoming
-            .get(op.message)
-            .ok_or_else(|| unknown.clone())?;
-        let part = message
-            .parts
-            .get(usize::from(op.part))
-            .ok_or_else(|| unknown.clone())?;
-        let refused = message.disposition == Disposition::Refused;
         let (got, len) = match part.coming(op) {
             Some(coming) => coming,
-            None if refused => (part.got, part.len),
-            None => return Err(unknown),
+            // It was on its way when it was refused.
+            None if !self.is_wanted(op) => (part.got, part.len),
+            None => return Err(Kind::Data.unknown(op.message)),
         };
         if left > len - got || left > part.len - part.got {
             return Err(PeerFault::LimitExceeded {
@@ -249,11 +225,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 limit: len,
             });
         }
-        self.parser.state = if left == 0 {
-            State::Header
-        } else {
-            State::Data { op, left }
-        };
+        self.expect_bulk(left, Some(op));
         Ok(Frame::Done(HEADER_LEN + OP_LEN))
     }
 }
@@ -264,15 +236,4 @@ enum Frame {
     NeedMore(usize),
     /// The front of a MESSAGE frame, of this many bytes, was handled.
     Message(usize, Arriving),
-}
-
-fn check_len(frame: &'static str, len: u32, limit: u32) -> Result<(), PeerFault> {
-    if len <= limit {
-        return Ok(());
-    }
-    Err(PeerFault::FrameTooLarge {
-        frame,
-        len: u64::from(len),
-        limit: u64::from(limit),
-    })
 }

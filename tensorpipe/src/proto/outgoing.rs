@@ -1,280 +1,307 @@
-//! Commands of the application and of channels about messages that this side writes.
+//! Outgoing messages, from the application's `write` until every byte is handed over.
+//!
+//! A message is numbered when it is queued. One that is abandoned before it left becomes a hole: a RESET sent in its
+//! turn, so that numbers on both sides stay in step.
 
-use super::output::{Segment, Stream};
-use super::pipe::{Event, OpId, PipeState};
-use super::wire::descriptor::Carriage;
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::flow::{AHEAD_PART, AtOnce, SendWindow};
+use super::numbered::Numbered;
+use super::output::Segment;
+use super::pipe::OpId;
+use super::wire::descriptor::{Carriage, Frame, TensorFields, set_ahead};
 use super::wire::frame::Control;
-use super::write::{self, OutPart, OutParts, OutgoingParts, Room, Stage};
-use crate::error::{Misuse, ResetCode};
+use super::wire::hello::WireLimits;
+use crate::device::Device;
+use crate::error::Misuse;
+use crate::tensor::{DType, Shape};
 
-/// What became of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) number: u64,
-    /// It is among the bytes to be sent; else it waits for its turn.
-    pub(crate) sent: bool,
-    /// It is [unwritten](PipeState::unwritten): a channel has to carry some of it, or it waits.
-    pub(crate) kept: bool,
+/// The parts of one message, payloads first.
+pub(crate) type OutgoingParts<S> = SmallVec<[OutgoingPart<S>; 4]>;
+
+/// A payload or tensor to be sent. `S` is the driver's handle on its memory.
+#[derive(Debug)]
+pub(crate) struct OutgoingPart<S> {
+    /// In bytes.
+    pub(crate) len: u64,
+    pub(crate) metadata: Bytes,
+    /// `None` for a payload.
+    pub(crate) tensor: Option<OutgoingTensor>,
+    /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
+    pub(crate) channel: Option<u8>,
+    /// Where a tensor goes, if that is said.
+    pub(crate) target: Option<Device>,
+    pub(crate) source: S,
+    /// Where its flags stand in the frame, once it is put there.
+    pub(crate) flags_at: u32,
 }
 
-impl<S: Clone, D> PipeState<S, D> {
-    /// Takes a message. If nothing is to be sent before it, its credit is there, and there is `room`, it leaves: its frame is
-    /// put there. Else it is queued, for [`poll_transmit`](Self::poll_transmit). Takes the parts, unless it fails: if the
-    /// peer would not take it, or after `close`.
-    pub(crate) fn write(
-        &mut self,
-        metadata: &[u8],
-        parts: &mut OutgoingParts<S>,
-        room: Option<Room<'_, S>>,
-    ) -> Result<Written, Misuse> {
-        if self.closing.asked {
-            return Err(Misuse::Other(
-                "this pipe is closing; write before `close`".to_owned(),
-            ));
-        }
-        let credit = write::check(metadata, parts, &self.peer)?;
-        let leaves = room.is_some() && self.is_next() && self.send_window.take(credit);
-        let Some(Room { out, segments }) = room.filter(|_| leaves) else {
-            let mut frame = Vec::new();
-            write::put(metadata, parts, self.at_once, &mut frame);
-            let parts = write::keep(parts, self.at_once);
-            return Ok(Written {
-                number: self.outgoing.push(Stage::Queued(frame, credit), parts),
-                sent: false,
-                kept: true,
-            });
-        };
-        let start = out.len();
-        write::put(metadata, parts, self.at_once, out);
-        let number = self.outgoing.pass();
-        let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
-        Ok(Written {
-            number,
-            sent: true,
-            kept,
-        })
-    }
+/// What the reader is told of a tensor.
+#[derive(Debug)]
+pub(crate) struct OutgoingTensor {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    pub(crate) source: Device,
+    /// Where its writer wants it, if it cares.
+    pub(crate) target: Option<Device>,
+}
 
-    /// Parts of a message that leaves with `frame`. Returns whether any of them does not ride.
-    fn send_parts(
-        &mut self,
-        number: u64,
-        parts: &mut OutgoingParts<S>,
-        frame: &mut [u8],
-        segments: &mut Vec<Segment<S>>,
-    ) -> bool {
-        let mut parts = write::keep(parts, self.at_once);
-        if self.send_window.take_ahead(write::waiting(&parts)) {
-            write::send_ahead(&mut parts, frame);
-        }
-        push_eager(&mut parts, segments);
-        let kept = parts.iter().any(|part| !part.done);
-        if kept {
-            self.outgoing.keep(number, Stage::Sent, parts, true);
-            self.start_ahead(number);
-        }
-        kept
-    }
-
-    /// Not all of a message that was sent is with the transport: [`Mark::Message`](super::Mark) will tell when it is.
-    pub(crate) fn left_in_part(&mut self, number: u64) {
-        match self.outgoing.message(number) {
-            Some(kept) => kept.written = false,
-            None => (self.outgoing).keep(number, Stage::Granted, OutParts::new(), false),
-        }
-    }
-
-    /// Whether nothing is to be sent before the next message.
-    pub(crate) fn is_next(&self) -> bool {
-        self.outgoing.is_sent() && self.outbox.is_empty()
-    }
-
-    /// Messages written and not yet handed over.
-    pub(crate) fn unwritten(&self) -> usize {
-        self.outgoing.len()
-    }
-
-    /// Whether a written message is not yet handed over.
-    pub(crate) fn is_writing(&self, message: u64) -> bool {
-        self.outgoing.contains(message)
-    }
-
-    /// Whether this message has begun to leave, or never will.
-    pub(crate) fn has_left(&self, message: u64) -> bool {
-        message < self.outgoing.next_sent
-    }
-
-    /// The number of the last message written, if there is one.
-    pub(crate) fn last_written(&self) -> Option<u64> {
-        self.outgoing.next_number().checked_sub(1)
-    }
-
-    /// Abandons a message, wherever it is: what has not left does not leave. A message that is already with the peer is
-    /// named to it, so that it can abandon what the message asked for.
-    pub(crate) fn reset(&mut self, message: u64, code: ResetCode, text: &str) {
-        if message >= self.outgoing.next_sent {
-            if let Some(queued) = self.outgoing.message(message) {
-                queued.stage = Stage::Hole(code, text.to_owned());
-                queued.parts.clear();
-            }
-            return;
-        }
-        self.drop_outgoing(message);
-        self.outbox.control(Control::Reset {
-            message,
-            code,
-            text: text.to_owned(),
-            answer: false,
+impl<S> OutgoingPart<S> {
+    fn put(&self, frame: &mut Frame<'_>, at_once: AtOnce) {
+        let tensor = self.tensor.as_ref().map(|tensor| TensorFields {
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            source: tensor.source,
+            target: self.target,
         });
+        frame.part(
+            self.len,
+            self.metadata.len(),
+            self.carriage(at_once),
+            tensor,
+        );
     }
 
-    /// The channel that carries a part of a message of this side's.
-    pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
-        match self
-            .outgoing
-            .message(op.message)?
+    fn carriage(&self, at_once: AtOnce) -> Carriage {
+        match self.channel {
+            Some(channel) if self.len > 0 => {
+                let ahead = at_once.contains(channel);
+                Carriage::Bulk { channel, ahead }
+            }
+            _ => Carriage::Eager,
+        }
+    }
+}
+
+/// Where a frame is put together that leaves next: behind what is there, and what rides in it into `segments`.
+#[derive(Debug)]
+pub(crate) struct Room<'a, S> {
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) segments: &'a mut Vec<Segment<S>>,
+}
+
+pub(super) type OutParts<S> = Vec<OutPart<S>>;
+
+#[derive(Debug)]
+pub(super) struct OutPart<S> {
+    pub(super) len: u64,
+    pub(super) carriage: Carriage,
+    /// Where its flags stand in the frame.
+    flags_at: u32,
+    /// `None` once it is handed over, skipped, or given to its channel.
+    pub(super) source: Option<S>,
+    pub(super) done: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Not sent yet: its frame, up to the bytes that ride, and the credit that it takes.
+    Queued(Vec<u8>, u64),
+    /// Sent; bulk parts wait for the go-ahead.
+    Sent,
+    /// The go-ahead is there, or none is needed.
+    Granted,
+    /// Abandoned before it was sent: this RESET is.
+    Hole(Box<Control>),
+}
+
+#[derive(Debug)]
+pub(super) struct OutMessage<S> {
+    pub(super) stage: Stage,
+    pub(super) parts: OutParts<S>,
+    /// The head and eager bytes are with the transport.
+    pub(super) written: bool,
+}
+
+impl<S> OutMessage<S> {
+    pub(super) fn is_done(&self) -> bool {
+        self.written && self.parts.iter().all(|part| part.done)
+    }
+}
+
+/// Outgoing messages by number. From `next_sent` on there is one, or a hole, for each number; below are those that are
+/// not handed over yet, however far apart.
+#[derive(Debug)]
+pub(super) struct Outgoing<S> {
+    messages: Numbered<OutMessage<S>>,
+    /// Number of the next to be written.
+    pub(super) next: u64,
+    /// Number of the next to be sent.
+    pub(super) next_sent: u64,
+}
+
+impl<S> Default for Outgoing<S> {
+    fn default() -> Self {
+        Self {
+            messages: Numbered::default(),
+            next: 0,
+            next_sent: 0,
+        }
+    }
+}
+
+impl<S> Outgoing<S> {
+    /// Queues a message.
+    pub(super) fn push(&mut self, stage: Stage, parts: OutParts<S>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.keep(number, stage, parts, false);
+        number
+    }
+
+    /// Whether the next message would be the next to be sent.
+    pub(super) fn is_sent(&self) -> bool {
+        self.next_sent == self.next
+    }
+
+    /// Numbers a message that leaves without being queued. Nothing [else is](Self::is_sent).
+    pub(super) fn pass(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.next_sent = self.next;
+        number
+    }
+
+    /// Keeps a message until all of it is handed over.
+    pub(super) fn keep(&mut self, number: u64, stage: Stage, parts: OutParts<S>, written: bool) {
+        let message = OutMessage {
+            stage,
+            parts,
+            written,
+        };
+        self.messages.insert(number, message);
+    }
+
+    pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
+        self.messages.get_mut(number)
+    }
+
+    pub(super) fn part(&mut self, op: OpId) -> Option<&mut OutPart<S>> {
+        self.message(op.message)?
             .parts
-            .get(usize::from(op.part))?
-            .carriage
-        {
-            Carriage::Eager => None,
-            Carriage::Bulk { channel, .. } => Some(channel),
-        }
+            .get_mut(usize::from(op.part))
     }
 
-    /// Sends a part on the pipe's own connection, in DATA frames between which control frames pass. Ignored if the
-    /// message was abandoned meanwhile: its `Cancel` is among the events.
-    pub(crate) fn stream(&mut self, op: OpId, source: S, len: u64) {
-        debug_assert!(op.outgoing);
-        // Abandoned since it was started: nothing may follow the RESET.
-        let part = self
-            .outgoing
-            .message(op.message)
-            .and_then(|message| message.parts.get(usize::from(op.part)));
-        if part.is_none_or(|part| part.done) {
-            return;
-        }
-        self.outbox.streams.push_back(Stream {
-            op,
-            source,
-            len,
-            offset: 0,
-        });
+    /// Whether this message is still to be handed over. A hole is not.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let message = self.messages.get(number);
+        message.is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
     }
 
-    /// A channel has handed over a part.
-    pub(crate) fn part_sent(&mut self, op: OpId) {
-        if let Some(part) = self
-            .outgoing
-            .message(op.message)
-            .and_then(|m| m.parts.get_mut(usize::from(op.part)))
-        {
-            part.done = true;
-            part.source = None;
-        }
-        self.check_written(op.message);
+    pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
+        self.messages.remove(number)
     }
 
-    /// Forgets an outgoing message; the channels at work on it hear of it.
-    pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
-        let Some(dropped) = self.outgoing.remove(message) else {
-            return false;
-        };
-        let mut started = false;
-        for (i, part) in dropped.parts.iter().enumerate() {
-            if let (Carriage::Bulk { channel, .. }, None, false) =
-                (part.carriage, &part.source, part.done)
-            {
-                let op = OpId::outgoing(message, i as u16);
-                self.events.push_back(Event::Cancel { op, channel });
-                started = true;
-            }
-        }
-        // Only a part that was started is among the streams: the others' are not looked at for nothing.
-        if started {
-            (self.outbox.streams).retain(|stream| stream.op.message != message);
-        }
-        true
+    /// Drops everything, sent or not.
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+        self.next_sent = self.next;
     }
 
-    pub(super) fn check_written(&mut self, message: u64) {
-        if self
-            .outgoing
-            .message(message)
-            .is_some_and(|message| message.is_done())
-        {
-            self.outgoing.remove(message);
-            self.events.push_back(Event::Written { message });
-        }
+    /// Whether everything is handed over.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
     }
 
-    /// Starts the bulk parts that wait for no go-ahead.
-    pub(super) fn start_ahead(&mut self, message: u64) {
-        let Some(outgoing) = self.outgoing.message(message) else {
-            return;
-        };
-        let (mut started, mut waits) = (false, false);
-        for (i, part) in outgoing.parts.iter_mut().enumerate() {
-            let Carriage::Bulk { channel, ahead } = part.carriage else {
-                continue;
-            };
-            waits |= !ahead;
-            if !ahead {
-                continue;
-            }
-            if let Some(source) = part.source.take() {
-                started = true;
-                let op = OpId::outgoing(message, i as u16);
-                self.events.push_back(Event::Start {
-                    op,
-                    channel,
-                    source,
-                });
-            }
-        }
-        if started && !waits {
-            outgoing.stage = Stage::Granted;
-        }
-    }
-
-    /// Starts the bulk parts of an outgoing message but for `skip`.
-    pub(super) fn start_bulk(&mut self, message: u64, mut skip: Vec<u16>) {
-        let Some(outgoing) = self.outgoing.message(message) else {
-            return;
-        };
-        outgoing.stage = Stage::Granted;
-        // As many as the peer likes: looked up, not searched.
-        skip.sort_unstable();
-        for (i, part) in outgoing.parts.iter_mut().enumerate() {
-            let Carriage::Bulk { channel, .. } = part.carriage else {
-                continue;
-            };
-            let Some(source) = part.source.take() else {
-                continue;
-            };
-            if skip.binary_search(&(i as u16)).is_ok() {
-                part.done = true;
-            } else {
-                let op = OpId::outgoing(message, i as u16);
-                self.events.push_back(Event::Start {
-                    op,
-                    channel,
-                    source,
-                });
-            }
-        }
-        self.check_written(message);
+    /// Messages not yet handed over.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
     }
 }
 
-/// The bytes of parts that ride follow their frame.
-pub(super) fn push_eager<S>(parts: &mut [OutPart<S>], segments: &mut Vec<Segment<S>>) {
+/// Parts that wait for a go-ahead go ahead of it, if there is credit for all of them. `frame`: their message's.
+pub(super) fn send_ahead<S>(window: &mut SendWindow, parts: &mut [OutPart<S>], frame: &mut [u8]) {
+    let waits = |part: &&OutPart<S>| matches!(part.carriage, Carriage::Bulk { ahead: false, .. });
+    let credit = parts.iter().filter(waits).map(|part| part.len + AHEAD_PART);
+    if !window.take_ahead(credit.sum()) {
+        return;
+    }
     for part in parts {
-        if part.carriage == Carriage::Eager
-            && let Some(source) = part.source.take().filter(|_| part.len > 0)
-        {
-            let range = 0..part.len;
-            segments.push(Segment::Data { source, range });
+        if let Carriage::Bulk { ahead, .. } = &mut part.carriage {
+            *ahead = true;
+            set_ahead(frame, part.flags_at);
         }
     }
+}
+
+/// Appends the frame of a message, up to the bytes that ride, to `out`.
+#[inline]
+pub(super) fn put<S>(
+    metadata: &[u8],
+    parts: &mut OutgoingParts<S>,
+    at_once: AtOnce,
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    let mut frame = Frame::begin(out, metadata.len());
+    for part in parts.iter_mut() {
+        part.flags_at = (frame.len() - start) as u32;
+        part.put(&mut frame, at_once);
+    }
+    frame.end(metadata, parts.iter().map(|part| &*part.metadata));
+}
+
+/// What is kept of parts that have been put into a frame.
+pub(super) fn keep<S>(parts: &mut OutgoingParts<S>, at_once: AtOnce) -> OutParts<S> {
+    let parts = parts.drain(..).map(|part| {
+        let carriage = part.carriage(at_once);
+        OutPart {
+            len: part.len,
+            carriage,
+            flags_at: part.flags_at,
+            source: Some(part.source),
+            done: carriage == Carriage::Eager,
+        }
+    });
+    parts.collect()
+}
+
+/// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
+pub(super) fn credit_of(metadata: usize, parts: usize) -> u64 {
+    metadata as u64 + 64 * (1 + parts as u64)
+}
+
+/// The credit that a message takes, of which the reader computes the same; or why the peer does not take it.
+pub(super) fn check<S>(
+    metadata: &[u8],
+    parts: &[OutgoingPart<S>],
+    peer: &WireLimits,
+) -> Result<u64, Misuse> {
+    let fits = |what, found: u64, limit: u64, field| {
+        if found <= limit {
+            return Ok(());
+        }
+        Err(Misuse::TooLarge {
+            what,
+            found,
+            limit,
+            field,
+            side: "the peer",
+        })
+    };
+    let mut metas = metadata.len();
+    let (mut eager, mut total) = (0u64, 0u64);
+    for part in parts {
+        let (what, limit, field) = match part.tensor {
+            None => ("a payload", peer.payload, "payload"),
+            Some(_) => ("a tensor", peer.tensor, "tensor"),
+        };
+        fits(what, part.len, limit, field)?;
+        metas += part.metadata.len();
+        total = total.saturating_add(part.len);
+        if part.channel.is_none() {
+            let limit = u64::from(peer.eager_part);
+            fits("a part that rides", part.len, limit, "eager_part")?;
+            eager += part.len;
+        }
+    }
+    let limit = u64::from(peer.metadata);
+    fits("metadata", metas as u64, limit, "metadata")?;
+    let what = "number of payloads and tensors";
+    fits(what, parts.len() as u64, u64::from(peer.parts), "parts")?;
+    fits("a message", total, peer.message, "message")?;
+    let limit = u64::from(peer.eager_message);
+    fits("what rides", eager, limit, "eager_message")?;
+    Ok(eager + credit_of(metas, parts.len()))
 }

@@ -2,14 +2,14 @@
 //! and a control frame waits for one chunk at most.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
 
-use super::outgoing::push_eager;
+use super::outgoing::{Stage, send_ahead};
 use super::pipe::{OpId, PipeState};
 use super::wire::codec::Put;
-use super::wire::descriptor::Carriage;
 use super::wire::frame::{Control, Header, Kind, OP_LEN};
-use super::write::ToSend;
+use super::write::push_eager;
 use crate::error::PeerFault;
 
 /// Control frames that may wait for the transport: a peer that provokes more and does not read is at fault.
@@ -80,11 +80,8 @@ impl<S> Outbox<S> {
     pub(super) fn control(&mut self, frame: Control) {
         // Limits and answers to pings are states: the newest says it all.
         let replaces = |queued: &Control| {
-            matches!(
-                (queued, &frame),
-                (Control::Window { .. }, Control::Window { .. })
-                    | (Control::Pong { .. }, Control::Pong { .. })
-            )
+            mem::discriminant(queued) == mem::discriminant(&frame)
+                && matches!(frame, Control::Window(_) | Control::Pong { .. })
         };
         // But limits before a RECALL are others than those behind it.
         let recall = |queued: &&mut Control| !matches!(queued, Control::Recall { .. });
@@ -92,6 +89,13 @@ impl<S> Outbox<S> {
         match last.take_while(recall).find(|queued| replaces(queued)) {
             Some(queued) => *queued = frame,
             None => self.control.push_back(frame),
+        }
+    }
+
+    /// What there is to be said, if anything.
+    pub(super) fn extend(&mut self, frame: Option<Control>) {
+        if let Some(frame) = frame {
+            self.control(frame);
         }
     }
 
@@ -126,10 +130,8 @@ impl<S: Clone, D> PipeState<S, D> {
         out: &mut Vec<u8>,
         segments: &mut Vec<Segment<S>>,
     ) -> bool {
-        let start = out.len();
         if let Some(control) = self.outbox.control.pop_front() {
-            control.put(out);
-            segments.push(Segment::Control(out.len() - start));
+            put_control(&control, out, segments);
             return true;
         }
         if self.transmit_flush(out, segments) {
@@ -168,40 +170,32 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
+    /// The next message, if there is credit for it, or the hole that it has become.
     fn transmit_message(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
-        let start = out.len();
-        match self.outgoing.next_to_send(&mut self.send_window) {
-            None => false,
-            Some(ToSend::Hole(message, code, text)) => {
-                Control::Reset {
-                    message,
-                    code,
-                    text,
-                    answer: false,
-                }
-                .put(out);
-                segments.push(Segment::Control(out.len() - start));
-                true
+        let number = self.outgoing.next_sent;
+        let Some(message) = self.outgoing.message(number) else {
+            return false;
+        };
+        match &mut message.stage {
+            Stage::Hole(reset) => {
+                put_control(reset, out, segments);
+                self.outgoing.remove(number);
             }
-            Some(ToSend::Message {
-                number,
-                frame,
-                message,
-            }) => {
+            Stage::Queued(frame, credit) if self.send_window.take(*credit) => {
+                let mut frame = mem::take(frame);
+                message.stage = Stage::Sent;
+                send_ahead(&mut self.send_window, &mut message.parts, &mut frame);
                 out.extend_from_slice(&frame);
                 segments.push(Segment::Control(frame.len()));
-                push_eager(&mut message.parts, segments);
+                let eager = push_eager(&mut message.parts, segments);
                 segments.push(Segment::Mark(Mark::Message(number)));
-                let eager = message
-                    .parts
-                    .iter()
-                    .filter(|part| part.carriage == Carriage::Eager);
-                let eager = eager.map(|part| part.len).sum::<u64>();
                 self.outbox.burst += frame.len() as u64 + eager;
                 self.start_ahead(number);
-                true
             }
+            Stage::Queued(..) | Stage::Sent | Stage::Granted => return false,
         }
+        self.outgoing.next_sent += 1;
+        true
     }
 
     fn transmit_chunk(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
@@ -215,36 +209,24 @@ impl<S: Clone, D> PipeState<S, D> {
         segments.push(Segment::Control(out.len() - start));
         let range = stream.offset..stream.offset + len;
         stream.offset += len;
-        if stream.offset == stream.len {
-            segments.push(Segment::Data {
-                source: stream.source,
-                range,
-            });
-            segments.push(Segment::Mark(Mark::Stream(stream.op)));
-        } else {
-            segments.push(Segment::Data {
-                source: stream.source.clone(),
-                range,
-            });
+        if stream.offset < stream.len {
+            let source = stream.source.clone();
+            segments.push(Segment::Data { source, range });
             self.outbox.streams.push_back(stream);
+        } else {
+            let Stream { op, source, .. } = stream;
+            segments.push(Segment::Data { source, range });
+            segments.push(Segment::Mark(Mark::Stream(op)));
         }
         true
     }
 
     fn transmit_flush(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
-        let start = out.len();
-        let Some(message) = self
-            .outbox
-            .flush
-            .front()
-            .copied()
-            .filter(|number| *number < self.outgoing.next_sent)
-        else {
+        let left = |number: &mut u64| *number < self.outgoing.next_sent;
+        let Some(message) = self.outbox.flush.pop_front_if(left) else {
             return false;
         };
-        self.outbox.flush.pop_front();
-        Control::Flush { message }.put(out);
-        segments.push(Segment::Control(out.len() - start));
+        put_control(&Control::Flush { message }, out, segments);
         true
     }
 
@@ -253,10 +235,14 @@ impl<S: Clone, D> PipeState<S, D> {
             return false;
         }
         self.closing.fin_sent = true;
-        let start = out.len();
-        Control::Fin.put(out);
-        segments.push(Segment::Control(out.len() - start));
+        put_control(&Control::Fin, out, segments);
         segments.push(Segment::Mark(Mark::Fin));
         true
     }
+}
+
+fn put_control<S>(control: &Control, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) {
+    let start = out.len();
+    control.put(out);
+    segments.push(Segment::Control(out.len() - start));
 }

@@ -1,25 +1,13 @@
 //! Bytes of parts that come on the pipe's own connection: eager ones behind their head, chunks of streams.
 
-use super::input::State;
+use super::input::Bulk;
 use super::pipe::{Event, OpId, PipeState};
-use super::read::Disposition;
 use super::wire::descriptor::{Carriage, Head};
 
 impl<S: Clone, D> PipeState<S, D> {
-    /// Memory for an eager part.
-    pub(crate) fn set_dest(&mut self, op: OpId, dest: D) {
-        if let Some(message) = self.incoming.get_mut(op.message) {
-            message.parts[usize::from(op.part)].dest = Some(dest);
-        }
-    }
-
     /// The memory of a part, to write received bytes into, and how many it has. `None`: throw them away.
     pub(crate) fn take_dest(&mut self, op: OpId) -> Option<(D, u64)> {
-        let part = self
-            .incoming
-            .get_mut(op.message)?
-            .parts
-            .get_mut(usize::from(op.part))?;
+        let part = self.incoming.part_mut(op)?;
         if op.piece == 0 {
             return Some((part.dest.take()?, part.got));
         }
@@ -28,40 +16,16 @@ impl<S: Clone, D> PipeState<S, D> {
         Some((piece.dest.take()?, piece.got))
     }
 
-    /// `len` bytes of what [`Input::Bulk`](super::Input) announced are there; the memory comes back with them. Returns the
-    /// message of which that was the last byte in its frame.
-    pub(crate) fn bulk_received(&mut self, len: u64, dest: Option<D>) -> Option<u64> {
-        match &mut self.parser.state {
-            State::Header => debug_assert_eq!(len, 0),
-            State::Skip { left } => {
-                *left -= len;
-                if *left == 0 {
-                    self.parser.state = State::Header;
-                }
-            }
-            State::Data { op, left } => {
-                let op = *op;
-                *left -= len;
-                if *left == 0 {
-                    self.parser.state = State::Header;
-                }
-                self.part_bytes(op, len, dest);
-            }
-            State::Eager {
-                message,
-                part,
-                left,
-            } => {
-                let op = OpId::incoming(*message, *part);
-                *left -= len;
-                let complete = *left == 0;
-                self.part_bytes(op, len, dest);
-                if complete {
-                    return self.next_eager(op.message, op.part + 1);
-                }
-            }
+    /// What [`Input::Bulk`](super::Input) announced is there; the memory comes back with it. Returns the message of which that
+    /// was the last in its frame.
+    pub(crate) fn bulk_received(&mut self, dest: Option<D>) -> Option<u64> {
+        let Bulk { len, op, rides } = self.bulk.take()?;
+        let op = op?;
+        self.part_bytes(op, len, dest);
+        if !rides {
+            return None;
         }
-        None
+        self.next_eager(op.message, op.part + 1)
     }
 
     /// Not all of this message, whose head has just come, is here.
@@ -79,43 +43,28 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// The eager parts of a message that arrived, with their memory.
     pub(crate) fn take_parts(&mut self, message: u64) -> Vec<(u16, D)> {
-        let Some(message) = self.incoming.get_mut(message) else {
-            return Vec::new();
-        };
-        let eager = message
-            .parts
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, part)| part.carriage == Carriage::Eager);
-        eager
-            .filter_map(|(i, part)| Some((i as u16, part.dest.take()?)))
-            .collect()
+        let message = self.incoming.get_mut(message);
+        let parts = message.into_iter().flat_map(|message| &mut message.parts);
+        let eager = parts.enumerate().filter(|(_, part)| part.rides());
+        let filled = eager.filter_map(|(i, part)| Some((i as u16, part.dest.take()?)));
+        filled.collect()
     }
 
-    /// The driver has given an arriving head's parts their memory: their bytes may come.
-    pub(crate) fn start_eager(&mut self, message: u64) {
+    /// The bytes of an arriving message's eager parts may come: into `memory` of so many bytes each.
+    pub(crate) fn start_eager(&mut self, message: u64, mut memory: impl FnMut(u64) -> D) {
+        let incoming = self.incoming.get_mut(message);
+        let parts = incoming.into_iter().flat_map(|message| &mut message.parts);
+        for part in parts.filter(|part| part.rides()) {
+            part.dest = Some(memory(part.len));
+        }
         self.next_eager(message, 0);
     }
 
-    /// The lengths of the eager parts of an arriving message.
-    pub(crate) fn eager_parts(&self, message: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
-        let parts = self
-            .incoming
-            .get(message)
-            .map(|message| message.parts.as_slice())
-            .unwrap_or_default();
-        let eager = parts
-            .iter()
-            .enumerate()
-            .filter(|(_, part)| part.carriage == Carriage::Eager && part.len > 0);
-        eager.map(|(i, part)| (i as u16, part.len))
-    }
-
-    pub(super) fn part_bytes(&mut self, op: OpId, len: u64, dest: Option<D>) {
+    fn part_bytes(&mut self, op: OpId, len: u64, dest: Option<D>) {
         let Some(message) = self.incoming.get_mut(op.message) else {
             return;
         };
-        let refused = message.disposition == Disposition::Refused;
+        let refused = !message.is_wanted();
         let part = &mut message.parts[usize::from(op.part)];
         part.got += len;
         let dest = dest.filter(|_| !part.unwanted);
@@ -150,20 +99,17 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Goes on with the first non-empty eager part from `part`, or with the next frame: then returns the message, whose own
     /// is over.
     fn next_eager(&mut self, number: u64, part: u16) -> Option<u64> {
-        self.parser.state = State::Header;
-        let message = self.incoming.get_mut(number)?;
-        let mut rest = message.parts.iter().enumerate().skip(usize::from(part));
-        if let Some((i, part)) =
-            rest.find(|(_, part)| part.carriage == Carriage::Eager && part.len > 0)
-        {
-            self.parser.state = State::Eager {
-                message: number,
-                part: i as u16,
-                left: part.len,
-            };
+        let parts = self.incoming.get(number)?.parts.iter().enumerate();
+        let next = parts.skip(usize::from(part)).find(|(_, part)| part.rides());
+        self.bulk = next.map(|(i, part)| Bulk {
+            len: part.len,
+            op: Some(OpId::incoming(number, i as u16)),
+            rides: true,
+        });
+        if self.bulk.is_some() {
             return None;
         }
-        message.has_eager();
+        self.incoming.get_mut(number)?.has_eager();
         Some(number)
     }
 

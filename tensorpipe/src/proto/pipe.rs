@@ -14,14 +14,13 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 
 use super::flow::{Ahead, AtOnce, ReceiveWindow, SendWindow};
-use super::input::Parser;
+use super::incoming::Incoming;
+use super::input::Bulk;
 use super::keep_alive::KeepAlive;
+use super::outgoing::Outgoing;
 use super::output::Outbox;
-use super::read::Incoming;
-use super::wire::frame::{Body, CHANNEL_MAX, Control, OP_LEN};
+use super::wire::frame::{Body, CHANNEL_MAX, Control, OP_LEN, Reason};
 use super::wire::hello::WireLimits;
-use super::write::Outgoing;
-use crate::error::ResetCode;
 
 /// One transfer on its way: what a channel works on. A lane needs to know nothing else of it than which end it is at; to name
 /// it to the peer's lane on a connection of the channel's own there is its [`key`](OpId::key).
@@ -104,6 +103,17 @@ impl OpId {
     }
 }
 
+impl Control {
+    /// What this side's channel says about `op`.
+    pub(crate) fn channel(op: OpId, body: impl Into<Body>) -> Self {
+        Self::Channel {
+            op: op.key(),
+            yours: !op.outgoing,
+            body: body.into(),
+        }
+    }
+}
+
 /// What happened, for the driver to act on.
 #[derive(Debug)]
 pub(crate) enum Event<S, D> {
@@ -118,17 +128,9 @@ pub(crate) enum Event<S, D> {
     /// Every byte of a message is handed over.
     Written { message: u64 },
     /// The reader does not want the message, or no more of it. It may long be handed over.
-    Refused {
-        message: u64,
-        code: ResetCode,
-        text: String,
-    },
+    Refused(Reason),
     /// The writer abandons a message, or what it asked for with it. Not told of one that was refused here.
-    Reset {
-        message: u64,
-        code: ResetCode,
-        text: String,
-    },
+    Reset(Reason),
     /// The peer's application has called read for every message up to this one.
     Flushed { message: u64 },
     /// The peer will not look at messages from `next` on.
@@ -156,7 +158,8 @@ pub(crate) struct PipeState<S, D> {
     pub(super) send_window: SendWindow,
     pub(super) receive_window: ReceiveWindow,
     pub(super) outbox: Outbox<S>,
-    pub(super) parser: Parser,
+    /// The bytes that come next, if they are no frame's front.
+    pub(super) bulk: Option<Bulk>,
     pub(super) events: VecDeque<Event<S, D>>,
     pub(super) keep_alive: KeepAlive,
     pub(super) closing: Closing,
@@ -198,7 +201,7 @@ impl<S: Clone, D> PipeState<S, D> {
             send_window: SendWindow::new(&peer),
             receive_window: ReceiveWindow::new(&ours),
             outbox: Outbox::default(),
-            parser: Parser::default(),
+            bulk: None,
             events: VecDeque::new(),
             keep_alive,
             closing: Closing::default(),
@@ -285,16 +288,14 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Tells the peer what it may send ahead again, without waiting until that is much.
     pub(crate) fn announce_ahead(&mut self) {
-        if let Some(window) = self.receive_window.announce_ahead() {
-            self.outbox.control(window);
-        }
+        let window = self.receive_window.announce_ahead();
+        self.outbox.extend(window);
     }
 
     /// Lets the peer have `bytes` under way ahead, if that is more.
     pub(crate) fn widen_ahead(&mut self, bytes: u64) {
-        if let Some(window) = self.receive_window.widen(bytes) {
-            self.outbox.control(window);
-        }
+        let window = self.receive_window.widen(bytes);
+        self.outbox.extend(window);
     }
 
     /// Lets the peer have no more than `bytes` under way ahead: [`Event::Recalled`] tells when that holds. `false`: it holds already,
@@ -302,9 +303,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(crate) fn narrow_ahead(&mut self, bytes: u64) -> bool {
         let recall = self.receive_window.narrow(bytes);
         let asks = recall.is_some();
-        recall
-            .into_iter()
-            .for_each(|recall| self.outbox.control(recall));
+        self.outbox.extend(recall);
         asks
     }
 
@@ -315,11 +314,7 @@ impl<S: Clone, D> PipeState<S, D> {
         if !op.outgoing {
             self.answered(op);
         }
-        self.outbox.control(Control::Channel {
-            op: op.key(),
-            yours: !op.outgoing,
-            body,
-        });
+        self.outbox.control(Control::channel(op, body));
     }
 
     pub(crate) fn has_event(&self) -> bool {

@@ -1,280 +1,187 @@
-//! Incoming messages, from their head until the application is done with them.
+//! Commands of the application and of channels about messages that the peer writes.
 
-use std::collections::{BTreeSet, VecDeque};
+use super::incoming::{Disposition, InMessage, InPiece};
+use super::pipe::{Event, OpId, PipeState};
+use super::wire::descriptor::Carriage;
+use super::wire::frame::{Body, Control, Reason};
+use crate::error::ResetCode;
 
-use super::flow::{AHEAD_PART, Amount, AtOnce};
-use super::numbered::Numbered;
-use super::pipe::OpId;
-use super::wire::descriptor::{Carriage, Head};
-use super::write::credit_of;
-
-/// What the application decided about a message that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disposition {
-    /// Its eager parts are still coming in.
-    Arriving,
-    /// The application has not decided.
-    Undecided,
-    /// It is being read: bulk parts may come.
-    Reading,
-    /// It is not wanted, and the writer was told; what is on its way is thrown away until the writer confirms. Keeps
-    /// its credit until then, which bounds how many there are.
-    Refused,
-}
-
-/// `D` is the driver's handle on the memory that a part goes into.
-#[derive(Debug)]
-pub(super) struct InPart<D> {
-    pub(super) len: u64,
-    pub(super) carriage: Carriage,
-    /// Bytes received on the pipe's own connection.
-    pub(super) got: u64,
-    /// Whether bytes on the pipe's own connection may come for it.
-    pub(super) expected: bool,
-    pub(super) dest: Option<D>,
-    /// Pieces of it that a lane waits for on the pipe's own connection.
-    pub(super) pieces: Vec<InPiece<D>>,
-    /// What still comes of it is thrown away.
-    pub(super) unwanted: bool,
-    /// The writer's lane has said where it is: once, on a channel that sends at once.
-    pub(super) told: bool,
-    pub(super) done: bool,
-}
-
-/// Part of a part, whose lane has others carry pieces.
-#[derive(Debug)]
-pub(super) struct InPiece<D> {
-    pub(super) piece: u16,
-    pub(super) len: u64,
-    pub(super) got: u64,
-    pub(super) dest: Option<D>,
-}
-
-impl<D> InPart<D> {
-    /// How many bytes of `op`, which is this part or a piece of it, have come, and how many will; `None` if none may come.
-    pub(super) fn coming(&self, op: OpId) -> Option<(u64, u64)> {
-        if op.piece == 0 {
-            return self.expected.then_some((self.got, self.len));
-        }
-        let piece = self.pieces.iter().find(|piece| piece.piece == op.piece);
-        piece.map(|piece| (piece.got, piece.len))
-    }
-
-    /// Returns how many of its bytes have come.
-    pub(super) fn unwant(&mut self) -> u64 {
-        self.dest = None;
-        self.pieces.iter_mut().for_each(|piece| piece.dest = None);
-        self.unwanted = true;
-        self.got
-    }
-}
-
-/// A message that the application is not done with.
-#[derive(Debug)]
-pub(super) struct InMessage<D> {
-    /// None of one that was here whole when it came: the driver has all of it.
-    pub(super) parts: Vec<InPart<D>>,
-    pub(super) disposition: Disposition,
-    pub(super) credit: Amount,
-}
-
-impl<D> InMessage<D> {
-    /// Its head is here, of which its writer computes the same credit.
-    pub(super) fn new(head: &Head, at_once: AtOnce) -> Self {
-        let metadata = head.metadata_len();
-        Self {
-            parts: Vec::new(),
-            disposition: Disposition::Undecided,
-            credit: Amount {
-                messages: 1,
-                bytes: head.eager_len() + credit_of(metadata, head.carriages().len()),
-                ahead: ahead_of(head, at_once),
-            },
-        }
-    }
-
-    /// Some of it is not here.
-    pub(super) fn expect_parts(&mut self, head: &Head, at_once: AtOnce) {
-        let part = |(i, carriage)| {
-            let len = head.part_len(i);
-            InPart {
-                len,
-                carriage,
-                got: 0,
-                expected: comes_ahead(&carriage, at_once),
-                dest: None,
-                pieces: Vec::new(),
-                unwanted: false,
-                told: false,
-                done: len == 0,
+impl<S: Clone, D> PipeState<S, D> {
+    /// How a part of an incoming message travels: `None` in the frame, else the channel's number and whether its bytes come
+    /// without a go-ahead.
+    pub(crate) fn bulk_channel(&self, message: u64, part: u16) -> Option<(u8, bool)> {
+        match self.incoming.part(OpId::incoming(message, part))?.carriage {
+            Carriage::Eager => None,
+            Carriage::Bulk { channel, ahead } => {
+                Some((channel, ahead && !self.at_once.contains(channel)))
             }
-        };
-        self.disposition = Disposition::Arriving;
-        let carriages = head.carriages().iter().copied();
-        self.parts = carriages.enumerate().map(part).collect();
-    }
-
-    /// The parts that ride are here.
-    pub(super) fn has_eager(&mut self) {
-        for part in &mut self.parts {
-            part.done |= part.carriage == Carriage::Eager;
-        }
-        self.disposition = Disposition::Undecided;
-    }
-
-    /// Whether the writer still waits for an answer about a bulk part, or sends it.
-    pub(super) fn is_open(&self) -> bool {
-        let bulk = |part: &InPart<D>| part.carriage != Carriage::Eager;
-        self.parts.iter().any(|part| bulk(part) && !part.done)
-    }
-
-    /// Nobody wants what comes of its bulk parts, or has come and was read by nobody. Returns how many bytes these are, unless
-    /// they were counted before.
-    pub(super) fn throw_away(&mut self) -> u64 {
-        let read = self.disposition == Disposition::Reading;
-        let lost = |part: &&mut InPart<D>| {
-            part.carriage != Carriage::Eager && !part.unwanted && !(read && part.done)
-        };
-        let lost = self.parts.iter_mut().filter(lost).map(InPart::unwant);
-        lost.sum()
-    }
-
-    /// Gives up all memory. Returns the parts that a channel may be at work on, with its number.
-    pub(super) fn abandon(&mut self) -> impl Iterator<Item = (u16, u8)> + '_ {
-        let disposition = self.disposition;
-        let parts = self.parts.iter_mut().enumerate();
-        parts.filter_map(move |(i, part)| {
-            part.dest = None;
-            part.pieces.clear();
-            match (part.carriage, disposition) {
-                (Carriage::Bulk { channel, .. }, Disposition::Reading)
-                | (
-                    Carriage::Bulk {
-                        channel,
-                        ahead: true,
-                    },
-                    Disposition::Undecided,
-                ) if !part.done => Some((i as u16, channel)),
-                _ => None,
-            }
-        })
-    }
-}
-
-/// Whether bytes come without a go-ahead. What a channel sends at once is no stream of bytes, unless its lane here asks for one.
-fn comes_ahead(carriage: &Carriage, at_once: AtOnce) -> bool {
-    match carriage {
-        Carriage::Bulk { channel, ahead } => *ahead && !at_once.contains(*channel),
-        Carriage::Eager => false,
-    }
-}
-
-/// The credit that what comes ahead takes.
-fn ahead_of(head: &Head, at_once: AtOnce) -> u64 {
-    let ahead = |carriage: &Carriage| comes_ahead(carriage, at_once);
-    let parts = head.carriages().iter().filter(|carriage| ahead(carriage));
-    head.sum(ahead)
-        .saturating_add(AHEAD_PART * parts.count() as u64)
-}
-
-/// Incoming messages by number. Bounded by the credit given.
-#[derive(Debug)]
-pub(super) struct Incoming<D> {
-    pub(super) messages: Numbered<InMessage<D>>,
-    /// Number of the next head.
-    pub(super) next: u64,
-    /// Those of `messages` that the application has not called read for, in order.
-    unread: VecDeque<u64>,
-    /// Those of `unread` of which the peer wants to know when everything up to there was read.
-    asked: BTreeSet<u64>,
-}
-
-impl<D> Default for Incoming<D> {
-    fn default() -> Self {
-        Self {
-            messages: Numbered::default(),
-            next: 0,
-            unread: VecDeque::new(),
-            asked: BTreeSet::new(),
-        }
-    }
-}
-
-impl<D> Incoming<D> {
-    /// A head has come. Returns the message's number.
-    pub(super) fn push(&mut self, message: InMessage<D>) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.messages.insert(number, message);
-        self.unread.push_back(number);
-        number
-    }
-
-    pub(super) fn get(&self, number: u64) -> Option<&InMessage<D>> {
-        self.messages.get(number)
-    }
-
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut InMessage<D>> {
-        self.messages.get_mut(number)
-    }
-
-    /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.
-    pub(super) fn read(&mut self, number: u64) -> Option<u64> {
-        self.set_read(number);
-        if self.asked.is_empty() || !self.asked.remove(&number) {
-            return None;
-        }
-        // A question waits for the last unread message before it: so there are never more of them than messages, and
-        // none takes longer to answer than the other.
-        match self.last_unread_before(number) {
-            Some(before) => {
-                self.asked.insert(before);
-                None
-            }
-            None => Some(self.last_read()),
         }
     }
 
-    fn set_read(&mut self, number: u64) {
-        // Most are read in the order in which they came.
-        if self.unread.front() == Some(&number) {
-            self.unread.pop_front();
-        } else if let Ok(at) = self.unread.binary_search(&number) {
-            self.unread.remove(at);
-        }
-    }
-
-    fn last_unread_before(&self, number: u64) -> Option<u64> {
-        let before = self.unread.partition_point(|unread| *unread < number);
-        self.unread.get(before.checked_sub(1)?).copied()
-    }
-
-    /// Questions that wait for an answer.
+    /// Length of a part of an incoming message, in bytes.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn questions(&self) -> usize {
-        self.asked.len()
+    pub(crate) fn part_len(&self, op: OpId) -> Option<u64> {
+        self.incoming.part(op).map(|part| part.len)
     }
 
-    /// The peer asks about a message that has come. Returns the number to report at once, if everything is read.
-    pub(super) fn flush(&mut self, number: u64) -> Option<u64> {
-        match self.last_unread_before(number + 1) {
-            Some(last) => {
-                self.asked.insert(last);
-                None
+    /// Whether anybody still waits for bytes of a part.
+    pub(crate) fn is_wanted(&self, op: OpId) -> bool {
+        let message = self.incoming.get(op.message);
+        message.is_some_and(InMessage::is_wanted)
+    }
+
+    /// Bytes of an incoming message's bulk parts that are not here yet.
+    pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
+        let message = self.incoming.get(message).into_iter();
+        let parts = message.flat_map(|message| &message.parts);
+        let missing = parts.filter(|part| !part.done);
+        missing.map(|part| part.len - part.got).sum()
+    }
+
+    /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
+    /// A skipped part that comes without a go-ahead still comes, and is thrown away.
+    pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
+        let Some(incoming) = self.incoming.get_mut(message) else {
+            return false;
+        };
+        match incoming.disposition {
+            Disposition::Undecided => incoming.disposition = Disposition::Reading,
+            Disposition::Reading => return true,
+            Disposition::Arriving | Disposition::Refused => return false,
+        }
+        let mut waits = false;
+        let mut refused = Vec::new();
+        for (i, part) in incoming.parts.iter_mut().enumerate() {
+            let skipped = skip.contains(&(i as u16));
+            match part.carriage {
+                Carriage::Bulk { ahead: true, .. } if skipped => self.dropped += part.unwant(),
+                Carriage::Bulk { ahead: false, .. } if skipped => {
+                    part.done = true;
+                    refused.push(i as u16);
+                }
+                Carriage::Bulk { ahead: false, .. } => waits = true,
+                Carriage::Bulk { ahead: true, .. } | Carriage::Eager => {}
             }
-            None => Some(self.last_read()),
+        }
+        if waits || !refused.is_empty() {
+            self.outbox.control(Control::Grant {
+                message,
+                skip: refused,
+            });
+        }
+        self.count_read(message);
+        true
+    }
+
+    /// The application takes a message that is here whole, and that it has not refused: as by [`grant`](Self::grant) and
+    /// [`finish`](Self::finish).
+    pub(crate) fn take_whole(&mut self, message: u64) {
+        self.release(message);
+    }
+
+    /// The application does not want a message, or no more of it.
+    pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
+        let Some(incoming) = self.incoming.get_mut(message) else {
+            return;
+        };
+        if !incoming.is_wanted() {
+            return;
+        }
+        // The writer always hears of a refusal, and answers; a skipped message for which it does not wait is of no
+        // interest to it.
+        let tell = incoming.is_open() || code != ResetCode::Skipped;
+        for (part, channel) in incoming.abandon() {
+            let op = OpId::incoming(message, part);
+            self.events.push_back(Event::Cancel { op, channel });
+        }
+        self.dropped += incoming.throw_away();
+        incoming.disposition = Disposition::Refused;
+        if !tell {
+            return self.release(message);
+        }
+        let refuse = Control::Refuse(Reason::new(message, code, text));
+        self.outbox.control(refuse);
+        self.count_read(message);
+    }
+
+    /// Nothing can be made of a message that comes ahead, and the application has not decided on it yet.
+    pub(crate) fn throw_away(&mut self, message: u64) {
+        if let Some(incoming) = self.incoming.get_mut(message) {
+            self.dropped += incoming.throw_away();
         }
     }
 
-    /// Drops everything.
-    pub(super) fn clear(&mut self) {
-        self.messages.clear();
-        self.unread.clear();
-        self.asked.clear();
+    /// The application is done with a message: its credit goes back to the writer. Bulk parts that have not come are
+    /// not wanted: the message is refused as [`ResetCode::Skipped`].
+    pub(crate) fn finish(&mut self, message: u64) {
+        match self.incoming.get(message) {
+            None => self.release(message),
+            Some(incoming) if !incoming.is_wanted() => {}
+            Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
+            Some(_) => self.release(message),
+        }
     }
 
-    /// How far reading has come: what is not there any more was read, refused, or never came. There is such a message.
-    fn last_read(&self) -> u64 {
-        self.unread.front().unwrap_or(&self.next).saturating_sub(1)
+    /// Lets DATA frames fill `dest`, of `len` bytes. Returns `false` if the part is not wanted any more.
+    pub(crate) fn expect(&mut self, op: OpId, dest: D, len: u64) -> bool {
+        let message = self.incoming.get_mut(op.message);
+        let wanted = message.filter(|message| message.is_wanted());
+        let part = wanted.and_then(|message| message.parts.get_mut(usize::from(op.part)));
+        let Some(part) = part.filter(|part| !part.done) else {
+            return false;
+        };
+        let dest = Some(dest);
+        if op.piece == 0 {
+            part.expected = true;
+            part.dest = dest;
+        } else {
+            part.pieces.push(InPiece {
+                piece: op.piece,
+                len,
+                got: 0,
+                dest,
+            });
+        }
+        true
+    }
+
+    /// A part is complete at this side.
+    pub(crate) fn part_received(&mut self, op: OpId) {
+        if let Some(part) = self.incoming.part_mut(op) {
+            part.done = true;
+        }
+    }
+
+    /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
+    pub(super) fn release(&mut self, message: u64) {
+        let Some(released) = self.incoming.messages.remove(message) else {
+            return;
+        };
+        let window = self.receive_window.finish(released.credit);
+        self.outbox.extend(window);
+        self.count_read(message);
+    }
+
+    pub(super) fn count_read(&mut self, message: u64) {
+        if let Some(message) = self.incoming.read(message) {
+            self.outbox.control(Control::Flushed { message });
+        }
+    }
+
+    /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_late`](Self::send_late) says so.
+    pub(crate) fn channel_late(&mut self, op: OpId, body: impl Into<Body>) {
+        self.outbox.late.push_back(Control::channel(op, body));
+    }
+
+    /// Whether there is something for which nobody waits.
+    pub(crate) fn has_late(&self) -> bool {
+        !self.outbox.late.is_empty()
+    }
+
+    /// There is time for what nobody waits for.
+    pub(crate) fn send_late(&mut self) {
+        while let Some(late) = self.outbox.late.pop_front() {
+            self.outbox.control(late);
+        }
     }
 }

@@ -25,8 +25,6 @@ use crate::transports::Connection;
 /// Bulk bytes being received.
 pub(super) struct Bulk {
     left: u64,
-    /// Received since the protocol was last told.
-    got: u64,
     pub(super) dest: Option<Destination>,
     /// Whose it is.
     pub(super) op: Option<OpId>,
@@ -151,14 +149,13 @@ impl Io {
             let bytes = &self.received[self.start..self.start + len as usize];
             copy(bytes, dest.as_mut(), at, common);
             self.start += len as usize;
-            if let Some(message) = shared.state.bulk_received(len, dest) {
+            if let Some(message) = shared.state.bulk_received(dest) {
                 shared.arrive_rest(message, wakes);
             }
             return Ok(true);
         }
         self.bulk = Some(Bulk {
             left: len,
-            got: 0,
             dest,
             op: target,
             at,
@@ -204,7 +201,7 @@ impl Io {
         }
         if let Some(bulk) = self.bulk.take_if(|bulk| bulk.left == 0) {
             let mut shared = lock(&common.shared);
-            if let Some(message) = shared.state.bulk_received(bulk.got, bulk.dest) {
+            if let Some(message) = shared.state.bulk_received(bulk.dest) {
                 shared.arrive_rest(message, wakes);
             }
             // What a channel streams counts as a sign of life, too.
@@ -336,7 +333,6 @@ fn read(
 impl Bulk {
     fn advance(&mut self, len: u64) {
         self.left -= len;
-        self.got += len;
         self.at += len;
     }
 }

@@ -184,7 +184,8 @@ impl Shared {
             self.earn_ahead(&head);
         }
         let Some(here) = here else {
-            self.allocate_eager(message);
+            let memory = |len| Destination::pooled(len as usize);
+            self.state.start_eager(message, memory);
             self.arriving = Some(Arrival::without_parts(message, head, whole));
             return Ok(0);
         };
@@ -223,16 +224,6 @@ impl Shared {
             adopted = lane.adopt(op, word, len, io)
         });
         Some((offer, adopted?))
-    }
-
-    /// Memory for the parts of an arriving message that ride, and are not here yet.
-    fn allocate_eager(&mut self, message: u64) {
-        let parts: SmallVec<[_; 4]> = self.state.eager_parts(message).collect();
-        for (part, len) in parts {
-            let dest = Destination::pooled(len as usize);
-            self.state.set_dest(OpId::incoming(message, part), dest);
-        }
-        self.state.start_eager(message);
     }
 
     /// The rest of what rides in its frame has come, too.

@@ -9,7 +9,7 @@ use crate::device::{Buffer, BufferMut, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
 use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
-use crate::proto::{Event, OpId};
+use crate::proto::{Event, OpId, Reason};
 use crate::sync::Arc;
 
 impl Shared {
@@ -145,11 +145,11 @@ impl Shared {
                 result.map_err(|fault| (name, fault))?;
             }
             Event::Written { message } => self.end_write(message, Ok(()), wakes),
-            Event::Refused {
+            Event::Refused(Reason {
                 message,
                 code,
                 text,
-            } => {
+            }) => {
                 let result = if code == ResetCode::Skipped {
                     Ok(())
                 } else {
@@ -164,11 +164,11 @@ impl Shared {
                 self.end_write(message, result, wakes);
                 self.deliver(Delivery::Refused(message, code, text));
             }
-            Event::Reset {
+            Event::Reset(Reason {
                 message,
                 code,
                 text,
-            } => self.peer_reset(message, code, text, wakes),
+            }) => self.peer_reset(message, code, text, wakes),
             Event::Flushed { message } => {
                 self.flushed_to = self.flushed_to.max(message + 1);
                 self.wake(Interest::Flush, wakes);

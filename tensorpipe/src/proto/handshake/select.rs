@@ -10,6 +10,9 @@ use crate::proto::wire::hello::Brochure;
 const REFUSALS_MAX: usize = 64;
 const REFUSALS_BYTES: usize = 16 << 10;
 
+const NOT_THEIRS: &str = "the connecting side does not have it";
+const NOT_OURS: &str = "the listening side does not have it";
+
 /// Whether another side's domain or device descriptor can be reached, or why not.
 pub(crate) type Verdict = Result<(), String>;
 
@@ -97,12 +100,9 @@ fn select_transport(
             chosen = Some((transport.name, None));
             continue;
         }
-        let Some(offer) = theirs
-            .transports
-            .iter()
-            .find(|offer| offer.name == transport.name)
-        else {
-            refuse("the connecting side does not have it".to_owned());
+        let mut offers = theirs.transports.iter();
+        let Some(offer) = offers.find(|offer| offer.name == transport.name) else {
+            refuse(NOT_THEIRS.to_owned());
             continue;
         };
         match (&transport.address, (transport.reaches)(&offer.domain)) {
@@ -113,10 +113,7 @@ fn select_transport(
     }
     for offer in &theirs.transports {
         if !ours.iter().any(|transport| transport.name == offer.name) {
-            refusals.push((
-                format!("transport {}", offer.name),
-                "the listening side does not have it".to_owned(),
-            ));
+            refusals.push((format!("transport {}", offer.name), NOT_OURS.to_owned()));
         }
     }
     let (name, address) = chosen?;
@@ -133,12 +130,9 @@ fn select_channels(
     for (index, channel) in ours.iter().enumerate() {
         let mut refuse =
             |reason: String| refusals.push((format!("channel {}", channel.name), reason));
-        let Some(offer) = theirs
-            .channels
-            .iter()
-            .find(|offer| offer.name == channel.name)
-        else {
-            refuse("the connecting side does not have it".to_owned());
+        let mut offers = theirs.channels.iter();
+        let Some(offer) = offers.find(|offer| offer.name == channel.name) else {
+            refuse(NOT_THEIRS.to_owned());
             continue;
         };
         // A stranger does not decide how many descriptors are held here.
@@ -186,10 +180,7 @@ fn select_channels(
     }
     for offer in &theirs.channels {
         if !ours.iter().any(|channel| channel.name == offer.name) {
-            refusals.push((
-                format!("channel {}", offer.name),
-                "the listening side does not have it".to_owned(),
-            ));
+            refusals.push((format!("channel {}", offer.name), NOT_OURS.to_owned()));
         }
     }
     selected
@@ -198,82 +189,31 @@ fn select_channels(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::sim::choose;
     use crate::proto::wire::hello::{ChannelOffer, TransportOffer};
 
+    /// Transports and channels, each with its domain or descriptor.
     fn brochure(transports: &[(&str, &str)], channels: &[(&str, &str)]) -> Brochure {
+        let transport = |(name, domain): &(&str, &str)| TransportOffer {
+            name: (*name).into(),
+            domain: domain.as_bytes().to_vec(),
+        };
+        let channel = |(name, descriptor): &(&str, &str)| ChannelOffer {
+            name: (*name).into(),
+            connections: 0,
+            devices: vec![(Device::CPU, descriptor.as_bytes().to_vec())],
+        };
         Brochure {
-            transports: transports
-                .iter()
-                .map(|(name, domain)| TransportOffer {
-                    name: (*name).into(),
-                    domain: domain.as_bytes().to_vec(),
-                })
-                .collect(),
-            channels: channels
-                .iter()
-                .map(|(name, descriptor)| ChannelOffer {
-                    name: (*name).into(),
-                    connections: 0,
-                    devices: vec![(Device::CPU, descriptor.as_bytes().to_vec())],
-                })
-                .collect(),
+            transports: transports.iter().map(transport).collect(),
+            channels: channels.iter().map(channel).collect(),
         }
     }
 
-    fn same(ours: &'static str) -> impl Fn(&[u8]) -> Verdict {
-        move |theirs| {
-            if theirs == ours.as_bytes() {
-                Ok(())
-            } else {
-                Err("another process".into())
-            }
-        }
-    }
-
-    /// Which transport and channels are chosen, for each pair of offers.
+    /// What is chosen for each pair of offers; every other candidate has a reason.
     #[test]
     fn the_table() {
-        let here = same("here");
-        let any = |_: &[u8]| Ok(());
-        let memory = || LocalTransport {
-            name: "memory",
-            reaches: &here,
-            address: Ok("m1".into()),
-        };
-        let tcp = || LocalTransport {
-            name: "tcp",
-            reaches: &any,
-            address: Err("not listening on it".into()),
-        };
-        let devices = [(Device::CPU, b"here".to_vec())];
-        let equal = |_: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| {
-            if ours.1 == theirs.1 {
-                Ok(())
-            } else {
-                Err("another process".to_owned())
-            }
-        };
-        let always = |_: &str, _: (Device, &[u8]), _: (Device, &[u8])| Ok(());
-        let xth = || LocalChannel {
-            name: "xth",
-            connections: 0,
-            devices: &devices,
-            reaches: &equal,
-        };
-        let basic = || LocalChannel {
-            name: "basic",
-            connections: 0,
-            devices: &devices,
-            reaches: &always,
-        };
-        // (their transports, their channels, moved to, channels)
-        type Case<'a> = (
-            &'a [(&'a str, &'a str)],
-            &'a [(&'a str, &'a str)],
-            Option<&'a str>,
-            &'a [&'a str],
-        );
-        let cases: [Case<'_>; 5] = [
+        type Offers<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Offers<'_>, Offers<'_>, Option<&str>, &[&str]); 5] = [
             (
                 &[("memory", "here"), ("tcp", "")],
                 &[("xth", "here"), ("basic", "")],
@@ -291,39 +231,22 @@ mod tests {
             (&[], &[], None, &[]),
         ];
         for (transports, channels, moved, chosen) in cases {
-            let theirs = brochure(transports, channels);
-            let selection = select("tcp", &[memory(), tcp()], &[xth(), basic()], &theirs);
-            assert_eq!(
-                selection.moved.as_ref().map(|(name, _)| name.as_str()),
-                moved
-            );
-            let names: Vec<_> = selection
-                .channels
-                .iter()
-                .map(|channel| channel.name.as_str())
-                .collect();
-            assert_eq!(names, chosen);
-            // Every candidate is either chosen or has a reason.
-            for candidate in ["memory", "tcp"]
-                .iter()
-                .chain(transports.iter().map(|(name, _)| name))
-            {
-                let used = moved.unwrap_or("tcp") == *candidate;
-                let refused = selection
-                    .refusals
-                    .iter()
-                    .any(|(name, _)| *name == format!("transport {candidate}"));
-                assert!(used != refused, "{candidate}: {selection:?}");
-            }
-            for candidate in ["xth", "basic"]
-                .iter()
-                .chain(channels.iter().map(|(name, _)| name))
-            {
-                let used = names.contains(candidate);
-                let refused = selection
-                    .refusals
-                    .iter()
-                    .any(|(name, _)| *name == format!("channel {candidate}"));
+            let selection = choose(&brochure(transports, channels));
+            let to = selection.moved.as_ref().map(|(name, _)| name.as_str());
+            let names = selection.channels.iter().map(|channel| &*channel.name);
+            assert_eq!((to, names.collect::<Vec<_>>()), (moved, chosen.to_vec()));
+            let of = |kind: &'static str, offers: Offers<'_>, ours: [&'static str; 2]| {
+                let theirs = offers.iter().map(|(name, _)| *name);
+                let all = theirs.chain(ours).map(move |name| format!("{kind} {name}"));
+                all.collect::<Vec<_>>()
+            };
+            let mut used = vec![format!("transport {}", moved.unwrap_or("tcp"))];
+            used.extend(chosen.iter().map(|name| format!("channel {name}")));
+            let transports = of("transport", transports, ["memory", "tcp"]);
+            for candidate in [transports, of("channel", channels, ["xth", "basic"])].concat() {
+                let refused = selection.refusals.iter();
+                let refused = refused.map(|(name, _)| name).any(|name| *name == candidate);
+                let used = used.contains(&candidate);
                 assert!(used != refused, "{candidate}: {selection:?}");
             }
         }

@@ -1,17 +1,17 @@
 //! What lies between a pipe and its links: the smallest driver, and two channels.
 //!
-//! Channel 0 streams on the pipe's own connection; channel 1 sends a part in CHANNEL frames.
+//! Channel 0 streams on the pipe's own connection; channel 1 sends a part in CHANNEL frames, or on connections of its own.
 
 use std::time::Instant;
 
-use super::Link;
-use super::end::{Chunk, End, Out, Phase, Source};
+use super::end::{Chunk, Delivered, End, Out, Phase, Source};
+use super::{CHANNELS, Link, answer};
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{Reply, ServerHandshake};
 use crate::proto::wire::descriptor::Carriage;
-use crate::proto::wire::frame::CHANNEL_MAX;
-use crate::proto::wire::hello::{Answer, Purpose};
-use crate::proto::{Arriving, Event, Input, KeepAlive, Offer, OpId, PipeState, Segment};
+use crate::proto::wire::frame::{CHANNEL_MAX, Header, TEXT_MAX};
+use crate::proto::wire::hello::Purpose;
+use crate::proto::{Arriving, Event, Input, KeepAlive, Offer, OpId, PipeState, Reason, Segment};
 
 impl End {
     pub(super) fn timeout(&mut self, now: Instant) {
@@ -24,7 +24,7 @@ impl End {
     }
 
     /// Returns whether anything left.
-    pub(super) fn transmit(&mut self, link: &mut Link, now: Instant) -> bool {
+    pub(crate) fn transmit(&mut self, link: &mut Link, now: Instant) -> bool {
         let before = link.sent;
         while !self.is_over() {
             match self.backlog.front_mut() {
@@ -46,25 +46,16 @@ impl End {
                     }
                 }
                 None => {
-                    if !self.poll() {
+                    let (mut bytes, mut segments) = (Vec::new(), Vec::new());
+                    let is_open = matches!(self.phase, Phase::Open);
+                    if !is_open || !self.pipe.poll_transmit(&mut bytes, &mut segments) {
                         break;
                     }
+                    self.leave(&bytes, segments);
                 }
             }
         }
         link.sent > before
-    }
-
-    fn poll(&mut self) -> bool {
-        if !matches!(self.phase, Phase::Open) {
-            return false;
-        }
-        let (mut bytes, mut segments) = (Vec::new(), Vec::new());
-        if !self.pipe.poll_transmit(&mut bytes, &mut segments) {
-            return false;
-        }
-        self.leave(&bytes, segments);
-        true
     }
 
     /// One frame leaves.
@@ -90,18 +81,22 @@ impl End {
         self.events();
     }
 
-    pub(super) fn push_frame(&mut self, frame: Vec<u8>) {
-        let announced = u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize;
-        assert_eq!(frame.len(), 8 + announced, "one whole frame at a time");
-        self.frames.push((frame[4], frame.len()));
+    fn push_frame(&mut self, frame: Vec<u8>) {
+        let (header, body) = frame.split_first_chunk().unwrap();
+        let header = Header::decode(header).unwrap();
+        assert_eq!(header.len as usize, body.len(), "one whole frame at a time");
+        self.frames.push((header.kind.unwrap(), frame.len()));
         if let Some(record) = &mut self.record {
             record.extend_from_slice(&frame);
         }
         self.backlog.push_back(Out::Bytes(frame));
     }
 
-    pub(in crate::proto) fn receive(&mut self, bytes: &[u8], now: Instant) {
+    pub(crate) fn receive(&mut self, bytes: &[u8], now: Instant) {
         for piece in bytes.chunks(self.split) {
+            if self.is_over() {
+                return;
+            }
             self.input.extend_from_slice(piece);
             if let Err(fault) = self.consume(now) {
                 self.fault.get_or_insert(fault);
@@ -111,61 +106,44 @@ impl End {
 
     fn consume(&mut self, now: Instant) -> Result<(), PeerFault> {
         self.shake_hands(now)?;
-        let mut waits = 0;
-        while matches!(self.phase, Phase::Open) && !self.is_over() {
-            if self.chunk.is_some() {
-                self.fill_chunk(now);
-                if self.input.is_empty() {
-                    return Ok(());
-                }
-                continue;
-            }
-            let (used, next) = self.pipe.handle(&self.input, now)?;
-            self.input.drain(..used);
-            if used > 0 {
-                waits = 0;
-            }
-            match next {
-                Input::NeedMore(len) => {
-                    if len > self.input.len() {
-                        self.events();
-                        return Ok(());
-                    }
-                    waits += 1;
-                    assert!(waits < 2, "it has what it asks for");
-                }
-                Input::Message(arriving) => {
-                    self.events();
-                    waits = 0;
-                    self.arrive(arriving);
-                }
-                Input::Bulk(len) if self.direct => {
-                    let target = self.pipe.bulk_target();
-                    let dest = target.and_then(|op| self.pipe.take_dest(op));
-                    let (got, left) = (0, len);
-                    self.chunk = Some(Chunk { dest, got, left });
-                    waits = 0;
-                }
-                Input::Bulk(len) => {
-                    let target = self.pipe.bulk_target();
-                    let len = self.input.len().min(len as usize);
-                    if len == 0 {
-                        return Ok(());
-                    }
-                    let dest = target.and_then(|op| self.pipe.take_dest(op));
-                    let dest = dest.map(|(mut dest, at)| {
-                        dest[at as usize..][..len].copy_from_slice(&self.input[..len]);
-                        dest
-                    });
-                    self.input.drain(..len);
-                    waits = 0;
-                    let arrived = self.pipe.bulk_received(len as u64, dest);
-                    self.ready(arrived);
-                }
-            }
-            self.events();
-        }
+        while matches!(self.phase, Phase::Open) && !self.is_over() && self.take_in(now)? {}
         Ok(())
+    }
+
+    /// Frames up to a message or to bytes of a part, or such bytes. Returns `false` if it waits for more.
+    pub(crate) fn take_in(&mut self, now: Instant) -> Result<bool, PeerFault> {
+        if self.chunk.is_some() {
+            return Ok(self.fill_chunk(now));
+        }
+        if self.input.len() < self.need {
+            return Ok(false);
+        }
+        let (used, next) = self.pipe.handle(&self.input, now)?;
+        self.input.drain(..used);
+        self.need = 0;
+        match next {
+            Input::NeedMore(len) => {
+                // Either it moves on, or it waits for more than there is.
+                assert!(used > 0 || len > self.input.len(), "it needs {len}");
+                self.need = len;
+            }
+            Input::Message(arriving) => {
+                self.events();
+                self.arrive(arriving);
+            }
+            Input::Bulk(left) => {
+                assert!(left > 0);
+                let target = self.pipe.bulk_target();
+                let dest = target.and_then(|op| self.pipe.take_dest(op));
+                let dest = dest.map(|(dest, at)| {
+                    assert_eq!(dest.len() as u64, at, "in order, and nothing else");
+                    dest
+                });
+                self.chunk = Some(Chunk { dest, left });
+            }
+        }
+        self.events();
+        Ok(self.input.len() >= self.need)
     }
 
     /// A message whose head is here.
@@ -185,85 +163,81 @@ impl End {
             self.pipe.expect_parts(message, &head);
         }
         let empty = |part| (head.part_len(part) == 0).then(Vec::new);
-        let mut parts: Vec<_> = (0..head.carriages().len()).map(empty).collect();
+        let parts = (0..head.carriages().len()).map(empty).collect();
+        let arriving = self.app.arriving.insert(Delivered {
+            message,
+            metadata: head.metadata.to_vec(),
+            parts,
+        });
         let Some(eager) = here else {
-            self.arriving = Some((head.descriptor(), parts));
-            let eager: Vec<_> = self.pipe.eager_parts(message).collect();
-            for (part, len) in eager {
-                let memory = vec![0; len as usize];
-                self.pipe.set_dest(OpId::incoming(message, part), memory);
-            }
-            return self.pipe.start_eager(message);
+            return self.pipe.start_eager(message, |_| Vec::new());
         };
         let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
         let bytes: Vec<u8> = self.input.drain(..used).collect();
-        let mut at = 0;
+        let mut rest = &bytes[..eager];
         for (i, carriage) in head.carriages().iter().enumerate() {
             if *carriage == Carriage::Eager {
-                let len = head.part_len(i) as usize;
-                parts[i] = Some(bytes[at..at + len].to_vec());
-                at += len;
+                let part = rest.split_off(..head.part_len(i) as usize).unwrap();
+                arriving.parts[i] = Some(part.to_vec());
             }
         }
-        assert_eq!(at, eager);
+        assert!(rest.is_empty());
         if let Some(offer) = offer {
-            parts[usize::from(offer.part)] = Some(bytes[offer.word].to_vec());
-            self.adopted.push(message);
+            arriving.parts[usize::from(offer.part)] = Some(bytes[offer.word].to_vec());
+            self.app.adopted.push(message);
         } else if !is_whole {
             self.pipe.has_eager(message);
         }
-        self.arriving = Some((head.descriptor(), parts));
-        self.ready(Some(message));
+        self.ready(message);
     }
 
     /// All of a message's own frame is here.
-    fn ready(&mut self, message: Option<u64>) {
-        let Some(message) = message else { return };
-        let (descriptor, mut parts) = self.arriving.take().expect("its head was here");
+    fn ready(&mut self, message: u64) {
+        let mut arrived = self.arriving.take().expect("its head was here");
         for (part, bytes) in self.pipe.take_parts(message) {
-            parts[usize::from(part)] = Some(bytes);
+            arrived.parts[usize::from(part)] = Some(bytes);
         }
         if self.pipe.comes_ahead(message) && !self.out_of_memory {
-            for part in 0..parts.len() as u16 {
+            for part in 0..arrived.parts.len() as u16 {
                 let op = OpId::incoming(message, part);
                 let len = self.pipe.part_len(op).unwrap();
                 if self.pipe.bulk_channel(message, part) == Some((0, true)) {
-                    assert!(self.pipe.expect(op, vec![0; len as usize], len));
+                    assert!(self.pipe.expect(op, Vec::new(), len));
                 }
             }
         }
-        self.arrived.insert(message, (descriptor, parts));
+        self.arrived.insert(message, arrived);
         self.ready.push(message);
         self.offered.push(message);
         if self.skips {
             self.refuse(message, ResetCode::Skipped);
-        } else if self.eager_reader {
+        } else if !self.lazy {
             self.read(message);
         }
     }
 
-    /// As the real driver: the protocol hears of a piece only that it came.
-    fn fill_chunk(&mut self, now: Instant) {
-        let Some(chunk) = &mut self.chunk else { return };
+    /// As the real driver: the protocol hears of a piece only that it came. Returns `false` if the rest is still to come.
+    fn fill_chunk(&mut self, now: Instant) -> bool {
+        let Some(chunk) = &mut self.chunk else {
+            return true;
+        };
         let len = self.input.len().min(chunk.left as usize);
-        if let Some((dest, at)) = &mut chunk.dest {
-            dest[*at as usize..][..len].copy_from_slice(&self.input[..len]);
-            *at += len as u64;
+        let bytes = self.input.drain(..len);
+        match &mut chunk.dest {
+            Some(dest) => dest.extend(bytes),
+            None => drop(bytes),
         }
-        self.input.drain(..len);
-        chunk.got += len as u64;
         chunk.left -= len as u64;
         if len > 0 {
             self.pipe.heard(now);
         }
-        if chunk.left == 0
-            && let Some(chunk) = self.chunk.take()
-        {
-            let dest = chunk.dest.map(|(dest, _)| dest);
-            let arrived = self.pipe.bulk_received(chunk.got, dest);
-            self.ready(arrived);
-            self.events();
-        }
+        let Some(chunk) = self.chunk.take_if(|chunk| chunk.left == 0) else {
+            return false;
+        };
+        let arrived = self.pipe.bulk_received(chunk.dest);
+        arrived.into_iter().for_each(|message| self.ready(message));
+        self.events();
+        true
     }
 
     fn shake_hands(&mut self, now: Instant) -> Result<(), PeerFault> {
@@ -275,14 +249,7 @@ impl End {
             },
             Phase::Listening(handshake) => match handshake.handle(&self.input)? {
                 (used, Some(Purpose::Pipe { limits, .. })) => {
-                    let answer = ServerHandshake::answer(&Answer {
-                        name: "b".into(),
-                        process: [2; 16],
-                        limits: self.ours,
-                        moved: None,
-                        channels: Vec::new(),
-                        refusals: Vec::new(),
-                    });
+                    let answer = ServerHandshake::answer(&answer(self.ours));
                     self.backlog.push_back(Out::Bytes(answer));
                     (used, Some(limits))
                 }
@@ -292,7 +259,7 @@ impl End {
         self.input.drain(..used);
         if let Some(peer) = peer {
             self.phase = Phase::Open;
-            self.pipe = PipeState::new(self.ours, peer, 2, KeepAlive::new(None, now));
+            self.pipe = PipeState::new(self.ours, peer, CHANNELS, KeepAlive::new(None, now));
             for message in std::mem::take(&mut self.on_open) {
                 self.write(&message);
             }
@@ -303,12 +270,12 @@ impl End {
         Ok(())
     }
 
-    pub(in crate::proto) fn events(&mut self) {
+    pub(crate) fn events(&mut self) {
         while let Some(event) = self.pipe.poll_event() {
             self.event(event);
         }
         if !self.is_over() {
-            self.pipe.assert_sound();
+            self.pipe.assert_invariants();
         }
     }
 
@@ -319,10 +286,20 @@ impl End {
         | Event::Cancel { op, .. }
         | Event::Channel { op, .. } = &event
         {
-            assert!(
-                !self.cancelled.contains(op),
-                "{event:?} after it was cancelled"
-            );
+            let over = self.cancelled.contains(op);
+            assert!(!over, "{event:?} after it was cancelled");
+        }
+        if let Event::Start { channel, .. }
+        | Event::Cancel { channel, .. }
+        | Event::Channel { channel, .. } = &event
+        {
+            assert!(usize::from(*channel) < CHANNELS, "{event:?}");
+        }
+        if let Event::Refused(Reason { text, .. })
+        | Event::Reset(Reason { text, .. })
+        | Event::GoAway { text, .. } = &event
+        {
+            assert!(text.len() <= TEXT_MAX && !text.contains(char::is_control));
         }
         match event {
             Event::Start {
@@ -334,6 +311,11 @@ impl End {
                 let len = source.len() as u64;
                 self.pipe.stream(op, source, len);
             }
+            Event::Start { op, source, .. } if self.own_lanes => {
+                self.started.push(op);
+                self.lane_out.push((op, source.to_vec()));
+                self.pipe.part_sent(op);
+            }
             Event::Start { op, source, .. } => {
                 self.started.push(op);
                 for piece in source.chunks(CHANNEL_MAX) {
@@ -342,28 +324,39 @@ impl End {
                 self.pipe.part_sent(op);
             }
             Event::StreamSent { op } => self.pipe.part_sent(op),
+            Event::StreamReceived { op, dest } if op.number().is_some() => {
+                dest.into_iter()
+                    .for_each(|dest| self.pieces.push((op, dest)));
+            }
             Event::StreamReceived { op, dest } => {
-                if dest.is_some() {
+                if let Some(dest) = &dest {
+                    let len = Some(dest.len() as u64);
+                    assert_eq!(len, self.pipe.part_len(op));
                     self.pipe.part_received(op);
                 }
                 self.part(op, dest);
             }
-            Event::Channel { .. } if self.lanes_wait => {}
-            Event::Channel { op, body, .. } => {
+            Event::Channel { op, body, .. } if self.lanes_wait => {
+                self.pieces.push((op, body.to_vec()));
+            }
+            Event::Channel {
+                op,
+                channel: 1,
+                body,
+            } if !op.outgoing => {
                 self.pipe.part_received(op);
                 self.part(op, Some(body.to_vec()));
             }
+            // Neither channel has anything to say about what this side sends, nor the first about what it receives.
+            Event::Channel { .. } => {}
             Event::Cancel { op, .. } => {
                 self.early.remove(&op);
                 self.cancelled.push(op);
             }
             Event::Written { message } => self.written.push(message),
-            Event::Refused { message, code, .. } => self.refused.push((message, code)),
-            Event::Reset { message, code, .. } => {
-                self.ready.retain(|ready| *ready != message);
-                self.arrived.remove(&message);
-                self.reading.remove(&message);
-                self.early.retain(|op, _| op.message != message);
+            Event::Refused(Reason { message, code, .. }) => self.refused.push((message, code)),
+            Event::Reset(Reason { message, code, .. }) => {
+                self.drop_message(message);
                 self.resets.push((message, code));
             }
             Event::Flushed { message } => self.flushed.push(message),
@@ -372,6 +365,24 @@ impl End {
             Event::FinAck => self.fin_ack = true,
             Event::Recalled => {}
         }
+    }
+
+    /// Acts on what has come on connections of channel 1's own: it waits there until its message is read, and is dropped once
+    /// nobody will.
+    pub(super) fn take_lane(&mut self) {
+        for (op, bytes) in std::mem::take(&mut self.lane_in) {
+            let reading = self.reading.get(&op.message);
+            if reading.is_some_and(|reading| reading.missing.contains(&op.part)) {
+                self.pipe.part_received(op);
+                self.part(op, Some(bytes));
+            } else if op.message >= self.pipe.incoming.next
+                || self.ready.contains(&op.message)
+                || (self.arriving.as_ref()).is_some_and(|of| of.message == op.message)
+            {
+                self.lane_in.insert(op, bytes);
+            }
+        }
+        self.events();
     }
 
     fn part(&mut self, op: OpId, bytes: Option<Vec<u8>>) {
@@ -392,11 +403,8 @@ impl End {
     pub(super) fn assert_clean(&self) {
         assert_eq!(self.fault, None);
         assert_eq!(self.pipe.unwritten(), 0, "{:?}", self.pipe.outgoing);
-        assert!(
-            self.pipe.incoming.messages.is_empty(),
-            "{:?}",
-            self.pipe.incoming
-        );
+        let incoming = &self.pipe.incoming;
+        assert!(incoming.messages.is_empty(), "{incoming:?}");
         assert!(self.pipe.outbox.streams.is_empty());
         assert!(self.reading.is_empty() && self.early.is_empty());
         assert!(self.arriving.is_none() && self.arrived.is_empty());

@@ -1,29 +1,28 @@
 //! One end: a pipe, and an application that keeps a diary of what it is told.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Msg;
-use crate::descriptor::Descriptor;
+use super::{CHANNELS, Msg, hello};
 use crate::error::{PeerFault, ResetCode};
 use crate::proto::handshake::{ClientHandshake, ServerHandshake};
-use crate::proto::wire::hello::{Brochure, Purpose, WireLimits};
+use crate::proto::wire::frame::Kind;
+use crate::proto::wire::hello::{Brochure, WireLimits};
 use crate::proto::{KeepAlive, Mark, OpId, PipeState, Room, Segment, Written};
 
-pub(in crate::proto) type Source = Arc<[u8]>;
-pub(in crate::proto) type Pipe = PipeState<Source, Vec<u8>>;
+pub(crate) type Source = Arc<[u8]>;
+/// What comes in goes into memory that grows with it: a peer that announces much costs nothing yet.
+pub(crate) type Pipe = PipeState<Source, Vec<u8>>;
 
 /// A message as the application got it; a skipped part is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::proto) struct Delivered {
-    pub(in crate::proto) message: u64,
-    pub(in crate::proto) metadata: Vec<u8>,
-    pub(in crate::proto) parts: Vec<Option<Vec<u8>>>,
+pub(crate) struct Delivered {
+    pub(crate) message: u64,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) parts: Vec<Option<Vec<u8>>>,
 }
-
-/// What is here of a message.
-type Arrived = (Descriptor, Vec<Option<Vec<u8>>>);
 
 #[derive(Debug)]
 pub(super) enum Out {
@@ -31,19 +30,17 @@ pub(super) enum Out {
     Mark(Mark),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) enum Phase {
     Connecting(ClientHandshake),
     Listening(ServerHandshake),
-    #[default]
     Open,
 }
 
-/// Bulk bytes that are coming in past the protocol.
+/// Bytes of a part, or of nobody, that are coming in past the protocol.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    pub(super) dest: Option<(Vec<u8>, u64)>,
-    pub(super) got: u64,
+    pub(super) dest: Option<Vec<u8>>,
     pub(super) left: u64,
 }
 
@@ -53,121 +50,165 @@ pub(super) struct Reading {
     pub(super) missing: BTreeSet<u16>,
 }
 
-/// See the module's documentation. The diary's fields are in the order of their happening.
+/// See the module's documentation.
 #[derive(Debug)]
-pub(in crate::proto) struct End {
-    pub(in crate::proto) pipe: Pipe,
+pub(crate) struct End {
+    pub(crate) pipe: Pipe,
     pub(super) ours: WireLimits,
     pub(super) phase: Phase,
-    pub(super) input: Vec<u8>,
+    pub(crate) input: Vec<u8>,
+    /// The protocol has asked for so many bytes.
+    pub(super) need: usize,
+    pub(super) chunk: Option<Chunk>,
     pub(super) backlog: VecDeque<Out>,
     /// At most so many bytes come in at once.
-    pub(in crate::proto) split: usize,
-    /// Whether bulk bytes go straight into place, past the protocol, which hears of a chunk when it is complete, and of
-    /// each piece only that there is one.
-    pub(in crate::proto) direct: bool,
-    pub(super) chunk: Option<Chunk>,
-    /// Whether a message that finds nothing before it leaves without being queued.
-    pub(in crate::proto) through: bool,
-    /// Whether the application reads whatever is offered.
-    pub(in crate::proto) eager_reader: bool,
-    /// Whether it skips whatever is offered, at once.
-    pub(in crate::proto) skips: bool,
-    /// Whether there is no memory for what comes ahead.
-    pub(in crate::proto) out_of_memory: bool,
+    pub(crate) split: usize,
+    pub(super) app: Application,
+}
+
+/// How an end's application is, and its diary, whose fields are in the order of their happening.
+#[derive(Debug, Default)]
+pub(crate) struct Application {
+    /// A message that finds nothing before it leaves without being queued.
+    pub(crate) through: bool,
+    /// It reads only what it is told to, not whatever is offered.
+    pub(crate) lazy: bool,
+    /// It skips whatever is offered, at once.
+    pub(crate) skips: bool,
+    /// There is no memory for what comes ahead.
+    pub(crate) out_of_memory: bool,
+    /// What a channel says of a part does not complete it.
+    pub(crate) lanes_wait: bool,
+    /// Channel 1 has connections of its own.
+    pub(super) own_lanes: bool,
     /// Written as soon as the handshake is done.
-    pub(in crate::proto) on_open: Vec<Msg>,
+    pub(crate) on_open: Vec<Msg>,
     /// And then it closes.
-    pub(in crate::proto) close_after: bool,
+    pub(crate) close_after: bool,
 
     /// Offered and not yet decided on.
-    pub(in crate::proto) ready: Vec<u64>,
+    pub(crate) ready: Vec<u64>,
     /// Ever offered.
-    pub(in crate::proto) offered: Vec<u64>,
-    pub(in crate::proto) delivered: Vec<Delivered>,
-    pub(in crate::proto) written: Vec<u64>,
-    pub(in crate::proto) refused: Vec<(u64, ResetCode)>,
-    pub(in crate::proto) resets: Vec<(u64, ResetCode)>,
-    pub(in crate::proto) flushed: Vec<u64>,
-    pub(in crate::proto) started: Vec<OpId>,
-    pub(in crate::proto) cancelled: Vec<OpId>,
-    pub(in crate::proto) goaway: Vec<u64>,
-    pub(in crate::proto) fin: bool,
-    pub(in crate::proto) fin_ack: bool,
-    pub(in crate::proto) fault: Option<PeerFault>,
-    /// What a channel says of a part does not complete it.
-    pub(in crate::proto) lanes_wait: bool,
-    pub(in crate::proto) silent: Option<(Duration, Instant)>,
+    pub(crate) offered: Vec<u64>,
+    pub(crate) delivered: Vec<Delivered>,
+    pub(crate) written: Vec<u64>,
+    pub(crate) refused: Vec<(u64, ResetCode)>,
+    pub(crate) resets: Vec<(u64, ResetCode)>,
+    pub(crate) flushed: Vec<u64>,
+    pub(crate) started: Vec<OpId>,
+    pub(crate) cancelled: Vec<OpId>,
+    pub(crate) goaway: Vec<u64>,
+    pub(crate) fin: bool,
+    pub(crate) fin_ack: bool,
+    pub(crate) fault: Option<PeerFault>,
+    pub(crate) silent: Option<(Duration, Instant)>,
     /// Everything sent, if wanted.
-    pub(in crate::proto) record: Option<Vec<u8>>,
+    pub(crate) record: Option<Vec<u8>>,
     /// Kind and length of each frame sent.
-    pub(in crate::proto) frames: Vec<(u8, usize)>,
-
+    pub(crate) frames: Vec<(Kind, usize)>,
     /// Here whole with what their channel said.
-    pub(in crate::proto) adopted: Vec<u64>,
+    pub(crate) adopted: Vec<u64>,
+    /// Pieces of parts that have come, and what channels have said while [`lanes_wait`](Self::lanes_wait).
+    pub(crate) pieces: Vec<(OpId, Vec<u8>)>,
+
     pub(super) reading: BTreeMap<u64, Reading>,
     /// Parts that came before the application read their message.
     pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
+    /// What leaves on connections of channel 1's own, and what has come there that nobody has read yet.
+    pub(super) lane_out: Vec<(OpId, Vec<u8>)>,
+    pub(crate) lane_in: BTreeMap<OpId, Vec<u8>>,
     /// The message whose own frame is coming in, with the parts of it that are here.
-    pub(super) arriving: Option<Arrived>,
+    pub(super) arriving: Option<Delivered>,
     /// Messages until the application reads them.
-    pub(super) arrived: BTreeMap<u64, Arrived>,
+    pub(super) arrived: BTreeMap<u64, Delivered>,
+}
+
+impl Deref for End {
+    type Target = Application;
+
+    fn deref(&self) -> &Application {
+        &self.app
+    }
+}
+
+impl DerefMut for End {
+    fn deref_mut(&mut self) -> &mut Application {
+        &mut self.app
+    }
+}
+
+impl Application {
+    /// Forgets a message that is given up.
+    pub(super) fn drop_message(&mut self, message: u64) {
+        self.ready.retain(|ready| *ready != message);
+        self.arrived.remove(&message);
+        self.reading.remove(&message);
+        self.early.retain(|op, _| op.message != message);
+    }
+
+    /// What is wrong with what the peer has sent; empty if nothing is.
+    pub(crate) fn complaint(&self) -> String {
+        let fault = self.fault.as_ref();
+        fault.map(PeerFault::to_string).unwrap_or_default()
+    }
+
+    /// Messages that it has begun to read.
+    pub(crate) fn under_way(&self) -> Vec<u64> {
+        self.reading.keys().copied().collect()
+    }
+
+    /// What was delivered, in the order in which it was written.
+    pub(crate) fn in_order(&self) -> Vec<Delivered> {
+        let mut all = self.delivered.clone();
+        all.sort_by_key(|delivered| delivered.message);
+        all
+    }
+
+    /// What of each message was delivered, in the order in which it was written.
+    pub(crate) fn contents(&self) -> Vec<Vec<Option<Vec<u8>>>> {
+        let all = self.in_order().into_iter();
+        all.map(|delivered| delivered.parts).collect()
+    }
+
+    /// Kinds of the frames sent, but for the first `from`.
+    pub(crate) fn kinds(&self, from: usize) -> Vec<Kind> {
+        let kinds = self.frames[from..].iter().map(|(kind, _)| *kind);
+        kinds.collect()
+    }
+
+    /// How many frames of this kind were sent.
+    pub(crate) fn sent(&self, kind: Kind) -> usize {
+        self.kinds(0).iter().filter(|sent| **sent == kind).count()
+    }
+
+    /// The numbers of the parts that channels were given.
+    pub(crate) fn parts_started(&self) -> Vec<u16> {
+        self.started.iter().map(|op| op.part).collect()
+    }
 }
 
 impl End {
-    pub(super) fn open(
+    pub(crate) fn open(
         ours: WireLimits,
         peer: WireLimits,
         silence: Option<Duration>,
         now: Instant,
     ) -> Self {
         Self {
-            pipe: PipeState::new(ours, peer, 2, KeepAlive::new(silence, now)),
+            pipe: PipeState::new(ours, peer, CHANNELS, KeepAlive::new(silence, now)),
             ours,
             phase: Phase::Open,
             input: Vec::new(),
+            need: 0,
+            chunk: None,
             backlog: VecDeque::new(),
             split: usize::MAX,
-            direct: false,
-            chunk: None,
-            through: false,
-            eager_reader: true,
-            skips: false,
-            out_of_memory: false,
-            on_open: Vec::new(),
-            close_after: false,
-            ready: Vec::new(),
-            offered: Vec::new(),
-            delivered: Vec::new(),
-            written: Vec::new(),
-            refused: Vec::new(),
-            resets: Vec::new(),
-            flushed: Vec::new(),
-            started: Vec::new(),
-            cancelled: Vec::new(),
-            goaway: Vec::new(),
-            fin: false,
-            fin_ack: false,
-            fault: None,
-            lanes_wait: false,
-            silent: None,
-            record: None,
-            frames: Vec::new(),
-            reading: BTreeMap::new(),
-            early: BTreeMap::new(),
-            arriving: None,
-            arrived: BTreeMap::new(),
-            adopted: Vec::new(),
+            app: Application::default(),
         }
     }
 
     pub(super) fn connect(&mut self) {
-        let hello = ClientHandshake::hello(&Purpose::Pipe {
-            name: "a".into(),
-            process: [1; 16],
-            limits: self.ours,
-            brochure: Brochure::default(),
-        });
+        let hello = hello("a", self.ours, Brochure::default());
         self.phase = Phase::Connecting(ClientHandshake::default());
         self.backlog.push_back(Out::Bytes(hello));
     }
@@ -176,7 +217,7 @@ impl End {
         self.phase = Phase::Listening(ServerHandshake::default());
     }
 
-    pub(in crate::proto) fn write(&mut self, message: &Msg) -> u64 {
+    pub(crate) fn write(&mut self, message: &Msg) -> u64 {
         let waits = |out: &Out| matches!(out, Out::Mark(_));
         let leaves = self.through && !self.backlog.iter().any(waits);
         let (mut out, mut segments) = (Vec::new(), Vec::new());
@@ -201,84 +242,58 @@ impl End {
         number
     }
 
-    pub(in crate::proto) fn read(&mut self, message: u64) {
+    pub(crate) fn read(&mut self, message: u64) {
         self.read_but(message, &[]);
     }
 
     /// Reads a message but for some parts.
-    pub(in crate::proto) fn read_but(&mut self, message: u64, skip: &[u16]) {
+    pub(crate) fn read_but(&mut self, message: u64, skip: &[u16]) {
         self.ready.retain(|ready| *ready != message);
-        let Some((descriptor, mut parts)) = self.arrived.remove(&message) else {
+        let Some(mut delivered) = self.arrived.remove(&message) else {
             return;
         };
-        let lengths: Vec<_> = (descriptor.payloads.iter().map(|payload| payload.len))
-            .chain(descriptor.tensors.iter().map(|tensor| tensor.byte_len()))
-            .collect();
+        let granted = self.pipe.grant(message, skip);
+        assert!(granted, "message {message} was ready");
         let mut missing = BTreeSet::new();
-        assert!(
-            self.pipe.grant(message, skip),
-            "message {message} was ready"
-        );
-        for (i, len) in lengths.iter().enumerate() {
+        for (i, place) in delivered.parts.iter_mut().enumerate() {
             let part = i as u16;
             let op = OpId::incoming(message, part);
-            match self.pipe.bulk_channel(message, part) {
-                None => assert_eq!(parts[i].as_ref().unwrap().len() as u64, *len),
-                Some((_, true)) => match self.early.remove(&op) {
-                    Some(bytes) => parts[i] = bytes.filter(|_| !skip.contains(&part)),
-                    None => _ = missing.insert(part),
-                },
-                Some((_, false)) if skip.contains(&part) => _ = self.early.remove(&op),
-                Some((0, false)) => {
-                    assert!(self.pipe.expect(op, vec![0; *len as usize], *len));
+            let skipped = skip.contains(&part);
+            let Some((channel, ahead)) = self.pipe.bulk_channel(message, part) else {
+                assert!(place.is_some(), "it rode");
+                continue;
+            };
+            match self.early.remove(&op) {
+                Some(bytes) => *place = bytes.filter(|_| !skipped),
+                // What comes ahead still comes.
+                None if skipped && !ahead => {}
+                None => {
+                    if let (0, false, Some(len)) = (channel, ahead, self.pipe.part_len(op)) {
+                        assert!(self.pipe.expect(op, Vec::new(), len));
+                    }
                     missing.insert(part);
                 }
-                // One that is sent at once may be here.
-                Some(_) => match self.early.remove(&op) {
-                    Some(bytes) => parts[i] = bytes,
-                    None => _ = missing.insert(part),
-                },
             }
         }
-        let delivered = Delivered {
-            message,
-            metadata: descriptor.metadata.to_vec(),
-            parts,
-        };
         self.reading.insert(message, Reading { delivered, missing });
         self.check_read(message);
-        self.events();
+        self.take_lane();
     }
 
     /// Does not want a message, or no more of it.
-    pub(in crate::proto) fn refuse(&mut self, message: u64, code: ResetCode) {
-        self.ready.retain(|ready| *ready != message);
-        self.arrived.remove(&message);
-        self.reading.remove(&message);
-        self.early.retain(|op, _| op.message != message);
+    pub(crate) fn refuse(&mut self, message: u64, code: ResetCode) {
+        self.drop_message(message);
         self.pipe.refuse(message, code, "no");
         self.events();
     }
 
-    pub(in crate::proto) fn reset(&mut self, message: u64) {
+    pub(crate) fn reset(&mut self, message: u64) {
         self.pipe.reset(message, ResetCode::Cancelled, "enough");
         self.events();
     }
 
-    /// Messages that the application has begun to read.
-    pub(in crate::proto) fn under_way(&self) -> Vec<u64> {
-        self.reading.keys().copied().collect()
-    }
-
-    /// What was delivered, in the order in which it was written.
-    pub(in crate::proto) fn in_order(&self) -> Vec<Delivered> {
-        let mut all = self.delivered.clone();
-        all.sort_by_key(|delivered| delivered.message);
-        all
-    }
-
     /// The application drops what it was reading.
-    pub(in crate::proto) fn forget(&mut self, message: u64) {
+    pub(crate) fn forget(&mut self, message: u64) {
         self.reading.remove(&message);
         self.pipe.finish(message);
         self.events();

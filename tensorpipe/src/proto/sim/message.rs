@@ -1,16 +1,17 @@
-//! Messages as stories write them, and limits small enough to be met.
+//! Messages as stories write them, greetings, and limits small enough to be met.
 
 use bytes::Bytes;
 
 use crate::device::Device;
-use crate::proto::wire::hello::WireLimits;
+use crate::proto::handshake::{ClientHandshake, LocalChannel, LocalTransport, Selection, select};
+use crate::proto::wire::hello::{Answer, Brochure, Purpose, WireLimits};
 use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
 use crate::tensor::DType;
 
 use super::end::Source;
 
 /// Parts up to 64 bytes ride along; a chunk is 1 KiB; eight messages may be under way.
-pub(in crate::proto) fn limits() -> WireLimits {
+pub(crate) fn limits() -> WireLimits {
     WireLimits {
         chunk: 1024,
         eager_part: 64,
@@ -26,16 +27,76 @@ pub(in crate::proto) fn limits() -> WireLimits {
     }
 }
 
-/// What an application writes.
-#[derive(Clone, Debug, Default)]
-pub(in crate::proto) struct Msg {
-    pub(in crate::proto) metadata: Vec<u8>,
-    pub(in crate::proto) payloads: Vec<Vec<u8>>,
-    /// With the number of their channel.
-    pub(in crate::proto) tensors: Vec<(Vec<u8>, u8)>,
+/// What a connector sends first.
+pub(crate) fn hello(name: &str, limits: WireLimits, brochure: Brochure) -> Vec<u8> {
+    ClientHandshake::hello(&Purpose::Pipe {
+        name: name.to_owned(),
+        process: [1; 16],
+        limits,
+        brochure,
+    })
 }
 
-pub(in crate::proto) fn message(metadata: &str) -> Msg {
+/// The answer of a listener that chooses nothing.
+pub(crate) fn answer(limits: WireLimits) -> Answer {
+    Answer {
+        name: "b".to_owned(),
+        process: [2; 16],
+        limits,
+        moved: None,
+        channels: Vec::new(),
+        refusals: Vec::new(),
+    }
+}
+
+fn here(theirs: &[u8]) -> Result<(), String> {
+    match theirs {
+        b"here" => Ok(()),
+        _ => Err("another process".to_owned()),
+    }
+}
+
+/// What a listener with `memory` and `tcp`, with `xth` and `basic`, chooses over tcp. The first of each reaches what is here.
+pub(crate) fn choose(theirs: &Brochure) -> Selection {
+    let transports = [
+        LocalTransport {
+            name: "memory",
+            reaches: &here,
+            address: Ok("m".to_owned()),
+        },
+        LocalTransport {
+            name: "tcp",
+            reaches: &|_| Ok(()),
+            address: Err("not listening on it".to_owned()),
+        },
+    ];
+    let channels = [
+        LocalChannel {
+            name: "xth",
+            connections: 0,
+            devices: &[(Device::CPU, Vec::new())],
+            reaches: &|_, _, theirs| here(theirs.1),
+        },
+        LocalChannel {
+            name: "basic",
+            connections: 0,
+            devices: &[(Device::CPU, Vec::new())],
+            reaches: &|_, _, _| Ok(()),
+        },
+    ];
+    select("tcp", &transports, &channels, theirs)
+}
+
+/// What an application writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Msg {
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) payloads: Vec<Vec<u8>>,
+    /// With the number of their channel.
+    pub(crate) tensors: Vec<(Vec<u8>, u8)>,
+}
+
+pub(crate) fn message(metadata: &str) -> Msg {
     Msg {
         metadata: metadata.as_bytes().to_vec(),
         ..Msg::default()
@@ -48,34 +109,30 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 impl Msg {
-    pub(in crate::proto) fn payload(mut self, len: usize) -> Self {
+    pub(crate) fn payload(mut self, len: usize) -> Self {
         self.payloads.push(pattern(len, self.payloads.len()));
         self
     }
 
-    pub(in crate::proto) fn tensor(self, len: usize) -> Self {
+    pub(crate) fn tensor(self, len: usize) -> Self {
         self.tensor_on(0, len)
     }
 
-    pub(in crate::proto) fn tensor_on(mut self, channel: u8, len: usize) -> Self {
+    pub(crate) fn tensor_on(mut self, channel: u8, len: usize) -> Self {
         self.tensors
             .push((pattern(len, 100 + self.tensors.len()), channel));
         self
     }
 
     /// Payloads first, then tensors, as a reader has them.
-    pub(in crate::proto) fn parts(&self) -> Vec<Option<Vec<u8>>> {
+    pub(crate) fn parts(&self) -> Vec<Option<Vec<u8>>> {
         let tensors = self.tensors.iter().map(|(tensor, _)| tensor);
-        self.payloads
-            .iter()
-            .chain(tensors)
-            .cloned()
-            .map(Some)
-            .collect()
+        let parts = self.payloads.iter().chain(tensors);
+        parts.cloned().map(Some).collect()
     }
 
     /// The parts, of which small ones ride as far as the peer lets them.
-    pub(in crate::proto) fn outgoing(&self, peer: &WireLimits) -> OutgoingParts<Source> {
+    pub(crate) fn outgoing(&self, peer: &WireLimits) -> OutgoingParts<Source> {
         let payloads = self.payloads.iter().map(|payload| (payload, None));
         let tensors = self.tensors.iter().map(|(tensor, by)| (tensor, Some(*by)));
         let mut riding = 0;

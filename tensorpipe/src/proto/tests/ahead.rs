@@ -1,39 +1,30 @@
 //! A reader that grants credit ahead gets its bulk without a round trip.
 
-use std::time::Duration;
-
-use super::hostile::control;
-use crate::error::{PeerFault, ResetCode};
+use crate::error::ResetCode;
 use crate::proto::OpId;
+use crate::proto::sim::frames::control;
 use crate::proto::sim::{Pair, limits, message};
 use crate::proto::wire::frame::{Control, Kind};
 
 fn pair(window_ahead: u64) -> Pair {
     let mut reader = limits();
     reader.window_ahead = window_ahead;
-    let mut pair = Pair::with(limits(), reader, None);
-    pair.b.eager_reader = false;
-    pair
+    Pair::with(limits(), reader, None).told()
 }
 
 #[test]
 fn bulk_comes_before_it_is_read() {
     let mut pair = pair(10_000);
     let sent = message("ahead").tensor(5000).payload(3).tensor_on(1, 2000);
-    pair.a.write(&sent);
-    pair.run();
+    pair.send(&sent);
     assert_eq!(pair.a.written, [0], "without a word from the reader");
     assert!(pair.b.frames.is_empty());
+    let again = pair.b.pipe.expect(OpId::incoming(0, 1), Vec::new(), 5000);
+    assert!(!again, "all of it is here");
     pair.b.read(0);
-    pair.run();
-    assert_eq!(pair.b.delivered[0].parts, sent.parts());
-    let grants = pair
-        .b
-        .frames
-        .iter()
-        .filter(|(kind, _)| *kind == Kind::Grant as u8);
-    assert_eq!(grants.count(), 0);
-    pair.assert_clean();
+    pair.settle();
+    assert_eq!(pair.b.contents(), [sent.parts()]);
+    assert_eq!(pair.b.sent(Kind::Grant), 0);
 }
 
 #[test]
@@ -41,14 +32,12 @@ fn head_and_bulk_may_come_in_one_piece_or_byte_by_byte() {
     for split in [1, 7, 100, usize::MAX] {
         let mut pair = pair(10_000);
         pair.b.split = split;
-        pair.b.eager_reader = split % 2 == 1;
+        pair.b.lazy = split % 2 == 0;
         let sent = message("ahead").tensor(5000);
-        pair.a.write(&sent);
-        pair.run();
+        pair.send(&sent);
         pair.b.read(0);
-        pair.run();
-        assert_eq!(pair.b.delivered[0].parts, sent.parts(), "split {split}");
-        pair.assert_clean();
+        pair.settle();
+        assert_eq!(pair.b.contents(), [sent.parts()], "split {split}");
     }
 }
 
@@ -60,53 +49,40 @@ fn beyond_the_credit_the_go_ahead_is_needed_again() {
     }
     pair.run();
     assert_eq!(pair.a.written, [0, 1]);
-    for message in 0..6 {
-        pair.b.read(message);
-        pair.run();
-    }
+    (0..6).for_each(|message| pair.read(message));
     assert_eq!(pair.b.delivered.len(), 6);
-    pair.a.write(&message("4k").tensor(4000));
-    pair.run();
+    pair.send(&message("4k").tensor(4000));
     assert_eq!(pair.a.written.len(), 7, "the credit came back");
     pair.b.read(6);
-    pair.run();
-    pair.assert_clean();
+    pair.settle();
 }
 
 #[test]
 fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
-    let mut pair = pair(100_000);
-    pair.a_to_b.bytes_per_tick = 1000;
+    let mut pair = pair(100_000).rate(1000);
     let sent = message("one").tensor(20_000).tensor(3000);
     pair.a.write(&sent);
     pair.a.write(&message("two").tensor(20_000));
-    pair.run_for(Duration::from_millis(10));
+    pair.run_for(10);
     pair.b.read_but(0, &[0]);
     pair.b.refuse(1, ResetCode::Refused);
-    pair.run();
+    pair.settle();
     let mut parts = sent.parts();
     parts[0] = None;
-    assert_eq!(pair.b.delivered[0].parts, parts);
+    assert_eq!(pair.b.contents(), [parts]);
     assert_eq!(pair.b.cancelled, [OpId::incoming(1, 0)]);
     assert_eq!(pair.a.refused, [(1, ResetCode::Refused)]);
-    pair.assert_clean();
 }
 
 #[test]
 fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
     let mut pair = pair(10_000);
     pair.b.out_of_memory = true;
-    pair.a.write(&message("lost").tensor(5000));
-    pair.run();
+    pair.send(&message("lost").tensor(5000));
     pair.b.read(0);
-    pair.run();
-    assert_eq!(pair.b.delivered[0].parts, [None]);
-    assert_eq!(
-        pair.a.refused,
-        [],
-        "all of it has come: it is simply done with"
-    );
-    pair.assert_clean();
+    pair.settle();
+    assert_eq!(pair.b.contents(), [[None]]);
+    assert_eq!(pair.a.refused, [], "all has come: it is simply done with");
 }
 
 #[test]
@@ -114,10 +90,9 @@ fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
     let mut pair = pair(10_000);
     pair.b.skips = true;
     pair.a.write(&message("skipped").tensor(5000));
-    pair.run();
+    pair.settle();
     assert_eq!((pair.a.written.len(), pair.a.refused.len()), (1, 0));
     assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
-    pair.assert_clean();
 }
 
 /// The credit that a tensor of 4000 bytes takes.
@@ -132,38 +107,32 @@ fn narrow(pair: &mut Pair, bytes: u64) {
 #[test]
 fn credit_that_was_earned_is_used_and_taken_back() {
     let mut pair = pair(1000);
-    pair.a.write(&message("waits").tensor(4000));
-    pair.run();
+    pair.send(&message("waits").tensor(4000));
     assert!(pair.a.written.is_empty());
     pair.b.read(0);
     pair.b.pipe.widen_ahead(5000);
     pair.run();
-    pair.a.write(&message("ahead").tensor(4000));
-    pair.run();
+    pair.send(&message("ahead").tensor(4000));
     assert_eq!(pair.a.written, [0, 1]);
     pair.b.read(1);
     narrow(&mut pair, 2000);
     pair.run();
     let ahead = pair.b.pipe.ahead();
     assert_eq!((ahead.window, ahead.promised), (2000, 2000));
-    pair.a.write(&message("waits").tensor(4000));
-    pair.a.write(&message("ahead").tensor(1700));
-    pair.run();
+    pair.send(&message("waits").tensor(4000));
+    pair.send(&message("ahead").tensor(1700));
     assert_eq!(pair.a.written, [0, 1, 3]);
     pair.b.read(2);
     pair.b.read(3);
-    pair.run();
+    pair.settle();
     assert_eq!(pair.b.delivered.len(), 4);
-    pair.assert_clean();
 }
 
 /// What is on its way when it is asked for stays credit until it is read, whatever else is announced meanwhile.
 #[test]
 fn credit_that_is_being_used_is_taken_back_when_it_is_free() {
     for more in [0, 6000] {
-        let mut pair = pair(10_000);
-        pair.a_to_b.latency = Duration::from_millis(5);
-        pair.b_to_a.latency = Duration::from_millis(5);
+        let mut pair = pair(10_000).latency(5);
         pair.a.write(&message("ahead").tensor(4000));
         narrow(&mut pair, 1000);
         if more > 0 {
@@ -171,70 +140,68 @@ fn credit_that_is_being_used_is_taken_back_when_it_is_free() {
         }
         pair.run();
         assert_eq!(pair.a.written, [0]);
-        let ahead = pair.b.pipe.ahead();
-        assert_eq!(ahead.promised, more.max(SENT));
-        pair.b.read(0);
-        pair.run();
-        pair.a.write(&message("next").tensor(5500));
-        pair.run();
+        assert_eq!(pair.b.pipe.ahead().promised, more.max(SENT));
+        pair.read(0);
+        pair.send(&message("next").tensor(5500));
         assert_eq!(pair.a.written.len(), 1 + usize::from(more > 0));
         pair.b.read(1);
-        pair.run();
-        pair.assert_clean();
+        pair.settle();
     }
 }
 
 #[test]
+fn what_is_announced_behind_the_request_is_not_taken_back_by_it() {
+    let mut pair = pair(10_000);
+    pair.b.pipe.widen_ahead(20_000);
+    narrow(&mut pair, 1000);
+    pair.b.pipe.widen_ahead(6000);
+    pair.run();
+    pair.send(&message("ahead").tensor(5500));
+    assert_eq!(pair.a.written, [0]);
+    pair.b.read(0);
+    pair.settle();
+}
+
+#[test]
 fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
-    let fault = |asked: Option<u64>, ahead: u64| {
+    let complaint = |asked: Option<u64>, ahead: u64| {
         let mut pair = pair(10_000);
-        pair.a.write(&message("ahead").tensor(4000));
-        pair.run();
+        pair.send(&message("ahead").tensor(4000));
         if let Some(bytes) = asked {
             narrow(&mut pair, bytes);
         }
-        let bytes = control(&[Control::Recalled { ahead }]);
-        pair.b.receive(&bytes, pair.now);
-        pair.b.fault
+        pair.tell(&control([Control::Recalled { ahead }]));
+        pair.b.complaint()
     };
-    for (asked, ahead) in [
+    let unexpected = [
         (None, 10_000),
         (Some(1000), 1000),
         (Some(1000), 10_000),
         (Some(6000), SENT),
-    ] {
-        let found = fault(asked, ahead);
-        let expected = matches!(
-            found,
-            Some(PeerFault::Unexpected {
-                frame: "RECALLED",
-                ..
-            })
-        );
-        assert!(expected, "{asked:?}, {ahead}: {found:?}");
+    ];
+    for (asked, ahead) in unexpected {
+        let said = complaint(asked, ahead);
+        assert!(said.starts_with("it sent a RECALLED frame "), "{said}");
     }
-    assert_eq!(fault(Some(1000), SENT), None);
-    assert_eq!(fault(Some(6000), 6000), None);
+    assert_eq!(complaint(Some(1000), SENT), "");
+    assert_eq!(complaint(Some(6000), 6000), "");
 }
 
 /// There was no memory for it, and whoever decides on it later has another reason to refuse it: the writer hears that one.
 #[test]
 fn what_was_thrown_away_can_still_be_refused() {
     let mut pair = pair(10_000);
-    pair.a.write(&message("lost").tensor(5000).tensor(3000));
-    pair.run();
+    pair.send(&message("lost").tensor(5000).tensor(3000));
     pair.b.pipe.throw_away(0);
     assert_eq!(pair.b.pipe.dropped(), 8000);
     pair.b.refuse(0, ResetCode::Refused);
     pair.run();
     assert_eq!(pair.b.pipe.dropped(), 8000, "counted once");
     assert_eq!(pair.a.refused, [(0, ResetCode::Refused)]);
-    pair.a.write(&message("next").tensor(9000));
-    pair.run();
+    pair.send(&message("next").tensor(9000));
     assert_eq!(pair.a.written.len(), 2, "its credit is back");
     pair.b.read(1);
-    pair.run();
-    pair.assert_clean();
+    pair.settle();
 }
 
 /// However small a part is, it costs its reader memory.
@@ -242,11 +209,9 @@ fn what_was_thrown_away_can_still_be_refused() {
 fn many_small_parts_take_as_much_credit_as_a_large_one() {
     let mut pair = pair(3000);
     let many = (0..15).fold(message("small"), |message, _| message.tensor(65));
-    pair.a.write(&many);
-    pair.run();
+    pair.send(&many);
     assert!(pair.a.written.is_empty(), "15 times 65 are 975");
     pair.b.read(0);
-    pair.run();
+    pair.settle();
     assert_eq!(pair.a.written, [0]);
-    pair.assert_clean();
 }

@@ -1,9 +1,7 @@
 //! The connection is cut after every byte of a conversation, or stalls there: what arrived is whole and in order.
 
-use std::time::Duration;
-
 use super::split::conversation;
-use crate::proto::sim::{End, Msg, Pair, limits};
+use crate::proto::sim::{End, Pair, limits};
 
 fn talking() -> Pair {
     let mut pair = Pair::connecting(limits(), limits());
@@ -21,7 +19,7 @@ fn assert_prefix(end: &End, other: &End) {
     let got = end.in_order();
     assert!(got.windows(2).all(|two| two[0].message < two[1].message));
     for delivered in &got {
-        let original: &Msg = &sent[delivered.message as usize];
+        let original = &sent[delivered.message as usize];
         assert_eq!(delivered.metadata, original.metadata);
         assert_eq!(delivered.parts, original.parts());
     }
@@ -33,8 +31,7 @@ fn assert_prefix(end: &End, other: &End) {
 #[test]
 fn cut_at_every_byte() {
     let mut whole = talking();
-    whole.run();
-    whole.assert_clean();
+    whole.settle();
     assert!(whole.a.fin_ack && whole.b.fin_ack);
     let (a_to_b, b_to_a) = (whole.a_to_b.sent, whole.b_to_a.sent);
     assert!(a_to_b > 3000 && b_to_a > 3000);
@@ -53,19 +50,17 @@ fn cut_at_every_byte() {
 #[test]
 fn a_stall_at_any_point_is_only_a_delay() {
     for ticks in 0..60 {
-        let mut pair = talking();
-        pair.a_to_b.bytes_per_tick = 100;
-        pair.b_to_a.bytes_per_tick = 170;
-        pair.run_for(Duration::from_millis(ticks));
+        let mut pair = talking().rate(100);
+        pair.b_to_a.bytes_per_tick = Some(170);
+        pair.run_for(ticks);
         pair.a_to_b.stalled = true;
-        pair.run_for(Duration::from_millis(30));
+        pair.run_for(30);
         pair.b_to_a.stalled = true;
         pair.a_to_b.stalled = false;
-        pair.run_for(Duration::from_millis(30));
+        pair.run_for(30);
         pair.b_to_a.stalled = false;
-        pair.run();
+        pair.settle();
         assert_eq!(pair.a.delivered.len(), conversation().len());
         assert_eq!(pair.b.delivered.len(), conversation().len());
-        pair.assert_clean();
     }
 }

@@ -1,20 +1,17 @@
 //! A pipe that has ended lets go of everything, whatever was under way, and may still be asked and told things.
 
-use std::time::Duration;
-
 use crate::error::ResetCode;
 use crate::proto::OpId;
 use crate::proto::sim::{Pair, message};
 
 #[test]
 fn numbers_stay_and_commands_that_come_late_do_nothing() {
-    let mut pair = Pair::new();
-    pair.a_to_b.bytes_per_tick = 2000;
+    let mut pair = Pair::new().rate(2000);
     for _ in 0..10 {
         pair.a.write(&message("m").tensor(100_000));
         pair.b.write(&message("m").tensor(100_000));
     }
-    pair.run_for(Duration::from_millis(20));
+    pair.run_for(20);
     let pipe = &mut pair.a.pipe;
     pipe.abandon();
     assert_eq!((pipe.last_written(), pipe.unwritten()), (Some(9), 0));

@@ -1,26 +1,15 @@
 //! A huge tensor starves nobody.
 
-use std::time::Duration;
-
-use crate::proto::sim::{Pair, message};
-use crate::proto::wire::frame::Kind;
+use crate::proto::sim::{Pair, limits, message};
+use crate::proto::wire::frame::{Control, Kind};
 
 /// A pair with a megabyte under way over a link that takes one chunk a tick.
 fn busy() -> Pair {
-    let mut pair = Pair::new();
-    pair.a_to_b.bytes_per_tick = 1042;
+    let mut pair = Pair::new().rate(1042);
     pair.a.write(&message("huge").tensor(1 << 20));
-    pair.run_for(Duration::from_millis(20));
+    pair.run_for(20);
     assert!(!pair.a.started.is_empty());
     pair
-}
-
-/// Kinds of the frames that `a` has sent since `from`.
-fn kinds(pair: &Pair, from: usize) -> Vec<u8> {
-    pair.a.frames[from..]
-        .iter()
-        .map(|(kind, _)| *kind)
-        .collect()
 }
 
 #[test]
@@ -28,15 +17,12 @@ fn a_control_frame_waits_for_one_chunk_at_most() {
     let mut pair = busy();
     let from = pair.a.frames.len();
     pair.a.reset(77);
-    pair.b
-        .pipe
-        .outbox
-        .control(crate::proto::wire::frame::Control::Ping { nonce: 1 });
+    pair.b.pipe.outbox.control(Control::Ping { nonce: 1 });
     pair.a.pipe.flush(0);
-    pair.run_for(Duration::from_millis(4));
-    let kinds = kinds(&pair, from);
-    assert_eq!(kinds[0], Kind::Flush as u8);
-    assert!(kinds[..4].contains(&(Kind::Pong as u8)), "{kinds:?}");
+    pair.run_for(4);
+    let kinds = pair.a.kinds(from);
+    assert_eq!(kinds[0], Kind::Flush);
+    assert!(kinds[..4].contains(&Kind::Pong), "{kinds:?}");
 }
 
 #[test]
@@ -44,12 +30,11 @@ fn a_small_message_waits_for_one_chunk_at_most() {
     let mut pair = busy();
     let from = pair.a.frames.len();
     pair.a.write(&message("small"));
-    pair.run_for(Duration::from_millis(3));
-    assert_eq!(kinds(&pair, from)[0], Kind::Message as u8);
+    pair.run_for(3);
+    assert_eq!(pair.a.kinds(from)[0], Kind::Message);
     assert_eq!(pair.b.delivered.len(), 1);
-    pair.run();
+    pair.settle();
     assert_eq!(pair.b.delivered.len(), 2);
-    pair.assert_clean();
 }
 
 #[test]
@@ -62,19 +47,21 @@ fn two_streams_take_turns() {
     }
     let spent = pair.a_to_b.sent - before;
     assert!(spent < 25_000, "ten chunks each, not {spent} bytes");
-    pair.run();
-    pair.assert_clean();
+    pair.settle();
 }
 
 #[test]
 fn small_messages_do_not_starve_bulk_either() {
-    let mut pair = Pair::new();
-    pair.a_to_b.bytes_per_tick = 4000;
+    // Not for want of credit.
+    let mut wide = limits();
+    wide.window_messages = 1000;
+    wide.window_bytes = 1 << 24;
+    let mut pair = Pair::with(limits(), wide, None).rate(4000);
     pair.a.write(&message("bulk").tensor(20_000));
-    pair.run_for(Duration::from_millis(2));
+    pair.run_for(2);
     // An endless supply of messages.
     let mut written = 0;
-    while pair.a.written.first() != Some(&0) && !pair.a.written.contains(&0) {
+    while !pair.a.written.contains(&0) {
         while pair.a.pipe.unwritten() < 20 {
             pair.a.write(&message(&"m".repeat(4000)));
             written += 1;
@@ -82,6 +69,5 @@ fn small_messages_do_not_starve_bulk_either() {
         pair.step();
         assert!(written < 3000, "the bulk does not get through");
     }
-    pair.run();
-    pair.assert_clean();
+    pair.settle();
 }

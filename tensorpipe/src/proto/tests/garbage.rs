@@ -2,43 +2,34 @@
 
 use proptest::prelude::*;
 
-use super::hostile::{bulk, control, data, frame, head, reason, refuse};
+use crate::proto::sim::frames::{bulk, chunk, control, frame, refuse, reset, whole};
 use crate::proto::sim::{Pair, limits, message};
-use crate::proto::wire::descriptor::Carriage;
-use crate::proto::wire::frame::Control;
+use crate::proto::wire::descriptor::{Carriage, Head};
+use crate::proto::wire::frame::{Control, HEADER_LEN};
+use crate::wire_md::examples;
 
 /// Frames that a careless or malicious peer might send, in a pipe whose application takes everything.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
-    let number = 0u64..6;
+    let number = || 0u64..6;
+    let carriage = prop_oneof![
+        Just(Carriage::Eager),
+        Just(bulk(0, false)),
+        Just(bulk(1, true)),
+        Just(bulk(2, false)),
+    ];
+    let skip = vec![0];
     prop_oneof![
         (0u8..32, 0u8..8, prop::collection::vec(0u8.., 0..40))
-            .prop_map(|(k, f, b)| frame(k, f, &b)),
-        (number.clone(), 0u16..3, 0usize..600).prop_map(|(m, p, len)| data(m, p, len)),
-        (number.clone(), any::<bool>()).prop_map(|(m, answer)| control(&[reason(m, answer)])),
-        number
-            .clone()
-            .prop_map(|message| control(&[refuse(message)])),
-        number
-            .clone()
-            .prop_map(|message| control(&[Control::Flush { message }])),
-        number.prop_map(|message| control(&[Control::Grant {
-            message,
-            skip: vec![0]
-        }])),
-        prop::collection::vec((0u64..300, 0u8..4), 0..4).prop_map(|parts| {
-            let carriage = |kind| match kind {
-                0 => Carriage::Eager,
-                kind => bulk(kind - 1, kind == 2),
-            };
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|(len, kind)| (*len, carriage(*kind)))
-                .collect();
-            let mut bytes = head(&parts);
-            let len = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
-            bytes.resize(8 + len, 3);
-            bytes
+            .prop_map(|(kind, flags, body)| frame(kind, flags, &body)),
+        (number(), 0u16..3, 0usize..600).prop_map(|(m, part, len)| chunk(m, part, len)),
+        (number(), any::<bool>()).prop_map(|(m, answer)| control([reset(m, answer)])),
+        number().prop_map(|message| control([refuse(message)])),
+        number().prop_map(|message| control([Control::Flush { message }])),
+        number().prop_map(move |message| {
+            let skip = skip.clone();
+            control([Control::Grant { message, skip }])
         }),
+        prop::collection::vec((0u64..300, carriage), 0..4).prop_map(|parts| whole(&parts)),
     ]
 }
 
@@ -47,20 +38,20 @@ proptest! {
     fn any_frames_are_acted_on_or_refused(
         frames in prop::collection::vec(any_frame(), 1..40),
         split in 1usize..200,
-        eager_reader: bool,
+        lazy: bool,
     ) {
         let mut reader = limits();
         reader.window_ahead = 1000;
         let mut pair = Pair::with(limits(), reader, None);
         pair.b.split = split;
-        pair.b.eager_reader = eager_reader;
+        pair.b.lazy = lazy;
         for _ in 0..3 {
             pair.b.write(&message("m").tensor(3000));
         }
         // `a` says what we make up; `b`'s answers go nowhere.
         for bytes in frames {
             pair.step();
-            pair.b.receive(&bytes, pair.now);
+            pair.tell(&bytes);
             prop_assert!(pair.b.pipe.incoming.messages.len() <= 8);
         }
     }
@@ -81,7 +72,20 @@ proptest! {
             bytes[at] = value;
         }
         let mut pair = Pair::new();
-        pair.b.receive(&bytes, pair.now);
+        pair.tell(&bytes);
         pair.b.pipe.poll_event();
+    }
+    #[test]
+    fn any_head_is_decoded_or_refused(body in prop::collection::vec(0u8.., 0..200), len in 0u32..400) {
+        let len = len.max(body.len() as u32);
+        let _ = Head::decode(&body, len, 3, &limits());
+    }
+
+    #[test]
+    fn a_head_with_a_flipped_byte_is_decoded_or_refused(at in 12usize..70, value in 0u8..) {
+        let mut bytes = examples("hex").remove("MESSAGE").unwrap();
+        let len = (bytes.len() - HEADER_LEN) as u32;
+        if let Some(byte) = bytes.get_mut(at) { *byte = value; }
+        let _ = Head::decode(&bytes[HEADER_LEN..], len, 2, &limits());
     }
 }

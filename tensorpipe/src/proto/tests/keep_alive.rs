@@ -1,80 +1,86 @@
 //! A silent peer is found within the bound; a quiet or busy one is left alone.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::proto::sim::{Pair, TICK, limits, message};
+use crate::proto::sim::{End, Pair, limits, message};
 
-const SILENCE: Duration = Duration::from_secs(10);
+/// In milliseconds, as the clock runs.
+const SILENCE: u64 = 10_000;
 
 fn pair() -> Pair {
-    Pair::with(limits(), limits(), Some(SILENCE))
+    with_chunk(limits().chunk)
+}
+
+fn with_chunk(chunk: u32) -> Pair {
+    let mut limits = limits();
+    limits.chunk = chunk;
+    Pair::with(limits, limits, Some(Duration::from_millis(SILENCE)))
+}
+
+/// It gave its peer up within the bound, give or take a tick for each way.
+fn assert_found(end: &End, since: Instant) {
+    let (quiet, at) = end.silent.unwrap();
+    let bound = Duration::from_millis(SILENCE - 2)..=Duration::from_millis(SILENCE + 2);
+    assert!(quiet >= *bound.start() && bound.contains(&(at - since)));
+}
+
+fn assert_together(pair: &Pair) {
+    assert_eq!((pair.a.silent, pair.b.silent), (None, None));
 }
 
 #[test]
 fn two_quiet_ends_stay_together() {
     let mut pair = pair();
     pair.run_for(10 * SILENCE);
-    assert!(pair.a.silent.is_none() && pair.b.silent.is_none());
-    assert!(
-        pair.a.frames.len() < 50,
-        "a few pings: {}",
-        pair.a.frames.len()
-    );
+    assert_together(&pair);
+    let sent = pair.a.frames.len();
+    assert!(sent < 50, "a few pings: {sent}");
 }
 
 #[test]
 fn a_stalled_link_is_found_within_the_bound() {
     let mut pair = pair();
-    pair.a.write(&message("m").tensor(10_000));
-    pair.run();
+    pair.send(&message("m").tensor(10_000));
     let since = pair.now;
     pair.a_to_b.stalled = true;
     pair.b_to_a.stalled = true;
     pair.run_for(2 * SILENCE);
-    for end in [&pair.a, &pair.b] {
-        let (quiet, at) = end.silent.unwrap();
-        assert!(quiet >= SILENCE - 2 * TICK && at - since <= SILENCE + 2 * TICK);
-    }
+    assert_found(&pair.a, since);
+    assert_found(&pair.b, since);
 }
 
 #[test]
 fn a_suspended_process_asks_before_it_judges() {
     let mut pair = pair();
     // The whole machine slept; the peer did not.
-    pair.now += 100 * SILENCE;
+    pair.now += Duration::from_millis(100 * SILENCE);
     pair.run_for(SILENCE);
-    assert!(pair.a.silent.is_none() && pair.b.silent.is_none());
+    assert_together(&pair);
 }
 
 #[test]
 fn a_peer_that_only_sends_bulk_is_heard() {
-    let mut pair = pair();
+    let mut pair = pair().rate(1);
     pair.a.write(&message("slow").tensor(60_000));
-    pair.a_to_b.bytes_per_tick = 1;
     pair.run_for(5 * SILENCE);
-    assert!(pair.a.silent.is_none() && pair.b.silent.is_none());
-    pair.a_to_b.bytes_per_tick = usize::MAX;
-    pair.run_for(TICK * 10);
+    assert_together(&pair);
+    let mut pair = pair.rate(usize::MAX);
+    pair.run_for(10);
     assert_eq!(pair.b.delivered.len(), 1);
 }
 
 /// Its one chunk takes six times as long as a peer may be silent; its answers to pings wait behind it.
 #[test]
 fn a_slow_chunk_counts_as_a_sign_of_life() {
-    let long = 60_000;
-    let mut wide = limits();
-    wide.chunk = long as u32;
+    let long = 6 * SILENCE as usize;
     for split in [1, 7, usize::MAX] {
-        let mut pair = Pair::with(wide, wide, Some(SILENCE));
-        pair.b.direct = true;
+        let mut pair = with_chunk(long as u32).rate(1);
         pair.b.split = split;
         pair.a.write(&message("slow").tensor(long));
-        pair.a_to_b.bytes_per_tick = 1;
-        pair.run_for(TICK * long as u32);
+        pair.run_for(long as u64);
         assert!(pair.b.delivered.is_empty(), "it is still coming");
-        assert!(pair.a.silent.is_none(), "{:?}", pair.a.silent);
-        assert!(pair.b.silent.is_none(), "{:?}", pair.b.silent);
-        pair.run_for(TICK * 2000);
+        assert_together(&pair);
+        pair.run_for(2000);
         assert_eq!(pair.b.delivered.len(), 1);
     }
 }
@@ -82,19 +88,14 @@ fn a_slow_chunk_counts_as_a_sign_of_life() {
 /// Where the chunk stops coming, its peer is as silent as any other.
 #[test]
 fn a_chunk_that_stalls_does_not() {
-    let mut wide = limits();
-    wide.chunk = 60_000;
-    let mut pair = Pair::with(wide, wide, Some(SILENCE));
-    pair.b.direct = true;
+    let mut pair = with_chunk(60_000).rate(1);
     pair.a.write(&message("slow").tensor(60_000));
-    pair.a_to_b.bytes_per_tick = 1;
     pair.run_for(2 * SILENCE);
     assert!(pair.b.silent.is_none());
     let since = pair.now;
     pair.a_to_b.stalled = true;
-    pair.run_for(SILENCE + 2 * TICK);
-    let (_, at) = pair.b.silent.unwrap();
-    assert!(at - since >= SILENCE - 2 * TICK && at - since <= SILENCE + 2 * TICK);
+    pair.run_for(SILENCE + 2);
+    assert_found(&pair.b, since);
 }
 
 #[test]

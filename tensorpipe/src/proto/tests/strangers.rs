@@ -3,19 +3,10 @@
 use crate::device::Device;
 use crate::error::PeerFault;
 use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake, select};
-use crate::proto::sim::limits;
+use crate::proto::sim::{answer, hello, limits};
 use crate::proto::wire::hello::{
-    Answer, Brochure, ChannelOffer, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, TransportOffer,
+    Brochure, ChannelOffer, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, TransportOffer,
 };
-
-fn hello(name: &str, brochure: Brochure) -> Vec<u8> {
-    ClientHandshake::hello(&Purpose::Pipe {
-        name: name.to_owned(),
-        process: [1; 16],
-        limits: limits(),
-        brochure,
-    })
-}
 
 fn transports(names: impl IntoIterator<Item = String>) -> Vec<TransportOffer> {
     let offer = |name| TransportOffer {
@@ -25,14 +16,13 @@ fn transports(names: impl IntoIterator<Item = String>) -> Vec<TransportOffer> {
     names.into_iter().map(offer).collect()
 }
 
-/// Channels with so many devices.
-fn channels(devices: &[usize]) -> Vec<ChannelOffer> {
-    let offer = |(i, count): (usize, &usize)| ChannelOffer {
-        name: format!("c{i}"),
+/// A channel with so many devices.
+fn channel(name: String, devices: usize) -> ChannelOffer {
+    ChannelOffer {
+        name,
         connections: 0,
-        devices: vec![(Device::CPU, Vec::new()); *count],
-    };
-    devices.iter().enumerate().map(offer).collect()
+        devices: vec![(Device::CPU, Vec::new()); devices],
+    }
 }
 
 fn hear(bytes: &[u8]) -> Result<(String, Brochure), PeerFault> {
@@ -45,12 +35,13 @@ fn hear(bytes: &[u8]) -> Result<(String, Brochure), PeerFault> {
 #[test]
 fn as_much_as_a_process_has_may_be_offered_and_no_more() {
     let names = |count| transports((0..count).map(|i| i.to_string()));
-    let offer = |transports, channels| {
+    let offer = |transports, devices: &[usize]| {
+        let channels = devices.iter().map(|count| channel("c".into(), *count));
         let brochure = Brochure {
             transports,
-            channels,
+            channels: channels.collect(),
         };
-        match hear(&hello("a", brochure.clone())) {
+        match hear(&hello("a", limits(), brochure.clone())) {
             Ok((_, heard)) => {
                 assert_eq!(heard, brochure);
                 true
@@ -59,12 +50,12 @@ fn as_much_as_a_process_has_may_be_offered_and_no_more() {
             Err(other) => panic!("{other}"),
         }
     };
-    assert!(offer(names(OFFERS_MAX), channels(&[1; OFFERS_MAX])));
-    assert!(!offer(names(OFFERS_MAX + 1), vec![]));
-    assert!(!offer(vec![], channels(&[0; OFFERS_MAX + 1])));
+    assert!(offer(names(OFFERS_MAX), &[1; OFFERS_MAX]));
+    assert!(!offer(names(OFFERS_MAX + 1), &[]));
+    assert!(!offer(vec![], &[0; OFFERS_MAX + 1]));
     let half = DEVICES_MAX / 4;
-    assert!(offer(vec![], channels(&[half; 4])));
-    assert!(!offer(vec![], channels(&[half, half, half, half, 1])));
+    assert!(offer(vec![], &[half; 4]));
+    assert!(!offer(vec![], &[half, half, half, half, 1]));
 }
 
 #[test]
@@ -72,13 +63,9 @@ fn words_of_a_stranger_move_no_cursor() {
     let name = "\x1b[2Jtcp\n".to_owned();
     let brochure = Brochure {
         transports: transports([name.clone()]),
-        channels: vec![ChannelOffer {
-            name,
-            connections: 0,
-            devices: Vec::new(),
-        }],
+        channels: vec![channel(name, 0)],
     };
-    let (_, heard) = hear(&hello("a", brochure)).unwrap();
+    let (_, heard) = hear(&hello("a", limits(), brochure)).unwrap();
     let refusals = select("tcp", &[], &[], &heard).refusals;
     assert_eq!(refusals.len(), 2);
     for (candidate, reason) in refusals {
@@ -91,9 +78,9 @@ fn words_of_a_stranger_move_no_cursor() {
 fn of_a_long_name_as_much_is_kept_as_is_said() {
     // What stands for a control character is longer than it.
     for name in ["\n".repeat(3000), "ä".repeat(3000), "a".repeat(3000)] {
-        let (kept, _) = hear(&hello(&name, Brochure::default())).unwrap();
+        let (kept, _) = hear(&hello(&name, limits(), Brochure::default())).unwrap();
         assert!((1020..=1024).contains(&kept.len()), "{}", kept.len());
-        let (again, _) = hear(&hello(&kept, Brochure::default())).unwrap();
+        let (again, _) = hear(&hello(&kept, limits(), Brochure::default())).unwrap();
         assert_eq!(again, kept, "it is kept whole the next time");
     }
 }
@@ -103,27 +90,14 @@ fn whatever_is_offered_the_answer_is_one_that_can_be_taken() {
     let long = |i: usize| format!("{i}{}", "x".repeat(490));
     let brochure = Brochure {
         transports: transports((0..32).map(long)),
-        channels: (0..32)
-            .map(|i| ChannelOffer {
-                name: long(i),
-                connections: 0,
-                devices: Vec::new(),
-            })
-            .collect(),
+        channels: (0..32).map(|i| channel(long(i), 0)).collect(),
     };
-    let bytes = hello("a", brochure);
+    let bytes = hello("a", limits(), brochure);
     assert!(bytes.len() > HANDSHAKE_MAX as usize * 9 / 10);
     let (_, heard) = hear(&bytes).unwrap();
-    let answer = Answer {
-        name: "b".to_owned(),
-        process: [2; 16],
-        limits: limits(),
-        moved: None,
-        channels: Vec::new(),
-        refusals: select("tcp", &[], &[], &heard).refusals,
-    };
-    match ClientHandshake::default().handle(&ServerHandshake::answer(&answer)) {
-        Ok((_, Some(Reply::Answer(heard)))) => assert_eq!(*heard, answer),
-        other => panic!("{other:?}"),
-    }
+    let mut answer = answer(limits());
+    answer.refusals = select("tcp", &[], &[], &heard).refusals;
+    let heard = ClientHandshake::default().handle(&ServerHandshake::answer(&answer));
+    let (_, reply) = heard.unwrap();
+    assert_eq!(reply, Some(Reply::Answer(Box::new(answer))));
 }

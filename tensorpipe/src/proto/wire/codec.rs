@@ -1,6 +1,6 @@
 //! Reading and writing of integers, strings and lists, with every length checked before it is believed.
 
-use super::frame::TEXT_MAX;
+use super::frame::{Kind, TEXT_MAX};
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
 
@@ -8,18 +8,18 @@ use crate::error::PeerFault;
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
-    /// The frame's name, for errors.
-    frame: &'static str,
+    /// The frame's, for errors.
+    pub(super) kind: Kind,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(body: &'a [u8], frame: &'static str) -> Self {
-        Self { rest: body, frame }
+    pub(crate) fn new(body: &'a [u8], kind: Kind) -> Self {
+        Self { rest: body, kind }
     }
 
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], PeerFault> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {
-            return Err(PeerFault::Truncated { frame: self.frame });
+            return Err(self.kind.truncated());
         };
         self.rest = rest;
         Ok(head)
@@ -47,8 +47,13 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn id128(&mut self) -> Result<[u8; 16], PeerFault> {
-        self.array()
+    /// `count` things. Takes memory as they come: a peer may announce more than it sends.
+    pub(crate) fn list<T, L: FromIterator<T>>(
+        &mut self,
+        count: usize,
+        mut take: impl FnMut(&mut Self) -> Result<T, PeerFault>,
+    ) -> Result<L, PeerFault> {
+        (0..count).map(|_| take(self)).collect()
     }
 
     /// A `u16` length and that many bytes.
@@ -96,20 +101,29 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn malformed(&self, what: &'static str) -> PeerFault {
-        PeerFault::Malformed {
-            frame: self.frame,
-            what,
-        }
+        self.kind.malformed(what)
     }
 }
 
 /// Appends to a buffer of outgoing bytes.
 pub(crate) trait Put {
-    fn put_u8(&mut self, value: u8);
-    fn put_u16(&mut self, value: u16);
-    fn put_u32(&mut self, value: u32);
-    fn put_u64(&mut self, value: u64);
     fn put_bytes(&mut self, bytes: &[u8]);
+
+    fn put_u8(&mut self, value: u8) {
+        self.put_bytes(&[value]);
+    }
+
+    fn put_u16(&mut self, value: u16) {
+        self.put_bytes(&value.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.put_bytes(&value.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.put_bytes(&value.to_le_bytes());
+    }
 
     /// A `u16` length and the bytes. What is longer is cut: only this side's own names come here, checked when set.
     fn put_blob(&mut self, bytes: &[u8]) {
@@ -135,18 +149,6 @@ pub(crate) trait Put {
 }
 
 impl Put for Vec<u8> {
-    fn put_u8(&mut self, value: u8) {
-        self.push(value);
-    }
-    fn put_u16(&mut self, value: u16) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
-    fn put_u32(&mut self, value: u32) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
-    fn put_u64(&mut self, value: u64) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
     fn put_bytes(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }

@@ -26,6 +26,8 @@ const TARGET: u8 = 4;
 /// Bytes in front of what is said of each part: the frame's header, and four numbers.
 const FRONT: usize = HEADER_LEN + 4 + 4 + 2 + 2;
 
+const UNFILLED: &str = "eager parts that do not fill the frame";
+
 /// How one payload (first) or tensor (then) travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carriage {
@@ -37,47 +39,13 @@ pub(crate) enum Carriage {
 
 pub(crate) type Carriages = SmallVec<[Carriage; 4]>;
 
-/// What a head says of one part.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PartFields<'a> {
-    /// In bytes.
-    pub(crate) len: u64,
-    pub(crate) metadata: &'a [u8],
-    pub(crate) carriage: Carriage,
-    /// `None` for a payload.
-    pub(crate) tensor: Option<TensorFields<'a>>,
-}
-
-/// What it says of a tensor beside that.
+/// What a head says of a tensor, beside what it says of any part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TensorFields<'a> {
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [u64],
     pub(crate) source: Device,
     pub(crate) target: Option<Device>,
-}
-
-impl PartFields<'_> {
-    fn put(&self, out: &mut Vec<u8>) {
-        match self.tensor {
-            None => {
-                put_carriage(out, self.carriage, 0);
-                out.put_u64(self.len);
-            }
-            Some(tensor) => {
-                let target = if tensor.target.is_some() { TARGET } else { 0 };
-                put_carriage(out, self.carriage, target);
-                out.put_u8(tensor.dtype.code());
-                out.put_u8(tensor.shape.len() as u8);
-                tensor.shape.iter().for_each(|dim| out.put_u64(*dim));
-                out.put_device(tensor.source);
-                if let Some(target) = tensor.target {
-                    out.put_device(target);
-                }
-            }
-        }
-        out.put_u32(self.metadata.len() as u32);
-    }
 }
 
 /// A MESSAGE frame that is put together, up to its eager bytes, which follow it.
@@ -114,14 +82,38 @@ impl<'a> Frame<'a> {
         self.out.len()
     }
 
-    /// The next part: payloads first. Its flags are the first byte.
+    /// The next part, of `len` bytes and so many of metadata: payloads first. Its flags are the first byte.
     #[inline(never)]
-    pub(crate) fn part(&mut self, part: &PartFields<'_>) {
-        self.counts[usize::from(part.tensor.is_some())] += 1;
-        if part.carriage == Carriage::Eager {
-            self.eager += part.len;
+    pub(crate) fn part(
+        &mut self,
+        len: u64,
+        metadata: usize,
+        carriage: Carriage,
+        tensor: Option<TensorFields<'_>>,
+    ) {
+        self.counts[usize::from(tensor.is_some())] += 1;
+        if carriage == Carriage::Eager {
+            self.eager += len;
         }
-        part.put(self.out);
+        let out = &mut *self.out;
+        match tensor {
+            None => {
+                put_carriage(out, carriage, 0);
+                out.put_u64(len);
+            }
+            Some(tensor) => {
+                let target = if tensor.target.is_some() { TARGET } else { 0 };
+                put_carriage(out, carriage, target);
+                out.put_u8(tensor.dtype.code());
+                out.put_u8(tensor.shape.len() as u8);
+                tensor.shape.iter().for_each(|dim| out.put_u64(*dim));
+                out.put_device(tensor.source);
+                if let Some(target) = tensor.target {
+                    out.put_device(target);
+                }
+            }
+        }
+        out.put_u32(metadata as u32);
     }
 
     /// The metadata of the message, and of each part. Returns the length of the frame's body.
@@ -170,8 +162,8 @@ struct Front {
     fields_end: usize,
     /// Bytes of the message's own metadata.
     message_meta: usize,
-    payload_count: u16,
-    tensor_count: u16,
+    /// Of payloads and of tensors.
+    counts: [u16; 2],
 }
 
 /// One has its place without an allocation.
@@ -269,7 +261,7 @@ impl Head {
     }
 
     pub(crate) fn eager_len(&self) -> u64 {
-        self.sum(|carriage| matches!(carriage, Carriage::Eager))
+        self.sum(|carriage| *carriage == Carriage::Eager)
     }
 
     pub(crate) fn sum(&self, which: impl Fn(&Carriage) -> bool) -> u64 {
@@ -287,30 +279,25 @@ impl Head {
     /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
-        let payloads = self
-            .payloads()
-            .iter()
-            .map(|payload| (&payload.metadata, None));
-        let tensors = self.tensors().iter().map(|tensor| {
+        let mut frame = Frame::begin(out, self.metadata.len());
+        let mut carriages = self.carriages().iter();
+        let mut carriage = || *carriages.next().expect("one for each part");
+        for payload in self.payloads() {
+            frame.part(payload.len, payload.metadata.len(), carriage(), None);
+        }
+        for tensor in self.tensors() {
             let fields = TensorFields {
                 dtype: tensor.dtype,
                 shape: &tensor.shape,
                 source: tensor.source,
                 target: tensor.target,
             };
-            (&tensor.metadata, Some(fields))
-        });
-        let parts = payloads.chain(tensors);
-        let mut frame = Frame::begin(out, self.metadata.len());
-        for (i, (metadata, tensor)) in parts.clone().enumerate() {
-            frame.part(&PartFields {
-                len: self.part_len(i),
-                metadata,
-                carriage: self.carriages()[i],
-                tensor,
-            });
+            let metadata = tensor.metadata.len();
+            frame.part(tensor.byte_len(), metadata, carriage(), Some(fields));
         }
-        frame.end(&self.metadata, parts.map(|(metadata, _)| &metadata[..]))
+        let payloads = self.payloads().iter().map(|payload| &*payload.metadata);
+        let tensors = self.tensors().iter().map(|tensor| &*tensor.metadata);
+        frame.end(&self.metadata, payloads.chain(tensors))
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
@@ -322,11 +309,9 @@ impl Head {
         channels: usize,
         limits: &WireLimits,
     ) -> Result<Result<(Self, usize), usize>, PeerFault> {
-        let frame = Kind::Message.name();
-        let truncated = PeerFault::Truncated { frame };
         let body_len = body_len as usize;
         if body_len < 4 {
-            return Err(truncated);
+            return Err(Kind::Message.truncated());
         }
         // What follows may be the next frame's.
         let body_so_far = &body_so_far[..body_so_far.len().min(body_len)];
@@ -335,12 +320,12 @@ impl Head {
         };
         let fields_len = u32::from_le_bytes(*len) as usize;
         if fields_len > body_len - 4 {
-            return Err(truncated);
+            return Err(Kind::Message.truncated());
         }
         let Some(fields) = rest.get(..fields_len) else {
             return Ok(Err(4 + fields_len));
         };
-        let mut r = Reader::new(fields, frame);
+        let mut r = Reader::new(fields, Kind::Message);
         let mut meta = MetadataLengths {
             total: 0,
             limit: u64::from(limits.metadata),
@@ -350,14 +335,13 @@ impl Head {
         let parts = u64::from(payload_count) + u64::from(tensor_count);
         check("payloads and tensors", parts, u64::from(limits.parts))?;
         if parts as usize * 8 > r.remaining() {
-            return Err(truncated);
+            return Err(Kind::Message.truncated());
         }
         let front = Front {
             body_len,
             fields_end: 4 + fields_len,
             message_meta,
-            payload_count,
-            tensor_count,
+            counts: [payload_count, tensor_count],
         };
         match parts {
             0 => Self::of_metadata(body_so_far, &front),
@@ -369,24 +353,15 @@ impl Head {
     #[inline(never)]
     fn of_parts(
         body_so_far: &[u8],
-        &Front {
-            body_len,
-            fields_end,
-            message_meta,
-            payload_count,
-            tensor_count,
-        }: &Front,
+        front: &Front,
         (mut r, mut meta): (Reader<'_>, MetadataLengths),
         channels: usize,
         limits: &WireLimits,
     ) -> Result<Result<(Self, usize), usize>, PeerFault> {
-        let truncated = PeerFault::Truncated {
-            frame: Kind::Message.name(),
-        };
-        let parts = usize::from(payload_count) + usize::from(tensor_count);
-        let mut carriages = Carriages::with_capacity(parts);
-        let mut payloads = SmallVec::with_capacity(usize::from(payload_count));
-        let mut tensors = SmallVec::with_capacity(usize::from(tensor_count));
+        let [payload_count, tensor_count] = front.counts.map(usize::from);
+        let mut carriages = Carriages::with_capacity(payload_count + tensor_count);
+        let mut payloads = Payloads::with_capacity(payload_count);
+        let mut tensors = Tensors::with_capacity(tensor_count);
         let mut metas = SmallVec::<[usize; 4]>::new();
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
@@ -407,16 +382,13 @@ impl Head {
             if dims > MAX_DIMS {
                 return Err(r.malformed("a tensor of more than 32 dimensions"));
             }
-            let shape = (0..dims).map(|_| r.u64()).collect::<Result<Shape, _>>()?;
+            let shape: Shape = r.list(dims, Reader::u64)?;
             let len = byte_len(dtype, &shape)
                 .ok_or_else(|| r.malformed("a shape whose size overflows"))?;
             check("a tensor", len, limits.tensor)?;
             let source = r.device()?;
-            let target = if flags & TARGET != 0 {
-                Some(r.device()?)
-            } else {
-                None
-            };
+            let has_target = flags & TARGET != 0;
+            let target = has_target.then(|| r.device()).transpose()?;
             carriages.push(carriage);
             tensors.push(TensorDescriptor {
                 dtype,
@@ -427,24 +399,18 @@ impl Head {
             });
             metas.push(meta.add(r.u32()?)?);
         }
-        let head_len = fields_end + meta.total as usize;
-        if head_len > body_len {
-            return Err(truncated);
+        let head_len = front.fields_end + meta.total as usize;
+        if head_len > front.body_len {
+            return Err(Kind::Message.truncated());
         }
         if body_so_far.len() < head_len {
             return Ok(Err(head_len));
         }
-        let metadata = &body_so_far[fields_end..head_len];
-        let mut bytes = Bytes::copy_from_slice(metadata);
-        let message = bytes.split_to(message_meta);
-        let places = (payloads
-            .iter_mut()
-            .map(|payload: &mut PayloadDescriptor| &mut payload.metadata))
-        .chain(
-            tensors
-                .iter_mut()
-                .map(|tensor: &mut TensorDescriptor| &mut tensor.metadata),
-        );
+        let mut bytes = Bytes::copy_from_slice(&body_so_far[front.fields_end..head_len]);
+        let message = bytes.split_to(front.message_meta);
+        let of_payloads = payloads.iter_mut().map(|payload| &mut payload.metadata);
+        let of_tensors = tensors.iter_mut().map(|tensor| &mut tensor.metadata);
+        let places = of_payloads.chain(of_tensors);
         for (place, len) in places.zip(metas).filter(|(_, len)| *len > 0) {
             *place = bytes.split_to(len);
         }
@@ -457,21 +423,17 @@ impl Head {
             metadata: message,
             parts: Some(Box::new(parts)),
         };
-        head.check(body_len - head_len, limits)?;
+        head.check(front.body_len - head_len, limits)?;
         Ok(Ok((head, head_len)))
     }
 
     /// There is nothing but metadata behind the fields.
     #[inline]
     fn of_metadata(body: &[u8], front: &Front) -> Result<Result<(Self, usize), usize>, PeerFault> {
-        let frame = Kind::Message.name();
         let head_len = front.fields_end + front.message_meta;
         match front.body_len.cmp(&head_len) {
-            Ordering::Less => Err(PeerFault::Truncated { frame }),
-            Ordering::Greater => Err(PeerFault::Malformed {
-                frame,
-                what: "eager parts that do not fill the frame",
-            }),
+            Ordering::Less => Err(Kind::Message.truncated()),
+            Ordering::Greater => Err(Kind::Message.malformed(UNFILLED)),
             Ordering::Equal => Ok(match body.get(front.fields_end..head_len) {
                 None => Err(head_len),
                 Some(metadata) => {
@@ -497,23 +459,14 @@ impl Head {
                 check("an eager part", len, u64::from(limits.eager_part))?;
                 eager += len;
             } else if len == 0 {
-                return Err(PeerFault::Malformed {
-                    frame: Kind::Message.name(),
-                    what: "an empty part that waits for a go-ahead",
-                });
+                return Err(Kind::Message.malformed("an empty part that waits for a go-ahead"));
             }
         }
         check("a message", total, limits.message)?;
-        check(
-            "a message's eager parts",
-            eager,
-            u64::from(limits.eager_message),
-        )?;
+        let limit = u64::from(limits.eager_message);
+        check("a message's eager parts", eager, limit)?;
         if eager != eager_bytes as u64 {
-            return Err(PeerFault::Malformed {
-                frame: Kind::Message.name(),
-                what: "eager parts that do not fill the frame",
-            });
+            return Err(Kind::Message.malformed(UNFILLED));
         }
         debug_assert!(self.metadata_len() as u64 <= u64::from(limits.metadata));
         Ok(())
@@ -562,14 +515,6 @@ fn take_carriage(r: &mut Reader<'_>, channels: usize) -> Result<(Carriage, u8), 
     if usize::from(channel) >= channels {
         return Err(r.malformed("a channel that was not negotiated"));
     }
-    Ok((
-        Carriage::Bulk {
-            channel,
-            ahead: flags & AHEAD != 0,
-        },
-        flags,
-    ))
+    let ahead = flags & AHEAD != 0;
+    Ok((Carriage::Bulk { channel, ahead }, flags))
 }
-
-#[cfg(test)]
-pub(in crate::proto) mod tests;

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::codec::{Put, Reader};
+use super::limits::Amount;
 use crate::error::{PeerFault, ResetCode};
 
 /// Body length (`u32`), kind (`u8`), flags (`u8`), two bytes of zero.
@@ -29,59 +30,79 @@ pub(crate) const YOURS: u8 = 2;
 /// Flag of RESET: it answers a REFUSE, and is the last that the reader hears of the message.
 pub(crate) const ANSWER: u8 = 4;
 
-/// What a frame is. The discriminant is its code on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Hello = 1,
-    Answer = 2,
-    Reject = 3,
-    Stay = 4,
-    Joined = 5,
-    Message = 16,
-    Data = 17,
-    Grant = 18,
-    Window = 19,
-    Reset = 20,
-    Refuse = 21,
-    Flush = 22,
-    Flushed = 23,
-    Ping = 24,
-    Pong = 25,
-    GoAway = 26,
-    Fin = 27,
-    FinAck = 28,
-    Channel = 29,
-    Recall = 30,
-    Recalled = 31,
+/// Declares each kind of frame once: its code on the wire, and its name in errors and in WIRE.md.
+macro_rules! kinds {
+    ($($kind:ident = $code:literal $name:literal,)*) => {
+        /// What a frame is. The discriminant is its code on the wire.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Kind {
+            $($kind = $code,)*
+        }
+
+        impl Kind {
+            fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$kind),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name in errors and in WIRE.md.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
 }
 
+kinds! {
+    Hello = 1 "HELLO",
+    Answer = 2 "ANSWER",
+    Reject = 3 "REJECT",
+    Stay = 4 "STAY",
+    Joined = 5 "JOINED",
+    Message = 16 "MESSAGE",
+    Data = 17 "DATA",
+    Grant = 18 "GRANT",
+    Window = 19 "WINDOW",
+    Reset = 20 "RESET",
+    Refuse = 21 "REFUSE",
+    Flush = 22 "FLUSH",
+    Flushed = 23 "FLUSHED",
+    Ping = 24 "PING",
+    Pong = 25 "PONG",
+    GoAway = 26 "GOAWAY",
+    Fin = 27 "FIN",
+    FinAck = 28 "FIN_ACK",
+    Channel = 29 "CHANNEL",
+    Recall = 30 "RECALL",
+    Recalled = 31 "RECALLED",
+}
+
+/// What can be wrong with a frame of this kind.
 impl Kind {
-    fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::Hello,
-            2 => Self::Answer,
-            3 => Self::Reject,
-            4 => Self::Stay,
-            5 => Self::Joined,
-            16 => Self::Message,
-            17 => Self::Data,
-            18 => Self::Grant,
-            19 => Self::Window,
-            20 => Self::Reset,
-            21 => Self::Refuse,
-            22 => Self::Flush,
-            23 => Self::Flushed,
-            24 => Self::Ping,
-            25 => Self::Pong,
-            26 => Self::GoAway,
-            27 => Self::Fin,
-            28 => Self::FinAck,
-            29 => Self::Channel,
-            30 => Self::Recall,
-            31 => Self::Recalled,
-            _ => return None,
-        })
+    pub(crate) fn unexpected(self, when: &'static str) -> PeerFault {
+        let frame = self.name();
+        PeerFault::Unexpected { frame, when }
+    }
+
+    pub(crate) fn malformed(self, what: &'static str) -> PeerFault {
+        let frame = self.name();
+        PeerFault::Malformed { frame, what }
+    }
+
+    pub(crate) fn truncated(self) -> PeerFault {
+        let frame = self.name();
+        PeerFault::Truncated { frame }
+    }
+
+    /// It names a message that is not under way.
+    pub(crate) fn unknown(self, message: u64) -> PeerFault {
+        let frame = self.name();
+        PeerFault::UnknownMessage { frame, message }
     }
 
     /// The longest body that a control frame of this kind may have, in bytes.
@@ -92,33 +113,18 @@ impl Kind {
             _ => CONTROL_MAX,
         }
     }
+}
 
-    /// Its name in errors and in WIRE.md.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Hello => "HELLO",
-            Self::Answer => "ANSWER",
-            Self::Reject => "REJECT",
-            Self::Stay => "STAY",
-            Self::Joined => "JOINED",
-            Self::Message => "MESSAGE",
-            Self::Data => "DATA",
-            Self::Grant => "GRANT",
-            Self::Window => "WINDOW",
-            Self::Reset => "RESET",
-            Self::Refuse => "REFUSE",
-            Self::Flush => "FLUSH",
-            Self::Flushed => "FLUSHED",
-            Self::Ping => "PING",
-            Self::Pong => "PONG",
-            Self::GoAway => "GOAWAY",
-            Self::Fin => "FIN",
-            Self::FinAck => "FIN_ACK",
-            Self::Channel => "CHANNEL",
-            Self::Recall => "RECALL",
-            Self::Recalled => "RECALLED",
-        }
+/// A body of `len` bytes is no longer than `limit`. `None` is a kind that is to be skipped.
+pub(crate) fn check_len(kind: Option<Kind>, len: u32, limit: u32) -> Result<(), PeerFault> {
+    if len <= limit {
+        return Ok(());
     }
+    Err(PeerFault::FrameTooLarge {
+        frame: kind.map_or("skipped", Kind::name),
+        len: u64::from(len),
+        limit: u64::from(limit),
+    })
 }
 
 /// A decoded header. `kind` is `None` for one that is to be skipped.
@@ -160,6 +166,39 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, flags: u8, fill: impl FnO
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
 }
 
+/// Which message is given up, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reason {
+    pub(crate) message: u64,
+    pub(crate) code: ResetCode,
+    pub(crate) text: String,
+}
+
+impl Reason {
+    pub(crate) fn new(message: u64, code: ResetCode, text: &str) -> Self {
+        let text = text.to_owned();
+        Self {
+            message,
+            code,
+            text,
+        }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.message);
+        out.put_u8(self.code.code());
+        out.put_text(cut(&self.text));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, PeerFault> {
+        Ok(Self {
+            message: r.u64()?,
+            code: ResetCode::from_code(r.u8()?),
+            text: r.legible()?,
+        })
+    }
+}
+
 /// What a channel says: in place, where it is short.
 pub(crate) type Body = SmallVec<[u8; 48]>;
 
@@ -172,11 +211,7 @@ pub(crate) enum Control {
         skip: Vec<u16>,
     },
     /// Cumulative limits: messages, frame bytes and bulk bytes ahead that may have been sent in all.
-    Window {
-        messages: u64,
-        bytes: u64,
-        ahead: u64,
-    },
+    Window(Amount),
     /// Bulk bytes ahead have a lower limit from now on: this one, or what has been sent where that is more.
     Recall {
         ahead: u64,
@@ -187,17 +222,11 @@ pub(crate) enum Control {
     },
     /// The writer abandons a message, or (`answer`) confirms that nothing more comes of one that was refused.
     Reset {
-        message: u64,
-        code: ResetCode,
-        text: String,
+        reason: Reason,
         answer: bool,
     },
     /// The reader does not want a message, or no more of it.
-    Refuse {
-        message: u64,
-        code: ResetCode,
-        text: String,
-    },
+    Refuse(Reason),
     /// Say when the application has called read for every message up to this one.
     Flush {
         message: u64,
@@ -237,33 +266,16 @@ impl Control {
                 out.put_u16(skip.len() as u16);
                 skip.iter().for_each(|part| out.put_u16(*part));
             }),
-            Self::Window {
-                messages,
-                bytes,
-                ahead,
-            } => put_frame(out, Kind::Window, 0, |out| {
-                out.put_u64(*messages);
-                out.put_u64(*bytes);
-                out.put_u64(*ahead);
-            }),
+            Self::Window(limit) => put_frame(out, Kind::Window, 0, |out| limit.put(out)),
             Self::Recall { ahead } => put_frame(out, Kind::Recall, 0, |out| out.put_u64(*ahead)),
             Self::Recalled { ahead } => {
                 put_frame(out, Kind::Recalled, 0, |out| out.put_u64(*ahead))
             }
-            Self::Reset {
-                message,
-                code,
-                text,
-                answer,
-            } => {
+            Self::Reset { reason, answer } => {
                 let flags = if *answer { ANSWER } else { 0 };
-                put_reason(out, Kind::Reset, flags, *message, *code, text);
+                put_frame(out, Kind::Reset, flags, |out| reason.put(out));
             }
-            Self::Refuse {
-                message,
-                code,
-                text,
-            } => put_reason(out, Kind::Refuse, 0, *message, *code, text),
+            Self::Refuse(reason) => put_frame(out, Kind::Refuse, 0, |out| reason.put(out)),
             Self::Flush { message } => put_frame(out, Kind::Flush, 0, |out| out.put_u64(*message)),
             Self::Flushed { message } => {
                 put_frame(out, Kind::Flushed, 0, |out| out.put_u64(*message))
@@ -287,35 +299,21 @@ impl Control {
 
     /// Decodes the body of a control frame. MESSAGE, DATA and the handshake's frames do not come here.
     pub(crate) fn decode(kind: Kind, flags: u8, body: &[u8]) -> Result<Self, PeerFault> {
-        let mut r = Reader::new(body, kind.name());
+        let mut r = Reader::new(body, kind);
         Ok(match kind {
             Kind::Grant => {
-                let message = r.u64()?;
-                let count = r.u16()?;
-                let mut skip = Vec::with_capacity(usize::from(count).min(r.remaining() / 2));
-                for _ in 0..count {
-                    skip.push(r.u16()?);
-                }
+                let (message, count) = (r.u64()?, r.u16()?);
+                let skip = r.list(count.into(), Reader::u16)?;
                 Self::Grant { message, skip }
             }
-            Kind::Window => Self::Window {
-                messages: r.u64()?,
-                bytes: r.u64()?,
-                ahead: r.u64()?,
-            },
+            Kind::Window => Self::Window(Amount::take(&mut r)?),
             Kind::Recall => Self::Recall { ahead: r.u64()? },
             Kind::Recalled => Self::Recalled { ahead: r.u64()? },
             Kind::Reset => Self::Reset {
-                message: r.u64()?,
-                code: ResetCode::from_code(r.u8()?),
-                text: r.legible()?,
+                reason: Reason::take(&mut r)?,
                 answer: flags & ANSWER != 0,
             },
-            Kind::Refuse => Self::Refuse {
-                message: r.u64()?,
-                code: ResetCode::from_code(r.u8()?),
-                text: r.legible()?,
-            },
+            Kind::Refuse => Self::Refuse(Reason::take(&mut r)?),
             Kind::Flush => Self::Flush { message: r.u64()? },
             Kind::Flushed => Self::Flushed { message: r.u64()? },
             Kind::Ping => Self::Ping { nonce: r.u64()? },
@@ -335,28 +333,9 @@ impl Control {
                     body: Body::from_slice(r.bytes(rest)?),
                 }
             }
-            Kind::Hello
-            | Kind::Answer
-            | Kind::Reject
-            | Kind::Stay
-            | Kind::Joined
-            | Kind::Message
-            | Kind::Data => {
-                return Err(PeerFault::Unexpected {
-                    frame: kind.name(),
-                    when: "on an open pipe",
-                });
-            }
+            _ => return Err(kind.unexpected("on an open pipe")),
         })
     }
-}
-
-fn put_reason(out: &mut Vec<u8>, kind: Kind, flags: u8, message: u64, code: ResetCode, text: &str) {
-    put_frame(out, kind, flags, |out| {
-        out.put_u64(message);
-        out.put_u8(code.code());
-        out.put_text(cut(text));
-    });
 }
 
 fn cut(text: &str) -> &str {

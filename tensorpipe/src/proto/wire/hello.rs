@@ -2,7 +2,7 @@
 
 use super::codec::{Put, Reader};
 use super::frame::{Kind, put_frame};
-pub(crate) use super::limits::{FRAME_SHARE_MAX, WireLimits};
+pub(crate) use super::limits::{Amount, FRAME_SHARE_MAX, WireLimits};
 use crate::device::Device;
 use crate::error::PeerFault;
 
@@ -96,11 +96,7 @@ fn take_devices(r: &mut Reader<'_>, left: &mut usize) -> Result<Vec<(Device, Vec
     *left = left
         .checked_sub(count)
         .ok_or_else(|| r.malformed("more devices than a process has"))?;
-    let mut devices = Vec::with_capacity(count.min(r.remaining() / 3));
-    for _ in 0..count {
-        devices.push((r.device()?, r.blob()?.to_vec()));
-    }
-    Ok(devices)
+    r.list(count, |r| Ok((r.device()?, r.blob()?.to_vec())))
 }
 
 /// The length of a list of what is on offer.
@@ -145,30 +141,28 @@ impl Purpose {
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
-        let mut r = Reader::new(body, Kind::Hello.name());
+        let mut r = Reader::new(body, Kind::Hello);
         match r.u8()? {
             0 => {
                 let name = r.legible()?;
-                let process = r.id128()?;
-                let limits = WireLimits::take(&mut r, Kind::Hello.name())?;
-                let transports = (0..take_count(&mut r)?)
-                    .map(|_| {
-                        Ok(TransportOffer {
-                            name: r.legible()?,
-                            domain: r.blob()?.to_vec(),
-                        })
+                let process = r.array()?;
+                let limits = WireLimits::take(&mut r)?;
+                let count = take_count(&mut r)?;
+                let transports = r.list(count, |r| {
+                    Ok(TransportOffer {
+                        name: r.legible()?,
+                        domain: r.blob()?.to_vec(),
                     })
-                    .collect::<Result<_, PeerFault>>()?;
+                })?;
                 let mut devices = DEVICES_MAX;
-                let channels = (0..take_count(&mut r)?)
-                    .map(|_| {
-                        Ok(ChannelOffer {
-                            name: r.legible()?,
-                            connections: r.u8()?,
-                            devices: take_devices(&mut r, &mut devices)?,
-                        })
+                let count = take_count(&mut r)?;
+                let channels = r.list(count, |r| {
+                    Ok(ChannelOffer {
+                        name: r.legible()?,
+                        connections: r.u8()?,
+                        devices: take_devices(r, &mut devices)?,
                     })
-                    .collect::<Result<_, PeerFault>>()?;
+                })?;
                 Ok(Self::Pipe {
                     name,
                     process,
@@ -179,7 +173,7 @@ impl Purpose {
                     },
                 })
             }
-            1 => Ok(Self::Join(r.id128()?)),
+            1 => Ok(Self::Join(r.array()?)),
             _ => Err(r.malformed("a purpose that is neither a new pipe nor a join")),
         }
     }
@@ -223,33 +217,32 @@ impl Answer {
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
-        let mut r = Reader::new(body, Kind::Answer.name());
+        let mut r = Reader::new(body, Kind::Answer);
         let name = r.legible()?;
-        let process = r.id128()?;
-        let limits = WireLimits::take(&mut r, Kind::Answer.name())?;
+        let process = r.array()?;
+        let limits = WireLimits::take(&mut r)?;
         let moved = match r.u8()? {
             0 => None,
-            1 => Some((r.legible()?, r.text()?.to_owned(), r.id128()?)),
+            1 => Some((r.legible()?, r.text()?.to_owned(), r.array()?)),
             _ => return Err(r.malformed("a verdict that is neither stay nor move")),
         };
         let mut devices = DEVICES_MAX;
-        let channels = (0..take_count(&mut r)?)
-            .map(|_| {
-                Ok(ChosenChannel {
-                    name: r.legible()?,
-                    tokens: (0..r.u8()?)
-                        .map(|_| r.id128())
-                        .collect::<Result<_, PeerFault>>()?,
-                    devices: take_devices(&mut r, &mut devices)?,
-                    pairs: (0..r.u16()?)
-                        .map(|_| Ok((r.device()?, r.device()?)))
-                        .collect::<Result<_, PeerFault>>()?,
-                })
+        let count = take_count(&mut r)?;
+        let channels = r.list(count, |r| {
+            let (name, tokens) = (r.legible()?, r.u8()?);
+            let tokens = r.list(tokens.into(), Reader::array)?;
+            let devices = take_devices(r, &mut devices)?;
+            let pairs = r.u16()?;
+            let pairs = r.list(pairs.into(), |r| Ok((r.device()?, r.device()?)))?;
+            Ok(ChosenChannel {
+                name,
+                tokens,
+                devices,
+                pairs,
             })
-            .collect::<Result<_, PeerFault>>()?;
-        let refusals = (0..r.u8()?)
-            .map(|_| Ok((r.legible()?, r.legible()?)))
-            .collect::<Result<_, PeerFault>>()?;
+        })?;
+        let refusals = r.u8()?;
+        let refusals = r.list(refusals.into(), |r| Ok((r.legible()?, r.legible()?)))?;
         Ok(Self {
             name,
             process,
@@ -278,7 +271,7 @@ impl Reject {
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
-        let mut r = Reader::new(body, Kind::Reject.name());
+        let mut r = Reader::new(body, Kind::Reject);
         Ok(Self {
             transient: r.u8()? != 0,
             reason: r.legible()?,
@@ -297,73 +290,5 @@ pub(crate) fn put_joined(out: &mut Vec<u8>) {
 }
 
 pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {
-    Reader::new(body, Kind::Stay.name()).legible()
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::proto::wire::frame::HEADER_LEN;
-
-    pub(crate) fn limits() -> WireLimits {
-        WireLimits {
-            chunk: 1 << 18,
-            eager_part: 1 << 16,
-            eager_message: 1 << 18,
-            metadata: 1 << 20,
-            parts: 1024,
-            payload: 1 << 33,
-            tensor: 1 << 36,
-            message: 1 << 37,
-            window_messages: 1024,
-            window_bytes: 1 << 22,
-            window_ahead: 0,
-        }
-    }
-
-    #[test]
-    fn hello_and_answer_come_back_and_short_ones_are_refused() {
-        let gpu = Device::new(crate::device::DeviceKind::CUDA, 1);
-        let hello = Purpose::Pipe {
-            name: "trainer".into(),
-            process: [7; 16],
-            limits: limits(),
-            brochure: Brochure {
-                transports: vec![TransportOffer {
-                    name: "tcp".into(),
-                    domain: b"ip".to_vec(),
-                }],
-                channels: vec![ChannelOffer {
-                    name: "basic".into(),
-                    connections: 0,
-                    devices: vec![(Device::CPU, b"any".to_vec()), (gpu, vec![])],
-                }],
-            },
-        };
-        let answer = Answer {
-            name: "server".into(),
-            process: [8; 16],
-            limits: limits(),
-            moved: Some(("memory".into(), "x".into(), [3; 16])),
-            channels: vec![ChosenChannel {
-                name: "basic".into(),
-                tokens: vec![[1; 16]],
-                devices: vec![(Device::CPU, vec![])],
-                pairs: vec![(Device::CPU, gpu)],
-            }],
-            refusals: vec![("channel `xth`".into(), "another process".into())],
-        };
-        let mut one = Vec::new();
-        hello.put(&mut one);
-        let mut two = Vec::new();
-        answer.put(&mut two);
-        assert_eq!(Purpose::decode(&one[HEADER_LEN..]).unwrap(), hello);
-        assert_eq!(Answer::decode(&two[HEADER_LEN..]).unwrap(), answer);
-        for cut in HEADER_LEN..one.len() {
-            assert!(Purpose::decode(&one[HEADER_LEN..cut]).is_err());
-        }
-        for cut in HEADER_LEN..two.len() {
-            assert!(Answer::decode(&two[HEADER_LEN..cut]).is_err());
-        }
-    }
+    Reader::new(body, Kind::Stay).legible()
 }

@@ -25,7 +25,7 @@ pub(crate) struct WireLimits {
     pub(crate) tensor: u64,
     /// All payloads and tensors of a message, in bytes.
     pub(crate) message: u64,
-    /// Messages, frame bytes and bulk bytes ahead of a go-ahead that may be under way: the first WINDOW.
+    /// The three of an [`Amount`] that may be under way in the beginning.
     pub(crate) window_messages: u64,
     pub(crate) window_bytes: u64,
     pub(crate) window_ahead: u64,
@@ -40,20 +40,14 @@ impl WireLimits {
         out.put_u32(self.metadata);
         out.put_u16(self.parts);
         out.put_u16(0);
-        for value in [
-            self.payload,
-            self.tensor,
-            self.message,
-            self.window_messages,
-            self.window_bytes,
-            self.window_ahead,
-        ] {
+        for value in [self.payload, self.tensor, self.message] {
             out.put_u64(value);
         }
+        self.window().put(out);
     }
 
-    pub(super) fn take(r: &mut Reader<'_>, frame: &'static str) -> Result<Self, PeerFault> {
-        let mut r = Reader::new(r.blob()?, frame);
+    pub(super) fn take(r: &mut Reader<'_>) -> Result<Self, PeerFault> {
+        let mut r = Reader::new(r.blob()?, r.kind);
         let limits = Self {
             chunk: r.u32()?,
             eager_part: r.u32()?,
@@ -75,12 +69,18 @@ impl WireLimits {
             || limits.window_messages == 0
             || limits.window_bytes < u64::from(limits.frame_max())
         {
-            return Err(PeerFault::Malformed {
-                frame,
-                what: "limits under which nothing can be sent",
-            });
+            return Err(r.malformed("limits under which nothing can be sent"));
         }
         Ok(limits)
+    }
+
+    /// The first WINDOW.
+    pub(crate) fn window(&self) -> Amount {
+        Amount {
+            messages: self.window_messages,
+            bytes: self.window_bytes,
+            ahead: self.window_ahead,
+        }
     }
 
     /// What a writer makes of its peer's limits: no chunk longer than its own, so that no stream starves the rest,
@@ -100,5 +100,40 @@ impl WireLimits {
             .saturating_add(self.eager_message)
             .saturating_add(u32::from(self.parts).saturating_mul(320))
             .saturating_add(64)
+    }
+}
+
+/// Amounts of the three things that credit is given for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    /// MESSAGE frames.
+    pub(crate) messages: u64,
+    /// Bytes of their bodies.
+    pub(crate) bytes: u64,
+    /// Bytes of bulk parts sent without waiting for a go-ahead, and [`AHEAD_PART`](crate::proto::AHEAD_PART) for each.
+    pub(crate) ahead: u64,
+}
+
+impl Amount {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.messages);
+        out.put_u64(self.bytes);
+        out.put_u64(self.ahead);
+    }
+
+    pub(super) fn take(r: &mut Reader<'_>) -> Result<Self, PeerFault> {
+        Ok(Self {
+            messages: r.u64()?,
+            bytes: r.u64()?,
+            ahead: r.u64()?,
+        })
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            messages: self.messages.saturating_add(other.messages),
+            bytes: self.bytes.saturating_add(other.bytes),
+            ahead: self.ahead.saturating_add(other.ahead),
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::pipe::PipeState;
 
 impl<S: Clone, D> PipeState<S, D> {
     /// Panics where a peer has made this side hold more than it has allowed.
-    pub(crate) fn assert_sound(&self) {
+    pub(crate) fn assert_invariants(&self) {
         let incoming = &self.incoming;
         let held = incoming.messages.len();
         assert!(held as u64 <= self.ours.window_messages, "{held} messages");
