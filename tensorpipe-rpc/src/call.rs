@@ -15,6 +15,7 @@ use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
 use crate::observe::{Attempts, CallStats};
+use crate::placement::tensor_of;
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
@@ -326,7 +327,7 @@ fn is_on(tensors: &[Tensor], device: Option<Device>) -> Result<(), Misuse> {
     match tensors.iter().position(elsewhere) {
         None => Ok(()),
         Some(number) => Err(Misuse::OutOfReach {
-            what: format!("tensor {number}"),
+            what: tensor_of("the value", number, tensors.len()),
             device,
             reason: format!(
                 "the value is in this process, on {}; copy it there with that device's own means",

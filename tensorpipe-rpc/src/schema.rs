@@ -8,6 +8,7 @@ mod compare;
 mod description;
 mod probe;
 mod shape;
+mod tensors;
 mod trace;
 mod tracer;
 
@@ -60,13 +61,24 @@ pub struct Streams {
     pub reply: bool,
 }
 
-/// Where the `#[tensor(device = "…")]`s of a method want tensors, beside those of plain arguments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Where the `#[tensor(device = "…")]`s of a method want tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
+    /// Those of plain arguments, by name, at the server.
+    pub arguments: &'static [(&'static str, Device)],
     /// Those of the stream that is an argument, at the server.
     pub stream: Option<Device>,
     /// Those of what it answers with, at the client.
     pub result: Option<Device>,
+}
+
+impl Places {
+    /// Of a method without any.
+    pub(crate) const NOWHERE: Self = Self {
+        arguments: &[],
+        stream: None,
+        result: None,
+    };
 }
 
 impl Streams {

@@ -26,7 +26,7 @@ use syn::{Attribute, Type};
 //             idempotent: false,
 //             promises: false,
 //             streams: Streams { argument: false, reply: false },
-//             places: Places { stream: None, result: None },
+//             places: Places { arguments: &[], stream: None, result: None },
 //             structure: |tracer| {
 //                 tracer.argument::<String>("text");
 //                 tracer.returns::<Tensor>();
@@ -110,6 +110,11 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         stream.is_some(),
         matches!(method.outcome, Outcome::Stream { .. }),
     );
+    let argument_places = method.arguments().filter_map(|argument| {
+        let name = argument.ident.unraw().to_string();
+        let device = argument.placed.as_ref()?.place.expression(private);
+        Some(quote!((#name, #device)))
+    });
     let stream_place = optional(method.stream_place(), private);
     let result_place = optional(method.result_place(), private);
     let no_result = match &method.outcome {
@@ -153,7 +158,11 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             idempotent: #idempotent,
             promises: #promises,
             streams: #private::Streams { argument: #argument, reply: #reply },
-            places: #private::Places { stream: #stream_place, result: #result_place },
+            places: #private::Places {
+                arguments: &[#(#argument_places),*],
+                stream: #stream_place,
+                result: #result_place,
+            },
             structure: |#tracer| {
                 #no_result
                 #(#arguments)*

@@ -160,6 +160,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -190,6 +191,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -208,6 +210,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -241,6 +244,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -275,6 +279,15 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[
+                        (
+                            "x",
+                            ::tensorpipe_rpc::__private::Device::new(
+                                ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
+                                1u32,
+                            ),
+                        ),
+                    ],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -309,6 +322,7 @@ impl EmbedderClient {
                     reply: true,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::Some(
                         ::tensorpipe_rpc::__private::Device::new(
                             ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),

@@ -86,6 +86,7 @@ impl Arguments {
         let streams = self.method.streams;
         let slot = engine.call(Outgoing {
             id,
+            method: self.method,
             encoded: self.encoded,
             header_len,
             deadline,

@@ -7,6 +7,7 @@ use crate::codec::decode_reply;
 use crate::engine::{CallSlot, Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::FailureCode;
+use crate::remote::FETCH;
 use crate::schema::Schema;
 
 /// The time that a server has to say whether it has a service.
@@ -30,6 +31,7 @@ pub(super) async fn bind(
     let deadline = Some((Instant::now() + BIND_DEADLINE, BIND_DEADLINE));
     let slot = engine.call(Outgoing {
         id,
+        method: &FETCH,
         encoded,
         header_len,
         deadline,

@@ -216,6 +216,7 @@ impl ClientHandle {
         }
         let slot = engine.call(Outgoing {
             id,
+            method,
             encoded,
             header_len,
             deadline,

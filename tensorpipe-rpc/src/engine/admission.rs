@@ -14,6 +14,7 @@ use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
 use crate::observe::Seen;
 use crate::placement::{Placement, decode_results};
 use crate::remote::Pending;
+use crate::schema::Places;
 use crate::server::{Member, ServerShared};
 
 /// A call that will be handled.
@@ -122,7 +123,7 @@ impl Serving {
             let schema = server.services[service].service.schema();
             (schema.service, &schema.methods[method])
         });
-        let places = called.map(|(_, method)| method.places).unwrap_or_default();
+        let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {
             Some(device) => Some(Placement::All(device)),
             None if header.flags & PLACES != 0 => {

@@ -13,8 +13,9 @@ use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{PLACES, WAITS};
 use crate::observe::Noted;
-use crate::placement::CallPlacement;
+use crate::placement::{CallPlacement, naming};
 use crate::remote::Handle;
+use crate::schema::Method;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
@@ -23,6 +24,8 @@ const TOGETHER_FROM: usize = 8;
 /// A call to be made.
 pub(crate) struct Outgoing {
     pub(crate) id: u64,
+    /// As errors call it.
+    pub(crate) method: &'static Method,
     pub(crate) encoded: Encoded,
     pub(crate) header_len: usize,
     pub(crate) deadline: Option<(Instant, Duration)>,
@@ -38,6 +41,7 @@ impl Engine {
     pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
         let Outgoing {
             id,
+            method,
             mut encoded,
             mut header_len,
             deadline,
@@ -60,7 +64,7 @@ impl Engine {
             }
             header_len = name_places(places, &mut encoded, header_len);
         }
-        let placed = !encoded.targets.is_empty();
+        let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
@@ -77,19 +81,25 @@ impl Engine {
                 noted,
                 receive_placement,
             ));
-            self.send_call(&slot, outbound, waits, placed);
+            if let Err(error) = self.send_call(&slot, outbound, waits) {
+                let error = naming(error, |tensor| method.name_tensor(tensor, tensors));
+                let failed = match error {
+                    Error::GoingAway { .. } => CallError::ShuttingDown,
+                    error => CallError::of_pipe(error, placed, false),
+                };
+                self.calls.complete(&slot, Outcome::Failed(failed));
+            }
             slot
         })
     }
 
-    /// `waits`: for the result of another one; `placed`: its caller wants tensors somewhere.
+    /// `waits`: for the result of another one.
     fn send_call(
         &self,
         slot: &Arc<CallSlot>,
         outbound: &mut Outbound<'_>,
         waits: bool,
-        placed: bool,
-    ) {
+    ) -> Result<(), Error> {
         let answers = self.pipe.came_together();
         let (earlier, many) = {
             let mut table = self.calls.table();
@@ -108,25 +118,14 @@ impl Engine {
         let note = |message| late = !slot.sent_as(message);
         // Where many calls are under way, others are likely to be made at once: they leave together.
         slot.set_leaves_soon(many);
-        let sent = self.pipe.submit(outbound, soon, note);
-        match sent {
-            Ok(message) if late => {
-                self.pipe
-                    .reset(message, ResetCode::Deadline, "its deadline passed");
-            }
-            Ok(message) => {
-                if let Some(noted) = &slot.noted {
-                    noted.queued(message, &self.pipe);
-                }
-            }
-            Err(error) => {
-                let failed = match error {
-                    Error::GoingAway { .. } => CallError::ShuttingDown,
-                    error => CallError::of_pipe(error, placed, false),
-                };
-                self.calls.complete(slot, Outcome::Failed(failed));
-            }
+        let message = self.pipe.submit(outbound, soon, note)?;
+        if late {
+            self.pipe
+                .reset(message, ResetCode::Deadline, "its deadline passed");
+        } else if let Some(noted) = &slot.noted {
+            noted.queued(message, &self.pipe);
         }
+        Ok(())
     }
 }
 

@@ -337,7 +337,7 @@ impl Engine {
         came: MessageStats,
     ) {
         if let Some(receive_placement) = &slot.receive_placement {
-            message = receive_placement.check(id, message);
+            message = receive_placement.check(id, message, "the result");
         }
         if let (Some(noted), Ok(_)) = (&slot.noted, &message) {
             noted.reply_came(came, &self.pipe);

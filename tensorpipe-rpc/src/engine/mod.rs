@@ -31,7 +31,7 @@ pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread};
+pub(crate) use streams::{Batch, CallStreams, ITEMS, Received, Room, Unread};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;

@@ -14,7 +14,7 @@ use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 use crate::placement::CallPlacement;
-use crate::remote::{Handle, UNRESOLVED};
+use crate::remote::{FETCH, Handle, UNRESOLVED};
 
 impl Engine {
     /// Asks the peer something about a reference, which is kept until it has answered.
@@ -36,6 +36,7 @@ impl Engine {
         metadata.extend_from_slice(body);
         let slot = self.call(Outgoing {
             id,
+            method: &FETCH,
             encoded: Encoded {
                 metadata,
                 ..Encoded::default()

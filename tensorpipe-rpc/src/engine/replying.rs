@@ -10,6 +10,7 @@ use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::observe::Figures;
+use crate::placement::{naming, tensor_of};
 use crate::schema::{self, Description};
 
 /// The longest text that goes back as the reason of a failure, in bytes.
@@ -59,11 +60,7 @@ impl Engine {
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
         admitted.answering();
         let call = admitted.header.call;
-        let method = || {
-            let (service, method) = admitted.target?;
-            let services = &self.serving.as_ref()?.server.services;
-            Some(services[service].service.schema().methods[method].name)
-        };
+        let method = || Some(self.method(admitted)?.name);
         let figures = reply.take_figures();
         let (kind, mut encoded) = match sendable(reply.into_outcome(), method) {
             Ok(sendable) => sendable,
@@ -81,7 +78,7 @@ impl Engine {
         } = encoded;
         Header::put_reply(&mut metadata, kind, call);
         let header_len = self.put_figures(figures.as_deref(), &mut metadata);
-        let gives = !references.is_empty();
+        let (gives, count) = (!references.is_empty(), tensors.len());
         if gives {
             metadata[2] |= REFERENCES;
             let limit = self.serving.as_ref();
@@ -106,7 +103,8 @@ impl Engine {
         if gives && sent.is_err() {
             self.owned.release(call, None);
         }
-        match sent {
+        let name = |tensor| Some(tensor_of("the result", tensor, count));
+        match sent.map_err(|error| naming(error, name)) {
             Ok(_) => {}
             // The caller has asked for it.
             Err(error) if admitted.placement.is_some() && no_place(&error).is_some() => {

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use super::admission::Admitted;
 use super::running::{Running, drop_quietly};
@@ -18,6 +18,7 @@ use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
+use crate::schema::Method;
 use crate::server::{Member, ServerShared};
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
@@ -119,9 +120,7 @@ impl Engine {
                 self.reply_failure(header.call, code, text);
             }
             Ok(mut admitted) => {
-                if let Some((service, method)) = admitted.target
-                    && serving.server.services[service].service.schema().methods[method].promises
-                {
+                if self.method(&admitted).is_some_and(|method| method.promises) {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
@@ -186,11 +185,11 @@ impl Engine {
                 return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
             }
             Err(error) => {
-                let code = match no_place(&error) {
-                    Some(_) => FailureCode::NoPlace,
-                    None => FailureCode::BadArguments,
+                let (code, text) = match no_place(&error) {
+                    Some(misuse) => (FailureCode::NoPlace, self.words(&admitted, misuse)),
+                    None => (FailureCode::BadArguments, error.to_string()),
                 };
-                return self.give_up(&admitted, code, error.to_string());
+                return self.give_up(&admitted, code, text);
             }
             Ok(None) => {
                 let text = "the call's body is missing".to_owned();
@@ -210,6 +209,27 @@ impl Engine {
             }
             Some(target) => self.run(id, admitted, target, body),
         }
+    }
+
+    /// Why a tensor of a call's arguments cannot be where it was to be, with the argument's name.
+    fn words(&self, admitted: &Admitted, misuse: &Misuse) -> String {
+        let name = match misuse {
+            Misuse::NoAllocator { device, .. } => self
+                .method(admitted)
+                .and_then(|method| method.name_placed(*device)),
+            _ => None,
+        };
+        match name {
+            Some(name) => format!("{name} has no place: {misuse}"),
+            None => misuse.to_string(),
+        }
+    }
+
+    /// The method that is called.
+    pub(super) fn method(&self, admitted: &Admitted) -> Option<&'static Method> {
+        let (service, method) = admitted.target?;
+        let services = &self.serving.as_ref()?.server.services;
+        Some(&services[service].service.schema().methods[method])
     }
 
     /// Runs a call that waits for others.

@@ -127,6 +127,7 @@ impl SurvivingCall {
         let header_len = header.len();
         let slot = engine.call(Outgoing {
             id,
+            method: self.method,
             encoded: self.kept.behind(header, &engine.pipe.peer_limits()),
             header_len,
             deadline: self.deadline,

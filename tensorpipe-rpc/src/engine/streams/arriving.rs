@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
 use super::inbox::{Announced, HeldItems};
-use super::{CallStreams, Tally, size_of};
+use super::{CallStreams, ITEMS, Tally, size_of};
 use crate::codec::Arguments;
 use crate::context::CallContext;
 use crate::engine::calls::Outcome;
@@ -123,7 +123,7 @@ impl Engine {
     ) {
         let Some(inbox) = &streams.inbox else { return };
         if let Some(receive_placement) = &streams.receive_placement {
-            message = receive_placement.check(id, message);
+            message = receive_placement.check(id, message, ITEMS);
         }
         if let (Some(carried), Kind::Items(_, items), Ok(message)) =
             (&streams.carried, header.kind, &message)

@@ -37,6 +37,9 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
 }
 
+/// What tensors of a message of items are of, in errors.
+pub(crate) const ITEMS: &str = "the stream's items";
+
 /// What may be sent of a stream before its reader has said anything.
 pub(crate) const FIRST: Tally = Tally {
     items: 64,
