@@ -186,6 +186,22 @@ impl<'a> Method<'a> {
         self.placed.as_ref().map(|placed| &placed.place)
     }
 
+    /// The types of which `#[tensor(..)]` says where their tensors land.
+    pub(crate) fn placed_types(&self) -> impl Iterator<Item = &'a Type> {
+        let inputs = self.inputs.iter().filter_map(|input| match input {
+            Input::Argument(Argument { ty, placed, .. }) => placed.as_ref().map(|_| *ty),
+            Input::Stream { item, placed, .. } => placed.as_ref().map(|_| *item),
+            Input::Context { .. } => None,
+        });
+        let result = match self.outcome {
+            Outcome::Value(ty)
+            | Outcome::Result { written: ty, .. }
+            | Outcome::Stream { item: ty, .. } => Some(ty),
+            Outcome::Nothing => None,
+        };
+        inputs.chain(result.filter(|_| self.placed.is_some()))
+    }
+
     /// Whether an argument or the result is a stream.
     pub(crate) fn streams(&self) -> bool {
         self.stream().is_some() || matches!(self.outcome, Outcome::Stream { .. })

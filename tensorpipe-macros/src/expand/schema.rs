@@ -126,6 +126,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         } => Some(no_result(ty, private)),
         _ => None,
     };
+    let placed = method.placed_types().map(|ty| holds_tensors(ty, private));
     let outcome = match &method.outcome {
         Outcome::Nothing => quote!(#tracer.returns::<()>();),
         Outcome::Value(ty)
@@ -165,6 +166,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             },
             structure: |#tracer| {
                 #no_result
+                #(#placed)*
                 #(#arguments)*
                 #stream
                 #outcome
@@ -176,12 +178,28 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
 /// Nothing, unless rustc finds that a type which is not written `Result` is one: an alias, of which the macro sees the name alone.
 /// Its error would be a value to the caller.
 fn no_result(ty: &Type, private: &TokenStream) -> TokenStream {
-    let written = signature::text(ty);
-    let message = format!("`{written}` is a `Result` by another name: write `Result<T, E>` out");
+    let message = format!(
+        "`{}` is a `Result` by another name: write `Result<T, E>` out",
+        signature::text(ty)
+    );
+    unless(ty, &quote!(IS_RESULT), &message, private)
+}
+
+/// Nothing, unless rustc knows that a type whose tensors are to land somewhere holds none.
+fn holds_tensors(ty: &Type, private: &TokenStream) -> TokenStream {
+    let message = format!(
+        "`{}` holds no tensor: put `#[tensor(..)]` on what does, or remove it",
+        signature::text(ty)
+    );
+    unless(ty, &quote!(HOLDS_NO_TENSOR), &message, private)
+}
+
+/// Nothing, unless this is known of the type.
+fn unless(ty: &Type, known: &TokenStream, message: &str, private: &TokenStream) -> TokenStream {
     quote_spanned! {ty.span()=>
         const _: () = {
-            use #private::NoResult as _;
-            if #private::Answer::<#ty>::IS_RESULT {
+            use #private::Unknown as _;
+            if #private::Known::<#ty>::#known {
                 ::core::panic!("{}", #message);
             }
         };

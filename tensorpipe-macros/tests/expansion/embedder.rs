@@ -250,8 +250,8 @@ impl EmbedderClient {
                 },
                 structure: |tracer| {
                     const _: () = {
-                        use ::tensorpipe_rpc::__private::NoResult as _;
-                        if ::tensorpipe_rpc::__private::Answer::<u64>::IS_RESULT {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<u64>::IS_RESULT {
                             ::core::panic!(
                                 "{}",
                                 "`u64` is a `Result` by another name: write `Result<T, E>` out"
@@ -293,11 +293,22 @@ impl EmbedderClient {
                 },
                 structure: |tracer| {
                     const _: () = {
-                        use ::tensorpipe_rpc::__private::NoResult as _;
-                        if ::tensorpipe_rpc::__private::Answer::<f32>::IS_RESULT {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<f32>::IS_RESULT {
                             ::core::panic!(
                                 "{}",
                                 "`f32` is a `Result` by another name: write `Result<T, E>` out"
+                            );
+                        }
+                    };
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<
+                            Tensor,
+                        >::HOLDS_NO_TENSOR {
+                            ::core::panic!(
+                                "{}",
+                                "`Tensor` holds no tensor: put `#[tensor(..)]` on what does, or remove it"
                             );
                         }
                     };
@@ -337,6 +348,28 @@ impl EmbedderClient {
                     ),
                 },
                 structure: |tracer| {
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<
+                            Tensor,
+                        >::HOLDS_NO_TENSOR {
+                            ::core::panic!(
+                                "{}",
+                                "`Tensor` holds no tensor: put `#[tensor(..)]` on what does, or remove it"
+                            );
+                        }
+                    };
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<
+                            Result<Token, Refused>,
+                        >::HOLDS_NO_TENSOR {
+                            ::core::panic!(
+                                "{}",
+                                "`Result<Token, Refused>` holds no tensor: put `#[tensor(..)]` on what does, or remove it"
+                            );
+                        }
+                    };
                     tracer
                         .argument::<
                             <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
