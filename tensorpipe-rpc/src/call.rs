@@ -191,7 +191,7 @@ impl<T, E> Call<T, E> {
     /// Dropping the future cancels the call.
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
         let told: Box<dyn FnOnce() -> CallStats + Send + Sync> = match &self.state {
-            State::Waiting(call) if call.slot.noted.is_some() => {
+            State::Waiting(call) if call.slot.trace.is_some() => {
                 let (engine, slot) = (call.engine.clone(), call.slot.clone());
                 Box::new(move || slot.stats(&engine.pipe))
             }

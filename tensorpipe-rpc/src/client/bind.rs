@@ -35,9 +35,8 @@ pub(super) async fn bind(
         encoded,
         header_len,
         deadline,
-        streams: None,
         pins: Vec::new(),
-        noted: None,
+        trace: None,
         places: None,
     });
     let pipe = engine.pipe.name().into();

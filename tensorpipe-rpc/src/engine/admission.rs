@@ -12,7 +12,7 @@ use super::streams::{CallStreams, Open, Opened};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
 use crate::observe::Seen;
-use crate::placement::{Placement, decode_results};
+use crate::placement::{Placement, ReceivePlacement, decode_results};
 use crate::remote::Pending;
 use crate::schema::Places;
 use crate::server::{Member, ServerShared};
@@ -148,8 +148,12 @@ impl Serving {
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let asked = header.flags & STATS != 0;
         let ends = streams.any().then(|| {
-            let places = (placement.clone(), places.stream);
-            CallStreams::of_handler(header.call, streams, asked, places, &self.unread)
+            let (call, unread) = (header.call, &self.unread);
+            let argument = places.stream.map(Placement::All).map(ReceivePlacement::new);
+            let result = placement.clone();
+            Arc::new(CallStreams::new(
+                call, false, streams, asked, argument, result, unread,
+            ))
         });
         let context = CallContext::new(
             header.call,

@@ -227,8 +227,8 @@ impl Engine {
         }
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
         if waited {
-            if let Some(noted) = &slot.noted {
-                noted.cancelled();
+            if let Some(trace) = &slot.trace {
+                trace.cancelled();
             }
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
         }
@@ -296,8 +296,8 @@ impl Engine {
             }
         };
         let mut whole = MessageStats::default();
-        if let Some(noted) = &slot.noted {
-            noted.reply_arrives(
+        if let Some(trace) = &slot.trace {
+            trace.reply_arrives(
                 &header,
                 incoming.metadata(),
                 incoming.byte_len(),
@@ -339,8 +339,8 @@ impl Engine {
         if let Some(receive_placement) = &slot.receive_placement {
             message = receive_placement.check(id, message, "the result");
         }
-        if let (Some(noted), Ok(_)) = (&slot.noted, &message) {
-            noted.reply_came(came, &self.pipe);
+        if let (Some(trace), Ok(_)) = (&slot.trace, &message) {
+            trace.reply_came(came, &self.pipe);
         }
         self.meter.read(&self.pipe);
         if message.is_err() && header.flags & REFERENCES != 0 {

@@ -20,7 +20,7 @@ mod serving;
 mod slot;
 mod streams;
 
-pub(crate) use calling::Outgoing;
+pub(crate) use calling::{Deadline, Outgoing, Terms};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;

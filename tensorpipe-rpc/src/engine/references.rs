@@ -43,9 +43,8 @@ impl Engine {
             },
             header_len,
             deadline: Instant::now().checked_add(after).map(|at| (at, after)),
-            streams: None,
             pins: about.into_iter().collect(),
-            noted: None,
+            trace: None,
             places,
         });
         Ok((self.clone(), slot))

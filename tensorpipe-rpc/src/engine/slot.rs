@@ -3,14 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensorpipe::Pipe;
 
+use super::calling::Deadline;
 use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
-use crate::observe::{CallStats, Noted};
+use crate::observe::{CallStats, CallTrace};
 use crate::placement::ReceivePlacement;
 use crate::remote::Handle;
 
@@ -29,7 +30,7 @@ pub(crate) struct CallSlot {
     message: AtomicU64,
     /// The number of its reply's.
     reply: AtomicU64,
-    pub(super) deadline: Option<(Instant, Duration)>,
+    pub(super) deadline: Deadline,
     state: Mutex<State>,
     /// It is in the table no more: whoever has taken it out completes it.
     out: AtomicBool,
@@ -40,9 +41,9 @@ pub(crate) struct CallSlot {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
-    _pins: Vec<Arc<Handle>>,
+    pub(super) pins: Vec<Arc<Handle>>,
     /// Where somebody wants to know what becomes of it.
-    pub(crate) noted: Option<Arc<Noted>>,
+    pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
     pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
     /// Nobody awaits it, but others refer to its result.
@@ -56,18 +57,11 @@ enum State {
 }
 
 impl CallSlot {
-    pub(super) fn new(
-        id: u64,
-        deadline: Option<(Instant, Duration)>,
-        has_parts: bool,
-        streams: Option<Arc<CallStreams>>,
-        pins: Vec<Arc<Handle>>,
-        noted: Option<Arc<Noted>>,
-        receive_placement: Option<Arc<ReceivePlacement>>,
-    ) -> Self {
+    /// One without anything beside it.
+    pub(super) fn new(id: u64, deadline: Deadline) -> Self {
         Self {
             id,
-            has_parts,
+            has_parts: false,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
@@ -75,26 +69,22 @@ impl CallSlot {
             out: AtomicBool::new(false),
             done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
-            streams,
-            _pins: pins,
-            noted,
-            receive_placement,
+            streams: None,
+            pins: Vec::new(),
+            trace: None,
+            receive_placement: None,
             orphan: AtomicBool::new(false),
         }
     }
 
     /// What is known of it, if its caller asked.
     pub(crate) fn stats(&self, pipe: &Pipe) -> CallStats {
-        let Some(noted) = &self.noted else {
+        let Some(trace) = &self.trace else {
             return CallStats::default();
         };
-        match self
-            .streams
-            .as_ref()
-            .and_then(|streams| Some((streams, streams.carried.as_ref()?)))
-        {
-            Some((streams, carried)) => noted.stats_with(carried, streams.ways(), pipe),
-            None => noted.stats(),
+        match &self.streams {
+            Some(streams) => trace.stats_with(streams, pipe),
+            None => trace.stats(),
         }
     }
 
@@ -179,8 +169,8 @@ impl CallSlot {
         if let Some(streams) = &self.streams {
             streams.no_more_sent();
         }
-        if let Some(noted) = &self.noted {
-            noted.ended(&outcome);
+        if let Some(trace) = &self.trace {
+            trace.ended(&outcome);
         }
         let waker = {
             let mut state = self.state();
@@ -241,7 +231,7 @@ mod tests {
     use super::*;
 
     fn slot() -> CallSlot {
-        CallSlot::new(7, None, false, None, Vec::new(), None, None)
+        CallSlot::new(7, None)
     }
 
     fn other(text: &str) -> Outcome {

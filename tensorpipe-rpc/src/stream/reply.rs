@@ -242,7 +242,7 @@ impl<T, E> CallStream<T, E> {
         self.batch = None;
         self.cancel();
         let stats = match &self.state {
-            State::Streaming { engine, slot, .. } if slot.noted.is_some() => {
+            State::Streaming { engine, slot, .. } if slot.trace.is_some() => {
                 Some(Box::new(slot.stats(&engine.pipe)))
             }
             _ => None,

@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Device, Message, ResetCode};
+use tensorpipe::{Message, ResetCode};
 
 use super::Outcome;
 use crate::header::Header;
 use crate::lock::lock;
 use crate::observe::Carried;
-use crate::placement::{CallPlacement, Placement, ReceivePlacement};
+use crate::placement::{Placement, ReceivePlacement};
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -55,6 +55,8 @@ pub(crate) const WINDOW: Tally = Tally {
 /// Both directions of one call, at one of its ends.
 pub(crate) struct CallStreams {
     pub(crate) call: u64,
+    /// Which there are, by the call's method.
+    pub(crate) kinds: Streams,
     /// Whether this end made the call.
     made_here: bool,
     /// Items that come.
@@ -74,50 +76,23 @@ pub(crate) struct CallStreams {
 }
 
 impl CallStreams {
-    /// The caller's end: it sends arguments and receives replies.
-    pub(crate) fn of_caller(
+    /// The end of whoever made the call, or handles it; where tensors of items are to land that come, and that go.
+    pub(crate) fn new(
         call: u64,
-        streams: Streams,
+        made_here: bool,
+        kinds: Streams,
         asked: bool,
-        places: Option<&CallPlacement>,
+        receive_placement: Option<Arc<ReceivePlacement>>,
+        placement: Option<Placement>,
         unread: &Arc<Unread>,
-    ) -> Arc<Self> {
-        let ways = (streams.reply, streams.argument);
-        let places = places.map(|places| (places.results.clone(), places.stream.clone()));
-        Self::new(
-            (call, true),
-            ways,
-            asked,
-            places.unwrap_or_default(),
-            unread,
-        )
-    }
-
-    /// The end of whoever handles the call.
-    pub(crate) fn of_handler(
-        call: u64,
-        streams: Streams,
-        asked: bool,
-        (results, argument): (Option<Placement>, Option<Device>),
-        unread: &Arc<Unread>,
-    ) -> Arc<Self> {
-        let ways = (streams.argument, streams.reply);
-        let places = (
-            argument.map(|device| ReceivePlacement::new(Placement::All(device))),
-            results,
-        );
-        Self::new((call, false), ways, asked, places, unread)
-    }
-
-    fn new(
-        (call, made_here): (u64, bool),
-        (receives, sends): (bool, bool),
-        asked: bool,
-        (receive_placement, placement): (Option<Arc<ReceivePlacement>>, Option<Placement>),
-        unread: &Arc<Unread>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> Self {
+        let (receives, sends) = match made_here {
+            true => (kinds.reply, kinds.argument),
+            false => (kinds.argument, kinds.reply),
+        };
+        Self {
             call,
+            kinds,
             made_here,
             inbox: receives.then(|| Inbox::new(WINDOW, unread.clone())),
             credits: sends.then(Credits::new),
@@ -126,23 +101,6 @@ impl CallStreams {
             carried: asked.then(Carried::default),
             waits: AtomicBool::new(false),
             held: Mutex::default(),
-        })
-    }
-}
-
-impl CallStreams {
-    /// Which there are, by the call's method.
-    pub(crate) fn ways(&self) -> Streams {
-        let (receives, sends) = (self.inbox.is_some(), self.credits.is_some());
-        match self.made_here {
-            true => Streams {
-                argument: sends,
-                reply: receives,
-            },
-            false => Streams {
-                argument: receives,
-                reply: sends,
-            },
         }
     }
 
