@@ -66,8 +66,8 @@ pub(crate) type Sent = (Arc<Engine>, Arc<CallSlot>);
 
 /// A call that waits for its answer. Whoever drops it before cancels it.
 pub(crate) struct UnderWay {
-    engine: Arc<Engine>,
-    slot: Arc<CallSlot>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) slot: Arc<CallSlot>,
     awaiting: Option<Awaiting>,
 }
 
@@ -82,30 +82,43 @@ impl UnderWay {
 
     /// Takes the outcome, driving the pipe for it.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
-        let Self {
-            engine,
-            slot,
-            awaiting,
-        } = self;
         // At first there is no waker that would have to be taken back.
-        if (awaiting.is_some() || slot.is_done())
-            && let Some(outcome) = slot.poll(None)
+        if (self.awaiting.is_some() || self.slot.is_done())
+            && let Some(outcome) = self.slot.poll(None)
         {
             return Poll::Ready(outcome);
         }
-        let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
-        if slot.leaves_soon() {
+        self.drive(cx);
+        match self.slot.poll(Some(cx.waker())) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                self.look_again(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Drives the pipe, and leaves a waker there.
+    pub(crate) fn drive(&mut self, cx: &Context<'_>) {
+        let pipe = &self.engine.pipe;
+        let awaiting = self.awaiting.get_or_insert_with(|| pipe.awaiting());
+        if self.slot.leaves_soon() {
             awaiting.register(cx.waker());
         } else {
             awaiting.drive(cx.waker());
         }
-        match slot.poll(Some(cx.waker())) {
-            Some(outcome) => Poll::Ready(outcome),
-            None => {
-                awaiting.look_again(cx.waker());
-                Poll::Pending
-            }
+    }
+
+    /// What was waited for is not there yet.
+    pub(crate) fn look_again(&mut self, cx: &Context<'_>) {
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.look_again(cx.waker());
         }
+    }
+
+    /// What is known of it, if its caller asked.
+    pub(crate) fn stats(&self) -> CallStats {
+        self.slot.stats(&self.engine.pipe)
     }
 
     /// Nobody waits any more.

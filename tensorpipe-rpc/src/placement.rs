@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 use tensorpipe::{
-    Allocation, Descriptor, Device, DeviceKind, Error, Message, Misuse, Place, Route, Tensor,
+    Allocation, Descriptor, Device, DeviceKind, Error, Incoming, Message, Misuse, Place, Route,
+    Tensor,
 };
 
 use crate::codec::Encoded;
@@ -237,7 +238,7 @@ impl ReceivePlacement {
     }
 
     /// Where to read the message of this number.
-    pub(crate) fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
+    fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
         let tensors = descriptor.tensors.iter();
         let wanted: Box<[_]> = tensors
             .map(|tensor| self.placement.of(tensor.source))
@@ -254,6 +255,20 @@ impl ReceivePlacement {
             lock(&self.reading).insert(message, wanted);
         }
         allocation
+    }
+
+    /// Reads a message, with its tensors where they are to land, if somebody said so.
+    pub(crate) fn accept(
+        this: Option<&Self>,
+        incoming: Incoming,
+    ) -> Option<Result<Message, Error>> {
+        match this {
+            None => incoming.accept(),
+            Some(this) => {
+                let allocation = this.allocation(incoming.id(), incoming.descriptor());
+                incoming.accept_into(allocation)
+            }
+        }
     }
 
     /// Looks where its tensors are: a peer may have sent them elsewhere than it said. `whole` is what they are of.

@@ -12,6 +12,7 @@ use super::gathered::{Gathered, concatenate};
 use crate::caught::caught;
 use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 
 /// A batch that is to be handled.
 pub(super) struct Run {
@@ -46,7 +47,7 @@ pub(super) async fn run(run: Run) {
     let made = caught(|| match joined {
         Ok(tensors) => (first.handle.run)(tensors, gathered),
         Err(reason) => {
-            let replies = gathered.all(&Reply::overloaded(reason));
+            let replies = gathered.all(&Reply::failed(FailureCode::Overloaded, reason));
             Box::pin(std::future::ready(replies)) as BatchFuture
         }
     });
@@ -63,7 +64,7 @@ pub(super) async fn run(run: Run) {
     let mut replies = match ended {
         Ended::Cancelled => return,
         Ended::Replies(replies) => replies,
-        Ended::Panicked(panic) => vec![Reply::panicked(panic); calls.len()],
+        Ended::Panicked(panic) => vec![Reply::failed(FailureCode::Panicked, panic); calls.len()],
     };
     ending.took = Some(begun.elapsed());
     let failed = replies.first().is_some_and(Reply::is_of_the_method);
@@ -97,7 +98,7 @@ async fn alone(context: &CallContext, method: &'static str, call: &mut Gathering
     match ended {
         Ended::Cancelled => None,
         Ended::Replies(mut replies) => replies.pop(),
-        Ended::Panicked(panic) => Some(Reply::panicked(panic)),
+        Ended::Panicked(panic) => Some(Reply::failed(FailureCode::Panicked, panic)),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Admitted {
     pub(super) pending: Option<Pending>,
     /// What its message takes of the receive budget until its handler starts.
     pub(super) held: Option<Held>,
-    /// It waits for others.
+    /// It waits for others, or its handler runs on a task of its own.
     pub(super) listed: Option<Listed>,
     /// Where tensors of its result are to land.
     pub(super) placement: Option<Placement>,

@@ -15,6 +15,7 @@ use super::slot::CallSlot;
 use super::{Body, Engine, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
+use crate::placement::ReceivePlacement;
 
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -305,14 +306,7 @@ impl Engine {
             );
             whole = incoming.stats();
         }
-        let accepted = match &slot.receive_placement {
-            None => incoming.accept(),
-            Some(receive_placement) => {
-                let allocation = receive_placement.allocation(id, incoming.descriptor());
-                incoming.accept_into(allocation)
-            }
-        };
-        match accepted {
+        match ReceivePlacement::accept(slot.receive_placement.as_deref(), incoming) {
             Some(message) => {
                 if !is_whole {
                     self.calls.take_reading(id);

@@ -60,11 +60,27 @@ impl Engine {
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
         admitted.answering();
         let call = admitted.header.call;
-        let method = || Some(self.method(admitted)?.name);
         let figures = reply.take_figures();
-        let (kind, mut encoded) = match sendable(reply.into_outcome(), method) {
-            Ok(sendable) => sendable,
-            Err((code, text)) => return self.fail(call, figures.as_deref(), code, text),
+        let fail = |code, text| self.fail(call, figures.as_deref(), code, text);
+        let method = self.method(admitted).map(|method| method.name);
+        let (kind, mut encoded) = match reply.into_outcome() {
+            Outcome::Value(encoded) => (Kind::Value, encoded),
+            Outcome::Error(encoded) => (Kind::ServiceError, encoded),
+            Outcome::Unsendable(error) => {
+                let error = match method {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
+                return fail(FailureCode::BadReply, error.to_string());
+            }
+            Outcome::BadArguments(error) => {
+                let error = match method {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
+                return fail(FailureCode::BadArguments, error.to_string());
+            }
+            Outcome::Failed(code, text) => return fail(code, text),
         };
         if let Some(placement) = &admitted.placement {
             placement.name_targets(&mut encoded);
@@ -86,7 +102,7 @@ impl Engine {
             if !self.owned.give(call, references, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
                 // The method has run: not an overload, after which it may be called again.
-                return self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
+                return fail(FailureCode::BadReply, text);
             }
         }
         let sent = self.send_reply(
@@ -108,14 +124,10 @@ impl Engine {
             Ok(_) => {}
             // The caller has asked for it.
             Err(error) if admitted.placement.is_some() && no_place(&error).is_some() => {
-                let (code, text) = (FailureCode::NoPlaceForResult, error.to_string());
-                self.fail(call, figures.as_deref(), code, text);
+                fail(FailureCode::NoPlaceForResult, error.to_string());
             }
             // Too large for the caller's limits, or on a device that no channel serves.
-            Err(Error::Misuse(misuse)) => {
-                let text = misuse.to_string();
-                self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
-            }
+            Err(Error::Misuse(misuse)) => fail(FailureCode::BadReply, misuse.to_string()),
             Err(error) => {
                 tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
             }
@@ -200,41 +212,6 @@ impl Engine {
         figures.put(metadata);
         figures.header_len()
     }
-}
-
-/// What of a reply is sent, or why it is not.
-fn sendable(
-    outcome: Outcome,
-    method: impl FnOnce() -> Option<&'static str>,
-) -> Result<(Kind, Encoded), (FailureCode, String)> {
-    let (code, text) = match outcome {
-        Outcome::Value(encoded) => return Ok((Kind::Value, encoded)),
-        Outcome::Error(encoded) => return Ok((Kind::ServiceError, encoded)),
-        Outcome::Unsendable(error) => {
-            let error = match method() {
-                Some(method) => error.in_method(method),
-                None => error,
-            };
-            (FailureCode::BadReply, error.to_string())
-        }
-        Outcome::NoPlace(reason) => (FailureCode::NoPlaceForResult, reason),
-        Outcome::Refused(reason) => (FailureCode::BadReply, reason),
-        Outcome::BadArguments(error) => {
-            let error = match method() {
-                Some(method) => error.in_method(method),
-                None => error,
-            };
-            (FailureCode::BadArguments, error.to_string())
-        }
-        Outcome::Panicked(panic) => (FailureCode::Panicked, panic),
-        Outcome::Unfit(reason) => (FailureCode::BadArguments, reason),
-        Outcome::Overloaded(reason) => (FailureCode::Overloaded, reason),
-        Outcome::UnknownMethod(method) => {
-            let text = format!("method number {method}");
-            (FailureCode::Unimplemented, text)
-        }
-    };
-    Err((code, text))
 }
 
 /// What a client says first.

@@ -73,8 +73,6 @@ impl Speed {
 /// A handler that was not ready at once, or takes long.
 pub(super) struct Running {
     engine: Arc<Engine>,
-    /// The number of the call's message.
-    id: u64,
     admitted: Admitted,
     handler: Option<Scoped>,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -86,7 +84,6 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(
         engine: Arc<Engine>,
-        id: u64,
         admitted: Admitted,
         handler: Scoped,
         speed: Arc<Speed>,
@@ -97,7 +94,6 @@ impl Running {
             .map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         Self {
             engine,
-            id,
             admitted,
             handler: Some(handler),
             deadline,
@@ -177,7 +173,6 @@ impl Drop for Running {
             self.admitted.context.inner.cancel.set();
             drop_quietly(&mut self.handler);
         }
-        self.engine.ran(self.id);
     }
 }
 

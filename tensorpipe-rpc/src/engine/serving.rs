@@ -41,7 +41,8 @@ pub(crate) struct Serving {
     pub(super) unread: Arc<Unread>,
 }
 
-/// A call that can be given up, by the number of its message: until this is dropped.
+/// A call under way that does not run on the connection's task, by the number of its message: until this is dropped, it can be
+/// given up.
 pub(super) struct Listed {
     engine: Arc<Engine>,
     id: u64,
@@ -49,7 +50,9 @@ pub(super) struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.engine.ran(self.id);
+        if let Some(serving) = &self.engine.serving {
+            serving.table().running.remove(&self.id);
+        }
     }
 }
 
@@ -114,7 +117,7 @@ impl Engine {
         let id = incoming.id();
         match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
-                metrics::refused(of_failure(code));
+                metrics::refused(of_failure(code).0);
                 // The tensors are not wanted: dropping the message says so.
                 drop(incoming);
                 self.reply_failure(header.call, code, text);
@@ -257,18 +260,14 @@ impl Engine {
         });
     }
 
-    /// A call is under way that does not run on the connection's task.
-    pub(super) fn note_running(&self, id: u64, context: &CallContext) {
-        if let Some(serving) = &self.serving {
-            serving.table().running.insert(id, context.clone());
-        }
-    }
-
-    /// The same of a call that waits, and runs later: nobody finds it missing in between.
+    /// Has a call be found that waits, or runs elsewhere than on the connection's task.
     pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
-        self.note_running(id, &admitted.context);
-        let engine = self.clone();
-        admitted.listed = Some(Listed { engine, id });
+        if let (Some(serving), None) = (&self.serving, &admitted.listed) {
+            let context = admitted.context.clone();
+            serving.table().running.insert(id, context);
+            let engine = self.clone();
+            admitted.listed = Some(Listed { engine, id });
+        }
     }
 
     fn run(
@@ -340,8 +339,8 @@ impl Engine {
                 }
             }
         }
-        self.note_running(id, &admitted.context);
-        let running = Running::new(self.clone(), id, admitted, handler, speed);
+        self.list(id, &mut admitted);
+        let running = Running::new(self.clone(), admitted, handler, speed);
         self.pipe.runtime().spawn(running);
     }
 
@@ -363,13 +362,6 @@ impl Engine {
             self.reply_late(&admitted);
         }
         next
-    }
-
-    /// A handler that was spawned has ended.
-    pub(super) fn ran(&self, id: u64) {
-        if let Some(serving) = &self.serving {
-            serving.table().running.remove(&id);
-        }
     }
 
     /// Whether no further calls are handled here.

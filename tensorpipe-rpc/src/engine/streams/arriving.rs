@@ -13,6 +13,7 @@ use crate::engine::{Engine, to_body};
 use crate::error::{CallError, no_place};
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
+use crate::placement::ReceivePlacement;
 
 impl Engine {
     /// The streams of a call that was made here (`Way::Reply`) or there.
@@ -92,14 +93,7 @@ impl Engine {
             return;
         }
         self.reading.begin(id, header, streams);
-        let accepted = match &streams.receive_placement {
-            None => incoming.accept(),
-            Some(receive_placement) => {
-                let allocation = receive_placement.allocation(id, incoming.descriptor());
-                incoming.accept_into(allocation)
-            }
-        };
-        match accepted {
+        match ReceivePlacement::accept(streams.receive_placement.as_deref(), incoming) {
             Some(message) if self.reading.take(id).is_some() => {
                 self.items_complete(streams, id, header, message, came);
             }
