@@ -204,7 +204,7 @@ impl<'a> Method<'a> {
 
     /// Whether an argument or the result is a stream.
     pub(crate) fn streams(&self) -> bool {
-        self.stream().is_some() || matches!(self.outcome, Outcome::Stream { .. })
+        self.stream().is_some() || self.outcome.is_stream()
     }
 
     /// Everything but `#[rpc]` and `#[tensor]`, which are ours.
@@ -307,6 +307,28 @@ impl<'a> Outcome<'a> {
             Self::Nothing | Self::Stream { .. } => return false,
         };
         is_reference(ty)
+    }
+
+    /// The types of a value or of an item; two where it is a `Result`, none of nothing.
+    pub(crate) fn types(&self) -> Vec<&'a Type> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Value(ty)
+            | Self::Stream {
+                item: ty,
+                result: None,
+                ..
+            } => vec![ty],
+            Self::Result { ok, error, .. }
+            | Self::Stream {
+                result: Some((ok, error)),
+                ..
+            } => vec![ok, error],
+        }
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream { .. })
     }
 
     /// The whole type that the handler answers with.

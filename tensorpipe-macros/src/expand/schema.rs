@@ -1,7 +1,7 @@
 //! The schema: what both processes compare before the first call, as a constant of the client.
 
-use super::travelling;
-use crate::model::{Argument, Method, Outcome, Service};
+use super::{answers, travelling};
+use crate::model::{Argument, Method, Service};
 use crate::names::local;
 use crate::place::optional;
 use crate::signature;
@@ -106,10 +106,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         let item = travelling(item, private);
         quote!(#tracer.argument::<#item>(#name);)
     });
-    let (argument, reply) = (
-        stream.is_some(),
-        matches!(method.outcome, Outcome::Stream { .. }),
-    );
+    let (argument, reply) = (stream.is_some(), method.outcome.is_stream());
     let argument_places = method.arguments().filter_map(|argument| {
         let name = argument.ident.unraw().to_string();
         let device = argument.placed.as_ref()?.place.expression(private);
@@ -117,39 +114,13 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     });
     let stream_place = optional(method.stream_place(), private);
     let result_place = optional(method.result_place(), private);
-    let no_result = match &method.outcome {
-        Outcome::Value(ty)
-        | Outcome::Stream {
-            item: ty,
-            result: None,
-            ..
-        } => Some(no_result(ty, private)),
+    let no_result = match &method.outcome.types()[..] {
+        [ty] => Some(no_result(ty, private)),
         _ => None,
     };
     let placed = method.placed_types().map(|ty| holds_tensors(ty, private));
-    let outcome = match &method.outcome {
-        Outcome::Nothing => quote!(#tracer.returns::<()>();),
-        Outcome::Value(ty)
-        | Outcome::Stream {
-            item: ty,
-            result: None,
-            ..
-        } => {
-            let ty = travelling(ty, private);
-            quote!(#tracer.returns::<#ty>();)
-        }
-        Outcome::Result { ok, error, .. }
-        | Outcome::Stream {
-            result: Some((ok, error)),
-            ..
-        } => {
-            let (ok, error) = (travelling(ok, private), travelling(error, private));
-            quote! {
-                #tracer.returns::<#ok>();
-                #tracer.error::<#error>();
-            }
-        }
-    };
+    let answers = answers(&method.outcome, private);
+    let (returns, errors) = answers.split_at(1);
     quote! {
         #(#cfgs)*
         #private::Method {
@@ -169,7 +140,8 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
                 #(#placed)*
                 #(#arguments)*
                 #stream
-                #outcome
+                #(#tracer.returns::<#returns>();)*
+                #(#tracer.error::<#errors>();)*
             },
         }
     }
