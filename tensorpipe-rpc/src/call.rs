@@ -144,12 +144,7 @@ impl<T, E> Unpin for Call<T, E> {}
 impl<T: DeserializeOwned> Call<T> {
     /// A call of a method that returns a `T`.
     pub(crate) fn of_value(method: &'static Method, made: Result<Made, CallError>) -> Self {
-        Self {
-            method,
-            state: State::new(made),
-            decode: decode_value,
-            promised: OnceLock::new(),
-        }
+        Self::new(method, State::new(made), decode_value)
     }
 
     /// A copy of a value that is here, with its tensors on this device.
@@ -168,32 +163,33 @@ impl<T: DeserializeOwned> Call<T> {
             ReplyOutcome::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
             _ => State::Failed(None),
         };
-        Self {
-            method: &FETCH,
-            state,
-            decode: decode_value,
-            promised: OnceLock::new(),
-        }
+        Self::new(&FETCH, state, decode_value)
     }
 
     /// A call that was not made.
     pub(crate) fn failed(error: CallError) -> Self {
-        Self {
-            method: &FETCH,
-            state: State::Failed(Some(error)),
-            decode: decode_value,
-            promised: OnceLock::new(),
-        }
+        Self::new(&FETCH, State::Failed(Some(error)), decode_value)
     }
 }
 
 impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
     /// A call of a method that returns a `Result<T, E>`.
     pub(crate) fn of_result(method: &'static Method, made: Result<Made, CallError>) -> Self {
+        let state = State::new(made.map_err(CallError::without_service));
+        Self::new(method, state, decode_result)
+    }
+}
+
+impl<T, E> Call<T, E> {
+    fn new(
+        method: &'static Method,
+        state: State<E>,
+        decode: fn(&'static Method, Outcome) -> Result<T, CallError<E>>,
+    ) -> Self {
         Self {
             method,
-            state: State::new(made.map_err(CallError::without_service)),
-            decode: decode_result,
+            state,
+            decode,
             promised: OnceLock::new(),
         }
     }

@@ -23,11 +23,7 @@ use crate::schema::{Method, Schema};
 /// A client of one service on one connection or on replicas: what generated clients hold.
 #[derive(Clone)]
 pub struct ClientHandle {
-    connection: Connection,
-    /// The server's number for the service.
-    service: u32,
-    /// Then its calls go there, and not over the connection.
-    replicas: Option<Joined>,
+    bound: Bound,
     deadline: Duration,
     trace: TraceContext,
     /// The service's name.
@@ -39,9 +35,9 @@ pub struct ClientHandle {
 
 impl fmt::Debug for ClientHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.replicas {
+        match &self.bound.replicas {
             Some(joined) => joined.fmt(f),
-            None => self.connection.fmt(f),
+            None => self.bound.connection.fmt(f),
         }
     }
 }
@@ -74,15 +70,8 @@ impl ClientHandle {
     /// [`Misuse`](tensorpipe::Misuse) in [`ConnectError::Pipe`] for a service with a type that no call can carry.
     pub async fn on(target: &dyn Target, schema: &'static Schema) -> Result<Self, ConnectError> {
         schema.check().map_err(tensorpipe::Error::from)?;
-        let Bound {
-            connection,
-            service,
-            replicas,
-        } = target.bind(schema).await?;
         Ok(Self {
-            connection,
-            service,
-            replicas,
+            bound: target.bind(schema).await?,
             deadline: DEFAULT_DEADLINE,
             trace: TraceContext::default(),
             name: schema.service,
@@ -93,7 +82,7 @@ impl ClientHandle {
 
     /// The connection that calls are made on; of replicas, the one that had the service first, whatever became of it.
     pub fn connection(&self) -> &Connection {
-        &self.connection
+        &self.bound.connection
     }
 
     /// The same client; calls made through it have so much time.
@@ -152,7 +141,7 @@ impl ClientHandle {
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Made, CallError> {
         let terms = self.terms(method)?;
-        let sent = match &self.replicas {
+        let sent = match &self.bound.replicas {
             None => self.send(terms, encode)?,
             Some(joined) => {
                 let arguments = Arguments::new(terms, encode)?;
@@ -174,7 +163,7 @@ impl ClientHandle {
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
         let terms = self.terms(method)?;
-        match &self.replicas {
+        match &self.bound.replicas {
             None => self.send(terms, encode),
             Some(joined) => send_to_one(joined, &Arguments::new(terms, encode)?),
         }
@@ -185,9 +174,9 @@ impl ClientHandle {
         terms: Terms,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
-        let engine = &self.connection.engine;
+        let engine = &self.bound.connection.engine;
         let (left, method) = (time_of(&terms), terms.method);
-        engine.make_call(self.service, terms, left, |header| {
+        engine.make_call(self.bound.service, terms, left, |header| {
             let mut encoder = Encoder::after(header);
             let here = Arc::as_ptr(engine).addr();
             let (encoded, met) = encoding(here, None, || encode(&mut encoder));

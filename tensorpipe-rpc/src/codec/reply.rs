@@ -42,7 +42,7 @@ pub(crate) enum Outcome {
 impl Reply {
     /// The reply of a method that returns a `T`.
     pub fn value<T: Serialize + DeserializeOwned>(value: T) -> Self {
-        Self::encode(Subject::Reply, &value, Outcome::Value)
+        Self::of(&value)
     }
 
     /// A copy of a value that stays.
@@ -57,7 +57,7 @@ impl Reply {
         E: Serialize + DeserializeOwned,
     {
         match result {
-            Ok(value) => Self::encode(Subject::Reply, &value, Outcome::Value),
+            Ok(value) => Self::of(&value),
             Err(error) => Self::error(&error),
         }
     }

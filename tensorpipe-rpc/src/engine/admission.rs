@@ -15,13 +15,13 @@ use crate::observe::Seen;
 use crate::placement::{Placement, ReceivePlacement, decode_results};
 use crate::remote::Pending;
 use crate::schema::Places;
-use crate::server::{Member, ServerShared};
+use crate::server::{Member, ServerShared, Target};
 
 /// A call that will be handled.
 pub(super) struct Admitted {
     pub(super) header: Header,
-    /// Positions of the service and the method; `None` for a bind.
-    pub(super) target: Option<(usize, usize)>,
+    /// `None` for a bind.
+    pub(super) target: Option<Target>,
     pub(super) context: CallContext,
     /// When it was admitted, unless it has waited since.
     pub(super) begun: Option<Instant>,
@@ -119,10 +119,7 @@ impl Serving {
         // Far beyond any clock there is no deadline.
         let now = Instant::now();
         let deadline = now.checked_add(Duration::from_micros(left));
-        let called = target.map(|(service, method)| {
-            let schema = server.services[service].service.schema();
-            (schema.service, &schema.methods[method])
-        });
+        let called = target.map(|target| server.called(target));
         let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {
             Some(device) => Some(Placement::All(device)),

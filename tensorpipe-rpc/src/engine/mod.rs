@@ -49,7 +49,7 @@ use crate::observe::is_first;
 use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
-use calls::Calls;
+use calls::{Calls, Reading};
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
 pub(crate) struct Engine {
@@ -57,9 +57,7 @@ pub(crate) struct Engine {
     pub(crate) pipe: Pipe,
     pub(crate) calls: Arc<Calls>,
     pub(crate) serving: Option<Serving>,
-    /// Items of streams whose bytes are on their way.
-    reading: streams::Reading,
-    /// How much more of them may lie unread.
+    /// How much more of streams may lie unread.
     pub(crate) unread: Arc<Unread>,
     /// The peer's numbers for services that it was asked for, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
@@ -91,7 +89,6 @@ impl Engine {
             later: notes::Later::default(),
             calls: Arc::default(),
             serving,
-            reading: streams::Reading::default(),
             bound: Mutex::default(),
             reached_at: OnceLock::new(),
             owned: Arc::default(),
@@ -216,7 +213,6 @@ impl Handler for Receiver {
     fn closed(&self, error: &Error) {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
-            engine.reading.clear();
             engine.owned.close();
             engine.abandon_all();
             engine.meter.closed(&engine.pipe);
@@ -236,12 +232,14 @@ impl Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
-        if let Some((header, slot)) = engine.calls.take_reading(id) {
-            engine.reply_complete(id, &header, &slot, message, came);
-        } else if let Some((header, streams)) = engine.reading.take(id) {
-            engine.items_complete(&streams, id, header, message, came);
-        } else {
-            engine.call_complete(id, message, came, held);
+        match engine.calls.take_reading(id) {
+            Some((header, Reading::Reply(slot))) => {
+                engine.reply_complete(id, &header, &slot, message, came);
+            }
+            Some((header, Reading::Items(streams))) => {
+                engine.items_complete(&streams, id, header, message, came);
+            }
+            None => engine.call_complete(id, message, came, held),
         }
     }
 

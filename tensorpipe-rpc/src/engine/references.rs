@@ -69,13 +69,10 @@ impl Engine {
     /// The peer does not refer to something any more.
     pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
         let body = incoming.metadata().get(header.len..);
-        let index = match body {
-            Some([]) => None,
-            Some(body) => match body.first_chunk() {
-                Some(index) => Some(u32::from_le_bytes(*index)),
-                None => return incoming.refuse("a release is cut short"),
-            },
-            None => return incoming.refuse("a release is cut short"),
+        let index = match (body, body.and_then(<[u8]>::first_chunk)) {
+            (Some([]), _) => None,
+            (_, Some(index)) => Some(u32::from_le_bytes(*index)),
+            (_, None) => return incoming.refuse("a release is cut short"),
         };
         let _ = incoming.accept();
         self.owned.release(header.call, index);

@@ -62,19 +62,19 @@ impl Engine {
         let call = admitted.header.call;
         let figures = reply.take_figures();
         let fail = |code, text| self.fail(call, figures.as_deref(), code, text);
-        let method = self.method(admitted).map(|method| method.name);
+        let method = || Some(self.method(admitted)?.name);
         let (kind, mut encoded) = match reply.into_outcome() {
             Outcome::Value(encoded) => (Kind::Value, encoded),
             Outcome::Error(encoded) => (Kind::ServiceError, encoded),
             Outcome::Unsendable(error) => {
-                let error = match method {
+                let error = match method() {
                     Some(method) => error.in_method(method),
                     None => error,
                 };
                 return fail(FailureCode::BadReply, error.to_string());
             }
             Outcome::BadArguments(error) => {
-                let error = match method {
+                let error = match method() {
                     Some(method) => error.in_method(method),
                     None => error,
                 };
@@ -85,18 +85,12 @@ impl Engine {
         if let Some(placement) = &admitted.placement {
             placement.name_targets(&mut encoded);
         }
-        let Encoded {
-            mut metadata,
-            payloads,
-            tensors,
-            targets,
-            references,
-        } = encoded;
-        Header::put_reply(&mut metadata, kind, call);
-        let header_len = self.put_figures(figures.as_deref(), &mut metadata);
-        let (gives, count) = (!references.is_empty(), tensors.len());
+        Header::put_reply(&mut encoded.metadata, kind, call);
+        let header_len = self.put_figures(figures.as_deref(), &mut encoded.metadata);
+        let references = std::mem::take(&mut encoded.references);
+        let (gives, count) = (!references.is_empty(), encoded.tensors.len());
         if gives {
-            metadata[2] |= REFERENCES;
+            encoded.metadata[2] |= REFERENCES;
             let limit = self.serving.as_ref();
             let limit = limit.map_or(0, |serving| serving.server.limits.references);
             if !self.owned.give(call, references, limit) {
@@ -105,16 +99,7 @@ impl Engine {
                 return fail(FailureCode::BadReply, text);
             }
         }
-        let sent = self.send_reply(
-            Encoded {
-                metadata,
-                payloads,
-                tensors,
-                targets,
-                references: Vec::new(),
-            },
-            header_len,
-        );
+        let sent = self.send_reply(encoded, header_len);
         self.meter.read(&self.pipe);
         if gives && sent.is_err() {
             self.owned.release(call, None);

@@ -1,6 +1,6 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -8,18 +8,19 @@ use rustc_hash::FxHashMap;
 use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use super::admission::Admitted;
-use super::running::{Running, drop_quietly};
+use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, Unread};
 use super::{Body, Engine, to_body, unread_of};
-use crate::caught::caught;
+use crate::caught::{caught, caught_poll, drop_quietly};
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
+use crate::lock::lock;
 use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
-use crate::server::{Member, ServerShared};
+use crate::server::{Member, ServerShared, Target};
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
@@ -84,7 +85,7 @@ impl Serving {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
@@ -207,10 +208,8 @@ impl Engine {
                 Kind::Claim => self.claim(&admitted, &body),
                 _ => self.bind(&admitted, body),
             },
-            Some(target) if admitted.header.flags & WAITS != 0 => {
-                self.run_after(id, admitted, target, body);
-            }
-            Some(target) => self.run(id, admitted, target, body),
+            Some(_) if admitted.header.flags & WAITS != 0 => self.run_after(id, admitted, body),
+            Some(_) => self.run(id, admitted, body),
         }
     }
 
@@ -230,33 +229,26 @@ impl Engine {
 
     /// The method that is called.
     pub(super) fn method(&self, admitted: &Admitted) -> Option<&'static Method> {
-        let (service, method) = admitted.target?;
-        let services = &self.serving.as_ref()?.server.services;
-        Some(&services[service].service.schema().methods[method])
+        let server = &self.serving.as_ref()?.server;
+        Some(server.called(admitted.target?).1)
     }
 
     /// Runs a call that waits for others.
-    fn run_after(
-        self: &Arc<Self>,
-        id: u64,
-        mut admitted: Admitted,
-        target: (usize, usize),
-        mut body: Body,
-    ) {
+    fn run_after(self: &Arc<Self>, id: u64, mut admitted: Admitted, mut body: Body) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
             let text = "which calls it waits for is cut short".to_owned();
             return self.give_up(&admitted, FailureCode::BadArguments, text);
         };
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
         if calls.is_empty() {
-            return self.run(id, admitted, target, body);
+            return self.run(id, admitted, body);
         }
         if let Err(error) = admitted.wait(&self.pipe, &body) {
             return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
         }
         self.when_ended(id, admitted, calls, move |engine, mut admitted| {
             admitted.begun = None;
-            engine.run(id, admitted, target, body);
+            engine.run(id, admitted, body);
         });
     }
 
@@ -270,14 +262,11 @@ impl Engine {
         }
     }
 
-    fn run(
-        self: &Arc<Self>,
-        id: u64,
-        mut admitted: Admitted,
-        (service, method): (usize, usize),
-        body: Body,
-    ) {
-        let Some(serving) = &self.serving else { return };
+    fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body) {
+        let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
+            return;
+        };
+        let Target { service, method } = target;
         let served = &serving.server.services[service];
         let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
@@ -298,8 +287,7 @@ impl Engine {
             true => {
                 let (made, missed) = decoding(self.clone(), None, || caught(make));
                 if missed {
-                    let mut handler = made.ok();
-                    drop_quietly(&mut handler);
+                    drop_quietly(made.ok(), A_HANDLER);
                     let text = UNRESOLVED.to_owned();
                     return self.give_up(&admitted, FailureCode::Unresolved, text);
                 }
@@ -317,26 +305,18 @@ impl Engine {
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(Instant::now);
             let mut cx = Context::from_waker(Waker::noop());
-            let mut polling = Some(handler);
-            let polled = caught(|| match &mut polling {
-                Some(handler) => handler.as_mut().poll(&mut cx),
-                None => Poll::Pending,
-            });
+            let polled = caught_poll(|| handler.as_mut().poll(&mut cx));
             let ended = Instant::now();
             speed.measured(ended - begun);
             speed.polled(ended - begun);
-            let late = admitted.context.deadline().is_some_and(|at| at <= ended);
-            match (polled, polling) {
-                (Ok(Poll::Pending), Some(pending)) => handler = pending,
-                (polled, mut done) => {
-                    drop_quietly(&mut done);
-                    return match polled {
-                        Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
-                        Ok(Poll::Ready(reply)) => self.reply(&admitted, reply),
-                        Err(panic) => self.reply_panic(&admitted, panic),
-                        Ok(Poll::Pending) => {}
-                    };
-                }
+            if let Poll::Ready(done) = polled {
+                drop_quietly(handler, A_HANDLER);
+                let late = admitted.context.deadline().is_some_and(|at| at <= ended);
+                return match done {
+                    Ok(_) if late => self.reply_late(&admitted),
+                    Ok(reply) => self.reply(&admitted, reply),
+                    Err(panic) => self.reply_panic(&admitted, panic),
+                };
             }
         }
         self.list(id, &mut admitted);

@@ -1,7 +1,7 @@
 //! One call that waits for its answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::calling::Deadline;
 use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
+use crate::lock::lock;
 use crate::observe::{CallStats, CallTrace};
 use crate::placement::ReceivePlacement;
 use crate::remote::Handle;
@@ -115,10 +116,6 @@ impl CallSlot {
         self.out.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The time that it has.
     pub(super) fn bound(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
@@ -126,19 +123,20 @@ impl CallSlot {
 
     /// Its message is queued. Returns `false` if its time has passed before.
     pub(super) fn sent_as(&self, message: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let set = self
-            .message
-            .compare_exchange(UNSENT, message, success, failure);
-        set.is_ok()
+        self.settle(message)
     }
 
     /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
     pub(super) fn give_up(&self) -> bool {
+        self.settle(GIVEN_UP)
+    }
+
+    /// Says once what became of its message.
+    fn settle(&self, message: u64) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let set = self
             .message
-            .compare_exchange(UNSENT, GIVEN_UP, success, failure);
+            .compare_exchange(UNSENT, message, success, failure);
         set.is_ok()
     }
 
@@ -173,7 +171,7 @@ impl CallSlot {
             trace.ended(&outcome);
         }
         let waker = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             let State::Waiting(waker) = &mut *state else {
                 return Some(outcome);
             };
@@ -194,7 +192,7 @@ impl CallSlot {
 
     /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
     pub(super) fn abandon(&self) -> Option<Outcome> {
-        let before = std::mem::replace(&mut *self.state(), State::Taken);
+        let before = std::mem::replace(&mut *lock(&self.state), State::Taken);
         match before {
             State::Done(outcome) => Some(outcome),
             State::Waiting(_) | State::Taken => None,
@@ -208,7 +206,7 @@ impl CallSlot {
 
     /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match &mut *state {
             State::Waiting(waiting) => {
                 match (waiting, waker) {

@@ -109,8 +109,9 @@ impl Batch {
 
     /// Whether the peer takes it as one message.
     fn fits(&self, limits: &PeerLimits) -> bool {
-        let (len, tensors, payloads) = self.encoder.mark();
-        let (parts, most) = (tensors + payloads, usize::from(limits.parts));
+        let held = self.encoder.mark();
+        let (len, parts) = (held.bytes, held.tensors + held.payloads);
+        let most = usize::from(limits.parts);
         let inline = len as u64 <= u64::from(limits.metadata) && parts <= most;
         let beside = (len - REPLY_HEADER) as u64 <= limits.payload && parts < most;
         let all = self.encoder.bytes_since(Default::default());

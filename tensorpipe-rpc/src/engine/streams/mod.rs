@@ -20,11 +20,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-use rustc_hash::FxHashMap;
 use tensorpipe::{Message, ResetCode};
 
 use super::Outcome;
-use crate::header::Header;
 use crate::lock::lock;
 use crate::observe::Carried;
 use crate::placement::{Placement, ReceivePlacement};
@@ -134,32 +132,6 @@ impl CallStreams {
     }
 }
 
-/// Items of all streams of a pipe whose bytes are on their way, by message number.
-#[derive(Default)]
-pub(crate) struct Reading {
-    table: Mutex<FxHashMap<u64, (Header, Arc<CallStreams>)>>,
-}
-
-impl Reading {
-    fn begin(&self, message: u64, header: Header, streams: &Arc<CallStreams>) {
-        lock(&self.table).insert(message, (header, streams.clone()));
-    }
-
-    pub(crate) fn take(&self, message: u64) -> Option<(Header, Arc<CallStreams>)> {
-        lock(&self.table).remove(&message)
-    }
-
-    fn has(&self, message: u64) -> bool {
-        lock(&self.table).contains_key(&message)
-    }
-
-    pub(crate) fn clear(&self) {
-        let all = std::mem::take(&mut *lock(&self.table));
-        // Not under the lock: what a stream holds may be another's.
-        drop(all);
-    }
-}
-
 /// The size of a message, as both ends count it.
 pub(crate) fn size_of(message: &Message) -> u64 {
     let payloads = message.payloads.iter().map(|part| part.as_bytes().len());
@@ -175,7 +147,7 @@ impl super::Engine {
         };
         loop {
             match inbox.take(waker) {
-                Received::Held(message) => self.read_held_items(streams, *message),
+                Received::Held(message) => self.read_items(streams, *message),
                 received => return received,
             }
         }
@@ -193,7 +165,7 @@ impl super::Engine {
     /// Reads messages that wait for room, as far as there is some.
     fn read_held(&self) {
         while let Some((streams, message)) = self.unread.next() {
-            self.read_held_items(&streams, *message);
+            self.read_items(&streams, *message);
         }
     }
 
@@ -207,7 +179,7 @@ impl super::Engine {
     pub(crate) fn close_inbox(&self, streams: &CallStreams) {
         let Some(inbox) = &streams.inbox else { return };
         for message in inbox.close() {
-            if self.reading.take(message).is_some() {
+            if self.calls.take_reading(message).is_some() {
                 self.pipe
                     .stop(message, ResetCode::Cancelled, "the stream was dropped");
             }
