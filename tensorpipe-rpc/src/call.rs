@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -125,9 +125,33 @@ impl UnderWay {
     pub(crate) fn cancel(&self) {
         self.engine.cancel(&self.slot);
     }
+}
 
-    pub(crate) fn into_sent(self) -> Sent {
-        (self.engine, self.slot)
+/// A call that is cancelled when this is dropped before its answer.
+pub(crate) struct Awaited(Option<UnderWay>);
+
+impl Awaited {
+    pub(crate) fn new((engine, slot): Sent) -> Self {
+        Self(Some(UnderWay::new(engine, slot)))
+    }
+
+    /// Waits for the outcome, and if that has references says which call they are of.
+    pub(crate) async fn outcome(&mut self) -> (Outcome, Option<Sent>) {
+        let outcome = poll_fn(|cx| match &mut self.0 {
+            Some(call) => call.poll(cx),
+            None => Poll::Pending,
+        });
+        let outcome = outcome.await;
+        let call = self.0.take().filter(|_| outcome.has_references());
+        (outcome, call.map(|call| (call.engine, call.slot)))
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        if let Some(call) = &self.0 {
+            call.cancel();
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::call::Awaited;
 use crate::codec::decode_reply;
-use crate::engine::{CallSlot, Engine, Outcome, Outgoing, bind_request};
+use crate::engine::{Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::FailureCode;
 use crate::remote::FETCH;
@@ -40,7 +41,8 @@ pub(super) async fn bind(
         places: None,
     });
     let pipe = engine.pipe.name().into();
-    let body = match (Binding { engine, slot }).await {
+    let (outcome, _) = Awaited::new((engine.clone(), slot)).outcome().await;
+    let body = match outcome {
         Outcome::Value(body) => body,
         Outcome::NotBound(FailureCode::NoService, reason) => {
             return Err(ConnectError::NoService { pipe, reason });
@@ -57,30 +59,4 @@ pub(super) async fn bind(
     let service = service.map_err(|error| ConnectError::Call(CallError::Decode(error)))?;
     engine.set_bound(schema, service);
     Ok(service)
-}
-
-/// Waits for the answer to a bind.
-struct Binding<'a> {
-    engine: &'a Arc<Engine>,
-    slot: Arc<CallSlot>,
-}
-
-impl Drop for Binding<'_> {
-    fn drop(&mut self) {
-        self.engine.cancel(&self.slot);
-    }
-}
-
-impl Future for Binding<'_> {
-    type Output = Outcome;
-
-    fn poll(
-        self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Outcome> {
-        match self.slot.poll(Some(cx.waker())) {
-            Some(outcome) => std::task::Poll::Ready(outcome),
-            None => std::task::Poll::Pending,
-        }
-    }
 }

@@ -67,7 +67,7 @@ impl Busy {
     fn leave(&self) {
         if !self.has_left.replace(true) {
             self.member.leave();
-            self.server.call_leaves();
+            self.server.calls.leave();
         }
     }
 }
@@ -88,7 +88,7 @@ impl Serving {
     ) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
         let busy = self.member.begin();
-        server.call_began();
+        server.calls.begin();
         let busy_guard = Busy {
             server: server.clone(),
             member: self.member.clone(),

@@ -9,7 +9,6 @@ mod calls;
 mod deadlines;
 mod envelope;
 mod failures;
-mod grants;
 mod notes;
 #[cfg(test)]
 mod races;

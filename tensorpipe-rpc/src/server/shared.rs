@@ -45,7 +45,7 @@ pub(crate) struct ServerShared {
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
     shares: Shares,
-    calls: UnderWay,
+    pub(crate) calls: UnderWay,
     draining: AtomicBool,
     /// Where it listens.
     pub(crate) urls: OnceLock<Vec<String>>,
@@ -175,21 +175,7 @@ impl ServerShared {
         self.shares.has_room(member, busy, self.calls.places())
     }
 
-    /// Calls that are not answered.
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.unanswered()
-    }
-
-    pub(crate) fn call_began(&self) {
-        self.calls.begin();
-    }
-
-    /// A call is about to be answered: its place is free for the next one.
-    pub(crate) fn call_leaves(&self) {
-        self.calls.leave();
-    }
-
-    /// Its answer is on its way.
+    /// The answer to a call is on its way.
     pub(crate) fn call_ended(&self) {
         if self.calls.end() && self.is_draining() {
             self.ended.notify_one();

@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Instant;
 
 use super::Joined;
 use super::table::{Pick, Place};
 use super::verdict::{Verdict, verdict};
-use crate::call::{Made, Sent, UnderWay};
+use crate::call::{Awaited, Made, Sent};
 use crate::client::arguments::Arguments;
 use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
@@ -68,28 +67,7 @@ struct SurvivingCall {
 /// One attempt.
 struct Attempt {
     place: Place,
-    /// Until it is answered.
-    call: Option<UnderWay>,
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        if let Some(call) = &self.call {
-            call.cancel();
-        }
-    }
-}
-
-impl Attempt {
-    async fn answer(&mut self) -> (Outcome, Option<Sent>) {
-        let outcome = std::future::poll_fn(|cx| match &mut self.call {
-            Some(call) => call.poll(cx),
-            None => Poll::Pending,
-        });
-        let outcome = outcome.await;
-        let call = self.call.take().filter(|_| outcome.has_references());
-        (outcome, call.map(UnderWay::into_sent))
-    }
+    call: Awaited,
 }
 
 impl SurvivingCall {
@@ -97,11 +75,11 @@ impl SurvivingCall {
         let engine = &place.live.connection.engine;
         let now = Instant::now();
         let left = self.deadline().map(|(at, _)| at - now.min(at));
-        let (engine, slot) = self.arguments.send(engine, place.service, left)?;
-        if let (Some(attempts), Some(trace)) = (&self.attempts, &slot.trace) {
+        let sent = self.arguments.send(engine, place.service, left)?;
+        if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
             attempts.add(trace.clone());
         }
-        let call = Some(UnderWay::new(engine, slot));
+        let call = Awaited::new(sent);
         Ok(Attempt { place, call })
     }
 
@@ -123,7 +101,7 @@ impl SurvivingCall {
                 Err(error) => return self.fails(error),
             };
             self.left = self.left.saturating_sub(1);
-            let error = match attempt.answer().await {
+            let error = match attempt.call.outcome().await {
                 (Outcome::Failed(error), _) => error,
                 answer => {
                     answered(&attempt);
