@@ -99,10 +99,7 @@ impl<T: DeserializeOwned> Streaming<T> {
         }
         loop {
             if let Some(batch) = &mut self.batch {
-                if batch.left > 0 {
-                    batch.left -= 1;
-                    let last = batch.left == 0;
-                    let item = batch.items.item(last);
+                if let Some(item) = batch.next() {
                     return Poll::Ready(Some(item.map_err(|error| self.unreadable(error))));
                 }
                 if let (Some((engine, streams)), Some(batch)) = (self.ends(), &self.batch) {

@@ -15,7 +15,7 @@ use super::in_turn;
 use super::send::{Ended, send_items};
 use crate::call::{Sent, UnderWay, decode_result};
 use crate::client::ClientHandle;
-use crate::codec::{Argument, EncodeError, Encoder, Reply};
+use crate::codec::{Argument, DecodeError, EncodeError, Encoder, Reply};
 use crate::context::CallContext;
 use crate::engine::{Batch, Outcome, Received};
 use crate::error::CallError;
@@ -36,7 +36,7 @@ pub struct CallStream<T, E = Infallible> {
 }
 
 struct Decode<T, E> {
-    item: fn(&mut Batch) -> Result<T, crate::codec::DecodeError>,
+    item: fn(&mut Batch) -> Option<Result<T, DecodeError>>,
     end: fn(&'static Method, Outcome) -> Result<(), CallError<E>>,
 }
 
@@ -103,12 +103,14 @@ impl<T: DeserializeOwned, E> CallStream<T, E> {
         state: State<E>,
         end: fn(&'static Method, Outcome) -> Result<(), CallError<E>>,
     ) -> Self {
-        let item = |batch: &mut Batch| batch.items.item(batch.left == 0);
         Self {
             method,
             state,
             batch: None,
-            decode: Decode { item, end },
+            decode: Decode {
+                item: Batch::next,
+                end,
+            },
         }
     }
 }
@@ -172,9 +174,8 @@ impl<T, E> CallStream<T, E> {
             let UnderWay { engine, slot, .. } = call;
             let streams = slot.streams.as_ref();
             if let Some(batch) = &mut self.batch {
-                if batch.left > 0 {
-                    batch.left -= 1;
-                    let error = match (self.decode.item)(batch) {
+                if let Some(item) = (self.decode.item)(batch) {
+                    let error = match item {
                         Ok(item) => return Some(Some(Ok(item))),
                         Err(error) => error.in_method(self.method.name),
                     };

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use serde::de::DeserializeOwned;
 use tensorpipe::Incoming;
 
 use super::unread::Unread;
 use super::{FIRST, Tally};
-use crate::codec::Arguments;
+use crate::codec::{Arguments, DecodeError};
 use crate::header::Header;
 use crate::lock::lock;
 
@@ -75,9 +76,17 @@ impl State {
 /// The items of one message, decoded one after another.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) items: Arguments,
-    pub(crate) left: u64,
+    items: Arguments,
+    left: u64,
     size: Tally,
+}
+
+impl Batch {
+    /// The next item; `None` behind the last one.
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Option<Result<T, DecodeError>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.items.item(self.left == 0))
+    }
 }
 
 /// What a reader finds.
