@@ -186,9 +186,25 @@ impl<'a> Method<'a> {
         self.placed.as_ref().map(|placed| &placed.place)
     }
 
+    /// The types of which `#[tensor(..)]` says where their tensors land.
+    pub(crate) fn placed_types(&self) -> impl Iterator<Item = &'a Type> {
+        let inputs = self.inputs.iter().filter_map(|input| match input {
+            Input::Argument(Argument { ty, placed, .. }) => placed.as_ref().map(|_| *ty),
+            Input::Stream { item, placed, .. } => placed.as_ref().map(|_| *item),
+            Input::Context { .. } => None,
+        });
+        let result = match self.outcome {
+            Outcome::Value(ty)
+            | Outcome::Result { written: ty, .. }
+            | Outcome::Stream { item: ty, .. } => Some(ty),
+            Outcome::Nothing => None,
+        };
+        inputs.chain(result.filter(|_| self.placed.is_some()))
+    }
+
     /// Whether an argument or the result is a stream.
     pub(crate) fn streams(&self) -> bool {
-        self.stream().is_some() || matches!(self.outcome, Outcome::Stream { .. })
+        self.stream().is_some() || self.outcome.is_stream()
     }
 
     /// Everything but `#[rpc]` and `#[tensor]`, which are ours.
@@ -291,6 +307,28 @@ impl<'a> Outcome<'a> {
             Self::Nothing | Self::Stream { .. } => return false,
         };
         is_reference(ty)
+    }
+
+    /// The types of a value or of an item; two where it is a `Result`, none of nothing.
+    pub(crate) fn types(&self) -> Vec<&'a Type> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Value(ty)
+            | Self::Stream {
+                item: ty,
+                result: None,
+                ..
+            } => vec![ty],
+            Self::Result { ok, error, .. }
+            | Self::Stream {
+                result: Some((ok, error)),
+                ..
+            } => vec![ok, error],
+        }
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream { .. })
     }
 
     /// The whole type that the handler answers with.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -15,6 +15,7 @@ use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
 use crate::observe::{Attempts, CallStats};
+use crate::placement::tensor_of;
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
@@ -69,8 +70,8 @@ pub(crate) type Sent = (Arc<Engine>, Arc<CallSlot>);
 
 /// A call that waits for its answer. Whoever drops it before cancels it.
 pub(crate) struct UnderWay {
-    engine: Arc<Engine>,
-    slot: Arc<CallSlot>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) slot: Arc<CallSlot>,
     awaiting: Option<Awaiting>,
 }
 
@@ -85,39 +86,76 @@ impl UnderWay {
 
     /// Takes the outcome, driving the pipe for it.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
-        let Self {
-            engine,
-            slot,
-            awaiting,
-        } = self;
         // At first there is no waker that would have to be taken back.
-        if (awaiting.is_some() || slot.is_done())
-            && let Some(outcome) = slot.poll(None)
+        if (self.awaiting.is_some() || self.slot.is_done())
+            && let Some(outcome) = self.slot.poll(None)
         {
             return Poll::Ready(outcome);
         }
-        let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
-        if slot.leaves_soon() {
+        self.drive(cx);
+        match self.slot.poll(Some(cx.waker())) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                self.look_again(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Drives the pipe, and leaves a waker there.
+    pub(crate) fn drive(&mut self, cx: &Context<'_>) {
+        let pipe = &self.engine.pipe;
+        let awaiting = self.awaiting.get_or_insert_with(|| pipe.awaiting());
+        if self.slot.leaves_soon() {
             awaiting.register(cx.waker());
         } else {
             awaiting.drive(cx.waker());
         }
-        match slot.poll(Some(cx.waker())) {
-            Some(outcome) => Poll::Ready(outcome),
-            None => {
-                awaiting.look_again(cx.waker());
-                Poll::Pending
-            }
+    }
+
+    /// What was waited for is not there yet.
+    pub(crate) fn look_again(&mut self, cx: &Context<'_>) {
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.look_again(cx.waker());
         }
+    }
+
+    /// What is known of it, if its caller asked.
+    pub(crate) fn stats(&self) -> CallStats {
+        self.slot.stats(&self.engine.pipe)
     }
 
     /// Nobody waits any more.
     pub(crate) fn cancel(&self) {
         self.engine.cancel(&self.slot);
     }
+}
 
-    pub(crate) fn into_sent(self) -> Sent {
-        (self.engine, self.slot)
+/// A call that is cancelled when this is dropped before its answer.
+pub(crate) struct Awaited(Option<UnderWay>);
+
+impl Awaited {
+    pub(crate) fn new((engine, slot): Sent) -> Self {
+        Self(Some(UnderWay::new(engine, slot)))
+    }
+
+    /// Waits for the outcome, and if that has references says which call they are of.
+    pub(crate) async fn outcome(&mut self) -> (Outcome, Option<Sent>) {
+        let outcome = poll_fn(|cx| match &mut self.0 {
+            Some(call) => call.poll(cx),
+            None => Poll::Pending,
+        });
+        let outcome = outcome.await;
+        let call = self.0.take().filter(|_| outcome.has_references());
+        (outcome, call.map(|call| (call.engine, call.slot)))
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        if let Some(call) = &self.0 {
+            call.cancel();
+        }
     }
 }
 
@@ -134,12 +172,7 @@ impl<T, E> Unpin for Call<T, E> {}
 impl<T: DeserializeOwned> Call<T> {
     /// A call of a method that returns a `T`.
     pub(crate) fn of_value(method: &'static Method, made: Result<Made, CallError>) -> Self {
-        Self {
-            method,
-            state: State::new(made),
-            decode: decode_value,
-            promised: OnceLock::new(),
-        }
+        Self::new(method, State::new(made), decode_value)
     }
 
     /// A copy of a value that is here, with its tensors on this device.
@@ -158,32 +191,33 @@ impl<T: DeserializeOwned> Call<T> {
             ReplyOutcome::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
             _ => State::Failed(None),
         };
-        Self {
-            method: &FETCH,
-            state,
-            decode: decode_value,
-            promised: OnceLock::new(),
-        }
+        Self::new(&FETCH, state, decode_value)
     }
 
     /// A call that was not made.
     pub(crate) fn failed(error: CallError) -> Self {
-        Self {
-            method: &FETCH,
-            state: State::Failed(Some(error)),
-            decode: decode_value,
-            promised: OnceLock::new(),
-        }
+        Self::new(&FETCH, State::Failed(Some(error)), decode_value)
     }
 }
 
 impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
     /// A call of a method that returns a `Result<T, E>`.
     pub(crate) fn of_result(method: &'static Method, made: Result<Made, CallError>) -> Self {
+        let state = State::new(made.map_err(CallError::without_service));
+        Self::new(method, state, decode_result)
+    }
+}
+
+impl<T, E> Call<T, E> {
+    fn new(
+        method: &'static Method,
+        state: State<E>,
+        decode: fn(&'static Method, Outcome) -> Result<T, CallError<E>>,
+    ) -> Self {
         Self {
             method,
-            state: State::new(made.map_err(CallError::without_service)),
-            decode: decode_result,
+            state,
+            decode,
             promised: OnceLock::new(),
         }
     }
@@ -194,7 +228,7 @@ impl<T, E> Call<T, E> {
     /// Dropping the future cancels the call.
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
         let told: Box<dyn FnOnce() -> CallStats + Send + Sync> = match &self.state {
-            State::Waiting(call) if call.slot.noted.is_some() => {
+            State::Waiting(call) if call.slot.trace.is_some() => {
                 let (engine, slot) = (call.engine.clone(), call.slot.clone());
                 Box::new(move || slot.stats(&engine.pipe))
             }
@@ -330,7 +364,7 @@ fn is_on(tensors: &[Tensor], device: Option<Device>) -> Result<(), Misuse> {
     match tensors.iter().position(elsewhere) {
         None => Ok(()),
         Some(number) => Err(Misuse::OutOfReach {
-            what: format!("tensor {number}"),
+            what: tensor_of("the value", number, tensors.len()),
             device,
             reason: format!(
                 "the value is in this process, on {}; copy it there with that device's own means",

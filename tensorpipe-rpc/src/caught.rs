@@ -4,10 +4,26 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
 
 /// Runs `run`. Its panic becomes the text of it.
 pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(text)
+}
+
+/// Polls something. Its panic ends it.
+pub(crate) fn caught_poll<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<Result<T, String>> {
+    match caught(poll) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    }
+}
+
+/// Drops a value whose panic harms nobody else.
+pub(crate) fn drop_quietly<T>(value: T, what: &str) {
+    if let Err(panic) = caught(|| drop(value)) {
+        tracing::warn!(panic, "{what} panicked while it was dropped");
+    }
 }
 
 fn text(panic: Box<dyn Any + Send>) -> String {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -304,11 +304,7 @@ impl CancelState {
     pub(crate) fn set(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.told.notify_waiters();
-        let task = self
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let task = lock(&self.task).take();
         if let Some(task) = task {
             task.wake();
         }
@@ -316,11 +312,7 @@ impl CancelState {
 
     /// Has the handler's task look around, for what it alone can know.
     pub(crate) fn nudge(&self) {
-        let task = self
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let task = lock(&self.task).clone();
         if let Some(task) = task {
             task.wake();
         }
@@ -331,7 +323,7 @@ impl CancelState {
         if self.is_set() {
             return Poll::Ready(());
         }
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         match &mut *task {
             Some(known) => known.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),

@@ -216,15 +216,11 @@ impl Header {
         trace: TraceContext,
     ) -> Self {
         Self {
-            kind: Kind::Call,
-            flags: 0,
-            call,
             service,
             method,
             time_left_us,
             trace,
-            len: 0,
-            places: 0,
+            ..Self::plain(Kind::Call, call)
         }
     }
 

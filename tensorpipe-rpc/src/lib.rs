@@ -253,7 +253,7 @@ pub mod __private {
     pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};
     #[cfg(feature = "tarpc")]
     pub use crate::tarpc::private as tarpc;
-    pub use crate::value::{Answer, CallValue, NoResult};
+    pub use crate::value::{CallValue, Known, Unknown, WithoutTensors};
     pub use futures_util::Stream;
     pub use tensorpipe::{Context, Device, DeviceKind};
 }

@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 use tensorpipe::{
-    Allocation, Descriptor, Device, DeviceKind, Error, Message, Misuse, Place, Route, Tensor,
+    Allocation, Descriptor, Device, DeviceKind, Error, Incoming, Message, Misuse, Place, Route,
+    Tensor,
 };
 
 use crate::codec::Encoded;
@@ -243,7 +244,7 @@ impl ReceivePlacement {
     }
 
     /// Where to read the message of this number.
-    pub(crate) fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
+    fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
         let tensors = descriptor.tensors.iter();
         let wanted: Box<[_]> = tensors
             .map(|tensor| self.placement.of(tensor.source))
@@ -262,24 +263,63 @@ impl ReceivePlacement {
         allocation
     }
 
-    /// Looks where its tensors are: a peer may have sent them elsewhere than it said.
+    /// Reads a message, with its tensors where they are to land, if somebody said so.
+    pub(crate) fn accept(
+        this: Option<&Self>,
+        incoming: Incoming,
+    ) -> Option<Result<Message, Error>> {
+        match this {
+            None => incoming.accept(),
+            Some(this) => {
+                let allocation = this.allocation(incoming.id(), incoming.descriptor());
+                incoming.accept_into(allocation)
+            }
+        }
+    }
+
+    /// Looks where its tensors are: a peer may have sent them elsewhere than it said. `whole` is what they are of.
     pub(crate) fn check(
         &self,
         number: u64,
         message: Result<Message, Error>,
+        whole: &str,
     ) -> Result<Message, Error> {
         let Some(wanted) = lock(&self.reading).remove(&number) else {
             return message;
         };
-        let message = message?;
+        let name = |tensor| tensor_of(whole, tensor, wanted.len());
+        let message = message.map_err(|error| naming(error, |tensor| Some(name(tensor))))?;
         let tensors = message.tensors.iter().zip(&wanted).enumerate();
         for (number, (part, wanted)) in tensors {
             if let Some(wanted) = wanted {
-                check_device(&part.tensor, *wanted, || format!("tensor {number}"))?;
+                check_device(&part.tensor, *wanted, || name(number))?;
             }
         }
         Ok(message)
     }
+}
+
+/// Tensor number `tensor` of `count` in a value.
+pub(crate) fn tensor_of(whole: &str, tensor: usize, count: usize) -> String {
+    match count {
+        1 => whole.to_owned(),
+        _ => format!("tensor {tensor} of {whole}"),
+    }
+}
+
+/// Puts a tensor's name in the place of its number in the message, by which the pipe calls it.
+pub(crate) fn naming(mut error: Error, name: impl FnOnce(usize) -> Option<String>) -> Error {
+    if let Error::Misuse(Misuse::OutOfReach { what, .. } | Misuse::NotAsRequired { what, .. }) =
+        &mut error
+        && let Some(numbered) = what.strip_prefix("tensor ")
+    {
+        let end = numbered.find(' ').unwrap_or(numbered.len());
+        let (number, rest) = numbered.split_at(end);
+        if let Some(name) = number.parse().ok().and_then(name) {
+            *what = name + rest;
+        }
+    }
+    error
 }
 
 /// Whether a tensor that has come is where it was to be.
@@ -356,7 +396,11 @@ mod tests {
 
     fn method(stream: Option<Device>, result: Option<Device>) -> Method {
         Method {
-            places: schema::Places { stream, result },
+            places: schema::Places {
+                stream,
+                result,
+                ..schema::Places::NOWHERE
+            },
             ..crate::remote::FETCH
         }
     }
@@ -439,16 +483,18 @@ mod tests {
             let tensor = Tensor::from(vec![1u8]);
             Ok(Message::new("").tensor(tensor.clone()).tensor(tensor))
         };
-        let error = receive_placement.check(5, message()).unwrap_err();
+        let error = receive_placement
+            .check(5, message(), "the result")
+            .unwrap_err();
         assert!(
             error
                 .to_string()
-                .contains("tensor 1 cannot be put on cuda:0"),
+                .contains("tensor 1 of the result cannot be put on cuda:0"),
             "{error}"
         );
         assert!(error.to_string().contains("sent it to cpu:0"), "{error}");
         // Nobody asked about this one.
-        assert!(receive_placement.check(6, message()).is_ok());
+        assert!(receive_placement.check(6, message(), "the result").is_ok());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod compare;
 mod description;
 mod probe;
 mod shape;
+mod tensors;
 mod trace;
 mod tracer;
 
@@ -16,10 +17,12 @@ pub use description::{Description, MethodDescription};
 pub use tracer::Tracer;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tensorpipe::fork::PerProcess;
 use tensorpipe::{Device, Misuse};
+
+use crate::lock::lock;
 
 /// A service as its trait says it.
 #[derive(Debug)]
@@ -60,13 +63,24 @@ pub struct Streams {
     pub reply: bool,
 }
 
-/// Where the `#[tensor(device = "…")]`s of a method want tensors, beside those of plain arguments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Where the `#[tensor(device = "…")]`s of a method want tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
+    /// Those of plain arguments, by name, at the server.
+    pub arguments: &'static [(&'static str, Device)],
     /// Those of the stream that is an argument, at the server.
     pub stream: Option<Device>,
     /// Those of what it answers with, at the client.
     pub result: Option<Device>,
+}
+
+impl Places {
+    /// Of a method without any.
+    pub(crate) const NOWHERE: Self = Self {
+        arguments: &[],
+        stream: None,
+        result: None,
+    };
 }
 
 impl Streams {
@@ -83,7 +97,7 @@ impl Schema {
         static KNOWN: PerProcess<Mutex<BTreeMap<usize, Arc<Description>>>> = PerProcess::new();
         let key = std::ptr::from_ref(self).addr();
         let known = KNOWN.get(Mutex::default);
-        let known = || known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(known);
         if let Some(description) = known().get(&key) {
             return Arc::clone(description);
         }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::builder::Builder;
 
-pub(crate) use shared::ServerShared;
+pub(crate) use shared::{ServerShared, Target};
 pub(crate) use shares::Member;
 
 /// Makes a [`Server`]: see [`Server::builder`].
@@ -126,7 +126,7 @@ impl Server {
 
     /// Calls under way: admitted and not answered.
     pub fn calls_under_way(&self) -> usize {
-        self.shared.calls()
+        self.shared.calls.unanswered()
     }
 
     /// Values that clients refer to ([`Remote`](crate::Remote)), and those that were shared and not claimed yet.
@@ -150,13 +150,15 @@ impl Server {
         let shared = &self.shared;
         let engines = shared.drain();
         let until = Instant::now() + shared.limits.drain;
-        while shared.calls() > 0 {
+        while shared.calls.unanswered() > 0 {
             let ended = shared.ended.notified();
-            if shared.calls() == 0 || tokio::time::timeout_at(until, ended).await.is_err() {
+            if shared.calls.unanswered() == 0
+                || tokio::time::timeout_at(until, ended).await.is_err()
+            {
                 break;
             }
         }
-        let given_up = shared.calls();
+        let given_up = shared.calls.unanswered();
         // Replies may still be on their way. Together, not one after another.
         let left = until.saturating_duration_since(Instant::now());
         engines.iter().for_each(|engine| engine.start_closing(left));

@@ -1,9 +1,9 @@
 //! The client: one method per call, which starts the call at once and returns its future.
 
 use super::schema::{self, Index};
-use super::{allow_generated, travelling};
+use super::{allow_generated, answers, travelling};
 use crate::args::Args;
-use crate::model::{Argument, Input, Method, Outcome, Service};
+use crate::model::{Argument, Input, Method, Service};
 use crate::names::local;
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
@@ -108,17 +108,13 @@ impl<'a> Client<'a> {
     /// The future that the client's method returns.
     pub(crate) fn call_type(&self, method: &Method<'_>) -> TokenStream {
         let private = self.private;
-        match &method.outcome {
-            Outcome::Nothing => quote!(#private::Call<()>),
-            Outcome::Value(ty) => quote!(#private::Call<#ty>),
-            Outcome::Result { ok, error, .. } => quote!(#private::Call<#ok, #error>),
-            Outcome::Stream {
-                item, result: None, ..
-            } => quote!(#private::CallStream<#item>),
-            Outcome::Stream {
-                result: Some((ok, error)),
-                ..
-            } => quote!(#private::CallStream<#ok, #error>),
+        let types = match method.outcome.types() {
+            types if types.is_empty() => quote!(()),
+            types => quote!(#(#types),*),
+        };
+        match method.outcome.is_stream() {
+            false => quote!(#private::Call<#types>),
+            true => quote!(#private::CallStream<#types>),
         }
     }
 
@@ -138,36 +134,13 @@ impl<'a> Client<'a> {
                 }
             })
             .collect();
-        // Two, since the error of a call that has none of its own is not deserializable.
-        let start = match &method.outcome {
-            Outcome::Nothing => quote!(call_value::<()>),
-            Outcome::Value(ty) => {
-                let ty = travelling(ty, self.private);
-                quote!(call_value::<#ty>)
-            }
-            Outcome::Result { ok, error, .. } => {
-                let (ok, error) = (
-                    travelling(ok, self.private),
-                    travelling(error, self.private),
-                );
-                quote!(call_result::<#ok, #error>)
-            }
-            Outcome::Stream {
-                item, result: None, ..
-            } => {
-                let item = travelling(item, self.private);
-                quote!(stream_values::<#item>)
-            }
-            Outcome::Stream {
-                result: Some((ok, error)),
-                ..
-            } => {
-                let (ok, error) = (
-                    travelling(ok, self.private),
-                    travelling(error, self.private),
-                );
-                quote!(stream_results::<#ok, #error>)
-            }
+        let types = answers(&method.outcome, self.private);
+        // Two of each, since the error of a call that has none of its own is not deserializable.
+        let start = match (method.outcome.is_stream(), types.len()) {
+            (false, 2) => quote!(call_result),
+            (false, _) => quote!(call_value),
+            (true, 2) => quote!(stream_results),
+            (true, _) => quote!(stream_values),
         };
         let sending = method.stream().map(|(ident, item)| {
             let item = travelling(item, self.private);
@@ -178,7 +151,7 @@ impl<'a> Client<'a> {
             _ => quote!(#encoder),
         };
         quote! {
-            self.handle.#start(&Self::SCHEMA.methods[#index], |#parameter| {
+            self.handle.#start::<#(#types),*>(&Self::SCHEMA.methods[#index], |#parameter| {
                 #(#pushes)*
                 ::core::result::Result::Ok(())
             })

@@ -12,7 +12,7 @@ pub(crate) use self::{client::Client, service::Adapter, trait_item::method as tr
 use crate::args::Args;
 use crate::check::check;
 use crate::fallback;
-use crate::model::Service;
+use crate::model::{Outcome, Service};
 use crate::report::Errors;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -61,6 +61,14 @@ fn travelling(ty: &Type, private: &TokenStream) -> TokenStream {
     let open = quote_spanned!(span(tokens.first())=> <);
     let close = quote_spanned!(span(tokens.last())=> ::Itself);
     quote!(#open #ty as #private::CallValue> #close)
+}
+
+/// The types of what a call answers with, and of its error if it has one, as [`travelling`].
+fn answers(outcome: &Outcome<'_>, private: &TokenStream) -> Vec<TokenStream> {
+    match outcome.types() {
+        types if types.is_empty() => vec![quote!(())],
+        types => types.iter().map(|ty| travelling(ty, private)).collect(),
+    }
 }
 
 /// Lints that a user sets for code that people write; the reason is for whoever expands the macro.

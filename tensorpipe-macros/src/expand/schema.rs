@@ -1,7 +1,7 @@
 //! The schema: what both processes compare before the first call, as a constant of the client.
 
-use super::travelling;
-use crate::model::{Argument, Method, Outcome, Service};
+use super::{answers, travelling};
+use crate::model::{Argument, Method, Service};
 use crate::names::local;
 use crate::place::optional;
 use crate::signature;
@@ -26,7 +26,7 @@ use syn::{Attribute, Type};
 //             idempotent: false,
 //             promises: false,
 //             streams: Streams { argument: false, reply: false },
-//             places: Places { stream: None, result: None },
+//             places: Places { arguments: &[], stream: None, result: None },
 //             structure: |tracer| {
 //                 tracer.argument::<String>("text");
 //                 tracer.returns::<Tensor>();
@@ -106,44 +106,21 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
         let item = travelling(item, private);
         quote!(#tracer.argument::<#item>(#name);)
     });
-    let (argument, reply) = (
-        stream.is_some(),
-        matches!(method.outcome, Outcome::Stream { .. }),
-    );
+    let (argument, reply) = (stream.is_some(), method.outcome.is_stream());
+    let argument_places = method.arguments().filter_map(|argument| {
+        let name = argument.ident.unraw().to_string();
+        let device = argument.placed.as_ref()?.place.expression(private);
+        Some(quote!((#name, #device)))
+    });
     let stream_place = optional(method.stream_place(), private);
     let result_place = optional(method.result_place(), private);
-    let no_result = match &method.outcome {
-        Outcome::Value(ty)
-        | Outcome::Stream {
-            item: ty,
-            result: None,
-            ..
-        } => Some(no_result(ty, private)),
+    let no_result = match &method.outcome.types()[..] {
+        [ty] => Some(no_result(ty, private)),
         _ => None,
     };
-    let outcome = match &method.outcome {
-        Outcome::Nothing => quote!(#tracer.returns::<()>();),
-        Outcome::Value(ty)
-        | Outcome::Stream {
-            item: ty,
-            result: None,
-            ..
-        } => {
-            let ty = travelling(ty, private);
-            quote!(#tracer.returns::<#ty>();)
-        }
-        Outcome::Result { ok, error, .. }
-        | Outcome::Stream {
-            result: Some((ok, error)),
-            ..
-        } => {
-            let (ok, error) = (travelling(ok, private), travelling(error, private));
-            quote! {
-                #tracer.returns::<#ok>();
-                #tracer.error::<#error>();
-            }
-        }
-    };
+    let placed = method.placed_types().map(|ty| holds_tensors(ty, private));
+    let answers = answers(&method.outcome, private);
+    let (returns, errors) = answers.split_at(1);
     quote! {
         #(#cfgs)*
         #private::Method {
@@ -153,12 +130,18 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
             idempotent: #idempotent,
             promises: #promises,
             streams: #private::Streams { argument: #argument, reply: #reply },
-            places: #private::Places { stream: #stream_place, result: #result_place },
+            places: #private::Places {
+                arguments: &[#(#argument_places),*],
+                stream: #stream_place,
+                result: #result_place,
+            },
             structure: |#tracer| {
                 #no_result
+                #(#placed)*
                 #(#arguments)*
                 #stream
-                #outcome
+                #(#tracer.returns::<#returns>();)*
+                #(#tracer.error::<#errors>();)*
             },
         }
     }
@@ -167,12 +150,28 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
 /// Nothing, unless rustc finds that a type which is not written `Result` is one: an alias, of which the macro sees the name alone.
 /// Its error would be a value to the caller.
 fn no_result(ty: &Type, private: &TokenStream) -> TokenStream {
-    let written = signature::text(ty);
-    let message = format!("`{written}` is a `Result` by another name: write `Result<T, E>` out");
+    let message = format!(
+        "`{}` is a `Result` by another name: write `Result<T, E>` out",
+        signature::text(ty)
+    );
+    unless(ty, &quote!(IS_RESULT), &message, private)
+}
+
+/// Nothing, unless rustc knows that a type whose tensors are to land somewhere holds none.
+fn holds_tensors(ty: &Type, private: &TokenStream) -> TokenStream {
+    let message = format!(
+        "`{}` holds no tensor: put `#[tensor(..)]` on what does, or remove it",
+        signature::text(ty)
+    );
+    unless(ty, &quote!(HOLDS_NO_TENSOR), &message, private)
+}
+
+/// Nothing, unless this is known of the type.
+fn unless(ty: &Type, known: &TokenStream, message: &str, private: &TokenStream) -> TokenStream {
     quote_spanned! {ty.span()=>
         const _: () = {
-            use #private::NoResult as _;
-            if #private::Answer::<#ty>::IS_RESULT {
+            use #private::Unknown as _;
+            if #private::Known::<#ty>::#known {
                 ::core::panic!("{}", #message);
             }
         };

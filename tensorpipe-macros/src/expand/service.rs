@@ -1,9 +1,9 @@
 //! The server side: an adapter from the user's implementation to the runtime's `Service`.
 
 use super::schema::Index;
-use super::{allow_generated, batch, travelling};
+use super::{allow_generated, answers, batch, travelling};
 use crate::args::Args;
-use crate::model::{Argument, Input, Method, Outcome, Service};
+use crate::model::{Argument, Input, Method, Service};
 use crate::names::{implementor, local};
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
@@ -211,36 +211,14 @@ impl<'a> Adapter<'a> {
                 ..
             } => quote!(#context),
         });
-        let reply = match &method.outcome {
-            Outcome::Nothing => quote!(#private::Reply::value::<()>),
-            Outcome::Value(ty) => {
-                let ty = travelling(ty, private);
-                quote!(#private::Reply::value::<#ty>)
-            }
-            Outcome::Result { ok, error, .. } => {
-                let (ok, error) = (travelling(ok, private), travelling(error, private));
-                quote!(#private::Reply::result::<#ok, #error>)
-            }
-            Outcome::Stream {
-                item, result: None, ..
-            } => {
-                let item = travelling(item, private);
-                quote!(#private::reply_values::<#item, _>)
-            }
-            Outcome::Stream {
-                result: Some((ok, error)),
-                ..
-            } => {
-                let (ok, error) = (travelling(ok, private), travelling(error, private));
-                quote!(#private::reply_results::<#ok, #error, _>)
-            }
-        };
+        let types = answers(&method.outcome, private);
         let handled = quote!(<#implementor as #trait_ident>::#ident(&*#service, #(#inputs),*));
-        let replied = match &method.outcome {
-            Outcome::Stream { .. } => quote! {
-                #reply(::core::clone::Clone::clone(&#context), #handled).await
-            },
-            _ => quote!(#reply(#handled.await)),
+        let stream = quote!(::core::clone::Clone::clone(&#context), #handled);
+        let replied = match (method.outcome.is_stream(), types.len()) {
+            (false, 2) => quote!(#private::Reply::result::<#(#types),*>(#handled.await)),
+            (false, _) => quote!(#private::Reply::value::<#(#types),*>(#handled.await)),
+            (true, 2) => quote!(#private::reply_results::<#(#types),*, _>(#stream).await),
+            (true, _) => quote!(#private::reply_values::<#(#types),*, _>(#stream).await),
         };
         let handled = match batched {
             true => batch::gathered(method, index, &handled, private),

@@ -1,6 +1,6 @@
 //! The trait itself: `async fn` written as a function that returns a `Send` future.
 
-use crate::model::{Method, Outcome, Service};
+use crate::model::{Method, Service};
 use crate::place::is_place;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
@@ -53,7 +53,7 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
     } = &method.syntax.sig;
     let written = method.outcome.written();
     // With the span of the user's method: lints about it then point at it, and not at the attribute.
-    let stream = matches!(method.outcome, Outcome::Stream { .. });
+    let stream = method.outcome.is_stream();
     let output = match stream {
         true => quote_spanned!(ident.span()=> -> #written + ::core::marker::Send),
         false => quote_spanned! {ident.span()=>

@@ -160,6 +160,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -190,6 +191,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -208,6 +210,7 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
@@ -241,13 +244,14 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
                 structure: |tracer| {
                     const _: () = {
-                        use ::tensorpipe_rpc::__private::NoResult as _;
-                        if ::tensorpipe_rpc::__private::Answer::<u64>::IS_RESULT {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<u64>::IS_RESULT {
                             ::core::panic!(
                                 "{}",
                                 "`u64` is a `Result` by another name: write `Result<T, E>` out"
@@ -275,16 +279,36 @@ impl EmbedderClient {
                     reply: false,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[
+                        (
+                            "x",
+                            ::tensorpipe_rpc::__private::Device::new(
+                                ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
+                                1u32,
+                            ),
+                        ),
+                    ],
                     stream: ::core::option::Option::None,
                     result: ::core::option::Option::None,
                 },
                 structure: |tracer| {
                     const _: () = {
-                        use ::tensorpipe_rpc::__private::NoResult as _;
-                        if ::tensorpipe_rpc::__private::Answer::<f32>::IS_RESULT {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<f32>::IS_RESULT {
                             ::core::panic!(
                                 "{}",
                                 "`f32` is a `Result` by another name: write `Result<T, E>` out"
+                            );
+                        }
+                    };
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<
+                            Tensor,
+                        >::HOLDS_NO_TENSOR {
+                            ::core::panic!(
+                                "{}",
+                                "`Tensor` holds no tensor: put `#[tensor(..)]` on what does, or remove it"
                             );
                         }
                     };
@@ -309,6 +333,7 @@ impl EmbedderClient {
                     reply: true,
                 },
                 places: ::tensorpipe_rpc::__private::Places {
+                    arguments: &[],
                     stream: ::core::option::Option::Some(
                         ::tensorpipe_rpc::__private::Device::new(
                             ::tensorpipe_rpc::__private::DeviceKind::new("cuda"),
@@ -323,6 +348,28 @@ impl EmbedderClient {
                     ),
                 },
                 structure: |tracer| {
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<
+                            Tensor,
+                        >::HOLDS_NO_TENSOR {
+                            ::core::panic!(
+                                "{}",
+                                "`Tensor` holds no tensor: put `#[tensor(..)]` on what does, or remove it"
+                            );
+                        }
+                    };
+                    const _: () = {
+                        use ::tensorpipe_rpc::__private::Unknown as _;
+                        if ::tensorpipe_rpc::__private::Known::<
+                            Result<Token, Refused>,
+                        >::HOLDS_NO_TENSOR {
+                            ::core::panic!(
+                                "{}",
+                                "`Result<Token, Refused>` holds no tensor: put `#[tensor(..)]` on what does, or remove it"
+                            );
+                        }
+                    };
                     tracer
                         .argument::<
                             <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,

@@ -27,6 +27,7 @@ use super::run::{Run, run};
 use super::stats::BatchStats;
 use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 use crate::lock::lock;
 
 /// A batch being handled: one reply for each of its calls.
@@ -251,7 +252,12 @@ impl Future for Waiting {
         let this = &mut *self;
         if let Poll::Ready(reply) = Pin::new(&mut this.answered).poll(cx) {
             this.is_over = true;
-            let gone = || Reply::panicked("the runtime that ran its batch has ended".to_owned());
+            let gone = || {
+                Reply::failed(
+                    FailureCode::Panicked,
+                    "the runtime that ran its batch has ended".to_owned(),
+                )
+            };
             return Poll::Ready(reply.unwrap_or_else(|_| gone()));
         }
         if !this.is_due && this.of.server_stops() {

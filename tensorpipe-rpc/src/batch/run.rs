@@ -9,9 +9,10 @@ use tensorpipe::{Device, Tensor};
 
 use super::batcher::{BatchFuture, Callers, Ending, Gathering};
 use super::gathered::{Gathered, concatenate};
-use crate::caught::caught;
+use crate::caught::{caught, caught_poll, drop_quietly};
 use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 
 /// A batch that is to be handled.
 pub(super) struct Run {
@@ -46,7 +47,7 @@ pub(super) async fn run(run: Run) {
     let made = caught(|| match joined {
         Ok(tensors) => (first.handle.run)(tensors, gathered),
         Err(reason) => {
-            let replies = gathered.all(&Reply::overloaded(reason));
+            let replies = gathered.all(&Reply::failed(FailureCode::Overloaded, reason));
             Box::pin(std::future::ready(replies)) as BatchFuture
         }
     });
@@ -58,13 +59,11 @@ pub(super) async fn run(run: Run) {
     let begun = Instant::now();
     let ended = match made {
         Ok(work) => to_end(&context, work).await,
-        Err(panic) => Ended::Panicked(panic),
+        Err(panic) => Some(Err(panic)),
     };
-    let mut replies = match ended {
-        Ended::Cancelled => return,
-        Ended::Replies(replies) => replies,
-        Ended::Panicked(panic) => vec![Reply::panicked(panic); calls.len()],
-    };
+    let Some(ended) = ended else { return };
+    let mut replies = ended
+        .unwrap_or_else(|panic| vec![Reply::failed(FailureCode::Panicked, panic); calls.len()]);
     ending.took = Some(begun.elapsed());
     let failed = replies.first().is_some_and(Reply::is_of_the_method);
     if failed && calls.len() > 1 {
@@ -91,13 +90,12 @@ async fn alone(context: &CallContext, method: &'static str, call: &mut Gathering
     let gathered = Gathered::new(method, context.clone(), [call.rows]);
     let tensors = std::mem::take(&mut call.tensors);
     let ended = match caught(|| (call.handle.run)(tensors, gathered)) {
-        Ok(work) => to_end(context, work).await,
-        Err(panic) => Ended::Panicked(panic),
+        Ok(work) => to_end(context, work).await?,
+        Err(panic) => Err(panic),
     };
     match ended {
-        Ended::Cancelled => None,
-        Ended::Replies(mut replies) => replies.pop(),
-        Ended::Panicked(panic) => Some(Reply::panicked(panic)),
+        Ok(mut replies) => replies.pop(),
+        Err(panic) => Some(Reply::failed(FailureCode::Panicked, panic)),
     }
 }
 
@@ -127,32 +125,16 @@ async fn columns(calls: Vec<Vec<Tensor>>, context: &CallContext) -> Result<Vec<T
     Ok(joined)
 }
 
-enum Ended {
-    Replies(Vec<Reply>),
-    Panicked(String),
-    /// All callers have gone.
-    Cancelled,
-}
-
-/// Polls the handler within its context until it ends or nobody waits for it any more.
-async fn to_end(context: &CallContext, work: BatchFuture) -> Ended {
-    let mut work = Some(Box::pin(context.clone().scope(work)));
+/// Polls the handler within its context until it ends, perhaps with a panic. `None` if all callers have gone.
+async fn to_end(context: &CallContext, work: BatchFuture) -> Option<Result<Vec<Reply>, String>> {
+    let mut work = Box::pin(context.clone().scope(work));
     let ended = poll_fn(|cx| {
         if context.poll_cancelled(cx).is_ready() {
-            return Poll::Ready(Ended::Cancelled);
+            return Poll::Ready(None);
         }
-        let Some(work) = &mut work else {
-            return Poll::Ready(Ended::Cancelled);
-        };
-        match caught(|| work.as_mut().poll(cx)) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(replies)) => Poll::Ready(Ended::Replies(replies)),
-            Err(panic) => Poll::Ready(Ended::Panicked(panic)),
-        }
+        caught_poll(|| work.as_mut().poll(cx)).map(Some)
     });
     let ended = ended.await;
-    if let Err(panic) = caught(|| drop(work.take())) {
-        tracing::warn!(panic, "a handler panicked while it was dropped");
-    }
+    drop_quietly(work, "a handler");
     ended
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::call::Awaited;
 use crate::codec::decode_reply;
-use crate::engine::{CallSlot, Engine, Outcome, Outgoing, bind_request};
+use crate::engine::{Engine, Outcome, Outgoing, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::FailureCode;
+use crate::remote::FETCH;
 use crate::schema::Schema;
 
 /// The time that a server has to say whether it has a service.
@@ -30,16 +32,17 @@ pub(super) async fn bind(
     let deadline = Some((Instant::now() + BIND_DEADLINE, BIND_DEADLINE));
     let slot = engine.call(Outgoing {
         id,
+        method: &FETCH,
         encoded,
         header_len,
         deadline,
-        streams: None,
         pins: Vec::new(),
-        noted: None,
+        trace: None,
         places: None,
     });
     let pipe = engine.pipe.name().into();
-    let body = match (Binding { engine, slot }).await {
+    let (outcome, _) = Awaited::new((engine.clone(), slot)).outcome().await;
+    let body = match outcome {
         Outcome::Value(body) => body,
         Outcome::NotBound(FailureCode::NoService, reason) => {
             return Err(ConnectError::NoService { pipe, reason });
@@ -56,30 +59,4 @@ pub(super) async fn bind(
     let service = service.map_err(|error| ConnectError::Call(CallError::Decode(error)))?;
     engine.set_bound(schema, service);
     Ok(service)
-}
-
-/// Waits for the answer to a bind.
-struct Binding<'a> {
-    engine: &'a Arc<Engine>,
-    slot: Arc<CallSlot>,
-}
-
-impl Drop for Binding<'_> {
-    fn drop(&mut self) {
-        self.engine.cancel(&self.slot);
-    }
-}
-
-impl Future for Binding<'_> {
-    type Output = Outcome;
-
-    fn poll(
-        self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Outcome> {
-        match self.slot.poll(Some(cx.waker())) {
-            Some(outcome) => std::task::Poll::Ready(outcome),
-            None => std::task::Poll::Pending,
-        }
-    }
 }

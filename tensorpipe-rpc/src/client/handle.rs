@@ -14,22 +14,16 @@ use super::target::{Bound, Target};
 use crate::call::{Call, Made, Sent};
 use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{CallStreams, DEFAULT_DEADLINE, Outgoing};
+use crate::engine::{DEFAULT_DEADLINE, Terms};
 use crate::error::{CallError, ConnectError};
-use crate::header::Header;
-use crate::observe::Noted;
 use crate::placement::{CallPlacement, DeviceMap};
-use crate::remote::{encoding, put_references};
+use crate::remote::encoding;
 use crate::schema::{Method, Schema};
 
 /// A client of one service on one connection or on replicas: what generated clients hold.
 #[derive(Clone)]
 pub struct ClientHandle {
-    connection: Connection,
-    /// The server's number for the service.
-    service: u32,
-    /// Then its calls go there, and not over the connection.
-    replicas: Option<Joined>,
+    bound: Bound,
     deadline: Duration,
     trace: TraceContext,
     /// The service's name.
@@ -41,9 +35,9 @@ pub struct ClientHandle {
 
 impl fmt::Debug for ClientHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.replicas {
+        match &self.bound.replicas {
             Some(joined) => joined.fmt(f),
-            None => self.connection.fmt(f),
+            None => self.bound.connection.fmt(f),
         }
     }
 }
@@ -76,15 +70,8 @@ impl ClientHandle {
     /// [`Misuse`](tensorpipe::Misuse) in [`ConnectError::Pipe`] for a service with a type that no call can carry.
     pub async fn on(target: &dyn Target, schema: &'static Schema) -> Result<Self, ConnectError> {
         schema.check().map_err(tensorpipe::Error::from)?;
-        let Bound {
-            connection,
-            service,
-            replicas,
-        } = target.bind(schema).await?;
         Ok(Self {
-            connection,
-            service,
-            replicas,
+            bound: target.bind(schema).await?,
             deadline: DEFAULT_DEADLINE,
             trace: TraceContext::default(),
             name: schema.service,
@@ -95,7 +82,7 @@ impl ClientHandle {
 
     /// The connection that calls are made on; of replicas, the one that had the service first, whatever became of it.
     pub fn connection(&self) -> &Connection {
-        &self.connection
+        &self.bound.connection
     }
 
     /// The same client; calls made through it have so much time.
@@ -153,17 +140,17 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Made, CallError> {
-        let terms = self.terms()?;
-        let sent = match &self.replicas {
-            None => self.send(method, terms, encode)?,
+        let terms = self.terms(method)?;
+        let sent = match &self.bound.replicas {
+            None => self.send(terms, encode)?,
             Some(joined) => {
-                let arguments = Arguments::new(method, terms, encode)?;
+                let arguments = Arguments::new(terms, encode)?;
                 // A stream is given away as it is sent, and references are to one server: these cannot be made again.
                 let once = method.streams.any() || method.promises || arguments.refers();
                 if !once {
-                    return Ok(joined.call(method, terms, arguments.keep(), self.asked(method)));
+                    return Ok(joined.call(arguments));
                 }
-                self.send_to_one(joined, arguments)?
+                send_to_one(joined, &arguments)?
             }
         };
         Ok(Made::sent(sent))
@@ -175,88 +162,33 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
-        let terms = self.terms()?;
-        match &self.replicas {
-            None => self.send(method, terms, encode),
-            Some(joined) => self.send_to_one(joined, Arguments::new(method, terms, encode)?),
+        let terms = self.terms(method)?;
+        match &self.bound.replicas {
+            None => self.send(terms, encode),
+            Some(joined) => send_to_one(joined, &Arguments::new(terms, encode)?),
         }
     }
 
     fn send(
         &self,
-        method: &'static Method,
-        (deadline, trace): Terms,
+        terms: Terms,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
-        let engine = &self.connection.engine;
-        let id = engine.calls.next_id();
-        let left = micros(deadline.map(|(_, after)| after));
-        let streams = method.streams;
-        let Asked {
-            stats: asked,
-            places,
-        } = self.asked(method);
-        let (noted, trace) = Noted::of(asked, (self.name, method), (id, engine), trace);
-        let header = Header::call(id, self.service, method.id, left, trace);
-        let header = header.asking(asked).to_vec();
-        let header_len = header.len();
-        let mut encoder = Encoder::after(header);
-        let here = Arc::as_ptr(engine).addr();
-        let (encoded, met) = encoding(here, None, || encode(&mut encoder));
-        if let Err(error) = encoded {
-            let error = CallError::Encode(error.in_method(method.name));
-            if let Some(noted) = &noted {
-                noted.failed(&error);
+        let engine = &self.bound.connection.engine;
+        let (left, method) = (time_of(&terms), terms.method);
+        engine.make_call(self.bound.service, terms, left, |header| {
+            let mut encoder = Encoder::after(header);
+            let here = Arc::as_ptr(engine).addr();
+            let (encoded, met) = encoding(here, None, || encode(&mut encoder));
+            match encoded {
+                Ok(()) => Ok((encoder.finish(), met)),
+                Err(error) => Err(CallError::Encode(error.in_method(method.name))),
             }
-            return Err(error);
-        }
-        let mut encoded = encoder.finish();
-        if !met.pins.is_empty() {
-            put_references(&mut encoded.metadata, &met.waits)?;
-        }
-        let slot = engine.call(Outgoing {
-            id,
-            encoded,
-            header_len,
-            deadline,
-            streams: streams.any().then(|| {
-                CallStreams::of_caller(id, streams, asked, places.as_deref(), &engine.unread)
-            }),
-            pins: met.pins,
-            noted,
-            places,
-        });
-        Ok((engine.clone(), slot))
+        })
     }
 
-    /// To the one that owns what the arguments refer to, or else any.
-    fn send_to_one(&self, joined: &Joined, arguments: Arguments) -> Result<Sent, CallError> {
-        let asked = self.asked(arguments.method());
-        match arguments.owner() {
-            None => {
-                let place = joined.here()?;
-                let engine = &place.live.connection.engine;
-                arguments.send(engine, (place.service, self.name), asked)
-            }
-            Some(owner) => match owner.bound(joined.schema) {
-                Some(service) => arguments.send(&owner, (service, self.name), asked),
-                None => Err(CallError::Unresolved(
-                    "its owner is not among these replicas".into(),
-                )),
-            },
-        }
-    }
-
-    /// What the caller of a method wants beside its result.
-    fn asked(&self, method: &Method) -> Asked {
-        Asked {
-            stats: self.stats,
-            places: CallPlacement::of(method, self.devices.as_ref()),
-        }
-    }
-
-    /// When a call that is made now ends, and where it belongs.
-    fn terms(&self) -> Result<Terms, CallError> {
+    /// What holds for a call that is made now.
+    fn terms(&self, method: &'static Method) -> Result<Terms, CallError> {
         let now = Instant::now();
         let outer = CallContext::current();
         // A nested call has at most the time that its caller has left.
@@ -265,33 +197,40 @@ impl ClientHandle {
         if after.is_zero() {
             return Err(CallError::Deadline { after });
         }
-        let deadline = now.checked_add(after).map(|at| (at, after));
         let outer = outer.map(|outer| outer.around());
-        let trace = match self.trace.trace_id {
-            0 => outer.unwrap_or_default(),
-            _ => self.trace,
-        };
-        Ok((deadline, trace))
+        Ok(Terms {
+            service: self.name,
+            method,
+            deadline: now.checked_add(after).map(|at| (at, after)),
+            trace: match self.trace.trace_id {
+                0 => outer.unwrap_or_default(),
+                _ => self.trace,
+            },
+            asked: self.stats,
+            places: CallPlacement::of(method, self.devices.as_ref()),
+        })
     }
 }
 
-/// What the caller of a method wants beside its result.
-pub(super) struct Asked {
-    /// What happened.
-    pub(super) stats: bool,
-    /// Tensors in these places.
-    pub(super) places: Option<Arc<CallPlacement>>,
+/// Sends a call to the one that owns what its arguments refer to, or else any.
+fn send_to_one(joined: &Joined, arguments: &Arguments) -> Result<Sent, CallError> {
+    let left = time_of(&arguments.terms);
+    match arguments.owner() {
+        None => {
+            let place = joined.here()?;
+            let engine = &place.live.connection.engine;
+            arguments.send(engine, place.service, left)
+        }
+        Some(owner) => match owner.bound(joined.schema) {
+            Some(service) => arguments.send(&owner, service, left),
+            None => Err(CallError::Unresolved(
+                "its owner is not among these replicas".into(),
+            )),
+        },
+    }
 }
 
-/// When a call ends, and the time that it had; `None` far beyond any clock.
-pub(super) type Deadline = Option<(Instant, Duration)>;
-
-/// What holds for all attempts of a call.
-pub(super) type Terms = (Deadline, TraceContext);
-
-/// The time left as it travels: 0 is without bound.
-pub(super) fn micros(time_left: Option<Duration>) -> u64 {
-    time_left.map_or(0, |left| {
-        u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
-    })
+/// The time that a call has from its beginning.
+fn time_of(terms: &Terms) -> Option<Duration> {
+    terms.deadline.map(|(_, after)| after)
 }

@@ -23,12 +23,13 @@ impl<T: Target + ?Sized> Target for &T {}
 
 /// A service of a target.
 #[expect(unnameable_types, reason = "what is sealed has no name outside")]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Bound {
     /// Of replicas the one that was there first.
     pub(super) connection: Connection,
     /// Its server's number for the service.
     pub(super) service: u32,
+    /// Then calls go there, and not over the connection.
     pub(super) replicas: Option<Joined>,
 }
 

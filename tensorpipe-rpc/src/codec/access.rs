@@ -14,7 +14,16 @@ pub(super) struct Elements<'r, 'de, 'p> {
     pub(super) left: &'r mut usize,
 }
 
-impl Elements<'_, '_, '_> {
+impl<'de> Elements<'_, 'de, '_> {
+    #[inline]
+    fn next<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Fault> {
+        if *self.left == 0 {
+            return Ok(None);
+        }
+        *self.left -= 1;
+        self.reader.element(seed).map(Some)
+    }
+
     /// What a collection may reserve: no more than can be there.
     #[inline]
     fn hint(&self) -> Option<usize> {
@@ -30,11 +39,7 @@ impl<'de> SeqAccess<'de> for Elements<'_, 'de, '_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Fault> {
-        if *self.left == 0 {
-            return Ok(None);
-        }
-        *self.left -= 1;
-        self.reader.element(seed).map(Some)
+        self.next(seed)
     }
 
     #[inline]
@@ -51,11 +56,7 @@ impl<'de> MapAccess<'de> for Elements<'_, 'de, '_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Fault> {
-        if *self.left == 0 {
-            return Ok(None);
-        }
-        *self.left -= 1;
-        self.reader.element(seed).map(Some)
+        self.next(seed)
     }
 
     #[inline]

@@ -69,11 +69,10 @@ impl Arguments {
         let value = self.take(name)?;
         if beside != (self.parts_left(), references_met()) {
             drop(value);
-            return Err(DecodeError {
-                method: None,
-                subject: Subject::Argument(name),
-                fault: Fault::PartInBatchKey,
-            });
+            return Err(DecodeError::new(
+                Subject::Argument(name),
+                Fault::PartInBatchKey,
+            ));
         }
         bytes.extend_from_slice(&self.metadata[begin..self.read]);
         Ok(value)
@@ -116,11 +115,7 @@ impl Arguments {
                 // What follows cannot be found any more.
                 self.metadata.clear();
                 self.read = 0;
-                Err(DecodeError {
-                    method: None,
-                    subject,
-                    fault,
-                })
+                Err(DecodeError::new(subject, fault))
             }
         }
     }
@@ -131,11 +126,7 @@ impl Arguments {
             &self.tensors,
             &self.payloads,
         )
-        .map_err(|fault| DecodeError {
-            method: None,
-            subject,
-            fault,
-        })
+        .map_err(|fault| DecodeError::new(subject, fault))
     }
 }
 

@@ -9,7 +9,7 @@ use tensorpipe::{Device, Payload, Tensor};
 
 use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
-use super::serializer::Writer;
+use super::serializer::{Mark, Writer};
 use crate::remote::Referent;
 
 /// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
@@ -136,8 +136,8 @@ impl Encoder {
         &mut self,
         value: &S,
     ) -> Result<(), EncodeError> {
-        let mark = self.mark();
         let writer = &mut self.writer;
+        let mark = writer.mark();
         let (fault, one_way) = match value.serialize(&mut *writer) {
             Err(fault) => (fault, false),
             Ok(()) if !cfg!(debug_assertions) => return Ok(()),
@@ -160,28 +160,23 @@ impl Encoder {
         self.about(Subject::Item)
     }
 
-    /// What it holds: bytes, tensors and payloads.
-    pub(crate) fn mark(&self) -> (usize, usize, usize) {
-        let writer = &self.writer;
-        (
-            writer.bytes().len(),
-            writer.tensors.len(),
-            writer.payloads.len(),
-        )
+    /// What it holds.
+    pub(crate) fn mark(&self) -> Mark {
+        self.writer.mark()
     }
 
     /// Forgets what was put in since.
-    pub(crate) fn truncate(&mut self, mark: (usize, usize, usize)) {
+    pub(crate) fn truncate(&mut self, mark: Mark) {
         self.writer.truncate(mark);
     }
 
     /// The size of what was put in since, parts included.
-    pub(crate) fn bytes_since(&self, (bytes, tensors, payloads): (usize, usize, usize)) -> usize {
+    pub(crate) fn bytes_since(&self, mark: Mark) -> usize {
         let writer = &self.writer;
-        let tensors = writer.tensors[tensors..].iter().map(Tensor::byte_len);
-        let payloads = writer.payloads[payloads..].iter();
+        let tensors = writer.tensors[mark.tensors..].iter().map(Tensor::byte_len);
+        let payloads = writer.payloads[mark.payloads..].iter();
         let payloads = payloads.map(|payload| payload.as_bytes().len());
-        writer.bytes().len() - bytes + tensors.sum::<usize>() + payloads.sum::<usize>()
+        writer.bytes().len() - mark.bytes + tensors.sum::<usize>() + payloads.sum::<usize>()
     }
 
     /// How many parts it holds.
@@ -225,13 +220,10 @@ impl fmt::Debug for Encoder {
 
 /// Decodes what was written since `mark`, as the other end will: a type that needs a self-describing format is found
 /// where its author sees it.
-fn read_back<T: DeserializeOwned>(
-    writer: &Writer,
-    (bytes, tensors, payloads): (usize, usize, usize),
-) -> Result<(), Fault> {
-    let mut tensors = since(tensors, &writer.tensors);
-    let mut payloads = since(payloads, &writer.payloads);
-    let mut reader = Reader::new(&writer.bytes()[bytes..], &mut tensors, &mut payloads);
+fn read_back<T: DeserializeOwned>(writer: &Writer, mark: Mark) -> Result<(), Fault> {
+    let mut tensors = since(mark.tensors, &writer.tensors);
+    let mut payloads = since(mark.payloads, &writer.payloads);
+    let mut reader = Reader::new(&writer.bytes()[mark.bytes..], &mut tensors, &mut payloads);
     drop(T::deserialize(&mut reader)?);
     let left = reader.left();
     super::arguments::nothing_left(left, &tensors, &payloads)

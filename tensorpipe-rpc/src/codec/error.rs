@@ -82,6 +82,14 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
+    pub(super) fn new(subject: Subject, fault: Fault) -> Self {
+        Self {
+            method: None,
+            subject,
+            fault,
+        }
+    }
+
     /// The same, naming the method.
     #[must_use]
     pub fn in_method(mut self, method: &'static str) -> Self {
@@ -92,11 +100,8 @@ impl DecodeError {
     /// Its `Deserialize` panicked.
     #[cfg(feature = "tarpc")]
     pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
-        Self {
-            method: None,
-            subject,
-            fault: Fault::custom(&format_args!("its `Deserialize` panicked: {panic}")),
-        }
+        let fault = Fault::custom(&format_args!("its `Deserialize` panicked: {panic}"));
+        Self::new(subject, fault)
     }
 
     /// Which value.

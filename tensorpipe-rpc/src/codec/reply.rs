@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
+use crate::header::FailureCode;
 use crate::observe::Figures;
 use crate::remote::{MINE, Referent};
 use crate::spare;
@@ -32,26 +33,16 @@ pub(crate) enum Outcome {
     Error(Encoded),
     /// The method returned what cannot be sent.
     Unsendable(EncodeError),
-    /// The method returned what the caller's end does not take.
-    Refused(String),
-    /// The method returned tensors that cannot be where the caller wants them.
-    NoPlace(String),
-    /// The method panicked, with these words.
-    Panicked(String),
     /// The method was not run: its arguments make no sense.
     BadArguments(DecodeError),
-    /// The method was not run: its arguments make sense, and do not suit it.
-    Unfit(String),
-    /// The method was not run: there is no room for it.
-    Overloaded(String),
-    /// The method was not run: the service has none at this position of its schema.
-    UnknownMethod(usize),
+    /// There is no result, for this reason.
+    Failed(FailureCode, String),
 }
 
 impl Reply {
     /// The reply of a method that returns a `T`.
     pub fn value<T: Serialize + DeserializeOwned>(value: T) -> Self {
-        Self::encode(Subject::Reply, &value, Outcome::Value)
+        Self::of(&value)
     }
 
     /// A copy of a value that stays.
@@ -66,7 +57,7 @@ impl Reply {
         E: Serialize + DeserializeOwned,
     {
         match result {
-            Ok(value) => Self::encode(Subject::Reply, &value, Outcome::Value),
+            Ok(value) => Self::of(&value),
             Err(error) => Self::error(&error),
         }
     }
@@ -88,38 +79,12 @@ impl Reply {
 
     /// The reply of a method whose result does not suit calls.
     pub(crate) fn unsendable(error: EncodeError) -> Self {
-        let outcome = Outcome::Unsendable(error);
-        Self::ended(outcome)
+        Self::ended(Outcome::Unsendable(error))
     }
 
-    /// The reply of a method whose result the caller cannot have, for this reason.
-    pub(crate) fn refused(reason: String) -> Self {
-        let outcome = Outcome::Refused(reason);
-        Self::ended(outcome)
-    }
-
-    /// The reply of a method whose tensors cannot be where the caller wants them.
-    pub(crate) fn no_place(reason: String) -> Self {
-        let outcome = Outcome::NoPlace(reason);
-        Self::ended(outcome)
-    }
-
-    /// The reply of a method that panicked with these words, elsewhere than in the call's own task.
-    pub(crate) fn panicked(panic: String) -> Self {
-        let outcome = Outcome::Panicked(panic);
-        Self::ended(outcome)
-    }
-
-    /// The reply to a call whose arguments do not suit its method, for this reason.
-    pub(crate) fn unfit(reason: String) -> Self {
-        let outcome = Outcome::Unfit(reason);
-        Self::ended(outcome)
-    }
-
-    /// The reply to a call for which there is no room, for this reason.
-    pub(crate) fn overloaded(reason: String) -> Self {
-        let outcome = Outcome::Overloaded(reason);
-        Self::ended(outcome)
+    /// The reply to a call that has no result.
+    pub(crate) fn failed(code: FailureCode, reason: String) -> Self {
+        Self::ended(Outcome::Failed(code, reason))
     }
 
     /// The reply to a call whose arguments make no sense.
@@ -129,7 +94,10 @@ impl Reply {
 
     /// The reply to a call of a method that the service does not have at this position of its schema.
     pub fn unknown_method(method: usize) -> Self {
-        Self::ended(Outcome::UnknownMethod(method))
+        Self::failed(
+            FailureCode::Unimplemented,
+            format!("method number {method}"),
+        )
     }
 
     fn ended(outcome: Outcome) -> Self {
@@ -141,7 +109,10 @@ impl Reply {
 
     /// Whether the method ran, and returned no value: running it again may end otherwise.
     pub(crate) fn is_of_the_method(&self) -> bool {
-        !matches!(self.outcome, Outcome::Value(_) | Outcome::Overloaded(_))
+        !matches!(
+            self.outcome,
+            Outcome::Value(_) | Outcome::Failed(FailureCode::Overloaded, _)
+        )
     }
 
     pub(crate) fn outcome(&self) -> &Outcome {

@@ -22,6 +22,14 @@ pub(super) struct Writer {
     empty_left: u32,
 }
 
+/// How many bytes, tensors and payloads a writer holds.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Mark {
+    pub(crate) bytes: usize,
+    pub(crate) tensors: usize,
+    pub(crate) payloads: usize,
+}
+
 impl Writer {
     pub(super) fn after(bytes: Vec<u8>) -> Self {
         Self {
@@ -44,11 +52,19 @@ impl Writer {
         (self.postcard.output.0, self.payloads, self.tensors)
     }
 
-    /// Back to an earlier length of bytes, tensors and payloads, and to the outermost level.
-    pub(super) fn truncate(&mut self, (bytes, tensors, payloads): (usize, usize, usize)) {
-        self.postcard.output.0.truncate(bytes);
-        self.tensors.truncate(tensors);
-        self.payloads.truncate(payloads);
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            bytes: self.bytes().len(),
+            tensors: self.tensors.len(),
+            payloads: self.payloads.len(),
+        }
+    }
+
+    /// Back to what it held earlier, and to the outermost level.
+    pub(super) fn truncate(&mut self, to: Mark) {
+        self.postcard.output.0.truncate(to.bytes);
+        self.tensors.truncate(to.tensors);
+        self.payloads.truncate(to.payloads);
         self.depth = 0;
     }
 

@@ -12,15 +12,16 @@ use super::streams::{CallStreams, Open, Opened};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
 use crate::observe::Seen;
-use crate::placement::{Placement, decode_results};
+use crate::placement::{Placement, ReceivePlacement, decode_results};
 use crate::remote::Pending;
-use crate::server::{Member, ServerShared};
+use crate::schema::Places;
+use crate::server::{Member, ServerShared, Target};
 
 /// A call that will be handled.
 pub(super) struct Admitted {
     pub(super) header: Header,
-    /// Positions of the service and the method; `None` for a bind.
-    pub(super) target: Option<(usize, usize)>,
+    /// `None` for a bind.
+    pub(super) target: Option<Target>,
     pub(super) context: CallContext,
     /// When it was admitted, unless it has waited since.
     pub(super) begun: Option<Instant>,
@@ -31,7 +32,7 @@ pub(super) struct Admitted {
     pub(super) pending: Option<Pending>,
     /// What its message takes of the receive budget until its handler starts.
     pub(super) held: Option<Held>,
-    /// It waits for others.
+    /// It waits for others, or its handler runs on a task of its own.
     pub(super) listed: Option<Listed>,
     /// Where tensors of its result are to land.
     pub(super) placement: Option<Placement>,
@@ -66,7 +67,7 @@ impl Busy {
     fn leave(&self) {
         if !self.has_left.replace(true) {
             self.member.leave();
-            self.server.call_leaves();
+            self.server.calls.leave();
         }
     }
 }
@@ -87,7 +88,7 @@ impl Serving {
     ) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
         let busy = self.member.begin();
-        server.call_began();
+        server.calls.begin();
         let busy_guard = Busy {
             server: server.clone(),
             member: self.member.clone(),
@@ -118,11 +119,8 @@ impl Serving {
         // Far beyond any clock there is no deadline.
         let now = Instant::now();
         let deadline = now.checked_add(Duration::from_micros(left));
-        let called = target.map(|(service, method)| {
-            let schema = server.services[service].service.schema();
-            (schema.service, &schema.methods[method])
-        });
-        let places = called.map(|(_, method)| method.places).unwrap_or_default();
+        let called = target.map(|target| server.called(target));
+        let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {
             Some(device) => Some(Placement::All(device)),
             None if header.flags & PLACES != 0 => {
@@ -147,8 +145,12 @@ impl Serving {
             called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
         let asked = header.flags & STATS != 0;
         let ends = streams.any().then(|| {
-            let places = (placement.clone(), places.stream);
-            CallStreams::of_handler(header.call, streams, asked, places, &self.unread)
+            let (call, unread) = (header.call, &self.unread);
+            let argument = places.stream.map(Placement::All).map(ReceivePlacement::new);
+            let result = placement.clone();
+            Arc::new(CallStreams::new(
+                call, false, streams, asked, argument, result, unread,
+            ))
         });
         let context = CallContext::new(
             header.call,

@@ -11,85 +11,159 @@ use super::streams::CallStreams;
 use super::{Engine, outbound};
 use crate::codec::Encoded;
 use crate::error::CallError;
-use crate::header::{PLACES, WAITS};
-use crate::observe::Noted;
-use crate::placement::CallPlacement;
-use crate::remote::Handle;
+use crate::header::{Header, PLACES, TraceContext, WAITS};
+use crate::observe::CallTrace;
+use crate::placement::{CallPlacement, naming};
+use crate::remote::{Encoding, Handle, put_references};
+use crate::schema::Method;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
 /// leaves at once, on its caller's.
 const TOGETHER_FROM: usize = 8;
 
-/// A call to be made.
-pub(crate) struct Outgoing {
-    pub(crate) id: u64,
-    pub(crate) encoded: Encoded,
-    pub(crate) header_len: usize,
-    pub(crate) deadline: Option<(Instant, Duration)>,
-    pub(crate) streams: Option<Arc<CallStreams>>,
-    pub(crate) pins: Vec<Arc<Handle>>,
-    pub(crate) noted: Option<Arc<Noted>>,
+/// When a call ends, and the time that it had; `None` far beyond any clock.
+pub(crate) type Deadline = Option<(Instant, Duration)>;
+
+/// What holds for a call of a service's method, wherever it is made and however often.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    /// The service's name.
+    pub(crate) service: &'static str,
+    pub(crate) method: &'static Method,
+    pub(crate) deadline: Deadline,
+    /// What it belongs to.
+    pub(crate) trace: TraceContext,
+    /// Its caller wants to know what happened.
+    pub(crate) asked: bool,
     /// Where its tensors are to land, if its caller said so.
     pub(crate) places: Option<Arc<CallPlacement>>,
 }
 
+/// A message that is answered.
+pub(crate) struct Outgoing {
+    pub(crate) id: u64,
+    /// As errors call it.
+    pub(crate) method: &'static Method,
+    pub(crate) encoded: Encoded,
+    pub(crate) header_len: usize,
+    pub(crate) deadline: Deadline,
+    pub(crate) pins: Vec<Arc<Handle>>,
+    pub(crate) trace: Option<Arc<CallTrace>>,
+    pub(crate) places: Option<Arc<CallPlacement>>,
+}
+
 impl Engine {
+    /// Makes a call of the service that has this number there, `left` before its deadline. `encode` puts the arguments behind a
+    /// header.
+    pub(crate) fn make_call(
+        self: &Arc<Self>,
+        service: u32,
+        terms: Terms,
+        left: Option<Duration>,
+        encode: impl FnOnce(Vec<u8>) -> Result<(Encoded, Encoding), CallError>,
+    ) -> Result<(Arc<Self>, Arc<CallSlot>), CallError> {
+        let id = self.calls.next_id();
+        let (trace, belongs_to) = CallTrace::of(id, self, &terms);
+        let method = terms.method;
+        let header = Header::call(id, service, method.id, micros(left), belongs_to);
+        let header = header.asking(terms.asked).to_vec();
+        let header_len = header.len();
+        let encoded = encode(header).inspect_err(|error| {
+            if let Some(trace) = &trace {
+                trace.failed(error);
+            }
+        });
+        let (mut encoded, met) = encoded?;
+        if !met.pins.is_empty() {
+            put_references(&mut encoded.metadata, &met.waits)?;
+        }
+        let slot = self.call(Outgoing {
+            id,
+            method,
+            encoded,
+            header_len,
+            deadline: terms.deadline,
+            pins: met.pins,
+            trace,
+            places: terms.places,
+        });
+        Ok((self.clone(), slot))
+    }
+
     /// Sends a call. Its slot gets the outcome.
     pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
         let Outgoing {
             id,
+            method,
             mut encoded,
             mut header_len,
             deadline,
-            streams,
             pins,
-            noted,
+            trace,
             places,
         } = outgoing;
-        let receive_placement = places.as_ref().and_then(|places| places.results.clone());
-        if self.calls.is_draining() {
-            let slot = CallSlot::new(id, deadline, false, streams, pins, noted, None);
-            slot.fail(CallError::ShuttingDown);
-            return Arc::new(slot);
-        }
-        if let Some(places) = &places {
-            if let Err(misuse) = places.check(self.pipe.route()) {
-                let slot = CallSlot::new(id, deadline, false, streams, pins, noted, None);
-                slot.fail(CallError::of_pipe(misuse.into(), true, false));
-                return Arc::new(slot);
-            }
+        let refused = self.refuses(places.as_deref());
+        if let (None, Some(places)) = (&refused, &places) {
             header_len = name_places(places, &mut encoded, header_len);
         }
-        let placed = !encoded.targets.is_empty();
+        let new_slot = |has_parts| {
+            let mut slot = CallSlot::new(id, deadline);
+            let places = places.as_deref();
+            let results = || places.and_then(|places| places.results.clone());
+            if method.streams.any() {
+                let asked = trace.as_ref().is_some_and(|trace| trace.asked);
+                let argument = places.and_then(|places| places.stream.clone());
+                let (kinds, unread) = (method.streams, &self.unread);
+                let streams = CallStreams::new(id, true, kinds, asked, results(), argument, unread);
+                slot.streams = Some(Arc::new(streams));
+            }
+            slot.has_parts = has_parts;
+            slot.pins = pins;
+            slot.trace = trace;
+            slot.receive_placement = results();
+            Arc::new(slot)
+        };
+        if let Some(error) = refused {
+            let slot = new_slot(false);
+            slot.fail(error);
+            return slot;
+        }
+        let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
-            if let Some(noted) = &noted {
-                noted.becomes(outbound.byte_len());
+            let slot = new_slot(outbound.has_parts());
+            if let Some(trace) = &slot.trace {
+                trace.becomes(outbound.byte_len());
             }
-            let has_parts = outbound.has_parts();
-            let slot = Arc::new(CallSlot::new(
-                id,
-                deadline,
-                has_parts,
-                streams,
-                pins,
-                noted,
-                receive_placement,
-            ));
-            self.send_call(&slot, outbound, waits, placed);
+            if let Err(error) = self.send_call(&slot, outbound, waits) {
+                let error = naming(error, |tensor| method.name_tensor(tensor, tensors));
+                let failed = match error {
+                    Error::GoingAway { .. } => CallError::ShuttingDown,
+                    error => CallError::of_pipe(error, placed, false),
+                };
+                self.calls.complete(&slot, Outcome::Failed(failed));
+            }
             slot
         })
     }
 
-    /// `waits`: for the result of another one; `placed`: its caller wants tensors somewhere.
+    /// Why a call cannot be made at all.
+    fn refuses(&self, places: Option<&CallPlacement>) -> Option<CallError> {
+        if self.calls.is_draining() {
+            return Some(CallError::ShuttingDown);
+        }
+        let misuse = places?.check(self.pipe.route()).err()?;
+        Some(CallError::of_pipe(misuse.into(), true, false))
+    }
+
+    /// `waits`: for the result of another one.
     fn send_call(
         &self,
         slot: &Arc<CallSlot>,
         outbound: &mut Outbound<'_>,
         waits: bool,
-        placed: bool,
-    ) {
+    ) -> Result<(), Error> {
         let answers = self.pipe.came_together();
         let (earlier, many) = {
             let mut table = self.calls.table();
@@ -108,26 +182,22 @@ impl Engine {
         let note = |message| late = !slot.sent_as(message);
         // Where many calls are under way, others are likely to be made at once: they leave together.
         slot.set_leaves_soon(many);
-        let sent = self.pipe.submit(outbound, soon, note);
-        match sent {
-            Ok(message) if late => {
-                self.pipe
-                    .reset(message, ResetCode::Deadline, "its deadline passed");
-            }
-            Ok(message) => {
-                if let Some(noted) = &slot.noted {
-                    noted.queued(message, &self.pipe);
-                }
-            }
-            Err(error) => {
-                let failed = match error {
-                    Error::GoingAway { .. } => CallError::ShuttingDown,
-                    error => CallError::of_pipe(error, placed, false),
-                };
-                self.calls.complete(slot, Outcome::Failed(failed));
-            }
+        let message = self.pipe.submit(outbound, soon, note)?;
+        if late {
+            self.pipe
+                .reset(message, ResetCode::Deadline, "its deadline passed");
+        } else if let Some(trace) = &slot.trace {
+            trace.queued(message, &self.pipe);
         }
+        Ok(())
     }
+}
+
+/// The time left as it travels: 0 is without bound.
+fn micros(left: Option<Duration>) -> u64 {
+    left.map_or(0, |left| {
+        u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
+    })
 }
 
 /// Names the targets of its arguments, and says behind its header where its results are to land. Returns how long that is then.

@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -12,9 +12,12 @@ use tokio::sync::Notify;
 
 use super::failures::failure;
 use super::slot::CallSlot;
+use super::streams::CallStreams;
 use super::{Body, Engine, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
+use crate::lock::lock;
+use crate::placement::ReceivePlacement;
 
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -52,11 +55,18 @@ pub(crate) struct Calls {
     pub(crate) over: Notify,
 }
 
+/// A message of the peer's that is being read: all but the calls that it makes.
+pub(super) enum Reading {
+    Reply(Arc<CallSlot>),
+    /// Items of a stream.
+    Items(Arc<CallStreams>),
+}
+
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
-    /// Replies whose tensors are on their way, by message number.
-    reading: FxHashMap<u64, (Header, Arc<CallSlot>)>,
+    /// Messages whose tensors are on their way, by their number.
+    reading: FxHashMap<u64, (Header, Reading)>,
     /// When the watcher of deadlines looks next.
     pub(super) look_at: Option<Instant>,
     /// Calls that are likely to follow the last one.
@@ -96,7 +106,7 @@ impl Table {
 
 impl Calls {
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// A number for a new call.
@@ -109,9 +119,17 @@ impl Calls {
         self.table().slots.len()
     }
 
-    /// A reply is complete or will never be.
-    pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Arc<CallSlot>)> {
+    pub(super) fn begin_reading(&self, message: u64, header: Header, reading: Reading) {
+        self.table().reading.insert(message, (header, reading));
+    }
+
+    /// A message is complete or will never be.
+    pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Reading)> {
         self.table().reading.remove(&message)
+    }
+
+    pub(super) fn is_reading(&self, message: u64) -> bool {
+        self.table().reading.contains_key(&message)
     }
 
     /// The peer handles what it has been asked for, and nothing further.
@@ -213,7 +231,7 @@ impl Calls {
             })
         });
         let reading = std::mem::take(&mut self.table().reading);
-        // Not under the lock: a call may be the last to hold a reference.
+        // Not under the lock: a call may be the last to hold a reference, and what a stream holds may be another's.
         drop(reading);
         self.over.notify_one();
     }
@@ -227,8 +245,8 @@ impl Engine {
         }
         let waited = self.calls.table().slots.remove(&slot.id).is_some();
         if waited {
-            if let Some(noted) = &slot.noted {
-                noted.cancelled();
+            if let Some(trace) = &slot.trace {
+                trace.cancelled();
             }
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
         }
@@ -290,14 +308,15 @@ impl Engine {
             } else {
                 let slot = slot.get().clone();
                 if !is_whole {
-                    table.reading.insert(id, (header, slot.clone()));
+                    let reading = Reading::Reply(slot.clone());
+                    table.reading.insert(id, (header, reading));
                 }
                 slot
             }
         };
         let mut whole = MessageStats::default();
-        if let Some(noted) = &slot.noted {
-            noted.reply_arrives(
+        if let Some(trace) = &slot.trace {
+            trace.reply_arrives(
                 &header,
                 incoming.metadata(),
                 incoming.byte_len(),
@@ -305,14 +324,7 @@ impl Engine {
             );
             whole = incoming.stats();
         }
-        let accepted = match &slot.receive_placement {
-            None => incoming.accept(),
-            Some(receive_placement) => {
-                let allocation = receive_placement.allocation(id, incoming.descriptor());
-                incoming.accept_into(allocation)
-            }
-        };
-        match accepted {
+        match ReceivePlacement::accept(slot.receive_placement.as_deref(), incoming) {
             Some(message) => {
                 if !is_whole {
                     self.calls.take_reading(id);
@@ -320,7 +332,7 @@ impl Engine {
                 self.reply_complete(id, &header, &slot, message, whole);
             }
             // Given up between the look at the table and the read.
-            None if !self.calls.table().reading.contains_key(&id) => {
+            None if !self.calls.is_reading(id) => {
                 self.pipe
                     .stop(id, ResetCode::Cancelled, "the call was dropped");
             }
@@ -337,10 +349,10 @@ impl Engine {
         came: MessageStats,
     ) {
         if let Some(receive_placement) = &slot.receive_placement {
-            message = receive_placement.check(id, message);
+            message = receive_placement.check(id, message, "the result");
         }
-        if let (Some(noted), Ok(_)) = (&slot.noted, &message) {
-            noted.reply_came(came, &self.pipe);
+        if let (Some(trace), Ok(_)) = (&slot.trace, &message) {
+            trace.reply_came(came, &self.pipe);
         }
         self.meter.read(&self.pipe);
         if message.is_err() && header.flags & REFERENCES != 0 {

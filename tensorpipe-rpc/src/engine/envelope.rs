@@ -85,7 +85,7 @@ fn is_beside(
     }
 }
 
-/// An encoded call, without references, that can be sent several times, behind a header of its own each time. Its tensors and payloads are
+/// An encoded call that can be sent several times, behind a header of its own each time. Its tensors and payloads are
 /// handles, and a large body is shared: what it costs is a copy of a small one.
 pub(crate) struct Kept {
     body: KeptBody,
@@ -100,21 +100,18 @@ enum KeptBody {
 }
 
 impl Kept {
-    /// Keeps what stands behind a header of `header_len` bytes.
-    pub(crate) fn new(encoded: Encoded, header_len: usize) -> Self {
+    /// Keeps what was encoded without a header.
+    pub(crate) fn new(encoded: Encoded) -> Self {
         let Encoded {
-            mut metadata,
+            metadata,
             payloads,
             tensors,
             targets,
             references: _,
         } = encoded;
-        let body = if metadata.len() - header_len > INLINE_BODY {
-            let all = Buffer::from_vec(metadata);
-            KeptBody::Large(all.slice(header_len..all.len()))
-        } else {
-            metadata.drain(..header_len);
-            KeptBody::Small(metadata)
+        let body = match metadata.len() > INLINE_BODY {
+            true => KeptBody::Large(Buffer::from_vec(metadata)),
+            false => KeptBody::Small(metadata),
         };
         Self {
             body,

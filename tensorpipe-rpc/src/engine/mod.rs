@@ -25,7 +25,6 @@ mod calls;
 mod deadlines;
 mod envelope;
 mod failures;
-mod grants;
 mod notes;
 #[cfg(test)]
 mod races;
@@ -36,7 +35,7 @@ mod serving;
 mod slot;
 mod streams;
 
-pub(crate) use calling::Outgoing;
+pub(crate) use calling::{Deadline, Outgoing, Terms};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;
@@ -47,7 +46,7 @@ pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread};
+pub(crate) use streams::{Batch, CallStreams, ITEMS, Received, Room, Unread};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -65,7 +64,7 @@ use crate::observe::is_first;
 use crate::observe::metrics::Meter;
 use crate::remote::Owned;
 use crate::schema::Schema;
-use calls::Calls;
+use calls::{Calls, Reading};
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
 pub(crate) struct Engine {
@@ -73,9 +72,7 @@ pub(crate) struct Engine {
     pub(crate) pipe: Pipe,
     pub(crate) calls: Arc<Calls>,
     pub(crate) serving: Option<Serving>,
-    /// Items of streams whose bytes are on their way.
-    reading: streams::Reading,
-    /// How much more of them may lie unread.
+    /// How much more of streams may lie unread.
     pub(crate) unread: Arc<Unread>,
     /// The peer's numbers for services that it was asked for, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
@@ -107,7 +104,6 @@ impl Engine {
             later: notes::Later::default(),
             calls: Arc::default(),
             serving,
-            reading: streams::Reading::default(),
             bound: Mutex::default(),
             reached_at: OnceLock::new(),
             owned: Arc::default(),
@@ -232,7 +228,6 @@ impl Handler for Receiver {
     fn closed(&self, error: &Error) {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
-            engine.reading.clear();
             engine.owned.close();
             engine.abandon_all();
             engine.meter.closed(&engine.pipe);
@@ -252,12 +247,14 @@ impl Receiver {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
-        if let Some((header, slot)) = engine.calls.take_reading(id) {
-            engine.reply_complete(id, &header, &slot, message, came);
-        } else if let Some((header, streams)) = engine.reading.take(id) {
-            engine.items_complete(&streams, id, header, message, came);
-        } else {
-            engine.call_complete(id, message, came, held);
+        match engine.calls.take_reading(id) {
+            Some((header, Reading::Reply(slot))) => {
+                engine.reply_complete(id, &header, &slot, message, came);
+            }
+            Some((header, Reading::Items(streams))) => {
+                engine.items_complete(&streams, id, header, message, came);
+            }
+            None => engine.call_complete(id, message, came, held),
         }
     }
 

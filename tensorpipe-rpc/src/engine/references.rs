@@ -1,4 +1,4 @@
-//! References in calls and replies: what is given away, asked for and let go of.
+//! References in calls and replies: what is given away, asked for, shared with a third process and let go of.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use super::admission::Admitted;
 use super::calls::DEFAULT_DEADLINE;
 use super::{Body, CallSlot, Engine, Outgoing};
 use crate::caught::caught;
-use crate::codec::Encoded;
+use crate::codec::{Encoded, Reply};
 use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 use crate::placement::CallPlacement;
-use crate::remote::{Handle, UNRESOLVED};
+use crate::remote::{FETCH, Grant, Handle, UNRESOLVED};
 
 impl Engine {
     /// Asks the peer something about a reference, which is kept until it has answered.
@@ -36,15 +36,15 @@ impl Engine {
         metadata.extend_from_slice(body);
         let slot = self.call(Outgoing {
             id,
+            method: &FETCH,
             encoded: Encoded {
                 metadata,
                 ..Encoded::default()
             },
             header_len,
             deadline: Instant::now().checked_add(after).map(|at| (at, after)),
-            streams: None,
             pins: about.into_iter().collect(),
-            noted: None,
+            trace: None,
             places,
         });
         Ok((self.clone(), slot))
@@ -69,13 +69,10 @@ impl Engine {
     /// The peer does not refer to something any more.
     pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
         let body = incoming.metadata().get(header.len..);
-        let index = match body {
-            Some([]) => None,
-            Some(body) => match body.first_chunk() {
-                Some(index) => Some(u32::from_le_bytes(*index)),
-                None => return incoming.refuse("a release is cut short"),
-            },
-            None => return incoming.refuse("a release is cut short"),
+        let index = match (body, body.and_then(<[u8]>::first_chunk)) {
+            (Some([]), _) => None,
+            (_, Some(index)) => Some(u32::from_le_bytes(*index)),
+            (_, None) => return incoming.refuse("a release is cut short"),
         };
         let _ = incoming.accept();
         self.owned.release(header.call, index);
@@ -95,7 +92,7 @@ impl Engine {
     }
 
     /// The reference that is asked about. Otherwise that is answered.
-    pub(super) fn which(&self, admitted: &Admitted, body: &Body) -> Option<(u64, u32)> {
+    fn which(&self, admitted: &Admitted, body: &Body) -> Option<(u64, u32)> {
         let reference = body.metadata.split_first_chunk::<8>();
         let reference = reference.and_then(|(of, index)| Some((of, index.first_chunk()?)));
         let Some((of, index)) = reference else {
@@ -122,6 +119,41 @@ impl Engine {
         }
     }
 
+    /// Answers with what lets a third process have a reference.
+    pub(super) fn share(&self, admitted: &Admitted, body: &Body) {
+        let (Some(serving), Some((of, index))) = (&self.serving, self.which(admitted, body)) else {
+            return;
+        };
+        let unresolved = |text: &str| {
+            self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
+        };
+        let Some(referent) = self.owned.find_at(of, index) else {
+            return unresolved(UNRESOLVED);
+        };
+        let server = &serving.server;
+        let urls = server.urls.get().cloned().unwrap_or_default();
+        if urls.is_empty() {
+            return unresolved("its owner listens nowhere: a third process cannot reach it");
+        }
+        let limit = server.limits.references;
+        match server.grants.give(referent, limit, self.pipe.runtime()) {
+            Ok(token) => self.reply(admitted, Reply::value(Grant { urls, token })),
+            Err(text) => self.give_up(admitted, FailureCode::Overloaded, text),
+        }
+    }
+
+    /// Answers with a reference that somebody else has shared.
+    pub(super) fn claim(&self, admitted: &Admitted, body: &Body) {
+        let Some(serving) = &self.serving else { return };
+        let token = body.metadata.first_chunk::<16>();
+        let Some(referent) = token.and_then(|token| serving.server.grants.take(token)) else {
+            let text =
+                "nothing was shared under this name, or it was claimed, or not within a minute";
+            return self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
+        };
+        let call = admitted.header.call;
+        self.reply(admitted, Reply::reference(call, referent));
+    }
     /// Goes on with a call when those that it waits for have ended.
     pub(super) fn when_ended(
         self: &Arc<Self>,

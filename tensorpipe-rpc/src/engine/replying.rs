@@ -10,6 +10,7 @@ use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::observe::Figures;
+use crate::placement::{naming, tensor_of};
 use crate::schema::{self, Description};
 
 /// The longest text that goes back as the reason of a failure, in bytes.
@@ -59,65 +60,59 @@ impl Engine {
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
         admitted.answering();
         let call = admitted.header.call;
-        let method = || {
-            let (service, method) = admitted.target?;
-            let services = &self.serving.as_ref()?.server.services;
-            Some(services[service].service.schema().methods[method].name)
-        };
         let figures = reply.take_figures();
-        let (kind, mut encoded) = match sendable(reply.into_outcome(), method) {
-            Ok(sendable) => sendable,
-            Err((code, text)) => return self.fail(call, figures.as_deref(), code, text),
+        let fail = |code, text| self.fail(call, figures.as_deref(), code, text);
+        let method = || Some(self.method(admitted)?.name);
+        let (kind, mut encoded) = match reply.into_outcome() {
+            Outcome::Value(encoded) => (Kind::Value, encoded),
+            Outcome::Error(encoded) => (Kind::ServiceError, encoded),
+            Outcome::Unsendable(error) => {
+                let error = match method() {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
+                return fail(FailureCode::BadReply, error.to_string());
+            }
+            Outcome::BadArguments(error) => {
+                let error = match method() {
+                    Some(method) => error.in_method(method),
+                    None => error,
+                };
+                return fail(FailureCode::BadArguments, error.to_string());
+            }
+            Outcome::Failed(code, text) => return fail(code, text),
         };
         if let Some(placement) = &admitted.placement {
             placement.name_targets(&mut encoded);
         }
-        let Encoded {
-            mut metadata,
-            payloads,
-            tensors,
-            targets,
-            references,
-        } = encoded;
-        Header::put_reply(&mut metadata, kind, call);
-        let header_len = self.put_figures(figures.as_deref(), &mut metadata);
-        let gives = !references.is_empty();
+        Header::put_reply(&mut encoded.metadata, kind, call);
+        let header_len = self.put_figures(figures.as_deref(), &mut encoded.metadata);
+        let references = std::mem::take(&mut encoded.references);
+        let (gives, count) = (!references.is_empty(), encoded.tensors.len());
         if gives {
-            metadata[2] |= REFERENCES;
+            encoded.metadata[2] |= REFERENCES;
             let limit = self.serving.as_ref();
             let limit = limit.map_or(0, |serving| serving.server.limits.references);
             if !self.owned.give(call, references, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
                 // The method has run: not an overload, after which it may be called again.
-                return self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
+                return fail(FailureCode::BadReply, text);
             }
         }
-        let sent = self.send_reply(
-            Encoded {
-                metadata,
-                payloads,
-                tensors,
-                targets,
-                references: Vec::new(),
-            },
-            header_len,
-        );
+        let sent = self.send_reply(encoded, header_len);
         self.meter.read(&self.pipe);
         if gives && sent.is_err() {
             self.owned.release(call, None);
         }
-        match sent {
+        let name = |tensor| Some(tensor_of("the result", tensor, count));
+        match sent.map_err(|error| naming(error, name)) {
             Ok(_) => {}
             // The caller has asked for it.
             Err(error) if admitted.placement.is_some() && no_place(&error).is_some() => {
-                let (code, text) = (FailureCode::NoPlaceForResult, error.to_string());
-                self.fail(call, figures.as_deref(), code, text);
+                fail(FailureCode::NoPlaceForResult, error.to_string());
             }
             // Too large for the caller's limits, or on a device that no channel serves.
-            Err(Error::Misuse(misuse)) => {
-                let text = misuse.to_string();
-                self.fail(call, figures.as_deref(), FailureCode::BadReply, text);
-            }
+            Err(Error::Misuse(misuse)) => fail(FailureCode::BadReply, misuse.to_string()),
             Err(error) => {
                 tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
             }
@@ -202,41 +197,6 @@ impl Engine {
         figures.put(metadata);
         figures.header_len()
     }
-}
-
-/// What of a reply is sent, or why it is not.
-fn sendable(
-    outcome: Outcome,
-    method: impl FnOnce() -> Option<&'static str>,
-) -> Result<(Kind, Encoded), (FailureCode, String)> {
-    let (code, text) = match outcome {
-        Outcome::Value(encoded) => return Ok((Kind::Value, encoded)),
-        Outcome::Error(encoded) => return Ok((Kind::ServiceError, encoded)),
-        Outcome::Unsendable(error) => {
-            let error = match method() {
-                Some(method) => error.in_method(method),
-                None => error,
-            };
-            (FailureCode::BadReply, error.to_string())
-        }
-        Outcome::NoPlace(reason) => (FailureCode::NoPlaceForResult, reason),
-        Outcome::Refused(reason) => (FailureCode::BadReply, reason),
-        Outcome::BadArguments(error) => {
-            let error = match method() {
-                Some(method) => error.in_method(method),
-                None => error,
-            };
-            (FailureCode::BadArguments, error.to_string())
-        }
-        Outcome::Panicked(panic) => (FailureCode::Panicked, panic),
-        Outcome::Unfit(reason) => (FailureCode::BadArguments, reason),
-        Outcome::Overloaded(reason) => (FailureCode::Overloaded, reason),
-        Outcome::UnknownMethod(method) => {
-            let text = format!("method number {method}");
-            (FailureCode::Unimplemented, text)
-        }
-    };
-    Err((code, text))
 }
 
 /// What a client says first.

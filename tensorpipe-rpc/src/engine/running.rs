@@ -11,7 +11,7 @@ use tokio::time::Sleep;
 
 use super::Engine;
 use super::admission::Admitted;
-use crate::caught::caught;
+use crate::caught::{caught_poll, drop_quietly};
 use crate::context::Scoped;
 
 /// A method whose first poll takes longer than this runs on tasks of its own.
@@ -73,8 +73,6 @@ impl Speed {
 /// A handler that was not ready at once, or takes long.
 pub(super) struct Running {
     engine: Arc<Engine>,
-    /// The number of the call's message.
-    id: u64,
     admitted: Admitted,
     handler: Option<Scoped>,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -86,7 +84,6 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(
         engine: Arc<Engine>,
-        id: u64,
         admitted: Admitted,
         handler: Scoped,
         speed: Arc<Speed>,
@@ -97,7 +94,6 @@ impl Running {
             .map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         Self {
             engine,
-            id,
             admitted,
             handler: Some(handler),
             deadline,
@@ -115,38 +111,31 @@ impl Future for Running {
         let this = &mut *self;
         if this.admitted.context.inner.cancel.poll(cx).is_ready() {
             // Nobody waits: no reply. Dropping the handler ends it at its await.
-            drop_quietly(&mut this.handler);
+            this.drop_handler();
             return Poll::Ready(());
         }
         let Some(handler) = &mut this.handler else {
             return Poll::Ready(());
         };
         let begun = Instant::now();
-        let polled = caught(|| handler.as_mut().poll(cx));
+        let polled = caught_poll(|| handler.as_mut().poll(cx));
         let took = begun.elapsed();
         if std::mem::take(&mut this.first) {
             this.speed.measured(took);
         }
         this.speed.polled(took);
-        match polled {
-            Ok(Poll::Ready(reply)) => {
-                drop_quietly(&mut this.handler);
-                if this.admitted.context.is_cancelled() {
-                    // Blocking work that saw it stopped half way: not a result.
+        if let Poll::Ready(ended) = polled {
+            this.drop_handler();
+            match ended {
+                // Blocking work that saw it stopped half way: not a result.
+                Ok(_) if this.admitted.context.is_cancelled() => {
                     this.engine.reply_late(&this.admitted);
-                } else {
-                    this.engine.reply(&this.admitted, reply);
                 }
-                this.answered = true;
-                return Poll::Ready(());
+                Ok(reply) => this.engine.reply(&this.admitted, reply),
+                Err(panic) => this.engine.reply_panic(&this.admitted, panic),
             }
-            Err(panic) => {
-                drop_quietly(&mut this.handler);
-                this.engine.reply_panic(&this.admitted, panic);
-                this.answered = true;
-                return Poll::Ready(());
-            }
-            Ok(Poll::Pending) => {}
+            this.answered = true;
+            return Poll::Ready(());
         }
         let up = this
             .deadline
@@ -154,7 +143,7 @@ impl Future for Running {
             .is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
         if up {
             this.admitted.context.inner.cancel.set();
-            drop_quietly(&mut this.handler);
+            this.drop_handler();
             this.engine.reply_late(&this.admitted);
             return Poll::Ready(());
         }
@@ -162,22 +151,22 @@ impl Future for Running {
     }
 }
 
-/// A handler whose drop panics harms nobody else.
-pub(super) fn drop_quietly(handler: &mut Option<Scoped>) {
-    let handler = handler.take();
-    if let Err(panic) = caught(|| drop(handler)) {
-        tracing::warn!(panic, "a handler panicked while it was dropped");
+impl Running {
+    fn drop_handler(&mut self) {
+        drop_quietly(self.handler.take(), A_HANDLER);
     }
 }
+
+/// What panicked.
+pub(super) const A_HANDLER: &str = "a handler";
 
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.answered {
             // Given up, perhaps because its runtime shuts down: what it has spawned may stop, too.
             self.admitted.context.inner.cancel.set();
-            drop_quietly(&mut self.handler);
+            self.drop_handler();
         }
-        self.engine.ran(self.id);
     }
 }
 

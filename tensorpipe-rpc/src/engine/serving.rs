@@ -1,24 +1,26 @@
 //! Calls handled here: admission on the header, then the handler, then the reply.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Pipe, ResetCode};
+use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use super::admission::Admitted;
-use super::running::{Running, drop_quietly};
+use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, Unread};
 use super::{Body, Engine, to_body, unread_of};
-use crate::caught::caught;
+use crate::caught::{caught, caught_poll, drop_quietly};
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
+use crate::lock::lock;
 use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
-use crate::server::{Member, ServerShared};
+use crate::schema::Method;
+use crate::server::{Member, ServerShared, Target};
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
@@ -40,7 +42,8 @@ pub(crate) struct Serving {
     pub(super) unread: Arc<Unread>,
 }
 
-/// A call that can be given up, by the number of its message: until this is dropped.
+/// A call under way that does not run on the connection's task, by the number of its message: until this is dropped, it can be
+/// given up.
 pub(super) struct Listed {
     engine: Arc<Engine>,
     id: u64,
@@ -48,7 +51,9 @@ pub(super) struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.engine.ran(self.id);
+        if let Some(serving) = &self.engine.serving {
+            serving.table().running.remove(&self.id);
+        }
     }
 }
 
@@ -80,7 +85,7 @@ impl Serving {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
@@ -113,15 +118,13 @@ impl Engine {
         let id = incoming.id();
         match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
-                metrics::refused(of_failure(code));
+                metrics::refused(of_failure(code).0);
                 // The tensors are not wanted: dropping the message says so.
                 drop(incoming);
                 self.reply_failure(header.call, code, text);
             }
             Ok(mut admitted) => {
-                if let Some((service, method)) = admitted.target
-                    && serving.server.services[service].service.schema().methods[method].promises
-                {
+                if self.method(&admitted).is_some_and(|method| method.promises) {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
@@ -186,11 +189,11 @@ impl Engine {
                 return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
             }
             Err(error) => {
-                let code = match no_place(&error) {
-                    Some(_) => FailureCode::NoPlace,
-                    None => FailureCode::BadArguments,
+                let (code, text) = match no_place(&error) {
+                    Some(misuse) => (FailureCode::NoPlace, self.words(&admitted, misuse)),
+                    None => (FailureCode::BadArguments, error.to_string()),
                 };
-                return self.give_up(&admitted, code, error.to_string());
+                return self.give_up(&admitted, code, text);
             }
             Ok(None) => {
                 let text = "the call's body is missing".to_owned();
@@ -205,60 +208,65 @@ impl Engine {
                 Kind::Claim => self.claim(&admitted, &body),
                 _ => self.bind(&admitted, body),
             },
-            Some(target) if admitted.header.flags & WAITS != 0 => {
-                self.run_after(id, admitted, target, body);
-            }
-            Some(target) => self.run(id, admitted, target, body),
+            Some(_) if admitted.header.flags & WAITS != 0 => self.run_after(id, admitted, body),
+            Some(_) => self.run(id, admitted, body),
         }
     }
 
+    /// Why a tensor of a call's arguments cannot be where it was to be, with the argument's name.
+    fn words(&self, admitted: &Admitted, misuse: &Misuse) -> String {
+        let name = match misuse {
+            Misuse::NoAllocator { device, .. } => self
+                .method(admitted)
+                .and_then(|method| method.name_placed(*device)),
+            _ => None,
+        };
+        match name {
+            Some(name) => format!("{name} has no place: {misuse}"),
+            None => misuse.to_string(),
+        }
+    }
+
+    /// The method that is called.
+    pub(super) fn method(&self, admitted: &Admitted) -> Option<&'static Method> {
+        let server = &self.serving.as_ref()?.server;
+        Some(server.called(admitted.target?).1)
+    }
+
     /// Runs a call that waits for others.
-    fn run_after(
-        self: &Arc<Self>,
-        id: u64,
-        mut admitted: Admitted,
-        target: (usize, usize),
-        mut body: Body,
-    ) {
+    fn run_after(self: &Arc<Self>, id: u64, mut admitted: Admitted, mut body: Body) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
             let text = "which calls it waits for is cut short".to_owned();
             return self.give_up(&admitted, FailureCode::BadArguments, text);
         };
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
         if calls.is_empty() {
-            return self.run(id, admitted, target, body);
+            return self.run(id, admitted, body);
         }
         if let Err(error) = admitted.wait(&self.pipe, &body) {
             return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
         }
         self.when_ended(id, admitted, calls, move |engine, mut admitted| {
             admitted.begun = None;
-            engine.run(id, admitted, target, body);
+            engine.run(id, admitted, body);
         });
     }
 
-    /// A call is under way that does not run on the connection's task.
-    pub(super) fn note_running(&self, id: u64, context: &CallContext) {
-        if let Some(serving) = &self.serving {
-            serving.table().running.insert(id, context.clone());
+    /// Has a call be found that waits, or runs elsewhere than on the connection's task.
+    pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
+        if let (Some(serving), None) = (&self.serving, &admitted.listed) {
+            let context = admitted.context.clone();
+            serving.table().running.insert(id, context);
+            let engine = self.clone();
+            admitted.listed = Some(Listed { engine, id });
         }
     }
 
-    /// The same of a call that waits, and runs later: nobody finds it missing in between.
-    pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
-        self.note_running(id, &admitted.context);
-        let engine = self.clone();
-        admitted.listed = Some(Listed { engine, id });
-    }
-
-    fn run(
-        self: &Arc<Self>,
-        id: u64,
-        mut admitted: Admitted,
-        (service, method): (usize, usize),
-        body: Body,
-    ) {
-        let Some(serving) = &self.serving else { return };
+    fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body) {
+        let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
+            return;
+        };
+        let Target { service, method } = target;
         let served = &serving.server.services[service];
         let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
@@ -279,8 +287,7 @@ impl Engine {
             true => {
                 let (made, missed) = decoding(self.clone(), None, || caught(make));
                 if missed {
-                    let mut handler = made.ok();
-                    drop_quietly(&mut handler);
+                    drop_quietly(made.ok(), A_HANDLER);
                     let text = UNRESOLVED.to_owned();
                     return self.give_up(&admitted, FailureCode::Unresolved, text);
                 }
@@ -298,30 +305,22 @@ impl Engine {
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(Instant::now);
             let mut cx = Context::from_waker(Waker::noop());
-            let mut polling = Some(handler);
-            let polled = caught(|| match &mut polling {
-                Some(handler) => handler.as_mut().poll(&mut cx),
-                None => Poll::Pending,
-            });
+            let polled = caught_poll(|| handler.as_mut().poll(&mut cx));
             let ended = Instant::now();
             speed.measured(ended - begun);
             speed.polled(ended - begun);
-            let late = admitted.context.deadline().is_some_and(|at| at <= ended);
-            match (polled, polling) {
-                (Ok(Poll::Pending), Some(pending)) => handler = pending,
-                (polled, mut done) => {
-                    drop_quietly(&mut done);
-                    return match polled {
-                        Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
-                        Ok(Poll::Ready(reply)) => self.reply(&admitted, reply),
-                        Err(panic) => self.reply_panic(&admitted, panic),
-                        Ok(Poll::Pending) => {}
-                    };
-                }
+            if let Poll::Ready(done) = polled {
+                drop_quietly(handler, A_HANDLER);
+                let late = admitted.context.deadline().is_some_and(|at| at <= ended);
+                return match done {
+                    Ok(_) if late => self.reply_late(&admitted),
+                    Ok(reply) => self.reply(&admitted, reply),
+                    Err(panic) => self.reply_panic(&admitted, panic),
+                };
             }
         }
-        self.note_running(id, &admitted.context);
-        let running = Running::new(self.clone(), id, admitted, handler, speed);
+        self.list(id, &mut admitted);
+        let running = Running::new(self.clone(), admitted, handler, speed);
         self.pipe.runtime().spawn(running);
     }
 
@@ -343,13 +342,6 @@ impl Engine {
             self.reply_late(&admitted);
         }
         next
-    }
-
-    /// A handler that was spawned has ended.
-    pub(super) fn ran(&self, id: u64) {
-        if let Some(serving) = &self.serving {
-            serving.table().running.remove(&id);
-        }
     }
 
     /// Whether no further calls are handled here.

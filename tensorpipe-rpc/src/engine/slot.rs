@@ -1,16 +1,18 @@
 //! One call that waits for its answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensorpipe::Pipe;
 
+use super::calling::Deadline;
 use super::calls::Outcome;
 use super::streams::CallStreams;
 use crate::error::CallError;
-use crate::observe::{CallStats, Noted};
+use crate::lock::lock;
+use crate::observe::{CallStats, CallTrace};
 use crate::placement::ReceivePlacement;
 use crate::remote::Handle;
 
@@ -29,7 +31,7 @@ pub(crate) struct CallSlot {
     message: AtomicU64,
     /// The number of its reply's.
     reply: AtomicU64,
-    pub(super) deadline: Option<(Instant, Duration)>,
+    pub(super) deadline: Deadline,
     state: Mutex<State>,
     /// It is in the table no more: whoever has taken it out completes it.
     out: AtomicBool,
@@ -40,9 +42,9 @@ pub(crate) struct CallSlot {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
-    _pins: Vec<Arc<Handle>>,
+    pub(super) pins: Vec<Arc<Handle>>,
     /// Where somebody wants to know what becomes of it.
-    pub(crate) noted: Option<Arc<Noted>>,
+    pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
     pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
     /// Nobody awaits it, but others refer to its result.
@@ -56,18 +58,11 @@ enum State {
 }
 
 impl CallSlot {
-    pub(super) fn new(
-        id: u64,
-        deadline: Option<(Instant, Duration)>,
-        has_parts: bool,
-        streams: Option<Arc<CallStreams>>,
-        pins: Vec<Arc<Handle>>,
-        noted: Option<Arc<Noted>>,
-        receive_placement: Option<Arc<ReceivePlacement>>,
-    ) -> Self {
+    /// One without anything beside it.
+    pub(super) fn new(id: u64, deadline: Deadline) -> Self {
         Self {
             id,
-            has_parts,
+            has_parts: false,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
@@ -75,26 +70,22 @@ impl CallSlot {
             out: AtomicBool::new(false),
             done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
-            streams,
-            _pins: pins,
-            noted,
-            receive_placement,
+            streams: None,
+            pins: Vec::new(),
+            trace: None,
+            receive_placement: None,
             orphan: AtomicBool::new(false),
         }
     }
 
     /// What is known of it, if its caller asked.
     pub(crate) fn stats(&self, pipe: &Pipe) -> CallStats {
-        let Some(noted) = &self.noted else {
+        let Some(trace) = &self.trace else {
             return CallStats::default();
         };
-        match self
-            .streams
-            .as_ref()
-            .and_then(|streams| Some((streams, streams.carried.as_ref()?)))
-        {
-            Some((streams, carried)) => noted.stats_with(carried, streams.ways(), pipe),
-            None => noted.stats(),
+        match &self.streams {
+            Some(streams) => trace.stats_with(streams, pipe),
+            None => trace.stats(),
         }
     }
 
@@ -125,10 +116,6 @@ impl CallSlot {
         self.out.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The time that it has.
     pub(super) fn bound(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
@@ -136,19 +123,20 @@ impl CallSlot {
 
     /// Its message is queued. Returns `false` if its time has passed before.
     pub(super) fn sent_as(&self, message: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let set = self
-            .message
-            .compare_exchange(UNSENT, message, success, failure);
-        set.is_ok()
+        self.settle(message)
     }
 
     /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
     pub(super) fn give_up(&self) -> bool {
+        self.settle(GIVEN_UP)
+    }
+
+    /// Says once what became of its message.
+    fn settle(&self, message: u64) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let set = self
             .message
-            .compare_exchange(UNSENT, GIVEN_UP, success, failure);
+            .compare_exchange(UNSENT, message, success, failure);
         set.is_ok()
     }
 
@@ -179,11 +167,11 @@ impl CallSlot {
         if let Some(streams) = &self.streams {
             streams.no_more_sent();
         }
-        if let Some(noted) = &self.noted {
-            noted.ended(&outcome);
+        if let Some(trace) = &self.trace {
+            trace.ended(&outcome);
         }
         let waker = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             let State::Waiting(waker) = &mut *state else {
                 return Some(outcome);
             };
@@ -204,7 +192,7 @@ impl CallSlot {
 
     /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
     pub(super) fn abandon(&self) -> Option<Outcome> {
-        let before = std::mem::replace(&mut *self.state(), State::Taken);
+        let before = std::mem::replace(&mut *lock(&self.state), State::Taken);
         match before {
             State::Done(outcome) => Some(outcome),
             State::Waiting(_) | State::Taken => None,
@@ -218,7 +206,7 @@ impl CallSlot {
 
     /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         match &mut *state {
             State::Waiting(waiting) => {
                 match (waiting, waker) {
@@ -241,7 +229,7 @@ mod tests {
     use super::*;
 
     fn slot() -> CallSlot {
-        CallSlot::new(7, None, false, None, Vec::new(), None, None)
+        CallSlot::new(7, None)
     }
 
     fn other(text: &str) -> Outcome {

@@ -3,37 +3,37 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::{CallStats, Noted};
+use super::{CallStats, CallTrace};
 use crate::lock::lock;
 
 /// See the module's documentation.
 pub(crate) struct Attempts {
     made: Instant,
     /// Bounded by [`ReplicasBuilder::tries`](crate::ReplicasBuilder::tries).
-    notes: Mutex<Vec<Arc<Noted>>>,
+    traces: Mutex<Vec<Arc<CallTrace>>>,
 }
 
 impl Attempts {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             made: Instant::now(),
-            notes: Mutex::default(),
+            traces: Mutex::default(),
         })
     }
 
     /// It is sent once more.
-    pub(crate) fn add(&self, noted: Arc<Noted>) {
-        lock(&self.notes).push(noted);
+    pub(crate) fn add(&self, trace: Arc<CallTrace>) {
+        lock(&self.traces).push(trace);
     }
 
     /// What is known now that it has ended: of the last attempt, and how often it was made.
     pub(crate) fn stats(&self) -> CallStats {
         let round_trip = self.made.elapsed();
-        let each = lock(&self.notes);
+        let each = lock(&self.traces);
         let mut attempts = Vec::with_capacity(each.len());
         let mut last = CallStats::default();
-        for noted in &*each {
-            last = noted.stats();
+        for trace in &*each {
+            last = trace.stats();
             attempts.append(&mut last.attempts);
         }
         CallStats {

@@ -11,15 +11,14 @@ use tracing::Span;
 
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
-use super::{Attempt, CallStats, Carriage, Carried, Figures, metrics};
-use crate::engine::{Engine, Outcome};
+use super::{Attempt, CallStats, Carriage, Figures, metrics};
+use crate::engine::{CallStreams, Engine, Outcome, Terms};
 use crate::error::CallError;
 use crate::header::{Header, TraceContext};
 use crate::lock::lock;
-use crate::schema::{Method, Streams};
 
 /// See the module's documentation.
-pub(crate) struct Noted {
+pub(crate) struct CallTrace {
     service: &'static str,
     method: &'static str,
     made: Instant,
@@ -30,39 +29,33 @@ pub(crate) struct Noted {
     ended: AtomicBool,
 }
 
-impl Noted {
-    /// A call that is about to be made: see `begin`. Where nobody wants to know, this is all there is to it.
+impl CallTrace {
+    /// That of a call that is about to be made, if somebody wants to know, and what the call is sent as part of.
     #[inline]
-    pub(crate) fn of(
-        asked: bool,
-        name: (&'static str, &'static Method),
-        place: (u64, &Engine),
-        around: TraceContext,
-    ) -> (Option<Arc<Self>>, TraceContext) {
-        match asked || metrics::ON || spans::are_wanted() {
-            true => Self::begin(asked, name, place, around),
-            false => (None, around),
+    pub(crate) fn of(id: u64, engine: &Engine, terms: &Terms) -> (Option<Arc<Self>>, TraceContext) {
+        match terms.asked || metrics::ON || spans::are_wanted() {
+            true => Self::begin(id, engine, terms),
+            false => (None, terms.trace),
         }
     }
 
-    /// A call that is about to be made, within `around`: its note, if somebody wants to know, and the trace that it is sent
-    /// with.
     #[cold]
-    fn begin(
-        asked: bool,
-        (service, method): (&'static str, &'static Method),
-        (call, engine): (u64, &Engine),
-        around: TraceContext,
-    ) -> (Option<Arc<Self>>, TraceContext) {
+    fn begin(call: u64, engine: &Engine, terms: &Terms) -> (Option<Arc<Self>>, TraceContext) {
+        let Terms {
+            service,
+            method,
+            asked,
+            ..
+        } = *terms;
         let named = Named {
             service,
             method,
             call,
             peer: engine.pipe.peer_name(),
         };
-        let (span, trace) = match spans::are_wanted() {
-            true => named.calling(around),
-            false => (Span::none(), around),
+        let (span, belongs_to) = match spans::are_wanted() {
+            true => named.calling(terms.trace),
+            false => (Span::none(), terms.trace),
         };
         metrics::call_started(service, method.name);
         let attempt = Attempt {
@@ -73,7 +66,7 @@ impl Noted {
             attempts: Vec::from_iter(asked.then_some(attempt)),
             ..CallStats::default()
         };
-        let noted = Self {
+        let trace = Self {
             service,
             method: method.name,
             made: Instant::now(),
@@ -82,7 +75,7 @@ impl Noted {
             stats: Mutex::new(stats),
             ended: AtomicBool::new(false),
         };
-        (Some(Arc::new(noted)), trace)
+        (Some(Arc::new(trace)), belongs_to)
     }
 
     /// It is a message now, of so many bytes.
@@ -95,10 +88,10 @@ impl Noted {
     /// Message number `message` is queued.
     pub(crate) fn queued(self: &Arc<Self>, message: u64, pipe: &Pipe) {
         if self.asked {
-            let noted = Arc::downgrade(self);
+            let trace = Arc::downgrade(self);
             pipe.when_leaving(message, move || {
-                if let Some(noted) = noted.upgrade() {
-                    lock(&noted.stats).queue = noted.made.elapsed();
+                if let Some(trace) = trace.upgrade() {
+                    lock(&trace.stats).queue = trace.made.elapsed();
                 }
             });
         }
@@ -181,10 +174,13 @@ impl Noted {
         }
     }
 
-    /// The same of a call with streams, over which this went.
-    pub(crate) fn stats_with(&self, carried: &Carried, streams: Streams, pipe: &Pipe) -> CallStats {
+    /// The same of a call with streams.
+    pub(crate) fn stats_with(&self, streams: &CallStreams, pipe: &Pipe) -> CallStats {
         let mut stats = self.stats();
-        if streams.argument {
+        let Some(carried) = &streams.carried else {
+            return stats;
+        };
+        if streams.kinds.argument {
             let sent = carried.all_sent();
             let argument = stats.argument.get_or_insert_default();
             if argument.items != sent.items {
@@ -194,7 +190,7 @@ impl Noted {
             argument.items = sent.items;
             argument.carriage.bytes = sent.bytes;
         }
-        if streams.reply {
+        if streams.kinds.reply {
             let came = carried.all_came();
             let result = stats.result.get_or_insert_default();
             result.items = came.items;
@@ -205,7 +201,7 @@ impl Noted {
     }
 }
 
-impl Drop for Noted {
+impl Drop for CallTrace {
     /// However it ends.
     fn drop(&mut self) {
         self.cancelled();

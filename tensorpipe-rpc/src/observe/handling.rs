@@ -163,7 +163,7 @@ impl CallContext {
         let streams = inner
             .streams
             .as_ref()
-            .filter(|streams| streams.ways().argument);
+            .filter(|streams| streams.kinds.argument);
         let argument = streams.and_then(|streams| streams.carried.as_ref());
         inner.seen.as_ref()?.figures(argument)
     }

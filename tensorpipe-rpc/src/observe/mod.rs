@@ -1,7 +1,7 @@
 //! What happened, visible: figures of single calls, spans that belong together across processes, and metrics.
 //!
 //! Nothing of it is done for a call unless somebody wants to know: a caller who asks ([`CallStats`]), a subscriber of `tracing`,
-//! or the feature `metrics`. Then the call has a note on each side, which is told what becomes of it.
+//! or the feature `metrics`. Then the call has a trace on each side, which is told what becomes of it.
 //!
 //! # Figures of one call
 //!
@@ -83,7 +83,7 @@ mod spans;
 mod stats;
 
 pub(crate) use attempts::Attempts;
-pub(crate) use calling::Noted;
+pub(crate) use calling::CallTrace;
 pub(crate) use carried::Carried;
 pub(crate) use figures::Figures;
 pub(crate) use handling::{Seen, watched};

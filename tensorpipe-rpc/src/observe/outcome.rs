@@ -21,17 +21,17 @@ pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
     match error {
         CallError::Service(_) => SERVICE_ERROR,
         CallError::Panicked(_) => PANICKED,
-        CallError::Overloaded(_) => ("overloaded", Level::WARN),
-        CallError::Unimplemented(_) => ("unimplemented", Level::WARN),
+        CallError::Overloaded(_) => of_failure(FailureCode::Overloaded),
+        CallError::Unimplemented(_) => of_failure(FailureCode::Unimplemented),
         CallError::Deadline { .. } => DEADLINE,
-        CallError::ShuttingDown => ("shutting_down", Level::WARN),
+        CallError::ShuttingDown => of_failure(FailureCode::ShuttingDown),
         CallError::Encode(_) => ("encode", Level::WARN),
-        CallError::BadArguments(_) => ("bad_arguments", Level::WARN),
-        CallError::BadReply(_) => ("bad_reply", Level::ERROR),
+        CallError::BadArguments(_) => of_failure(FailureCode::BadArguments),
+        CallError::BadReply(_) => of_failure(FailureCode::BadReply),
         CallError::Decode(_) => ("decode", Level::ERROR),
         CallError::Connection { .. } => ("connection", Level::WARN),
         CallError::Unavailable { .. } => ("unavailable", Level::WARN),
-        CallError::Unresolved(_) => ("unresolved", Level::WARN),
+        CallError::Unresolved(_) => of_failure(FailureCode::Unresolved),
         CallError::NoPlace { .. } => NO_PLACE,
         CallError::Other(_) => ("other", Level::WARN),
     }
@@ -42,25 +42,28 @@ pub(super) fn of_reply(reply: &Outcome) -> Option<(Verdict, String)> {
     let verdict = match reply {
         Outcome::Value(_) => return None,
         Outcome::Error(_) => (SERVICE_ERROR, "the method's own".to_owned()),
-        Outcome::Unsendable(error) => (("bad_reply", Level::ERROR), error.to_string()),
-        Outcome::Refused(reason) => (("bad_reply", Level::ERROR), reason.clone()),
-        Outcome::NoPlace(reason) => (NO_PLACE, reason.clone()),
-        Outcome::BadArguments(error) => (("bad_arguments", Level::WARN), error.to_string()),
-        Outcome::Panicked(text) => (PANICKED, text.clone()),
-        Outcome::Unfit(reason) => (("bad_arguments", Level::WARN), reason.clone()),
-        Outcome::Overloaded(reason) => (("overloaded", Level::WARN), reason.clone()),
-        Outcome::UnknownMethod(_) => (("unimplemented", Level::WARN), "no such method".to_owned()),
+        Outcome::Unsendable(error) => (of_failure(FailureCode::BadReply), error.to_string()),
+        Outcome::BadArguments(error) => (of_failure(FailureCode::BadArguments), error.to_string()),
+        Outcome::Failed(code, reason) => (of_failure(*code), reason.clone()),
     };
     Some(verdict)
 }
 
-/// Of a call that was refused on its header.
-pub(crate) fn of_failure(code: FailureCode) -> &'static str {
+/// Of a call to which a server answers so.
+pub(crate) fn of_failure(code: FailureCode) -> Verdict {
     match code {
-        FailureCode::Overloaded => "overloaded",
-        FailureCode::Unimplemented => "unimplemented",
-        FailureCode::ShuttingDown => "shutting_down",
-        FailureCode::BadArguments => "bad_arguments",
-        _ => "other",
+        FailureCode::Panicked => PANICKED,
+        FailureCode::Overloaded => ("overloaded", Level::WARN),
+        FailureCode::Unimplemented => ("unimplemented", Level::WARN),
+        FailureCode::BadArguments => ("bad_arguments", Level::WARN),
+        FailureCode::Deadline => DEADLINE,
+        FailureCode::ShuttingDown => ("shutting_down", Level::WARN),
+        FailureCode::BadReply => ("bad_reply", Level::ERROR),
+        FailureCode::Unresolved => ("unresolved", Level::WARN),
+        FailureCode::NoPlace | FailureCode::NoPlaceForResult => NO_PLACE,
+        FailureCode::Mismatch
+        | FailureCode::NoService
+        | FailureCode::BadItem
+        | FailureCode::Other(_) => ("other", Level::WARN),
     }
 }

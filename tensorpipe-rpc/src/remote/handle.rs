@@ -11,7 +11,7 @@ use crate::call::{Call, Made};
 use crate::engine::Engine;
 use crate::header::Kind;
 use crate::placement::CallPlacement;
-use crate::schema::{self, Method, Streams};
+use crate::schema::{Method, Places, Streams};
 
 /// A value at the other end of a connection. When it is dropped the owner is told to let go of it.
 pub(crate) struct Handle {
@@ -30,10 +30,7 @@ pub(crate) static FETCH: Method = Method {
         argument: false,
         reply: false,
     },
-    places: schema::Places {
-        stream: None,
-        result: None,
-    },
+    places: Places::NOWHERE,
     structure: |_| {},
 };
 

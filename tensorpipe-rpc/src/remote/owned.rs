@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use super::Id;
-use crate::caught::caught;
+use crate::caught::drop_quietly;
 use crate::codec::Reply;
 use crate::lock::lock;
 use crate::observe::metrics;
@@ -117,7 +117,7 @@ impl Owned {
             if unwanted || table.closed {
                 // Nobody can refer to them.
                 drop(table);
-                drop_quietly(exports);
+                let_go(exports);
                 return true;
             }
             if table.count + exports.len() > limit || table.values.contains_key(&call) {
@@ -131,7 +131,7 @@ impl Owned {
                 None
             }
         };
-        refused.map(drop_quietly).is_none()
+        refused.map(let_go).is_none()
     }
 
     pub(super) fn find(&self, id: Id) -> Option<Arc<dyn Referent>> {
@@ -169,7 +169,7 @@ impl Owned {
             table.count -= released.len();
             metrics::references_released(released.len());
         }
-        drop_quietly(released);
+        let_go(released);
     }
 
     /// The connection has ended.
@@ -187,7 +187,7 @@ impl Owned {
         for gate in pending.values() {
             gate.open();
         }
-        drop_quietly(values);
+        let_go(values);
     }
 
     /// A call begins whose result may be referred to before it is there.
@@ -237,11 +237,6 @@ impl Drop for Pending {
 }
 
 /// A value whose drop panics harms nobody else.
-pub(super) fn drop_quietly<T>(values: T) {
-    if let Err(panic) = caught(|| drop(values)) {
-        tracing::warn!(
-            panic,
-            "a value that was referred to panicked while it was dropped"
-        );
-    }
+pub(super) fn let_go<T>(values: T) {
+    drop_quietly(values, "a value that was referred to");
 }

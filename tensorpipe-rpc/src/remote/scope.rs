@@ -24,7 +24,7 @@ enum Scope {
 pub(crate) const ANY: usize = 0;
 
 /// What an encoding for one connection has met.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Encoding {
     /// Which connection: the address of its engine, compared only. [`ANY`] until a reference says.
     engine: usize,

@@ -11,7 +11,7 @@ use tensorpipe::{Context, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
-use super::owned::{Referent, drop_quietly};
+use super::owned::{Referent, let_go};
 use super::{Place, Remote};
 use crate::call::{Call, Made};
 use crate::client::Connection;
@@ -281,7 +281,7 @@ impl Grants {
             let passed: Vec<_> = passed.collect();
             (passed, !table.granted.is_empty())
         };
-        drop_quietly(passed);
+        let_go(passed);
         left
     }
 }

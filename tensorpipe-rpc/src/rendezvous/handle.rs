@@ -95,7 +95,7 @@ impl RendezvousBuilder {
         let local = Arc::new(Local::new(self.name, incarnation, self.limits));
         let rendezvous = Rendezvous {
             shared: Arc::new(Shared {
-                peers: Peers::new((context, self.devices), runtime.clone(), local.hello()),
+                peers: Peers::new(context, self.devices, runtime.clone(), local.hello()),
                 local,
                 patience: self.patience,
                 runtime,

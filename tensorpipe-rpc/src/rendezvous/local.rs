@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use super::error::{RecvError, SendError};
@@ -14,6 +14,7 @@ use super::limits::{Limits, Stats};
 use super::service::Hello;
 use super::table::{Give, Table};
 use super::value::Value;
+use crate::lock::lock;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Local {
     /// Does something to the table, and what follows from it.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Table<Waker>) -> T) -> T {
         let (result, after) = {
-            let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut table = lock(&self.table);
             let result = act(&mut table);
             (result, table.after())
         };

@@ -4,7 +4,7 @@
 //! the same one after a broken network.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpipe::Context;
 use tokio::runtime::Handle;
@@ -14,6 +14,7 @@ use super::key::Key;
 use super::receipts::{Receipts, is_same};
 use super::service::{Hello, TensorRendezvousClient, words};
 use crate::error::ConnectError;
+use crate::lock::lock;
 use crate::placement::DeviceMap;
 
 /// See the module's documentation.
@@ -28,7 +29,8 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn new(
-        (context, devices): (Context, Option<DeviceMap>),
+        context: Context,
+        devices: Option<DeviceMap>,
         runtime: Handle,
         me: Hello,
     ) -> Self {
@@ -42,7 +44,7 @@ impl Peers {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Peer>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     pub(super) fn add(&self, name: Arc<str>, url: Arc<str>) {
@@ -91,7 +93,7 @@ pub(super) struct Peer {
 
 impl Peer {
     fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.link)
     }
 
     /// The connection, if there is one now.

@@ -22,6 +22,17 @@ impl<'t> Probe<'t> {
         Self { trace, shape }
     }
 
+    /// A struct, with the body that it turns out to have.
+    fn structure<V, T>(
+        self,
+        name: &'static str,
+        visit: impl FnOnce(&mut Trace) -> Result<(T, Body), Stop>,
+    ) -> Result<T, Stop> {
+        let (index, visited) = self.trace.within_struct::<V, _>(name, visit);
+        *self.shape = Shape::Named(index);
+        visited
+    }
+
     /// A tensor or payload: it has no inside.
     fn lifted<'de, V: Visitor<'de>, L: Lifted>(
         self,
@@ -142,11 +153,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Stop> {
-        let (index, visited) = self
-            .trace
-            .within_struct::<V, _>(name, |_| Ok((visitor.visit_unit()?, Body::Unit)));
-        *self.shape = Shape::Named(index);
-        visited
+        self.structure::<V, _>(name, |_| Ok((visitor.visit_unit()?, Body::Unit)))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -165,13 +172,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
             };
             return self.lifted("Payload", payload, visitor);
         }
-        let (index, visited) = self.trace.within_struct::<V, _>(name, |trace| {
+        self.structure::<V, _>(name, |trace| {
             let mut inner = Shape::Open;
             let value = visitor.visit_newtype_struct(Probe::new(trace, &mut inner))?;
             Ok((value, Body::Newtype(inner)))
-        });
-        *self.shape = Shape::Named(index);
-        visited
+        })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -180,12 +185,10 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, Stop> {
-        let (index, visited) = self.trace.within_struct::<V, _>(name, |trace| {
+        self.structure::<V, _>(name, |trace| {
             let (value, inner) = elements(trace, len, |elements| visitor.visit_seq(elements))?;
             Ok((value, Body::Tuple(inner)))
-        });
-        *self.shape = Shape::Named(index);
-        visited
+        })
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -194,13 +197,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Stop> {
-        let (index, visited) = self.trace.within_struct::<V, _>(name, |trace| {
+        self.structure::<V, _>(name, |trace| {
             let visit = |elements: Elements<'_>| visitor.visit_seq(elements);
             let (value, inner) = elements(trace, fields.len(), visit)?;
             Ok((value, Body::fields(fields, inner)))
-        });
-        *self.shape = Shape::Named(index);
-        visited
+        })
     }
 
     fn deserialize_enum<V: Visitor<'de>>(

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rustc_hash::FxHashMap;
 use tensorpipe::{Misuse, Pipe, PipeStats};
@@ -14,7 +14,9 @@ use crate::builder::Builder;
 use crate::engine::{Engine, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
+use crate::lock::lock;
 use crate::remote::Grants;
+use crate::schema::Method;
 use crate::service::Service;
 
 /// What clients of a server that stops hear.
@@ -27,6 +29,13 @@ pub(crate) struct Served {
     by_id: FxHashMap<u32, usize>,
 }
 
+/// What is called: the positions of a service and of its method.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) service: usize,
+    pub(crate) method: usize,
+}
+
 /// What the connections of a server share.
 pub(crate) struct ServerShared {
     pub(crate) services: Vec<Served>,
@@ -36,7 +45,7 @@ pub(crate) struct ServerShared {
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
     shares: Shares,
-    calls: UnderWay,
+    pub(crate) calls: UnderWay,
     draining: AtomicBool,
     /// Where it listens.
     pub(crate) urls: OnceLock<Vec<String>>,
@@ -102,9 +111,7 @@ impl ServerShared {
     }
 
     pub(super) fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Engine>>> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) -> Result<(), Misuse> {
@@ -148,7 +155,7 @@ impl ServerShared {
     }
 
     pub(super) fn gone(&self) -> MutexGuard<'_, PipeStats> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gone)
     }
 
     pub(crate) fn forget(&self, id: u64) {
@@ -168,33 +175,21 @@ impl ServerShared {
         self.shares.has_room(member, busy, self.calls.places())
     }
 
-    /// Calls that are not answered.
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.unanswered()
-    }
-
-    pub(crate) fn call_began(&self) {
-        self.calls.begin();
-    }
-
-    /// A call is about to be answered: its place is free for the next one.
-    pub(crate) fn call_leaves(&self) {
-        self.calls.leave();
-    }
-
-    /// Its answer is on its way.
+    /// The answer to a call is on its way.
     pub(crate) fn call_ended(&self) {
         if self.calls.end() && self.is_draining() {
             self.ended.notify_one();
         }
     }
 
-    /// Positions of a service and its method.
-    pub(crate) fn find(
-        &self,
-        service: u32,
-        method: u32,
-    ) -> Result<(usize, usize), (FailureCode, String)> {
+    /// The service's name, and the method.
+    pub(crate) fn called(&self, target: Target) -> (&'static str, &'static Method) {
+        let schema = self.services[target.service].service.schema();
+        (schema.service, &schema.methods[target.method])
+    }
+
+    /// Where a service is, and its method.
+    pub(crate) fn find(&self, service: u32, method: u32) -> Result<Target, (FailureCode, String)> {
         let index = service as usize;
         let Some(served) = self.services.get(index) else {
             return Err((
@@ -203,7 +198,10 @@ impl ServerShared {
             ));
         };
         match served.by_id.get(&method) {
-            Some(position) => Ok((index, *position)),
+            Some(position) => Ok(Target {
+                service: index,
+                method: *position,
+            }),
             None => {
                 let name = served.service.schema().service;
                 Err((

@@ -12,14 +12,15 @@ const PLACE: u64 = 1;
 /// soon as it has the answer, and a server that is full of calls whose callers wait for one each would turn that away. Whoever shuts
 /// the server down waits until the answer is on its way.
 #[derive(Default)]
-pub(super) struct UnderWay(AtomicU64);
+pub(crate) struct UnderWay(AtomicU64);
 
 impl UnderWay {
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.fetch_add(UNANSWERED + PLACE, Ordering::SeqCst);
     }
 
-    pub(super) fn leave(&self) {
+    /// A call is about to be answered: its place is free for the next one.
+    pub(crate) fn leave(&self) {
         self.0.fetch_sub(PLACE, Ordering::SeqCst);
     }
 

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::in_turn;
 use super::send::{Ended, send_items};
 use crate::call::Call;
-use crate::caught::caught;
+use crate::caught::caught_poll;
 use crate::codec::{Argument, DecodeError};
 use crate::context::CallContext;
 use crate::engine::{Batch, CallStreams, Engine, Received};
@@ -99,10 +99,7 @@ impl<T: DeserializeOwned> Streaming<T> {
         }
         loop {
             if let Some(batch) = &mut self.batch {
-                if batch.left > 0 {
-                    batch.left -= 1;
-                    let last = batch.left == 0;
-                    let item = batch.items.item(last);
+                if let Some(item) = batch.next() {
                     return Poll::Ready(Some(item.map_err(|error| self.unreadable(error))));
                 }
                 if let (Some((engine, streams)), Some(batch)) = (self.ends(), &self.batch) {
@@ -198,11 +195,11 @@ where
         let mut awaiting = engine.pipe.awaiting();
         // Nobody else may be there to read what the server says of the stream.
         let ended = poll_fn(|cx| {
-            if let Poll::Ready(ended) = caught(|| sending.as_mut().poll(cx)).transpose_poll() {
+            if let Poll::Ready(ended) = caught_poll(|| sending.as_mut().poll(cx)) {
                 return Poll::Ready(ended);
             }
             awaiting.drive(cx.waker());
-            caught(|| sending.as_mut().poll(cx)).transpose_poll()
+            caught_poll(|| sending.as_mut().poll(cx))
         });
         let error = match ended.await {
             Ok(Ended::Finished) => return engine.send_plain(Kind::End, streams.call),
@@ -216,18 +213,4 @@ where
         };
         engine.fail_streaming(streams.call, error);
     });
-}
-
-/// A panic ends a poll.
-trait TransposePoll<T> {
-    fn transpose_poll(self) -> Poll<Result<T, String>>;
-}
-
-impl<T> TransposePoll<T> for Result<Poll<T>, String> {
-    fn transpose_poll(self) -> Poll<Result<T, String>> {
-        match self {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    }
 }

@@ -4,24 +4,22 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::Awaiting;
 
 use super::argument::send_argument;
 use super::in_turn;
 use super::send::{Ended, send_items};
-use crate::call::decode_result;
+use crate::call::{Sent, UnderWay, decode_result};
 use crate::client::ClientHandle;
-use crate::codec::{Argument, EncodeError, Encoder, Reply};
+use crate::codec::{Argument, DecodeError, EncodeError, Encoder, Reply};
 use crate::context::CallContext;
-use crate::engine::{Batch, CallSlot, Engine, Outcome, Received};
+use crate::engine::{Batch, Outcome, Received};
 use crate::error::CallError;
-use crate::header::Way;
+use crate::header::{FailureCode, Way};
 use crate::observe::CallStats;
 use crate::remote::decoding;
 use crate::schema::Method;
@@ -38,7 +36,7 @@ pub struct CallStream<T, E = Infallible> {
 }
 
 struct Decode<T, E> {
-    item: fn(&mut Batch) -> Result<T, crate::codec::DecodeError>,
+    item: fn(&mut Batch) -> Option<Result<T, DecodeError>>,
     end: fn(&'static Method, Outcome) -> Result<(), CallError<E>>,
 }
 
@@ -46,9 +44,7 @@ enum State<E> {
     /// The call was not made.
     Failed(Option<CallError<E>>),
     Streaming {
-        engine: Arc<Engine>,
-        slot: Arc<CallSlot>,
-        awaiting: Option<Awaiting>,
+        call: UnderWay,
         /// How the call ended, once that is known. Items may still be there.
         outcome: Option<Outcome>,
     },
@@ -90,12 +86,10 @@ impl ClientHandle {
 }
 
 impl<E> State<E> {
-    fn of(made: Result<(Arc<Engine>, Arc<CallSlot>), CallError<E>>) -> Self {
+    fn of(made: Result<Sent, CallError<E>>) -> Self {
         match made {
             Ok((engine, slot)) => Self::Streaming {
-                engine,
-                slot,
-                awaiting: None,
+                call: UnderWay::new(engine, slot),
                 outcome: None,
             },
             Err(error) => Self::Failed(Some(error)),
@@ -109,12 +103,14 @@ impl<T: DeserializeOwned, E> CallStream<T, E> {
         state: State<E>,
         end: fn(&'static Method, Outcome) -> Result<(), CallError<E>>,
     ) -> Self {
-        let item = |batch: &mut Batch| batch.items.item(batch.left == 0);
         Self {
             method,
             state,
             batch: None,
-            decode: Decode { item, end },
+            decode: Decode {
+                item: Batch::next,
+                end,
+            },
         }
     }
 }
@@ -129,7 +125,7 @@ impl<T, E> CallStream<T, E> {
     /// error that ends the stream.
     pub fn stats(&self) -> CallStats {
         match &self.state {
-            State::Streaming { engine, slot, .. } => slot.stats(&engine.pipe),
+            State::Streaming { call, .. } => call.stats(),
             State::Failed(_) | State::Done(None) => CallStats::default(),
             State::Done(Some(stats)) => (**stats).clone(),
         }
@@ -142,10 +138,10 @@ impl<T, E> CallStream<T, E> {
         A: Serialize + DeserializeOwned,
         S: Stream<Item = A> + Send + 'static,
     {
-        if let State::Streaming { engine, slot, .. } = &self.state
-            && let Some(streams) = &slot.streams
+        if let State::Streaming { call, .. } = &self.state
+            && let Some(streams) = &call.slot.streams
         {
-            send_argument(engine.clone(), streams.clone(), stream);
+            send_argument(call.engine.clone(), streams.clone(), stream);
         }
         self
     }
@@ -157,29 +153,14 @@ impl<T, E> CallStream<T, E> {
         if let Some(found) = self.look(None) {
             return Poll::Ready(found);
         }
-        if let State::Streaming {
-            engine,
-            slot,
-            awaiting,
-            ..
-        } = &mut self.state
-        {
-            let awaiting = awaiting.get_or_insert_with(|| engine.pipe.awaiting());
-            if slot.leaves_soon() {
-                awaiting.register(cx.waker());
-            } else {
-                awaiting.drive(cx.waker());
-            }
+        if let State::Streaming { call, .. } = &mut self.state {
+            call.drive(cx);
         }
         if let Some(found) = self.look(Some(cx.waker())) {
             return Poll::Ready(found);
         }
-        if let State::Streaming {
-            awaiting: Some(awaiting),
-            ..
-        } = &mut self.state
-        {
-            awaiting.look_again(cx.waker());
+        if let State::Streaming { call, .. } = &mut self.state {
+            call.look_again(cx);
         }
         Poll::Pending
     }
@@ -187,20 +168,14 @@ impl<T, E> CallStream<T, E> {
     /// An item or the end, if it is here. Otherwise `waker`, if there is one, is woken when it is.
     fn look(&mut self, waker: Option<&Waker>) -> Option<Option<Result<T, CallError<E>>>> {
         loop {
-            let State::Streaming {
-                engine,
-                slot,
-                outcome,
-                ..
-            } = &mut self.state
-            else {
+            let State::Streaming { call, outcome } = &mut self.state else {
                 return Some(None);
             };
+            let UnderWay { engine, slot, .. } = call;
             let streams = slot.streams.as_ref();
             if let Some(batch) = &mut self.batch {
-                if batch.left > 0 {
-                    batch.left -= 1;
-                    let error = match (self.decode.item)(batch) {
+                if let Some(item) = (self.decode.item)(batch) {
+                    let error = match item {
                         Ok(item) => return Some(Some(Ok(item))),
                         Err(error) => error.in_method(self.method.name),
                     };
@@ -242,8 +217,8 @@ impl<T, E> CallStream<T, E> {
         self.batch = None;
         self.cancel();
         let stats = match &self.state {
-            State::Streaming { engine, slot, .. } if slot.noted.is_some() => {
-                Some(Box::new(slot.stats(&engine.pipe)))
+            State::Streaming { call, .. } if call.slot.trace.is_some() => {
+                Some(Box::new(call.stats()))
             }
             _ => None,
         };
@@ -252,15 +227,9 @@ impl<T, E> CallStream<T, E> {
     }
 
     fn cancel(&mut self) {
-        if let State::Streaming {
-            engine,
-            slot,
-            outcome,
-            ..
-        } = &mut self.state
-        {
-            engine.let_go(slot, outcome.take());
-            engine.cancel(slot);
+        if let State::Streaming { call, outcome } = &mut self.state {
+            call.engine.let_go(&call.slot, outcome.take());
+            call.cancel();
         }
     }
 }
@@ -320,7 +289,7 @@ async fn send<S: Stream>(
         Ended::Finished | Ended::Closed => Reply::value(()),
         Ended::Service(reply) => *reply,
         Ended::Unsendable(error) => Reply::unsendable(error),
-        Ended::NoPlace(error) => Reply::no_place(error.to_string()),
-        Ended::Refused(text) => Reply::refused(text),
+        Ended::NoPlace(error) => Reply::failed(FailureCode::NoPlaceForResult, error.to_string()),
+        Ended::Refused(text) => Reply::failed(FailureCode::BadReply, text),
     }
 }

@@ -12,10 +12,11 @@ use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
-use crate::engine::{CallStreams, Engine, Room};
+use crate::engine::{CallStreams, Engine, ITEMS, Room};
 use crate::error::no_place;
 use crate::header::{Header, Kind, Way};
 use crate::observe::metrics;
+use crate::placement::{naming, tensor_of};
 
 /// Bytes from which on a message of items leaves.
 const BATCH: usize = 64 << 10;
@@ -108,8 +109,9 @@ impl Batch {
 
     /// Whether the peer takes it as one message.
     fn fits(&self, limits: &PeerLimits) -> bool {
-        let (len, tensors, payloads) = self.encoder.mark();
-        let (parts, most) = (tensors + payloads, usize::from(limits.parts));
+        let held = self.encoder.mark();
+        let (len, parts) = (held.bytes, held.tensors + held.payloads);
+        let most = usize::from(limits.parts);
         let inline = len as u64 <= u64::from(limits.metadata) && parts <= most;
         let beside = (len - REPLY_HEADER) as u64 <= limits.payload && parts < most;
         let all = self.encoder.bytes_since(Default::default());
@@ -248,7 +250,10 @@ impl Sender<'_> {
         }
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
-        match self.engine.send(encoded, REPLY_HEADER) {
+        let count = encoded.tensors.len();
+        let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
+        let sent = self.engine.send(encoded, REPLY_HEADER);
+        match sent.map_err(|error| naming(error, name)) {
             Ok((sent, size)) => {
                 self.last = Some(sent);
                 metrics::items_sent(items.into());

@@ -146,18 +146,13 @@ impl<T: Serialize + DeserializeOwned> TarpcMessage for ClientMessage<T> {
                 };
                 encode(Tarpc::Request, call, Subject::Request, &body)
             }
-            Self::Cancel { trace_context, .. } => encode(
-                Tarpc::Cancel,
-                call,
-                Subject::Request,
-                &Trace::from(trace_context),
-            ),
-            _ => encode(
-                Tarpc::Cancel,
-                call,
-                Subject::Request,
-                &Trace::from(trace::Context::default()),
-            ),
+            other => {
+                let trace = match other {
+                    Self::Cancel { trace_context, .. } => trace_context,
+                    _ => trace::Context::default(),
+                };
+                encode(Tarpc::Cancel, call, Subject::Request, &Trace::from(trace))
+            }
         }
     }
 
@@ -183,10 +178,6 @@ impl<T: Serialize + DeserializeOwned> TarpcMessage for ClientMessage<T> {
             id: call,
             message: body.message,
         }))
-    }
-
-    fn failure(_: u64, _: String) -> Option<Self> {
-        None
     }
 }
 

@@ -56,17 +56,16 @@ async fn an_argument_that_no_channel_brings_there_is_not_sent() {
                 let (why, device, words) = here(soon(scene.client.farther(x)).await, false);
                 assert_eq!((why, device), ("reach", toy(7)));
                 assert!(
-                    words.contains("tensor 0") && words.contains("Pipe::route"),
+                    words.starts_with("argument `x` cannot") && words.contains("Pipe::route"),
                     "{words}"
                 );
             }
             let mapped = scene.client.with_device_map(to_nowhere());
             let x = scene.here.tensor(toy(0), len, 1);
-            let (why, device, _) = here(
-                soon(mapped.found(len, x, HashMap::new(), None)).await,
-                false,
-            );
+            let placed = HashMap::from([("w".to_owned(), vec![x.clone()])]);
+            let (why, device, words) = here(soon(mapped.found(len, x, placed, None)).await, false);
             assert_eq!((why, device), ("reach", toy(7)));
+            assert!(words.starts_with("argument `plain` cannot"), "{words}");
         }
         assert_eq!(scene.ran(), 0);
         scene.goes_on().await;
@@ -83,7 +82,10 @@ async fn a_server_without_memory_there_says_so_and_does_not_run() {
     for len in [10, 300_000] {
         let x = scene.here.tensor(toy(0), len, 1);
         let words = there(soon(scene.client.keep(x)).await, false);
-        assert!(words.contains("no memory of test:1"), "{words}");
+        assert!(
+            words.starts_with("argument `x` has no place: this context has no memory of test:1"),
+            "{words}"
+        );
         assert!(words.contains("ContextBuilder::allocator"), "{words}");
     }
     assert_eq!(scene.ran(), 0);
@@ -110,6 +112,7 @@ async fn a_result_that_nothing_brings_here_is_not_asked_for() {
     assert_eq!(scene.here.found(&tensor, 10, 1), "test:0");
     let (why, device, words) = here(soon(mine.fetch_to(Device::CPU)).await, false);
     assert_eq!((why, device), ("reach", Device::CPU));
+    assert!(words.starts_with("the value cannot"), "{words}");
     assert!(words.contains("in this process, on test:0"), "{words}");
 }
 
@@ -146,7 +149,8 @@ async fn a_result_that_the_server_cannot_send_there_is_the_callers_error() {
     for len in [10, 300_000] {
         let words = there(soon(mapped.plain(len, names(&[toy(2)]))).await, true);
         assert!(
-            words.contains("test:7") && words.contains("from test:2"),
+            words.starts_with("the result cannot be put on test:7")
+                && words.contains("from test:2"),
             "{words}"
         );
     }
@@ -160,7 +164,9 @@ async fn an_item_without_a_place_ends_its_stream() {
     let mapped = scene.client.with_device_map(to_nowhere());
     let items = repeat(&scene.here.tensor(toy(0), 300_000, 1), 3);
     let ended = soon(mapped.plain_streams(300_000, items).try_collect::<Vec<_>>()).await;
-    assert_eq!(here(ended, true).1, toy(7));
+    let (_, device, words) = here(ended, true);
+    assert_eq!(device, toy(7));
+    assert!(words.contains("the stream's items cannot"), "{words}");
     scene.goes_on().await;
 
     let no_memory = Has {

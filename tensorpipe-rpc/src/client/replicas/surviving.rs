@@ -5,44 +5,29 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Instant;
 
 use super::Joined;
 use super::table::{Pick, Place};
 use super::verdict::{Verdict, verdict};
-use crate::call::{Made, Sent, UnderWay};
-use crate::client::handle::{Asked, Deadline, Terms, micros};
-use crate::context::TraceContext;
-use crate::engine::{Kept, Outcome, Outgoing};
+use crate::call::{Awaited, Made, Sent};
+use crate::client::arguments::Arguments;
+use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
-use crate::header::Header;
-use crate::observe::{Attempts, Noted};
-use crate::placement::CallPlacement;
-use crate::schema::Method;
+use crate::observe::Attempts;
 
 impl Joined {
     /// Makes a call.
-    pub(in crate::client) fn call(
-        &self,
-        method: &'static Method,
-        (deadline, trace): Terms,
-        kept: Kept,
-        asked: Asked,
-    ) -> Made {
+    pub(in crate::client) fn call(&self, arguments: Arguments) -> Made {
         let shared = &self.replicas.inner.shared;
         shared.budget.deposit();
         let call = SurvivingCall {
             joined: self.clone(),
-            method,
-            trace,
-            deadline,
-            kept,
             left: shared.options.tries,
             tried: Vec::new(),
             ran: None,
-            attempts: asked.stats.then(Attempts::new),
-            places: asked.places,
+            attempts: arguments.terms.asked.then(Attempts::new),
+            arguments,
         };
         let attempts = call.attempts.clone();
         // Under way before anybody polls it.
@@ -68,10 +53,7 @@ impl Joined {
 
 struct SurvivingCall {
     joined: Joined,
-    method: &'static Method,
-    trace: TraceContext,
-    deadline: Deadline,
-    kept: Kept,
+    arguments: Arguments,
     /// How many times it may still be sent.
     left: u32,
     /// Those that did not want it.
@@ -80,68 +62,37 @@ struct SurvivingCall {
     ran: Option<CallError>,
     /// Where its caller wants to know of each.
     attempts: Option<Arc<Attempts>>,
-    /// Where its tensors are to land.
-    places: Option<Arc<CallPlacement>>,
 }
 
 /// One attempt.
 struct Attempt {
     place: Place,
-    /// Until it is answered.
-    call: Option<UnderWay>,
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        if let Some(call) = &self.call {
-            call.cancel();
-        }
-    }
-}
-
-impl Attempt {
-    async fn answer(&mut self) -> (Outcome, Option<Sent>) {
-        let outcome = std::future::poll_fn(|cx| match &mut self.call {
-            Some(call) => call.poll(cx),
-            None => Poll::Pending,
-        });
-        let outcome = outcome.await;
-        let call = self.call.take().filter(|_| outcome.has_references());
-        (outcome, call.map(UnderWay::into_sent))
-    }
+    call: Awaited,
 }
 
 impl SurvivingCall {
-    fn send(&self, place: Place) -> Attempt {
+    fn send(&self, place: Place) -> Result<Attempt, CallError> {
         let engine = &place.live.connection.engine;
-        let id = engine.calls.next_id();
-        let left = self.deadline.map(|(at, _)| at - Instant::now().min(at));
-        let name = (self.joined.schema.service, self.method);
-        let asked = self.attempts.is_some();
-        let (noted, trace) = Noted::of(asked, name, (id, engine), self.trace);
-        if let (Some(attempts), Some(noted)) = (&self.attempts, &noted) {
-            attempts.add(noted.clone());
+        let now = Instant::now();
+        let left = self.deadline().map(|(at, _)| at - now.min(at));
+        let sent = self.arguments.send(engine, place.service, left)?;
+        if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
+            attempts.add(trace.clone());
         }
-        let header = Header::call(id, place.service, self.method.id, micros(left), trace);
-        let header = header.asking(asked).to_vec();
-        let header_len = header.len();
-        let slot = engine.call(Outgoing {
-            id,
-            encoded: self.kept.behind(header, &engine.pipe.peer_limits()),
-            header_len,
-            deadline: self.deadline,
-            streams: None,
-            pins: Vec::new(),
-            noted,
-            places: self.places.as_deref().map(CallPlacement::of_attempt),
-        });
-        let call = Some(UnderWay::new(engine.clone(), slot));
-        Attempt { place, call }
+        let call = Awaited::new(sent);
+        Ok(Attempt { place, call })
     }
 
-    async fn finish(mut self, first: Option<Attempt>) -> (Outcome, Option<Sent>) {
+    fn deadline(&self) -> Deadline {
+        self.arguments.terms.deadline
+    }
+
+    async fn finish(
+        mut self,
+        first: Option<Result<Attempt, CallError>>,
+    ) -> (Outcome, Option<Sent>) {
         let mut next = match first {
-            Some(attempt) => Ok(attempt),
+            Some(attempt) => attempt,
             None => self.next(None).await,
         };
         loop {
@@ -150,7 +101,7 @@ impl SurvivingCall {
                 Err(error) => return self.fails(error),
             };
             self.left = self.left.saturating_sub(1);
-            let error = match attempt.answer().await {
+            let error = match attempt.call.outcome().await {
                 (Outcome::Failed(error), _) => error,
                 answer => {
                     answered(&attempt);
@@ -179,7 +130,7 @@ impl SurvivingCall {
             _ => {}
         }
         let over = verdict == Verdict::Final || self.left == 0;
-        if over || error.may_have_run() && !self.method.idempotent {
+        if over || error.may_have_run() && !self.arguments.terms.method.idempotent {
             return Err(error.clone());
         }
         if error.may_have_run() {
@@ -193,7 +144,7 @@ impl SurvivingCall {
                 return Err(error.clone());
             }
         }
-        let method = self.method.name;
+        let method = self.arguments.terms.method.name;
         tracing::debug!(method, %error, "a call is made again");
         Ok(())
     }
@@ -203,13 +154,13 @@ impl SurvivingCall {
         let shared = &self.joined.replicas.inner.shared;
         loop {
             let changed = shared.changed.notified();
-            let is_up = self.deadline.is_some_and(|(at, _)| at <= Instant::now());
+            let is_up = self.deadline().is_some_and(|(at, _)| at <= Instant::now());
             match shared.pick(self.joined.service, &self.tried) {
-                Pick::Here(place) if !is_up => return Ok(self.send(place)),
+                Pick::Here(place) if !is_up => return self.send(place),
                 Pick::Here(_) | Pick::Tried => return Err(error.unwrap_or_else(|| self.late())),
                 Pick::Never => return Err(self.unavailable()),
                 Pick::Later if is_up => return Err(self.unavailable()),
-                Pick::Later => match self.deadline {
+                Pick::Later => match self.deadline() {
                     None => changed.await,
                     Some((at, _)) => {
                         // Whoever awaits the call may be on a thread without a runtime.
@@ -227,7 +178,7 @@ impl SurvivingCall {
 
     fn late(&self) -> CallError {
         CallError::Deadline {
-            after: self.deadline.map(|(_, after)| after).unwrap_or_default(),
+            after: self.deadline().map(|(_, after)| after).unwrap_or_default(),
         }
     }
 

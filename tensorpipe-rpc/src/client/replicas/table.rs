@@ -4,7 +4,7 @@
 //! out that it is not there takes it out, once, whichever call or task that is.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpipe::Misuse;
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use super::replica::{Live, Phase, Replica, gone};
 use super::status::ReplicaStatus;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
+use crate::lock::lock;
 use crate::observe::metrics;
 use crate::schema::Schema;
 
@@ -70,7 +71,7 @@ impl Shared {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// The place of a service, and tells the tasks of the replicas that are there to ask for it.
@@ -216,15 +217,14 @@ impl Shared {
     }
 
     pub(super) fn connecting(&self, index: usize) {
-        let mut table = self.table();
-        table.replicas[index].hurried = false;
-        table.replicas[index].go_to(Phase::Connecting);
+        let replica = &mut self.table().replicas[index];
+        replica.hurried = false;
+        replica.go_to(Phase::Connecting);
     }
 
     /// Its pipe is there.
     pub(super) fn came(&self, index: usize, live: &Arc<Live>) {
-        let mut table = self.table();
-        let replica = &mut table.replicas[index];
+        let replica = &mut self.table().replicas[index];
         metrics::replica_connected();
         tracing::debug!(url = %replica.url, pipe = live.connection.pipe().name(), "a replica is there");
         replica.services.clear();
@@ -247,8 +247,7 @@ impl Shared {
 
     /// What its server said to [`Shared::unasked`].
     pub(super) fn asked(&self, index: usize, live: &Arc<Live>, answer: Result<u32, ConnectError>) {
-        let mut table = self.table();
-        let replica = &mut table.replicas[index];
+        let replica = &mut self.table().replicas[index];
         if !replica.is(live) {
             return;
         }
@@ -262,8 +261,7 @@ impl Shared {
 
     /// An attempt to connect failed.
     pub(super) fn failed(&self, index: usize, error: ConnectError) {
-        let mut table = self.table();
-        let replica = &mut table.replicas[index];
+        let replica = &mut self.table().replicas[index];
         tracing::debug!(url = %replica.url, %error, "a replica is not there");
         if replica.go_to(Phase::Waiting) {
             replica.last_error = Some(error);
@@ -271,8 +269,7 @@ impl Shared {
     }
 
     pub(super) fn given_up(&self, index: usize) {
-        let mut table = self.table();
-        let replica = &mut table.replicas[index];
+        let replica = &mut self.table().replicas[index];
         tracing::warn!(url = %replica.url, "a replica is given up");
         replica.go_to(Phase::GivenUp);
         self.changed.notify_waiters();

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
-use super::inbox::{Announced, HeldItems};
-use super::{CallStreams, Tally, size_of};
+use super::inbox::{Announced, ItemsMessage};
+use super::{CallStreams, ITEMS, Tally, size_of};
 use crate::codec::Arguments;
 use crate::context::CallContext;
-use crate::engine::calls::Outcome;
+use crate::engine::calls::{Outcome, Reading};
 use crate::engine::{Engine, to_body};
 use crate::error::{CallError, no_place};
 use crate::header::{FailureCode, Header, Kind, Way};
 use crate::observe::metrics;
+use crate::placement::ReceivePlacement;
 
 impl Engine {
     /// The streams of a call that was made here (`Way::Reply`) or there.
@@ -20,7 +21,8 @@ impl Engine {
         if made_here {
             return self.calls.find(call)?.streams.clone();
         }
-        self.serving.as_ref()?.streams.find(call)
+        let context = self.serving.as_ref()?.streams.context(call)?;
+        context.inner.streams.clone()
     }
 
     pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Incoming) {
@@ -36,18 +38,19 @@ impl Engine {
             items: count.into(),
             bytes: incoming.metadata().len() as u64 + incoming.byte_len(),
         };
+        let message = ItemsMessage { header, incoming };
         match inbox.announced(id, size, is_here) {
             Ok(Announced::Unwanted) => {}
             Ok(Announced::Wanted) => {
                 metrics::items_received(count.into());
-                self.read_items(&streams, header, incoming);
+                self.read_items(&streams, message);
             }
             Ok(Announced::NoRoom(excess)) => {
                 metrics::items_received(count.into());
-                self.hold_items(&streams, HeldItems { header, incoming }, excess);
+                self.hold_items(&streams, message, excess);
             }
             Err(_) => {
-                drop(incoming);
+                drop(message);
                 let text = "it sent more items of a stream than it may";
                 self.break_streams(&streams, text);
             }
@@ -55,7 +58,7 @@ impl Engine {
     }
 
     /// Keeps a message with its sender until there is room for it.
-    fn hold_items(&self, streams: &Arc<CallStreams>, message: HeldItems, excess: u64) {
+    fn hold_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage, excess: u64) {
         let Some(inbox) = &streams.inbox else { return };
         if !self.unread.hold() {
             // Each costs some of what the pipe takes in all, which is there for other calls, too.
@@ -72,13 +75,9 @@ impl Engine {
         }
     }
 
-    /// Reads a message that was kept with its sender.
-    pub(super) fn read_held_items(&self, streams: &Arc<CallStreams>, message: HeldItems) {
-        self.read_items(streams, message.header, message.incoming);
-    }
-
-    /// Reads a message of items.
-    fn read_items(&self, streams: &Arc<CallStreams>, header: Header, incoming: Incoming) {
+    /// Reads a message of items, which may have been kept with its sender.
+    pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage) {
+        let ItemsMessage { header, incoming } = message;
         let (id, whole) = (incoming.id(), incoming.is_whole());
         // Of one that is not, whoever reads the rest counts.
         let came = match &streams.carried {
@@ -91,20 +90,14 @@ impl Engine {
             }
             return;
         }
-        self.reading.begin(id, header, streams);
-        let accepted = match &streams.receive_placement {
-            None => incoming.accept(),
-            Some(receive_placement) => {
-                let allocation = receive_placement.allocation(id, incoming.descriptor());
-                incoming.accept_into(allocation)
-            }
-        };
-        match accepted {
-            Some(message) if self.reading.take(id).is_some() => {
+        let reading = Reading::Items(streams.clone());
+        self.calls.begin_reading(id, header, reading);
+        match ReceivePlacement::accept(streams.receive_placement.as_deref(), incoming) {
+            Some(message) if self.calls.take_reading(id).is_some() => {
                 self.items_complete(streams, id, header, message, came);
             }
             // The stream was dropped between its announcement and the read.
-            None if !self.reading.has(id) => {
+            None if !self.calls.is_reading(id) => {
                 let code = ResetCode::Cancelled;
                 self.pipe.stop(id, code, "the stream was dropped");
             }
@@ -123,7 +116,7 @@ impl Engine {
     ) {
         let Some(inbox) = &streams.inbox else { return };
         if let Some(receive_placement) = &streams.receive_placement {
-            message = receive_placement.check(id, message);
+            message = receive_placement.check(id, message, ITEMS);
         }
         if let (Some(carried), Kind::Items(_, items), Ok(message)) =
             (&streams.carried, header.kind, &message)

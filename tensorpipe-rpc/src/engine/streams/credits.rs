@@ -68,22 +68,22 @@ impl Credits {
 
     /// The reader takes so much in all. It never takes back what it said.
     pub(super) fn allow(&self, allowed: Tally) {
-        let waker = {
-            let mut state = lock(&self.state);
+        self.change(|state| {
             state.allowed.items = state.allowed.items.max(allowed.items);
             state.allowed.bytes = state.allowed.bytes.max(allowed.bytes);
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        });
     }
 
     /// Nobody reads items any more.
     pub(crate) fn close(&self) {
+        self.change(|state| state.closed = true);
+    }
+
+    /// Changes the state, and wakes whoever waits for that.
+    fn change(&self, change: impl FnOnce(&mut State)) {
         let waker = {
             let mut state = lock(&self.state);
-            state.closed = true;
+            change(&mut state);
             state.waker.take()
         };
         if let Some(waker) = waker {

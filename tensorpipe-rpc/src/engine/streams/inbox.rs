@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use serde::de::DeserializeOwned;
 use tensorpipe::Incoming;
 
 use super::unread::Unread;
 use super::{FIRST, Tally};
-use crate::codec::Arguments;
+use crate::codec::{Arguments, DecodeError};
 use crate::header::Header;
 use crate::lock::lock;
 
@@ -46,15 +47,15 @@ struct Entry {
     body: Option<Arguments>,
 }
 
-/// A message of items that is not read yet, and by how much it exceeds what was allowed.
+/// The message for which there is no room, and by how much it exceeds what was allowed.
 struct Held {
-    message: HeldItems,
+    message: ItemsMessage,
     excess: u64,
 }
 
-/// See [`Held`].
+/// A message of items that is not read yet.
 #[derive(Debug)]
-pub(crate) struct HeldItems {
+pub(crate) struct ItemsMessage {
     pub(crate) header: Header,
     pub(crate) incoming: Incoming,
 }
@@ -75,9 +76,17 @@ impl State {
 /// The items of one message, decoded one after another.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) items: Arguments,
-    pub(crate) left: u64,
+    items: Arguments,
+    left: u64,
     size: Tally,
+}
+
+impl Batch {
+    /// The next item; `None` behind the last one.
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Option<Result<T, DecodeError>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.items.item(self.left == 0))
+    }
 }
 
 /// What a reader finds.
@@ -89,7 +98,7 @@ pub(crate) enum Received {
     /// None: it is not read any more.
     Closed,
     /// None yet: this is the next message, which is to be read now.
-    Held(Box<HeldItems>),
+    Held(Box<ItemsMessage>),
     /// None yet.
     Nothing,
 }
@@ -98,7 +107,7 @@ pub(crate) enum Received {
 #[derive(Debug)]
 pub(crate) enum Unheld {
     /// It is to be read.
-    Read(Box<HeldItems>),
+    Read(Box<ItemsMessage>),
     /// There is no room for it.
     NoRoom,
     /// There is none.
@@ -177,7 +186,7 @@ impl Inbox {
     }
 
     /// The message for which there is no room is read later. Returns `false` if nobody reads it.
-    pub(super) fn hold(&self, message: HeldItems, excess: u64) -> bool {
+    pub(super) fn hold(&self, message: ItemsMessage, excess: u64) -> bool {
         let mut state = lock(&self.state);
         if state.closed {
             // Outside the lock it is let go of.
@@ -211,35 +220,36 @@ impl Inbox {
         Unheld::Read(Box::new(held.message))
     }
 
-    /// All of a message is here.
-    pub(super) fn complete(&self, message: u64, body: Arguments) {
-        let waker = {
+    /// Changes the state, and wakes whoever waits for that.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (result, waker) = {
             let mut state = lock(&self.state);
-            // From the back: the newest is the likeliest.
-            let entry = state.messages.iter_mut().rev();
-            let Some(entry) = entry.into_iter().find(|entry| entry.message == message) else {
-                return;
-            };
-            entry.body = Some(body);
-            state.incomplete -= 1;
-            state.waker.take()
+            (change(&mut state), state.waker.take())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
+        result
+    }
+
+    /// All of a message is here.
+    pub(super) fn complete(&self, message: u64, body: Arguments) {
+        self.change(|state| {
+            // From the back: the newest is the likeliest.
+            let mut entries = state.messages.iter_mut().rev();
+            if let Some(entry) = entries.find(|entry| entry.message == message) {
+                entry.body = Some(body);
+                state.incomplete -= 1;
+            }
+        });
     }
 
     /// Nothing comes after what has been announced.
     pub(super) fn finish(&self) {
-        let waker = {
-            let mut state = lock(&self.state);
+        self.change(|state| {
             state.finished = true;
-            self.keep_needed(&mut state);
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+            self.keep_needed(state);
+        });
     }
 
     /// Whether the bytes of a message are still on their way.
@@ -324,22 +334,16 @@ impl Inbox {
 
     /// Nobody reads any more. Returns the messages that are on their way.
     pub(super) fn close(&self) -> Vec<u64> {
-        let (mut messages, held, waker) = {
-            let mut state = lock(&self.state);
+        let (mut messages, held) = self.change(|state| {
             state.closed = true;
             state.incomplete = 0;
             self.unread.give_back(std::mem::take(&mut state.taken));
-            let messages = std::mem::take(&mut state.messages);
-            (messages, state.held.take(), state.waker.take())
-        };
-        if let Some(held) = held {
+            (std::mem::take(&mut state.messages), state.held.take())
+        });
+        if held.is_some() {
             // Not read at all, and the last one.
             messages.pop_back();
             self.unread.let_go();
-            drop(held);
-        }
-        if let Some(waker) = waker {
-            waker.wake();
         }
         let incomplete = messages.iter().filter(|entry| entry.body.is_none());
         incomplete.map(|entry| entry.message).collect()

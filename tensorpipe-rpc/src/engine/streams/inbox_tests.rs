@@ -25,21 +25,6 @@ fn take(inbox: &Inbox) -> Option<Batch> {
 }
 
 #[test]
-fn items_come_in_the_order_of_their_messages() {
-    let inbox = alone();
-    (0..3).for_each(|id| assert!(message(&inbox, id, 1, 10)));
-    inbox.complete(2, body());
-    inbox.complete(1, body());
-    assert!(matches!(inbox.take(None), Received::Nothing));
-    assert!(inbox.is_incomplete());
-    inbox.complete(0, body());
-    assert!(!inbox.is_incomplete());
-    inbox.finish();
-    (0..3).for_each(|_| assert!(take(&inbox).is_some()));
-    assert!(matches!(inbox.take(None), Received::Finished));
-}
-
-#[test]
 fn whoever_sends_more_than_it_may_is_found_out() {
     let inbox = alone();
     assert!(

@@ -29,14 +29,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-use rustc_hash::FxHashMap;
-use tensorpipe::{Device, Message, ResetCode};
+use tensorpipe::{Message, ResetCode};
 
 use super::Outcome;
-use crate::header::Header;
 use crate::lock::lock;
 use crate::observe::Carried;
-use crate::placement::{CallPlacement, Placement, ReceivePlacement};
+use crate::placement::{Placement, ReceivePlacement};
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -45,6 +43,9 @@ pub(crate) struct Tally {
     pub(crate) items: u64,
     pub(crate) bytes: u64,
 }
+
+/// What tensors of a message of items are of, in errors.
+pub(crate) const ITEMS: &str = "the stream's items";
 
 /// What may be sent of a stream before its reader has said anything.
 pub(crate) const FIRST: Tally = Tally {
@@ -61,6 +62,8 @@ pub(crate) const WINDOW: Tally = Tally {
 /// Both directions of one call, at one of its ends.
 pub(crate) struct CallStreams {
     pub(crate) call: u64,
+    /// Which there are, by the call's method.
+    pub(crate) kinds: Streams,
     /// Whether this end made the call.
     made_here: bool,
     /// Items that come.
@@ -80,50 +83,23 @@ pub(crate) struct CallStreams {
 }
 
 impl CallStreams {
-    /// The caller's end: it sends arguments and receives replies.
-    pub(crate) fn of_caller(
+    /// The end of whoever made the call, or handles it; where tensors of items are to land that come, and that go.
+    pub(crate) fn new(
         call: u64,
-        streams: Streams,
+        made_here: bool,
+        kinds: Streams,
         asked: bool,
-        places: Option<&CallPlacement>,
+        receive_placement: Option<Arc<ReceivePlacement>>,
+        placement: Option<Placement>,
         unread: &Arc<Unread>,
-    ) -> Arc<Self> {
-        let ways = (streams.reply, streams.argument);
-        let places = places.map(|places| (places.results.clone(), places.stream.clone()));
-        Self::new(
-            (call, true),
-            ways,
-            asked,
-            places.unwrap_or_default(),
-            unread,
-        )
-    }
-
-    /// The end of whoever handles the call.
-    pub(crate) fn of_handler(
-        call: u64,
-        streams: Streams,
-        asked: bool,
-        (results, argument): (Option<Placement>, Option<Device>),
-        unread: &Arc<Unread>,
-    ) -> Arc<Self> {
-        let ways = (streams.argument, streams.reply);
-        let places = (
-            argument.map(|device| ReceivePlacement::new(Placement::All(device))),
-            results,
-        );
-        Self::new((call, false), ways, asked, places, unread)
-    }
-
-    fn new(
-        (call, made_here): (u64, bool),
-        (receives, sends): (bool, bool),
-        asked: bool,
-        (receive_placement, placement): (Option<Arc<ReceivePlacement>>, Option<Placement>),
-        unread: &Arc<Unread>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> Self {
+        let (receives, sends) = match made_here {
+            true => (kinds.reply, kinds.argument),
+            false => (kinds.argument, kinds.reply),
+        };
+        Self {
             call,
+            kinds,
             made_here,
             inbox: receives.then(|| Inbox::new(WINDOW, unread.clone())),
             credits: sends.then(Credits::new),
@@ -132,23 +108,6 @@ impl CallStreams {
             carried: asked.then(Carried::default),
             waits: AtomicBool::new(false),
             held: Mutex::default(),
-        })
-    }
-}
-
-impl CallStreams {
-    /// Which there are, by the call's method.
-    pub(crate) fn ways(&self) -> Streams {
-        let (receives, sends) = (self.inbox.is_some(), self.credits.is_some());
-        match self.made_here {
-            true => Streams {
-                argument: sends,
-                reply: receives,
-            },
-            false => Streams {
-                argument: receives,
-                reply: sends,
-            },
         }
     }
 
@@ -182,32 +141,6 @@ impl CallStreams {
     }
 }
 
-/// Items of all streams of a pipe whose bytes are on their way, by message number.
-#[derive(Default)]
-pub(crate) struct Reading {
-    table: Mutex<FxHashMap<u64, (Header, Arc<CallStreams>)>>,
-}
-
-impl Reading {
-    fn begin(&self, message: u64, header: Header, streams: &Arc<CallStreams>) {
-        lock(&self.table).insert(message, (header, streams.clone()));
-    }
-
-    pub(crate) fn take(&self, message: u64) -> Option<(Header, Arc<CallStreams>)> {
-        lock(&self.table).remove(&message)
-    }
-
-    fn has(&self, message: u64) -> bool {
-        lock(&self.table).contains_key(&message)
-    }
-
-    pub(crate) fn clear(&self) {
-        let all = std::mem::take(&mut *lock(&self.table));
-        // Not under the lock: what a stream holds may be another's.
-        drop(all);
-    }
-}
-
 /// The size of a message, as both ends count it.
 pub(crate) fn size_of(message: &Message) -> u64 {
     let payloads = message.payloads.iter().map(|part| part.as_bytes().len());
@@ -223,7 +156,7 @@ impl super::Engine {
         };
         loop {
             match inbox.take(waker) {
-                Received::Held(message) => self.read_held_items(streams, *message),
+                Received::Held(message) => self.read_items(streams, *message),
                 received => return received,
             }
         }
@@ -241,7 +174,7 @@ impl super::Engine {
     /// Reads messages that wait for room, as far as there is some.
     fn read_held(&self) {
         while let Some((streams, message)) = self.unread.next() {
-            self.read_held_items(&streams, *message);
+            self.read_items(&streams, *message);
         }
     }
 
@@ -255,7 +188,7 @@ impl super::Engine {
     pub(crate) fn close_inbox(&self, streams: &CallStreams) {
         let Some(inbox) = &streams.inbox else { return };
         for message in inbox.close() {
-            if self.reading.take(message).is_some() {
+            if self.calls.take_reading(message).is_some() {
                 self.pipe
                     .stop(message, ResetCode::Cancelled, "the stream was dropped");
             }

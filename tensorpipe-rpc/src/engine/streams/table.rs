@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::CallStreams;
 use crate::context::CallContext;
 use crate::lock::lock;
 
@@ -29,10 +28,6 @@ impl StreamTable {
         })
     }
 
-    pub(super) fn find(&self, call: u64) -> Option<Arc<CallStreams>> {
-        lock(&self.calls).get(&call)?.inner.streams.clone()
-    }
-
     /// The call of that number, if it has streams.
     pub(super) fn context(&self, call: u64) -> Option<CallContext> {
         lock(&self.calls).get(&call).cloned()
@@ -48,21 +43,16 @@ pub(crate) struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let context = lock(&self.table.calls).remove(&self.call);
-        let Some(streams) = context
-            .as_ref()
-            .and_then(|context| context.inner.streams.as_ref())
-        else {
+        let Some(inner) = context.as_ref().map(|context| &context.inner) else {
             return;
         };
-        match context
-            .as_ref()
-            .and_then(|context| context.inner.caller.engine())
-        {
-            Some(engine) => engine.close_streams(streams),
-            None => {
+        match (&inner.streams, inner.caller.engine()) {
+            (Some(streams), Some(engine)) => engine.close_streams(streams),
+            (Some(streams), None) => {
                 streams.no_more_sent();
                 streams.no_more_read();
             }
+            (None, _) => {}
         }
     }
 }

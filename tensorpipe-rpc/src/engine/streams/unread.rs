@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::inbox::{HeldItems, Inbox, Unheld};
+use super::inbox::{Inbox, ItemsMessage, Unheld};
 use super::{CallStreams, FIRST};
 use crate::lock::lock;
 
@@ -134,7 +134,7 @@ impl Unread {
     }
 
     /// The message that has waited longest, if there is room for it.
-    pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<HeldItems>)> {
+    pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<ItemsMessage>)> {
         // In almost all cases nobody waits.
         if self.held.load(Ordering::Acquire) == 0 {
             return None;

@@ -50,10 +50,7 @@ const fn method(name: &'static str, signature: &'static str, structure: fn(&mut 
         signature,
         idempotent: false,
         promises: false,
-        places: Places {
-            stream: None,
-            result: None,
-        },
+        places: Places::NOWHERE,
         streams: Streams {
             argument: false,
             reply: false,
