@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::{Awaiting, Device, Misuse, Tensor};
+use tensorpipe::engine::{Awaiting, EnginePipe};
+use tensorpipe::{Device, Misuse, Tensor};
 
 use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};

@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tensorpipe::device::Allocators;
-use tensorpipe::{Device, DevicePool, Error, Held, MemoryKind, Misuse, Pipe, Pool, Route, Tensor};
+use tensorpipe::engine::{EnginePipe, Held};
+use tensorpipe::{Device, DevicePool, Error, MemoryKind, Misuse, Pipe, Pool, Route, Tensor};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 

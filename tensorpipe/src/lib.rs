@@ -115,7 +115,7 @@
 //! | messages that a slow reader has not read | 1024, 4 MiB of their frames | [`Limits::window_messages`], [`Limits::window_bytes`] |
 //! | messages queued by a writer | 65536 | [`Limits::queued_writes`] |
 //! | memory of messages that are being read | half of the machine's, or of the control group's | [`Limits::receive_budget`] |
-//! | messages that wait for a [`Handler`] that takes long | 4096, 16 MiB; then nothing more is read | fixed |
+//! | messages that wait for a [`Handler`](engine::Handler) that takes long | 4096, 16 MiB; then nothing more is read | fixed |
 //! | pipes of a listener | 4096 | [`Limits::pipes`] |
 //! | lendable memory of a pool | 4 GiB, or half of the process's; 512 segments | [`PoolOptions::lendable`]; fixed |
 //! | loans of one process to another | 4096, then copies | fixed: [`LeaseChannel`](channels::LeaseChannel) |
@@ -158,6 +158,15 @@ pub mod fuzzing;
 pub mod tensor;
 pub mod transports;
 
+/// What call engines build on a pipe with, and applications need not know.
+///
+/// [`EnginePipe`](engine::EnginePipe) has the methods of a [`Pipe`] that are for them: a handler that is given each message, messages in
+/// parts, numbers of messages, credit for what is kept.
+pub mod engine {
+    pub use crate::pipe::engine::EnginePipe;
+    pub use crate::pipe::{Awaiting, Handler, Held, Outbound};
+}
+
 /// For `tensorpipe-rpc`; not covered by the version's promises.
 #[doc(hidden)]
 pub mod fork {
@@ -176,8 +185,7 @@ pub use error::{DeviceError, Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{
-    Awaiting, Flush, Handler, Held, Incoming, MessageStats, Outbound, PeerLimits, Pipe, PipeStats,
-    Read, ReadError, ReadInto, Write,
+    Flush, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto, Write,
 };
 pub use route::{
     Band, Carried, Carrier, ChannelChoice, ChannelRoute, Degraded, Pays, Refusal, Route, Threshold,

@@ -16,7 +16,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Held, Tensor};
+use tensorpipe::Tensor;
+use tensorpipe::engine::Held;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Error, Held, Pipe};
+use tensorpipe::engine::{EnginePipe, Held};
+use tensorpipe::{Error, Pipe};
 
 use super::Body;
 use super::serving::{Listed, Serving};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpipe::{Error, Outbound, ResetCode};
+use tensorpipe::engine::{EnginePipe, Outbound};
+use tensorpipe::{Error, ResetCode};
 
 use super::calls::Outcome;
 use super::slot::CallSlot;
@@ -164,7 +165,7 @@ impl Engine {
         outbound: &mut Outbound<'_>,
         waits: bool,
     ) -> Result<(), Error> {
-        let answers = self.pipe.came_together();
+        let answers = self.pipe.take_batch_len();
         let (earlier, many) = {
             let mut table = self.calls.table();
             let many = table.follows(answers) || table.slots.len() >= TOGETHER_FROM;

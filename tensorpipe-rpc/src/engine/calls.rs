@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 

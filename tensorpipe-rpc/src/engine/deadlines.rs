@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tensorpipe::ResetCode;
+use tensorpipe::engine::EnginePipe;
 
 use super::Engine;
 use super::calls::Calls;

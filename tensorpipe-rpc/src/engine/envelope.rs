@@ -4,7 +4,8 @@
 //! without copies, and small ones to a peer whose metadata is too short for them.
 
 use bytes::{Buf, Bytes};
-use tensorpipe::{Buffer, Device, Message, MessageTensor, Outbound, Payload, PeerLimits, Tensor};
+use tensorpipe::engine::Outbound;
+use tensorpipe::{Buffer, Device, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::own_bytes;

@@ -53,8 +53,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
+use tensorpipe::engine::{EnginePipe, Handler, Held};
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Handler, Held, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
+use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};

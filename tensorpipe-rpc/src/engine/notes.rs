@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use tensorpipe::{Error, Misuse, Outbound};
+use tensorpipe::engine::{EnginePipe, Outbound};
+use tensorpipe::{Error, Misuse};
 
 use super::Engine;
 use crate::codec::{Encoded, REPLY_HEADER};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorpipe::Incoming;
+use tensorpipe::engine::EnginePipe;
 
 use super::admission::Admitted;
 use super::calls::DEFAULT_DEADLINE;

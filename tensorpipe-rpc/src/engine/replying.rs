@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use tensorpipe::Error;
+use tensorpipe::engine::EnginePipe;
 
 use super::admission::Admitted;
 use super::{Body, Engine};

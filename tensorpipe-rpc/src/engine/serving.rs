@@ -5,7 +5,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Error, Held, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
+use tensorpipe::engine::{EnginePipe, Held};
+use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use super::admission::Admitted;
 use super::running::{A_HANDLER, Running};

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Message, MessageTensor, Pipe, ResetCode, Tensor};
 
 use super::script::Script;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{MessageStats, Pipe};
 use tracing::Span;
 

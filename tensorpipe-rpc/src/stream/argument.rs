@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tensorpipe::engine::EnginePipe;
 
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_util::Stream;
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
 

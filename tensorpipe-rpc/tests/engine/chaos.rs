@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{DType, Incoming, Message, Pipe, ResetCode, Tensor};
 use tensorpipe_rpc::{Connection, ServerLimits};
 

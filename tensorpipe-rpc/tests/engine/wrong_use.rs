@@ -1,6 +1,7 @@
 //! What cannot work says so.
 
 use std::time::Duration;
+use tensorpipe::engine::EnginePipe;
 
 use tensorpipe_rpc::{ConnectError, Server};
 

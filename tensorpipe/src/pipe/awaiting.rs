@@ -27,7 +27,7 @@ impl Awaiting {
     }
 
     /// Makes `waker` the one that the connection wakes, and moves nothing: for an operation that begins with
-    /// [`Pipe::submit`](super::Pipe::submit).
+    /// [`EnginePipe::submit`](crate::engine::EnginePipe::submit).
     pub fn register(&mut self, waker: &Waker) {
         self.0.register(waker);
     }

@@ -76,11 +76,6 @@ impl Pipe {
         std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, gone)).await
     }
 
-    /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
-    pub fn linger(&self) -> Duration {
-        self.core().timeouts.linger
-    }
-
     /// Whether it has ended: every operation but reading what is already here fails.
     pub fn has_ended(&self) -> bool {
         lock(&self.core().shared).ended.is_some()

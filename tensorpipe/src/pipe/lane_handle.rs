@@ -18,7 +18,7 @@ use crate::sync::{Arc, Weak, lock};
 ///
 /// - A lane's own methods, which have [`LaneIo`]. The pipe holds a lock while it calls them: the call would wait for that lock for
 ///   ever, and panics instead. A callback of [`Fence::when_reached`] runs within the method, too, if the fence is reached already.
-/// - A device's thread. The call may drive the pipe and run its [`Handler`](crate::Handler), which may wait for that device.
+/// - A device's thread. The call may drive the pipe and run its [`Handler`](crate::engine::Handler), which may wait for that device.
 #[derive(Clone)]
 pub struct LaneHandle {
     core: Weak<Core>,

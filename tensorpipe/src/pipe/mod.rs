@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 1. `Engine::call` (or `reply`): the body is encoded | 1. `Driver::poll`: whoever waits sees bytes in the ring |
 //! | 2. `Outbound`: metadata, and its parts by value | 2. `Driver::drive`, `Io::round`: that task has the connection |
-//! | 3. `Pipe::submit`, `outbound::submit`: the pipe is open | 3. `Io::receive`: the bytes into the receive buffer |
+//! | 3. `EnginePipe::submit`, `outbound::submit`: the pipe is open | 3. `Io::receive`: the bytes into the receive buffer |
 //! | 4. `choose`: the frame, or a channel, for each part | 4. `Io::parse`, `PipeState::handle`: a frame, checked |
 //! | 5. `PipeState::write`: limits and credit | 5. `Head::decode`: metadata and parts |
 //! | 6. `Frame`: the head, among the bytes to be sent | 6. `Shared::arrive`: parts copied into pooled memory, or adopted |
@@ -29,7 +29,7 @@
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
 //! | `handler`, `awaiting`, `background`, `heartbeat` | who else takes part: an engine, its futures, the pipe's task |
-//! | `mod`, `ending` | [`Pipe`], the handle |
+//! | `mod`, `ending`, `engine` | [`Pipe`], the handle |
 
 mod awaiting;
 mod background;
@@ -38,6 +38,7 @@ mod core;
 mod credit_ahead;
 mod driver;
 mod ending;
+pub(crate) mod engine;
 mod handler;
 mod heartbeat;
 mod inbound;
@@ -69,15 +70,14 @@ pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::{MessageStats, PipeStats};
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use self::core::Waiter;
 use self::driver::Interest;
-use self::outbound::{When, submit, submit_message, write};
+use self::outbound::{When, submit_message};
 use self::shared::Arrival;
 use crate::address::PeerAddr;
-use crate::device::{Allocators, Pool};
-use crate::error::{Error, Misuse, ResetCode};
+use crate::device::Pool;
+use crate::error::Error;
 use crate::message::Message;
 use crate::route::Route;
 use crate::sync::lock;
@@ -145,20 +145,10 @@ impl Pipe {
         &self.core().peer_name
     }
 
-    /// The same, to keep.
-    pub fn shared_peer_name(&self) -> Arc<str> {
-        self.core().peer_name.clone()
-    }
-
     /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe
     /// that the listener did not let move goes on where it began.
     pub fn route(&self) -> &Route {
         self.core().route.now()
-    }
-
-    /// The same, to keep.
-    pub fn shared_route(&self) -> Arc<Route> {
-        self.core().route.now().clone()
     }
 
     /// The largest message that the peer takes.
@@ -166,20 +156,9 @@ impl Pipe {
         self.core().peer_limits
     }
 
-    /// Messages that the peer may have under way to this side and that are not read yet:
-    /// [`Limits::window_messages`](crate::Limits::window_messages).
-    pub fn window_messages(&self) -> u64 {
-        lock(&self.core().shared).state.limits().window_messages
-    }
-
     /// The pool that received tensors come from.
     pub fn pool(&self) -> &Pool {
-        self.allocators().main()
-    }
-
-    /// Its context's memory.
-    pub fn allocators(&self) -> &Allocators {
-        &self.core().allocators
+        self.core().allocators.main()
     }
 
     /// What it has done so far.
@@ -199,7 +178,7 @@ impl Pipe {
     /// only after its reader has asked for it, so awaiting a write may wait for that reader. Dropping the future changes nothing: the message still goes; [`Write::cancel`] takes it back.
     ///
     /// # Errors
-    /// [`Misuse`] for what the peer's limits or the channels do not allow (nothing is sent),
+    /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow (nothing is sent),
     /// [`Error::Refused`] when the reader does not want it, and how the pipe ended.
     pub fn write(&self, message: Message) -> Write {
         Write::start(self.core().clone(), message)
@@ -217,83 +196,9 @@ impl Pipe {
         Ok(submitted.id)
     }
 
-    /// The same for whoever builds calls on a pipe, and has the message in parts, which are taken. `soon`: it leaves with the next
-    /// turn of whoever drives the pipe, together with what else is written until then, as bursts of small messages should.
-    /// `note` is told the message's number before anybody can answer it. It runs under a lock: it must not block, nor call the pipe.
-    ///
-    /// # Errors
-    /// As [`Pipe::send`]. The parts are still there then.
-    pub fn submit(
-        &self,
-        message: &mut Outbound<'_>,
-        soon: bool,
-        note: impl FnOnce(u64),
-    ) -> Result<u64, Error> {
-        let when = if soon { When::Soon } else { When::Now };
-        let submitted = submit(self.core(), message, when, note)?;
-        if submitted.drive {
-            self.core().drive();
-        }
-        Ok(submitted.id)
-    }
-
-    /// How many messages its handler was last given in one go, 0 if somebody has asked since: whoever answers each is likely to
-    /// write as many.
-    pub fn came_together(&self) -> u32 {
-        self.core().driver.came_together()
-    }
-
     /// Messages written here and not yet handed over: it grows when the peer does not read.
     pub fn unwritten(&self) -> usize {
         self.core().unwritten()
-    }
-
-    /// Whether message number `id` of this side's is not handed over yet.
-    pub fn is_unwritten(&self, id: u64) -> bool {
-        lock(&self.core().shared).state.is_writing(id)
-    }
-
-    /// Has `note` called when message number `id` of this side's begins to leave: when its head is among the bytes that are
-    /// handed to the connection; at once, if it is already. It runs under a lock: it must not block, nor call the pipe. Not
-    /// called where the pipe ends first.
-    pub fn when_leaving(&self, id: u64, note: impl FnOnce() + Send + 'static) {
-        let mut shared = lock(&self.core().shared);
-        if shared.ended.is_none() {
-            shared.leaving.entry(id).or_default().push(Box::new(note));
-            shared.note_left();
-        }
-    }
-
-    /// If message number `id` of this side's has not begun to leave, has the time since `since` written into its metadata when it does:
-    /// at `at`, 8 bytes, in nanoseconds, the lowest first. What is there stays for one that has left, and where there is no room.
-    /// It begins to leave as for [`Pipe::when_leaving`].
-    pub fn stamp_when_leaving(&self, id: u64, at: usize, since: Instant) {
-        lock(&self.core().shared).stamp(id, at, since);
-    }
-
-    /// The runtime that it was made on, which drives it when nobody awaits it.
-    pub fn runtime(&self) -> &tokio::runtime::Handle {
-        &self.core().runtime
-    }
-
-    /// Abandons message number `id` of this side's: what has not left does not leave, and the peer hears of it even if it
-    /// has read the message long ago.
-    pub fn reset(&self, id: u64, code: ResetCode, reason: &str) {
-        write::reset(self.core(), id, code, reason);
-    }
-
-    /// Gives up reading message number `id` of the peer's, which was taken with [`Incoming::accept`] and is not complete.
-    pub fn stop(&self, id: u64, code: ResetCode, reason: &str) {
-        inbound::stop(self.core(), id, code, reason);
-    }
-
-    /// Counts `bytes` against [`Limits::receive_budget`](crate::Limits::receive_budget) until the result is dropped: for what is
-    /// kept of messages that were read, on behalf of the peer.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] where there is no room.
-    pub fn hold(&self, bytes: u64) -> Result<Held, Error> {
-        Held::new(&self.core().budget, bytes)
     }
 
     /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
@@ -356,20 +261,5 @@ impl Pipe {
                 arrival.into_message()
             }
         }
-    }
-
-    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. The pipe keeps it
-    /// until it has told it how it ended ([`Handler::closed`]): one that holds the pipe keeps it open until then.
-    ///
-    /// # Errors
-    /// [`Misuse::Other`] where it has a handler: there is one in the life of a pipe.
-    pub fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse> {
-        let listens = handler.listens();
-        self.core().push_to(handler, listens)
-    }
-
-    /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].
-    pub fn awaiting(&self) -> Awaiting {
-        Awaiting::new(self.core().clone())
     }
 }

@@ -1,6 +1,6 @@
 //! What only the inside of a pipe shows: what a forked child lets go of, which stays its parent's, and credit that comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::Context;

@@ -2,6 +2,7 @@
 
 use super::scene::{Peer, Takes, alone, bounded, check, context, degraded, eventually, made, soon};
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Allocation, BufferMut, Degraded, Error, Limits, Message, Place};
 
 const MIB: usize = 1 << 20;

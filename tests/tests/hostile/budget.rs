@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};

@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tensorpipe::{Error, Handler, Incoming, Limits, Message, Pipe, ResetCode, Timeouts};
+use tensorpipe::engine::{EnginePipe, Handler};
+use tensorpipe::{Error, Incoming, Limits, Message, Pipe, ResetCode, Timeouts};
 
 use super::raw::{RESET, Raw, SOON, message, reason};
 use super::server::context_over;

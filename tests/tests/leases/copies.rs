@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
+use tensorpipe::engine::{EnginePipe, Handler};
 use tensorpipe::{
-    Buffer, Context, DType, Error, Handler, Incoming, MemoryKind, Message, Pipe, ResetCode, Tensor,
-    Write,
+    Buffer, Context, DType, Error, Incoming, MemoryKind, Message, Pipe, ResetCode, Tensor, Write,
 };
 
 use super::scene::{

@@ -1,5 +1,6 @@
 //! Tensors that two processes, or three, see at once.
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{
     Allocation, BufferMut, Context, Message, MessageTensor, Place, ResetCode, Tensor,
 };

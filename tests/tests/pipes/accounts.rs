@@ -3,9 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tensorpipe::{
-    Allocation, BufferMut, Error, Handler, Held, Incoming, MessageStats, Place, ResetCode,
-};
+use tensorpipe::engine::{EnginePipe, Handler, Held};
+use tensorpipe::{Allocation, BufferMut, Error, Incoming, MessageStats, Place, ResetCode};
 
 use super::*;
 

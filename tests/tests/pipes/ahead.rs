@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Allocation, Error, Place};
 
 use super::*;

@@ -4,9 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
-use tensorpipe::{
-    Allocation, Error, Handler, Incoming, Outbound, Pays, Place, ResetCode, Threshold, Write,
-};
+use tensorpipe::engine::{EnginePipe, Handler, Outbound};
+use tensorpipe::{Allocation, Error, Incoming, Pays, Place, ResetCode, Threshold, Write};
 
 use super::*;
 

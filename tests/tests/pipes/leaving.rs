@@ -2,6 +2,7 @@
 //! in order all the same.
 
 use tensorpipe::channels::LeaseChannel;
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{DType, Error, Payload};
 
 use super::*;

@@ -3,7 +3,8 @@
 
 use std::sync::Mutex;
 
-use tensorpipe::{Error, Handler, Incoming, Outbound, ResetCode};
+use tensorpipe::engine::{EnginePipe, Handler, Outbound};
+use tensorpipe::{Error, Incoming, ResetCode};
 
 use super::*;
 

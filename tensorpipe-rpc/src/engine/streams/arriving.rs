@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
 use super::inbox::{Announced, ItemsMessage};

@@ -29,6 +29,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Message, ResetCode};
 
 use super::Outcome;

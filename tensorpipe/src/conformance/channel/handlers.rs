@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{Subject, eventually, within};
+use crate::engine::{EnginePipe, Handler};
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
-use crate::pipe::{Handler, Incoming, Pipe};
+use crate::pipe::{Incoming, Pipe};
 
 /// Answers each message from inside the handler, and sees whether it is called while it is being called.
 struct Echo {

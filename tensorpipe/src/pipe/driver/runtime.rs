@@ -131,9 +131,10 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     use super::*;
+    use crate::engine::{EnginePipe, Handler};
     use crate::sync::lock;
     use crate::transports::MemoryTransport;
-    use crate::{Context, Error, Handler, Incoming, Message, Pipe, ResetCode};
+    use crate::{Context, Error, Incoming, Message, Pipe, ResetCode};
 
     /// What the handler was told, and whether within a runtime.
     type Told = (&'static str, bool);

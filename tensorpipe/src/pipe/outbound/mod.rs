@@ -31,7 +31,7 @@ use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
 use crate::sync::{Arc, lock};
 use crate::tensor::Shape;
 
-/// A message to be sent, for [`Pipe::submit`](super::Pipe::submit): its metadata is borrowed, since it is copied to where it
+/// A message to be sent, for [`EnginePipe::submit`](crate::engine::EnginePipe::submit): its metadata is borrowed, since it is copied to where it
 /// leaves from. Up to four parts take no allocation.
 #[derive(Debug)]
 pub struct Outbound<'a> {

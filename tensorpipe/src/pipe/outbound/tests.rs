@@ -9,13 +9,12 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
+use crate::engine::{EnginePipe, Outbound};
 use crate::pipe::inbound::delayed_ack::delay_ack;
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::{MemoryTransport, ShmTransport};
-use crate::{
-    Allocation, Context, Error, Message, Outbound, Pays, Pipe, Place, Tensor, Threshold, Timeouts,
-};
+use crate::{Allocation, Context, Error, Message, Pays, Pipe, Place, Tensor, Threshold, Timeouts};
 
 /// What lies between the two ends, which use it in one direction.
 type Table = Arc<Mutex<HashMap<u64, Buffer>>>;
