@@ -16,7 +16,6 @@ use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
 use crate::observe::{Attempts, CallStats};
-use crate::placement::tensor_of;
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
@@ -365,7 +364,10 @@ fn is_on(tensors: &[Tensor], device: Option<Device>) -> Result<(), Misuse> {
     match tensors.iter().position(elsewhere) {
         None => Ok(()),
         Some(number) => Err(Misuse::OutOfReach {
-            what: tensor_of("the value", number, tensors.len()),
+            what: match tensors.len() {
+                1 => "the value".to_owned(),
+                _ => format!("tensor {number} of the value"),
+            },
             device,
             reason: format!(
                 "the value is in this process, on {}; copy it there with that device's own means",

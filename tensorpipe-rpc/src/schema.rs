@@ -17,12 +17,10 @@ pub use description::{Description, MethodDescription};
 pub use tracer::Tracer;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorpipe::fork::PerProcess;
 use tensorpipe::{Device, Misuse};
-
-use crate::lock::lock;
 
 /// A service as its trait says it.
 #[derive(Debug)]
@@ -97,7 +95,7 @@ impl Schema {
         static KNOWN: PerProcess<Mutex<BTreeMap<usize, Arc<Description>>>> = PerProcess::new();
         let key = std::ptr::from_ref(self).addr();
         let known = KNOWN.get(Mutex::default);
-        let known = || lock(known);
+        let known = || known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(description) = known().get(&key) {
             return Arc::clone(description);
         }

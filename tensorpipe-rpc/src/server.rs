@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::builder::Builder;
 
-pub(crate) use shared::{ServerShared, Target};
+pub(crate) use shared::ServerShared;
 pub(crate) use shares::Member;
 
 /// Makes a [`Server`]: see [`Server::builder`].

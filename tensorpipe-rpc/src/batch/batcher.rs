@@ -26,9 +26,8 @@ use super::gathered::Gathered;
 use super::key::BatchKey;
 use super::run::{Run, run};
 use super::stats::BatchStats;
-use crate::codec::Reply;
+use crate::codec::{NoResult, Reply};
 use crate::context::CallContext;
-use crate::header::FailureCode;
 use crate::lock::lock;
 
 /// A batch being handled: one reply for each of its calls.
@@ -255,7 +254,7 @@ impl Future for Waiting {
             this.is_over = true;
             let gone = || {
                 Reply::failed(
-                    FailureCode::Panicked,
+                    NoResult::Panicked,
                     "the runtime that ran its batch has ended".to_owned(),
                 )
             };

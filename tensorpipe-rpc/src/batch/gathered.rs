@@ -8,9 +8,8 @@ use serde::de::DeserializeOwned;
 use tensorpipe::{DevicePool, Tensor};
 
 use super::rows::{Cut, Rows};
-use crate::codec::Reply;
+use crate::codec::{NoResult, Reply};
 use crate::context::CallContext;
-use crate::header::FailureCode;
 
 /// What the handler's side knows of its batch. For generated code.
 pub struct Gathered {
@@ -67,7 +66,7 @@ impl Gathered {
                     "`{}` was given a batch of {total} rows and returned {wrong}; return a row for each",
                     self.method
                 );
-                return self.all(&Reply::failed(FailureCode::BadReply, text));
+                return self.all(&Reply::failed(NoResult::BadReply, text));
             }
             replies.push(Reply::value(part));
         }

@@ -15,8 +15,15 @@ use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
 use crate::observe::Seen;
 use crate::placement::{Placement, ReceivePlacement, decode_results};
 use crate::remote::Pending;
-use crate::schema::Places;
-use crate::server::{Member, ServerShared, Target};
+use crate::schema::{Method, Places};
+use crate::server::{Member, ServerShared};
+
+/// What is called: the positions of a service and of its method.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) service: usize,
+    pub(crate) method: usize,
+}
 
 /// A call that will be handled.
 pub(super) struct Admitted {
@@ -81,6 +88,12 @@ impl Drop for Busy {
 }
 
 impl Serving {
+    /// The service's name, and the method.
+    pub(super) fn called(&self, target: Target) -> (&'static str, &'static Method) {
+        let schema = self.server.services[target.service].service.schema();
+        (schema.service, &schema.methods[target.method])
+    }
+
     /// Decides on the header alone.
     pub(super) fn admit(
         &self,
@@ -120,7 +133,7 @@ impl Serving {
         // Far beyond any clock there is no deadline.
         let now = Instant::now();
         let deadline = now.checked_add(Duration::from_micros(left));
-        let called = target.map(|target| server.called(target));
+        let called = target.map(|target| self.called(target));
         let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {
             Some(device) => Some(Placement::All(device)),

@@ -64,8 +64,9 @@ impl Engine {
         encode: impl FnOnce(Vec<u8>) -> Result<(Encoded, Encoding), CallError>,
     ) -> Result<(Arc<Self>, Arc<CallSlot>), CallError> {
         let id = self.calls.next_id();
-        let (trace, belongs_to) = CallTrace::of(id, self, &terms);
         let method = terms.method;
+        let (trace, belongs_to) =
+            CallTrace::of(id, self, terms.service, method, terms.asked, terms.trace);
         let header = Header::call(id, service, method.id, micros(left), belongs_to);
         let header = header.asking(terms.asked).to_vec();
         let header_len = header.len();

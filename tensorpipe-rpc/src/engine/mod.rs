@@ -35,6 +35,7 @@ mod serving;
 mod slot;
 mod streams;
 
+pub(crate) use admission::Target;
 pub(crate) use calling::{Deadline, Outgoing, Terms};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
@@ -46,7 +47,7 @@ pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub(crate) use streams::{Batch, CallStreams, ITEMS, Received, Room, Unread};
+pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;

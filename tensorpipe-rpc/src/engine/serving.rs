@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
-use super::admission::Admitted;
+use super::admission::{Admitted, Target};
 use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, Unread};
 use super::{Body, Engine, to_body, unread_of};
@@ -21,7 +21,7 @@ use crate::lock::lock;
 use crate::observe::{metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
-use crate::server::{Member, ServerShared, Target};
+use crate::server::{Member, ServerShared};
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
@@ -230,8 +230,8 @@ impl Engine {
 
     /// The method that is called.
     pub(super) fn method(&self, admitted: &Admitted) -> Option<&'static Method> {
-        let server = &self.serving.as_ref()?.server;
-        Some(server.called(admitted.target?).1)
+        let serving = self.serving.as_ref()?;
+        Some(serving.called(admitted.target?).1)
     }
 
     /// Runs a call that waits for others.

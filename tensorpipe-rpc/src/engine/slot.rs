@@ -83,8 +83,11 @@ impl CallSlot {
         let Some(trace) = &self.trace else {
             return CallStats::default();
         };
-        match &self.streams {
-            Some(streams) => trace.stats_with(streams, pipe),
+        let Some(streams) = &self.streams else {
+            return trace.stats();
+        };
+        match &streams.carried {
+            Some(carried) => trace.stats_with(carried, streams.kinds, pipe),
             None => trace.stats(),
         }
     }

@@ -12,11 +12,12 @@ use tracing::Span;
 
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
-use super::{Attempt, CallStats, Carriage, Figures, metrics};
-use crate::engine::{CallStreams, Engine, Outcome, Terms};
+use super::{Attempt, CallStats, Carriage, Carried, Figures, metrics};
+use crate::engine::{Engine, Outcome};
 use crate::error::CallError;
 use crate::header::{Header, TraceContext};
 use crate::lock::lock;
+use crate::schema::{Method, Streams};
 
 /// See the module's documentation.
 pub(crate) struct CallTrace {
@@ -33,21 +34,29 @@ pub(crate) struct CallTrace {
 impl CallTrace {
     /// That of a call that is about to be made, if somebody wants to know, and what the call is sent as part of.
     #[inline]
-    pub(crate) fn of(id: u64, engine: &Engine, terms: &Terms) -> (Option<Arc<Self>>, TraceContext) {
-        match terms.asked || metrics::ON || spans::are_wanted() {
-            true => Self::begin(id, engine, terms),
-            false => (None, terms.trace),
+    pub(crate) fn of(
+        id: u64,
+        engine: &Engine,
+        service: &'static str,
+        method: &'static Method,
+        asked: bool,
+        around: TraceContext,
+    ) -> (Option<Arc<Self>>, TraceContext) {
+        match asked || metrics::ON || spans::are_wanted() {
+            true => Self::begin(id, engine, service, method, asked, around),
+            false => (None, around),
         }
     }
 
     #[cold]
-    fn begin(call: u64, engine: &Engine, terms: &Terms) -> (Option<Arc<Self>>, TraceContext) {
-        let Terms {
-            service,
-            method,
-            asked,
-            ..
-        } = *terms;
+    fn begin(
+        call: u64,
+        engine: &Engine,
+        service: &'static str,
+        method: &'static Method,
+        asked: bool,
+        around: TraceContext,
+    ) -> (Option<Arc<Self>>, TraceContext) {
         let named = Named {
             service,
             method,
@@ -55,8 +64,8 @@ impl CallTrace {
             peer: engine.pipe.peer_name(),
         };
         let (span, belongs_to) = match spans::are_wanted() {
-            true => named.calling(terms.trace),
-            false => (Span::none(), terms.trace),
+            true => named.calling(around),
+            false => (Span::none(), around),
         };
         metrics::call_started(service, method.name);
         let attempt = Attempt {
@@ -175,13 +184,10 @@ impl CallTrace {
         }
     }
 
-    /// The same of a call with streams.
-    pub(crate) fn stats_with(&self, streams: &CallStreams, pipe: &Pipe) -> CallStats {
+    /// The same of a call with streams, over which this went.
+    pub(crate) fn stats_with(&self, carried: &Carried, kinds: Streams, pipe: &Pipe) -> CallStats {
         let mut stats = self.stats();
-        let Some(carried) = &streams.carried else {
-            return stats;
-        };
-        if streams.kinds.argument {
+        if kinds.argument {
             let sent = carried.all_sent();
             let argument = stats.argument.get_or_insert_default();
             if argument.items != sent.items {
@@ -191,7 +197,7 @@ impl CallTrace {
             argument.items = sent.items;
             argument.carriage.bytes = sent.bytes;
         }
-        if streams.kinds.reply {
+        if kinds.reply {
             let came = carried.all_came();
             let result = stats.result.get_or_insert_default();
             result.items = came.items;

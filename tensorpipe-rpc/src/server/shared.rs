@@ -11,12 +11,11 @@ use tokio::sync::Notify;
 use super::shares::{Member, Shares};
 use super::under_way::UnderWay;
 use crate::builder::Builder;
-use crate::engine::{Engine, Serving, Speed};
+use crate::engine::{Engine, Serving, Speed, Target};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
 use crate::lock::lock;
 use crate::remote::Grants;
-use crate::schema::Method;
 use crate::service::Service;
 
 /// What clients of a server that stops hear.
@@ -27,13 +26,6 @@ pub(crate) struct Served {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) speed: Vec<Arc<Speed>>,
     by_id: FxHashMap<u32, usize>,
-}
-
-/// What is called: the positions of a service and of its method.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) service: usize,
-    pub(crate) method: usize,
 }
 
 /// What the connections of a server share.
@@ -180,12 +172,6 @@ impl ServerShared {
         if self.calls.end() && self.is_draining() {
             self.ended.notify_one();
         }
-    }
-
-    /// The service's name, and the method.
-    pub(crate) fn called(&self, target: Target) -> (&'static str, &'static Method) {
-        let schema = self.services[target.service].service.schema();
-        (schema.service, &schema.methods[target.method])
     }
 
     /// Where a service is, and its method.

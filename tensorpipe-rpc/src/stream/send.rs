@@ -13,11 +13,10 @@ use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
-use crate::engine::{CallStreams, Engine, ITEMS, Room};
+use crate::engine::{CallStreams, Engine, Room};
 use crate::error::no_place;
 use crate::header::{Header, Kind, Way};
 use crate::observe::metrics;
-use crate::placement::{naming, tensor_of};
 
 /// Bytes from which on a message of items leaves.
 const BATCH: usize = 64 << 10;
@@ -251,10 +250,7 @@ impl Sender<'_> {
         }
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
-        let count = encoded.tensors.len();
-        let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
-        let sent = self.engine.send(encoded, REPLY_HEADER);
-        match sent.map_err(|error| naming(error, name)) {
+        match self.engine.send_items(encoded) {
             Ok((sent, size)) => {
                 self.last = Some(sent);
                 metrics::items_sent(items.into());

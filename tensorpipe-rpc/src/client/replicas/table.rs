@@ -4,7 +4,7 @@
 //! out that it is not there takes it out, once, whichever call or task that is.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpipe::Misuse;
 use tokio::sync::Notify;
@@ -16,7 +16,6 @@ use super::replica::{Live, Phase, Replica, gone};
 use super::status::ReplicaStatus;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
-use crate::lock::lock;
 use crate::observe::metrics;
 use crate::schema::Schema;
 
@@ -71,7 +70,7 @@ impl Shared {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        lock(&self.table)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The place of a service, and tells the tasks of the replicas that are there to ask for it.

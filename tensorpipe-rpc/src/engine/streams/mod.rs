@@ -30,12 +30,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use tensorpipe::engine::EnginePipe;
-use tensorpipe::{Message, ResetCode};
+use tensorpipe::{Error, Message, ResetCode};
 
 use super::Outcome;
+use crate::codec::{Encoded, REPLY_HEADER};
 use crate::lock::lock;
 use crate::observe::Carried;
-use crate::placement::{Placement, ReceivePlacement};
+use crate::placement::{Placement, ReceivePlacement, naming, tensor_of};
 use crate::schema::Streams;
 
 /// Items and bytes, counted from the beginning of a stream.
@@ -46,7 +47,7 @@ pub(crate) struct Tally {
 }
 
 /// What tensors of a message of items are of, in errors.
-pub(crate) const ITEMS: &str = "the stream's items";
+const ITEMS: &str = "the stream's items";
 
 /// What may be sent of a stream before its reader has said anything.
 pub(crate) const FIRST: Tally = Tally {
@@ -161,6 +162,14 @@ impl super::Engine {
                 received => return received,
             }
         }
+    }
+
+    /// Sends a message of items, as [`Engine::send`](super::Engine::send).
+    pub(crate) fn send_items(&self, encoded: Encoded) -> Result<(u64, u64), Error> {
+        let count = encoded.tensors.len();
+        let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
+        let sent = self.send(encoded, REPLY_HEADER);
+        sent.map_err(|error| naming(error, name))
     }
 
     /// The application has had all of a batch: its sender, and others that wait for room, hear of it.
