@@ -142,13 +142,24 @@ async fn from_places_that_do_not_fit() {
     let listener = context.listen(["memory://given back"]).await.unwrap();
     let (client, server) = tokio::join!(context.connect("memory://given back"), listener.accept());
     let (client, server) = (client.unwrap(), server.unwrap());
-    let tensor = Tensor::from_vec(vec![1u8; 5000], [5000]).unwrap();
-    client.send(Message::new("m").tensor(tensor)).unwrap();
-    let error = fails(&server).await;
-    assert!(
-        matches!(error, Error::Misuse(Misuse::Allocation { .. })),
-        "{error:?}"
-    );
+    // Too many places, and one of another length than what is to fill it.
+    let short = || Tensor::from_vec(vec![1u8; 5000], [5000]).unwrap();
+    let too_many = Message::new("m").tensor(short());
+    let too_long = Message::new("m").tensor(short()).tensor(short());
+    for (message, says) in [
+        (too_many, "2 tensors are placed, 0 and 1 come".to_owned()),
+        (
+            too_long,
+            format!("tensor 1 has 5000 bytes, its place {LEN}"),
+        ),
+    ] {
+        client.send(message).unwrap();
+        let error = fails(&server).await;
+        assert!(
+            matches!(&error, Error::Misuse(Misuse::Allocation { reason }) if reason.contains(&says)),
+            "{error:?}"
+        );
+    }
     // Where it does fit the reader gets its own memory back, filled.
     let tensor = || Tensor::from_vec(vec![3u8; LEN], [LEN as u64]).unwrap();
     for _ in 0..3 {
