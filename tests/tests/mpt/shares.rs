@@ -9,6 +9,9 @@ const MIB: usize = 1 << 20;
 /// Chunks of a tensor of 32 MiB.
 const CHUNKS: u64 = 64;
 
+/// How many of them a connection may have sent more, or less, than its share.
+const LATE: u64 = 3;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paced_connections_carry_their_shares() {
     // So slow that no other one has time for what one should carry.
@@ -29,7 +32,8 @@ async fn paced_connections_carry_their_shares() {
         let sent: Vec<u64> = sent.collect();
         assert_eq!(sent.iter().sum::<u64>(), CHUNKS);
         let share = CHUNKS / u64::from(connections);
-        let least = sent.iter().min().unwrap();
-        assert!(2 * least >= share, "{sent:?} of {share} each");
+        // A task that has to wait for a processor is some chunks late.
+        let is_fair = |sent: &u64| sent.abs_diff(share) <= LATE;
+        assert!(sent.iter().all(is_fair), "{sent:?} of {share} each");
     }
 }

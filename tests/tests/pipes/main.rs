@@ -9,6 +9,7 @@ mod dropped_futures;
 mod ending;
 mod handlers;
 mod hot;
+mod idle;
 mod leaving;
 mod limits;
 mod pressure;
@@ -33,6 +34,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("hot") => hot::play(),
+        Some("idle") => idle::play(),
         Some(other) => panic!("no role {other}"),
     }
 }

@@ -224,7 +224,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
 }
 
 /// No system call: neither end has to be woken. Where the machine is busy a look can be in vain, and a pipe remembers that for
-/// a while: so one quiet batch on one of many pipes is enough.
+/// a while: half of the batches may meet that.
 #[tokio::test]
 async fn a_hot_round_trip_wakes_nobody() {
     if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
@@ -232,20 +232,18 @@ async fn a_hot_round_trip_wakes_nobody() {
         return;
     }
     let context = over_shm().build().unwrap();
-    let mut fewest = u64::MAX;
-    for _ in 0..20 {
+    let mut woken = Vec::new();
+    for _ in 0..5 {
         let (client, server) = pair(&context, &context).await;
         let wakes = || client.stats().wakes + server.stats().wakes;
         for _ in 0..20 {
             let before = wakes();
             round_trips(&client, &server, 20).await;
-            fewest = fewest.min(wakes() - before);
-            if fewest == 0 {
-                return;
-            }
+            woken.push(wakes() - before);
         }
     }
-    panic!("20 round trips took {fewest} wake-ups at least");
+    let quiet = woken.iter().filter(|wakes| **wakes == 0).count();
+    assert!(2 * quiet >= woken.len(), "{woken:?}");
 }
 
 /// Whoever sleeps is woken, however long it slept.
