@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{
-    BasicChannel, Channel, ChannelFault, CmaChannel, Lane, LaneIo, Link, OpId, Want,
+    BasicChannel, Channel, ChannelFault, CmaChannel, Lane, LaneIo, OpId, Want,
 };
-use tensorpipe::{Buffer, BufferMut, Context, Device, Error, Message};
-use tensorpipe_tests::{Child, say};
+use tensorpipe::{Buffer, BufferMut, Context, Error, Message};
+use tensorpipe_tests::{Child, Liar, say};
 
 use super::scene::{
     Peer, Takes, alone, check, context, eventually, runtime, soon, with_channels, zeros,
@@ -111,33 +111,8 @@ fn memory_that_its_writer_took_back_is_not_delivered() {
     });
 }
 
-/// Channel `cma` of a writer that takes a notice down, and says nothing, when it is given the next tensor. It has a copy of the first one
-/// for whoever asks for bytes.
-struct Fickle;
-
-impl Channel for Fickle {
-    fn name(&self) -> &'static str {
-        "cma"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        CmaChannel::new().devices()
-    }
-
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        CmaChannel::new().reaches(ours, theirs)
-    }
-
-    fn sends_at_once(&self) -> bool {
-        true
-    }
-
-    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        let (honest, shown) = (CmaChannel::new().open(link)?, None);
-        Ok(Box::new(FickleLane { honest, shown }))
-    }
-}
-
+/// A writer's, which takes a notice down, and says nothing, when it is given the next tensor. It has a copy of the first one for whoever
+/// asks for bytes.
 struct FickleLane {
     honest: Box<dyn Lane>,
     shown: Option<(OpId, Buffer)>,
@@ -178,8 +153,12 @@ impl Lane for FickleLane {
 fn what_was_read_is_taken_only_while_its_notice_stands() {
     alone(async || {
         for len in [ALONE, LEN] {
-            let channels: [Arc<dyn Channel>; 2] = [Arc::new(Fickle), Arc::new(BasicChannel::new())];
-            let context = with_channels("writer", channels.into());
+            let fickle = Liar::like(&CmaChannel::new(), |link| FickleLane {
+                honest: CmaChannel::new().open(link).unwrap(),
+                shown: None,
+            });
+            let channels = vec![fickle.channel(), Arc::new(BasicChannel::new())];
+            let context = with_channels("writer", channels);
             let (child, url) = reader();
             let pipe = connected(&context, &url).await;
             let mut tensor = zeros(len);
