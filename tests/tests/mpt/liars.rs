@@ -8,7 +8,7 @@ use tensorpipe::{Buffer, BufferMut, Error, Message, Pays, PeerFault, Tensor, Thr
 use tensorpipe_tests::Liar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{builder, context, within};
+use crate::scene::{builder, context, soon};
 
 const CHUNK: u64 = 512 << 10;
 /// Two chunks and a bit.
@@ -95,7 +95,7 @@ async fn verdict(lie: Lie, liar_writes: bool) -> String {
     let (client, server) = (client.unwrap(), server.unwrap());
     let tensor = Tensor::from(vec![1u8; LEN as usize]);
     let message = Message::new("").tensor(tensor);
-    let error = within("the end", async {
+    let error = soon("the end", async {
         if liar_writes {
             let _written = server.write(message);
             client.read().await.unwrap_err()

@@ -2,7 +2,7 @@
 
 use tensorpipe::transports::TcpTransport;
 
-use crate::scene::{carry, pair, within};
+use crate::scene::{carry, pair, soon};
 
 const MIB: usize = 1 << 20;
 
@@ -19,7 +19,7 @@ async fn paced_connections_carry_their_shares() {
     for connections in [1, 2, 4] {
         let transport = TcpTransport::paced(|number| (number > 0).then_some(PACE));
         let pair = pair(connections, transport, async |port| port).await;
-        within("a chunk on each", async {
+        soon("a chunk on each", async {
             while pair.sent().contains(&0) {
                 carry(&pair.client, &pair.server, 8 * MIB).await;
             }

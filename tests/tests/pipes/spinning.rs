@@ -177,7 +177,7 @@ async fn two_busy_pipes_and_a_bystander_share_one_thread() {
     }
     // Both get through. Not at one speed: where the machine is busy one may be asleep, and is woken by the runtime's look at sockets,
     // which comes after some sixty turns.
-    let turns = within("round trips", bystander).await.unwrap();
+    let turns = soon("round trips", bystander).await.unwrap();
     let most = [0, 1].map(|i: usize| most[i].load(Ordering::Relaxed));
     println!("{turns} turns, at most {most:?} looks between two of them");
     assert!(turns >= ROUND_TRIPS, "the bystander had {turns} turns");
@@ -216,7 +216,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
             server.write(Message::new("late")).await.unwrap();
             read.await.unwrap();
         };
-        within("an answer behind a timer", async {
+        soon("an answer behind a timer", async {
             tokio::join!(timer, answer)
         })
         .await;
@@ -262,6 +262,6 @@ async fn a_sleeper_is_woken() {
     });
     tokio::time::sleep(Duration::from_millis(20)).await;
     client.write(Message::new("good morning")).await.unwrap();
-    within("the message", read).await.unwrap().unwrap();
+    soon("the message", read).await.unwrap().unwrap();
     assert_eq!(client.stats().wakes, before + 1);
 }
