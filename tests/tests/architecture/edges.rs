@@ -96,6 +96,8 @@ fn the_pipe_has_no_circle_of_imports() {
         let is_type = to.starts_with(char::is_uppercase);
         let to = if is_type { "" } else { first(&to) };
         if from != to {
+            // So that the models can put the smallest pipe around it.
+            assert_ne!(from, "driver", "it names {to}");
             left.insert((from, to.to_owned()));
         }
     }
