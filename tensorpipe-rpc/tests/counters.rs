@@ -86,30 +86,25 @@ async fn calls_made_together_leave_together_and_so_do_their_answers() {
     const MOST: u64 = 11;
     let (client, server) = both().await;
     let small = Tensor::from_vec(vec![1u8; 64], [64]).unwrap();
-    let mut least: Option<[u64; 4]> = None;
-    for _ in 0..1000 {
+    let mut undisturbed = Vec::new();
+    for _ in 0..100 {
         TASKS.lock().unwrap().clear();
         let before = counts(&client, &server);
         let calls: Vec<_> = (0..CALLS).map(|_| client.tensor(&small)).collect();
         for call in calls {
             call.await.unwrap();
         }
-        let spent = spent(before, counts(&client, &server));
         // That of the caller, and the connection's.
         if TASKS.lock().unwrap().len() <= 2 {
-            let best = least.get_or_insert(spent);
-            *best = std::array::from_fn(|i| best[i].min(spent[i]));
-            if best.iter().all(|count| *count <= MOST) {
-                return;
-            }
+            undisturbed.push(spent(before, counts(&client, &server)));
         }
     }
-    match least {
-        Some(least) => panic!("{least:?}"),
-        None => {
-            println!("skipped: every time a handler was so slow that it ran on a task of its own")
-        }
+    if undisturbed.is_empty() {
+        println!("skipped: every time a handler was so slow that it ran on a task of its own");
     }
+    let fits = |spent: &&[u64; 4]| spent.iter().all(|count| *count <= MOST);
+    let fit = undisturbed.iter().filter(fits).count();
+    assert!(2 * fit >= undisturbed.len(), "{undisturbed:?}");
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
-//! What the tests of this package share: a second process that a test drives, and what it costs.
+//! What the tests of this package share: a second process that a test drives, what it costs, and a channel that lies.
 
 mod child;
 mod cost;
 mod filter;
+mod liar;
 mod peer;
 mod waiting;
 
 pub use child::{Child, NOBODY, can_start_by, role, say};
 pub use cost::{descriptors, resident};
 pub use filter::{Fate, allow_only, forbid};
+pub use liar::Liar;
 pub use peer::{Peer, check};
 pub use waiting::{alone, eventually, runtime, soon};

@@ -51,32 +51,24 @@ async fn call(client: &Pipe, len: usize) {
     assert_eq!(answer.metadata, len.to_string());
 }
 
-const CALLS: u64 = 20;
+const CALLS: u64 = 10;
 
-/// How often both ends did what `count` counts, of [`CALLS`] calls: the least of some rounds, since a busy machine may keep an end from
-/// its answer for longer than what goes with it waits.
-async fn least(ends: [&Pipe; 2], len: usize, count: fn(&PipeStats) -> u64) -> [u64; 2] {
+/// How often both ends did what `count` counts, of [`CALLS`] calls.
+async fn counted(ends: [&Pipe; 2], len: usize, count: fn(&PipeStats) -> u64) -> [u64; 2] {
     let counts = || ends.map(|end| count(&end.stats()));
-    let mut least = [u64::MAX; 2];
-    for _ in 0..5 {
-        // Segments are exchanged, and polling is given up.
-        for _ in 0..8 {
-            sleep(PAUSE).await;
-            call(ends[0], len).await;
-        }
-        let before = counts();
-        for _ in 0..CALLS {
-            sleep(PAUSE).await;
-            call(ends[0], len).await;
-        }
+    // Segments are exchanged, and polling is given up.
+    for _ in 0..8 {
         sleep(PAUSE).await;
-        let after = counts();
-        least = std::array::from_fn(|end| least[end].min(after[end] - before[end]));
-        if least.iter().all(|counted| *counted <= CALLS) {
-            break;
-        }
+        call(ends[0], len).await;
     }
-    least
+    let before = counts();
+    for _ in 0..CALLS {
+        sleep(PAUSE).await;
+        call(ends[0], len).await;
+    }
+    sleep(PAUSE).await;
+    let after = counts();
+    std::array::from_fn(|end| after[end] - before[end])
 }
 
 async fn once_each_way(transport: Arc<dyn Transport>, url: &str, count: fn(&PipeStats) -> u64) {
@@ -84,10 +76,17 @@ async fn once_each_way(transport: Arc<dyn Transport>, url: &str, count: fn(&Pipe
     let served = server.clone();
     let serving = tokio::spawn(serve(server));
     for len in [0, 4 << 10, 64 << 10, 256 << 10, 1 << 20] {
-        let least = least([&client, &served], len, count).await;
-        // Fewer where an end had not fallen asleep yet.
-        let once = least.iter().all(|counted| (1..=CALLS).contains(counted));
-        assert!(once, "{len} bytes: {least:?} for {CALLS} calls");
+        // A busy machine may keep an end from its answer for longer than what goes with it waits: that may happen in one round of three.
+        let mut rounds = Vec::new();
+        let mut once = 0;
+        while once < 2 {
+            let counted = counted([&client, &served], len, count).await;
+            rounds.push(counted);
+            // Fewer where an end had not fallen asleep yet.
+            once += usize::from(counted.iter().all(|end| (1..=CALLS).contains(end)));
+            let disturbed = rounds.len() - once;
+            assert!(disturbed <= 1, "{len} bytes: {rounds:?} for {CALLS} calls");
+        }
     }
     serving.abort();
 }

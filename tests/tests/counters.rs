@@ -119,21 +119,25 @@ async fn calls_allocate_little() {
             call.await.unwrap();
         }
     };
-    let (mut least, mut least_together) = (u64::MAX, u64::MAX);
-    // A handler that other work on the machine has interrupted runs on a task of its own for a while.
-    for _ in 0..200 {
+    let mut rounds = Vec::new();
+    // A handler that other work on the machine has interrupted runs on a task of its own for a while: half of the rounds may meet that.
+    for _ in 0..100 {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         alone().await;
         let between = ALLOCATIONS.load(Ordering::Relaxed);
         together().await;
         let after = ALLOCATIONS.load(Ordering::Relaxed);
-        least = least.min(between - before);
-        least_together = least_together.min(after - between);
+        rounds.push([between - before, after - between]);
     }
-    println!("allocations of a call, both ends: {least}, of 40 together: {least_together}");
     // One or two more where the machine, or a sanitizer, is so slow that handlers run on tasks of their own.
-    assert!(least <= 24, "{least} allocations for a call");
-    assert!(least_together <= 40 * 24, "{least_together} allocations");
+    let fit = rounds
+        .iter()
+        .filter(|[one, all]| *one <= 24 && *all <= 40 * 24);
+    println!(
+        "allocations of a call, both ends, and of 40 together: {:?}",
+        rounds[0]
+    );
+    assert!(2 * fit.count() >= rounds.len(), "{rounds:?}");
 }
 
 fn tensor(len: usize) -> Tensor {
@@ -218,4 +222,11 @@ async fn operations_cost_what_they_should() {
         &pattern(64 << 20, 1),
         "the giver's",
     );
+    // The library's own count is not all: it is the same memory.
+    client
+        .send(Message::new("m").tensor(given.clone()))
+        .unwrap();
+    let received = server.read().await.unwrap();
+    let [ours, theirs] = [&given, &received.tensors[0].tensor].map(|tensor| tensor.as_bytes());
+    assert_eq!(ours.unwrap().as_ptr(), theirs.unwrap().as_ptr());
 }

@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use tensorpipe::{DType, Tensor};
+use tensorpipe::{ContextBuilder, DType, Tensor};
 use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{Bench, LabClient, LabService, both, tcp, until};
+use super::lab::{Bench, LabClient, LabService, both, shm, tcp, until};
 
 const LEN: u64 = (4 << 30) + 4096;
 
 /// The server on a runtime and threads of its own, as in another process.
-fn server() -> (String, Bench, std::sync::mpsc::Sender<()>) {
+fn server(context: ContextBuilder) -> (String, Bench, std::sync::mpsc::Sender<()>) {
     let (stop, stopped) = std::sync::mpsc::channel();
     let (tell, told) = std::sync::mpsc::channel();
+    let context = context.build().unwrap();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -23,7 +24,7 @@ fn server() -> (String, Bench, std::sync::mpsc::Sender<()>) {
         let server = runtime
             .block_on(
                 tensorpipe_rpc::Server::builder()
-                    .context(&tcp().build().unwrap())
+                    .context(&context)
                     .service(LabService::new(bench.clone()))
                     .listen("tcp://127.0.0.1:0"),
             )
@@ -39,8 +40,13 @@ fn server() -> (String, Bench, std::sync::mpsc::Sender<()>) {
 
 #[tokio::test]
 async fn small_calls_a_cancel_and_a_deadline_take_effect_before_a_4_gib_upload_ends() {
-    let (url, bench, stop) = server();
-    let context = tcp().build().unwrap();
+    goes_on_beside_an_upload(tcp).await;
+    goes_on_beside_an_upload(shm).await;
+}
+
+async fn goes_on_beside_an_upload(over: fn() -> ContextBuilder) {
+    let (url, bench, stop) = server(over());
+    let context = over().build().unwrap();
     let client = LabClient::connect_with(&context, url).await.unwrap();
     let large = Tensor::zeros(DType::U8, [LEN]).unwrap();
     let sent = || client.connection().pipe().stats().bytes_out;
@@ -93,15 +99,17 @@ async fn small_calls_a_cancel_and_a_deadline_take_effect_before_a_4_gib_upload_e
 async fn an_upload_that_outlives_the_servers_bound_is_given_up_there() {
     let mut limits = ServerLimits::default();
     limits.longest_call = Duration::from_millis(200);
-    let both = both(tcp(), tcp(), limits).await;
-    let large = Tensor::zeros(DType::U8, [LEN]).unwrap();
-    let result = both.client.length(&large).await;
-    match result {
-        Err(CallError::Deadline { after }) => assert_eq!(after, Duration::from_secs(60)),
-        other => panic!("{other:?}"),
+    for over in [tcp, shm] {
+        let both = both(over(), over(), limits.clone()).await;
+        let large = Tensor::zeros(DType::U8, [LEN]).unwrap();
+        let result = both.client.length(&large).await;
+        match result {
+            Err(CallError::Deadline { after }) => assert_eq!(after, Duration::from_secs(60)),
+            other => panic!("{other:?}"),
+        }
+        drop(large);
+        let sent = both.client.connection().pipe().stats().bytes_out;
+        assert!(sent < LEN, "all {sent} bytes went");
+        both.is_clean().await;
     }
-    drop(large);
-    let sent = both.client.connection().pipe().stats().bytes_out;
-    assert!(sent < LEN, "all {sent} bytes went");
-    both.is_clean().await;
 }

@@ -4,9 +4,16 @@ use std::time::Duration;
 
 use tensorpipe::{DType, Tensor};
 
-use super::lab::{over_each, tensor, until};
+use super::lab::{Both, over_each, tensor, until};
 
 const LARGE: u64 = 4 << 30;
+
+/// Within a process a tensor is handed over, and is never under way.
+fn moves_bytes(both: &Both) -> bool {
+    let transport = &both.client.connection().route().transport;
+    assert!(["tcp", "shm", "memory"].contains(&&**transport));
+    transport != "memory"
+}
 
 #[tokio::test]
 async fn before_anything_is_polled() {
@@ -24,7 +31,7 @@ async fn before_anything_is_polled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_arguments_are_under_way() {
     over_each(async |both| {
-        if both.client.connection().route().transport == "tcp" {
+        if moves_bytes(&both) {
             let large = Tensor::zeros(DType::U8, [LARGE]).unwrap();
             let before = both.client.connection().pipe().stats().bytes_out;
             let call = both.client.length(&large);
@@ -65,7 +72,7 @@ async fn while_the_handler_runs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_reply_is_under_way() {
     over_each(async |both| {
-        if both.client.connection().route().transport == "tcp" {
+        if moves_bytes(&both) {
             let mut call = both.client.zeros(LARGE);
             let before = both.client.connection().pipe().stats().bytes_in;
             let received = || both.client.connection().pipe().stats().bytes_in - before;
@@ -89,7 +96,7 @@ async fn while_the_reply_is_under_way() {
 #[tokio::test]
 async fn a_call_outlives_its_client_and_connection() {
     over_each(async |both| {
-        let super::lab::Both { client, server, .. } = both;
+        let Both { client, server, .. } = both;
         let call = client.sleep(30);
         drop(client);
         assert_eq!(call.await.unwrap(), 30);
@@ -101,7 +108,7 @@ async fn a_call_outlives_its_client_and_connection() {
 #[tokio::test]
 async fn the_last_call_dropped_closes_the_connection_and_ends_the_handler() {
     over_each(async |both| {
-        let super::lab::Both {
+        let Both {
             client,
             server,
             bench,
@@ -121,7 +128,7 @@ async fn the_last_call_dropped_closes_the_connection_and_ends_the_handler() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_client_goes_while_the_reply_is_under_way() {
     over_each(async |both| {
-        if both.client.connection().route().transport != "tcp" {
+        if !moves_bytes(&both) {
             return;
         }
         let url = both.server.url().to_string();

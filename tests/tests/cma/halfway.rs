@@ -1,13 +1,23 @@
 //! One end stops, dies or gives up while a tensor is being read out of its writer's memory. What completes is whole; what does
 //! not is a typed error; and the memory of both ends comes back.
 
-use tensorpipe::{Context, Error, Message};
-use tensorpipe_tests::{Child, say};
+use std::sync::Arc;
 
-use super::scene::{Peer, Takes, alone, check, context, eventually, runtime, soon, zeros};
+use tensorpipe::channels::{
+    BasicChannel, Channel, ChannelFault, CmaChannel, Lane, LaneIo, OpId, Want,
+};
+use tensorpipe::{Buffer, BufferMut, Context, Error, Message};
+use tensorpipe_tests::{Child, Liar, say};
+
+use super::scene::{
+    Peer, Takes, alone, check, context, eventually, runtime, soon, with_channels, zeros,
+};
 
 /// Many pieces.
 const LEN: usize = 32 << 20;
+
+/// As many as one thread reads.
+const ALONE: usize = 3 << 20;
 
 const HALF_READ: (&str, &str) = ("TENSORPIPE_STOP_AT", "memory-half-read");
 
@@ -101,6 +111,110 @@ fn memory_that_its_writer_took_back_is_not_delivered() {
     });
 }
 
+/// A writer's, which takes a notice down, and says nothing, when it is given the next tensor. It has a copy of the first one for whoever
+/// asks for bytes.
+struct FickleLane {
+    honest: Box<dyn Lane>,
+    shown: Option<(OpId, Buffer)>,
+}
+
+impl Lane for FickleLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        match &self.shown {
+            Some((shown, _)) => self.honest.cancel(*shown, io),
+            None => {
+                let copy = Buffer::copy_from_slice(source.as_bytes().unwrap());
+                self.shown = Some((op, copy));
+                self.honest.send(op, source, io);
+            }
+        }
+    }
+
+    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {
+        unreachable!("it is sent nothing");
+    }
+
+    fn control(&mut self, op: OpId, _: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let (shown, copy) = self.shown.take().unwrap();
+        assert_eq!(op, shown);
+        io.stream(op, copy);
+        Ok(())
+    }
+
+    fn streamed(&mut self, op: OpId, _: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        io.sent(op);
+    }
+
+    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
+}
+
+/// No RESET says so: only the second look at the notice does. Read by whoever drives the pipe, and by two threads.
+#[test]
+fn what_was_read_is_taken_only_while_its_notice_stands() {
+    alone(async || {
+        for len in [ALONE, LEN] {
+            let fickle = Liar::like(&CmaChannel::new(), |link| FickleLane {
+                honest: CmaChannel::new().open(link).unwrap(),
+                shown: None,
+            });
+            let channels = vec![fickle.channel(), Arc::new(BasicChannel::new())];
+            let context = with_channels("writer", channels);
+            let (child, url) = reader();
+            let pipe = connected(&context, &url).await;
+            let mut tensor = zeros(len);
+            let write = pipe.write(Message::new("m").tensor(tensor.clone()));
+            let child = stopped(child).await;
+            pipe.send(Message::new("the next").tensor(zeros(len)))
+                .unwrap();
+            let at = tensor.as_bytes().unwrap().as_ptr();
+            eventually("the memory is mine again", || {
+                tensor.make_mut::<u8>().is_ok() && tensor.as_bytes().unwrap().as_ptr() == at
+            })
+            .await;
+            tensor.make_mut::<u8>().unwrap().fill(0xee);
+            child.resume();
+            let (_child, ended) = heard(child, "ended").await;
+            assert_eq!(ended, format!("{len} zeros"));
+            soon("a write", write).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_second_thread_reads_what_is_large() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return println!("skipped: there is one processor");
+    }
+    alone(async || {
+        let context = context("writer");
+        let mut helped = 0;
+        // Late: a second thread has begun by then.
+        let (last, late) = ("memory-half-read:12", "memory-half-read:100");
+        for (len, at) in [(ALONE, last)].into_iter().chain([(LEN, late); 5]) {
+            let child = Child::start("reader", &[("TENSORPIPE_STOP_AT", at)]);
+            let url = child.hear("listens");
+            let pipe = connected(&context, &url).await;
+            let _write = pipe.write(Message::new("m").tensor(zeros(len)));
+            let child = stopped(child).await;
+            let has = threads(child.id()).contains(&"tensorpipe-cma".to_owned());
+            assert!(!has || len == LEN, "{len} bytes do not pay");
+            helped += u32::from(has);
+        }
+        // On a busy machine it may not have.
+        assert!(helped >= 3, "{helped} of 5 times");
+    });
+}
+
+/// The names of a process's threads.
+fn threads(process: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+        name.unwrap().trim_end().to_owned()
+    };
+    tasks.map(name).collect()
+}
+
 #[test]
 fn a_killed_reader_lets_go_of_the_writers_memory() {
     alone(async || {
@@ -108,7 +222,7 @@ fn a_killed_reader_lets_go_of_the_writers_memory() {
         let (child, url) = reader();
         let pipe = connected(&context, &url).await;
         let tensor = zeros(LEN);
-        let memory = std::sync::Arc::downgrade(tensor.buffer().memory());
+        let memory = Arc::downgrade(tensor.buffer().memory());
         let write = pipe.write(Message::new("m").tensor(tensor));
         let mut child = stopped(child).await;
         assert!(memory.strong_count() > 0);

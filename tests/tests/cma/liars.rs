@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{Channel, ChannelFault, CmaChannel, Lane, LaneIo, Link, OpId, Want};
-use tensorpipe::{Buffer, BufferMut, Device, Error, Message, PeerFault, Pipe};
+use tensorpipe::channels::{ChannelFault, CmaChannel, Lane, LaneIo, OpId, Want};
+use tensorpipe::{Buffer, BufferMut, Error, Message, PeerFault, Pipe};
+use tensorpipe_tests::Liar;
 
 use super::scene::{alone, check, made, soon, with_channels};
 
@@ -28,32 +29,6 @@ enum Lie {
     AlwaysBytes,
     /// As a reader: the same, and then it says that it has read what it was not shown.
     ReadTheUnreadable,
-}
-
-/// Channel `cma`, at an end that lies.
-struct Liar(Lie);
-
-impl Channel for Liar {
-    fn name(&self) -> &'static str {
-        "cma"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        CmaChannel::also_within_process().devices()
-    }
-
-    fn sends_at_once(&self) -> bool {
-        true
-    }
-
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(LyingLane {
-            lie: self.0,
-            source: None,
-            wanted: None,
-            kept: None,
-        }))
-    }
 }
 
 struct LyingLane {
@@ -134,7 +109,13 @@ impl Lane for LyingLane {
 /// An honest end, and one that lies.
 async fn pair(lie: Lie) -> (Pipe, Pipe) {
     let honest = with_channels("honest", vec![Arc::new(CmaChannel::also_within_process())]);
-    let liar = with_channels("liar", vec![Arc::new(Liar(lie))]);
+    let liar = Liar::like(&CmaChannel::also_within_process(), move |_| LyingLane {
+        lie,
+        source: None,
+        wanted: None,
+        kept: None,
+    });
+    let liar = with_channels("liar", vec![liar.channel()]);
     let listener = honest.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let (one, two) = soon("a pipe", async {

@@ -75,6 +75,8 @@ struct Gate {
 
 impl Hold {
     pub(crate) fn on(stream: &CudaStream) -> Self {
+        /// # Safety
+        /// It takes over what `Arc::into_raw` gave.
         unsafe extern "C" fn wait(gate: *mut c_void) {
             // SAFETY: made by `into_raw` below, for this one call.
             let gate = unsafe { Arc::from_raw(gate.cast::<Gate>().cast_const()) };

@@ -8,8 +8,9 @@ use tensorpipe::engine::EnginePipe;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};
+use tensorpipe_tests::soon;
 
-use super::raw::{GRANT, PING, PONG, REFUSE, Raw, SOON, data, frame, message, tensor};
+use super::raw::{GRANT, PING, PONG, REFUSE, Raw, data, frame, message, tensor};
 use super::server::{AdderClient, AdderService, Sums, context};
 
 const HALF: usize = 6 << 20;
@@ -21,19 +22,17 @@ const CHUNK: usize = 256 << 10;
 
 /// Two messages of [`HALF`] are too much.
 fn tight() -> Context {
+    within_budget(10 << 20)
+}
+
+fn within_budget(bytes: u64) -> Context {
     let mut limits = Limits::default();
-    limits.receive_budget = 10 << 20;
+    limits.receive_budget = bytes;
     context(Timeouts::default(), limits)
 }
 
 fn of(bytes: usize) -> Message {
     Message::new("m").tensor(Tensor::from_vec(vec![1u8; bytes], [bytes as u64]).unwrap())
-}
-
-async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(2 * SOON, work)
-        .await
-        .unwrap_or_else(|_| panic!("too long: {what}"))
 }
 
 /// Announces [`HALF`] and one byte, and sends all but that byte.
@@ -57,43 +56,48 @@ async fn stall(address: String, body: Vec<u8>) -> Raw {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
-    let server = tight();
+    // All that one pipe announces fits: what is refused is what others hold.
+    let server = within_budget(HUGE as u64);
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let address = listener.url().to_string();
     let stranger = tokio::spawn(stall(address, Vec::new()));
-    let held = within("the stranger", listener.accept()).await.unwrap();
+    let held = soon("the stranger", listener.accept()).await.unwrap();
     let stalled = tokio::spawn(async move { held.read().await });
-    let stranger = within("its bytes", stranger).await.unwrap();
+    let stranger = soon("its bytes", stranger).await.unwrap();
 
     let other = context(Timeouts::default(), Limits::default());
     let (client, pipe) = tokio::join!(other.connect(&url), listener.accept());
     let (client, pipe) = (client.unwrap(), pipe.unwrap());
-    let (written, read) = within("a refusal", async {
-        tokio::join!(client.write(of(HUGE)), pipe.read())
-    })
-    .await;
-    let error = read.unwrap_err();
-    println!("{error}");
-    assert!(
-        matches!(&error, Error::OutOfMemory { bytes, reason } if *bytes == HUGE as u64 && reason.contains("receive_budget")),
-        "{error:?}"
-    );
-    // The writer hears of it, unless the system took all of its bytes first.
-    if let Err(error) = written {
+    // Beside what the stranger holds, a byte less is left than a message of half takes.
+    let _others = pipe.hold((HUGE - 2 * HALF + 1) as u64).unwrap();
+    for bytes in [HALF, HUGE] {
+        let (written, read) = soon("a refusal", async {
+            tokio::join!(client.write(of(bytes)), pipe.read())
+        })
+        .await;
+        let error = read.unwrap_err();
         println!("{error}");
-        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert!(
+            matches!(&error, Error::OutOfMemory { reason, .. } if reason.contains("being read take")),
+            "{error:?}"
+        );
+        // The writer hears of it, unless the system took all of its bytes first.
+        match written {
+            Ok(()) => assert_ne!(bytes, HUGE, "the system does not hold so much"),
+            Err(error) => assert!(matches!(error, Error::Refused { .. }), "{error:?}"),
+        }
     }
 
     // It comes back with the pipe of whoever held it.
     drop(stranger);
-    let error = within("the stalled read", stalled)
+    let error = soon("the stalled read", stalled)
         .await
         .unwrap()
         .unwrap_err();
     assert!(error.ends_pipe(), "{error:?}");
     for _ in 0..3 {
-        let (written, read) = within("a message", async {
+        let (written, read) = soon("a message", async {
             tokio::join!(client.write(of(HALF)), pipe.read())
         })
         .await;
@@ -118,12 +122,12 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
         .await
         .unwrap();
     let tensor = Tensor::from_vec(vec![1f32; HALF / 4], [HALF as u64 / 4]).unwrap();
-    let error = within("a refusal", client.sum(&tensor)).await.unwrap_err();
+    let error = soon("a refusal", client.sum(&tensor)).await.unwrap_err();
     println!("{error}");
     assert!(matches!(error, CallError::Overloaded(_)), "{error:?}");
     assert!(!error.may_have_run());
     drop(stranger);
-    within("the budget comes back", async {
+    soon("the budget comes back", async {
         while client.sum(&tensor).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -147,20 +151,20 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
         raw.frame_of(REFUSE);
         raw
     });
-    let held = within("the stranger", listener.accept()).await.unwrap();
+    let held = soon("the stranger", listener.accept()).await.unwrap();
     let first = held.read_descriptor().await.unwrap().read();
     let second = held.read_descriptor().await.unwrap().read();
-    let error = within("the second", second).await.unwrap_err();
+    let error = soon("the second", second).await.unwrap_err();
     println!("{error}");
     assert!(
         matches!(&error, Error::OutOfMemory { reason, .. } if reason.contains("receive_budget")),
         "{error:?}"
     );
-    let stranger = within("its answers", stranger).await.unwrap();
+    let stranger = soon("its answers", stranger).await.unwrap();
     let other = context(Timeouts::default(), Limits::default());
     let (client, pipe) = tokio::join!(other.connect(&url), listener.accept());
     let (client, pipe) = (client.unwrap(), pipe.unwrap());
-    let (written, read) = within("another pipe's message", async {
+    let (written, read) = soon("another pipe's message", async {
         tokio::join!(client.write(of(HALF)), pipe.read())
     })
     .await;
@@ -190,7 +194,7 @@ async fn what_comes_in_stripes_counts_too() {
     let (client, pipe) = (client.unwrap(), pipe.unwrap());
     // Somebody else takes as much as makes the second half of the tensor too much.
     let others = pipe.hold(7 << 20).unwrap();
-    let (written, read) = within("a refusal", async {
+    let (written, read) = soon("a refusal", async {
         tokio::join!(client.write(of(HALF)), pipe.read())
     })
     .await;
@@ -202,14 +206,14 @@ async fn what_comes_in_stripes_counts_too() {
     );
     drop(written);
     drop(others);
-    let (written, read) = within("a message", async {
+    let (written, read) = soon("a message", async {
         tokio::join!(client.write(of(HALF)), pipe.read())
     })
     .await;
     written.unwrap();
     assert_eq!(read.unwrap().tensors[0].tensor.byte_len(), HALF);
     // What it took is free again.
-    within("all of it", async {
+    soon("all of it", async {
         while pipe.hold(10 << 20).is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -6,8 +6,9 @@ use tensorpipe::{
     Allocation, BufferMut, Context, Error, Limits, Message, Misuse, Pipe, Place, ReadError, Tensor,
     Timeouts,
 };
+use tensorpipe_tests::soon;
 
-use super::raw::{GRANT, RESET, Raw, SOON, data, frame, header, message, reason, tensor};
+use super::raw::{GRANT, RESET, Raw, data, frame, header, message, reason, tensor};
 use super::server::context;
 
 const LEN: usize = 4 << 20;
@@ -55,7 +56,7 @@ async fn from_stranger(
         then(&mut raw);
         raw
     });
-    let pipe = within("the stranger", listener.accept()).await.unwrap();
+    let pipe = soon("the stranger", listener.accept()).await.unwrap();
     (pipe, stranger)
 }
 
@@ -65,17 +66,11 @@ fn half_a_chunk() -> Vec<u8> {
     header(17, whole.len() as u32 - 8, &whole[8..100_000])
 }
 
-async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(2 * SOON, work)
-        .await
-        .unwrap_or_else(|_| panic!("too long: {what}"))
-}
-
 async fn fails(pipe: &Pipe) -> Error {
-    let incoming = within("the descriptor", pipe.read_descriptor()).await;
+    let incoming = soon("the descriptor", pipe.read_descriptor()).await;
     let (allocation, at) = room();
     let read = incoming.unwrap().read_into(allocation);
-    is_back(within("the read", read).await.unwrap_err(), at)
+    is_back(soon("the read", read).await.unwrap_err(), at)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +95,7 @@ async fn from_a_writer_that_thinks_better_of_it() {
     let error = fails(&pipe).await;
     assert!(matches!(error, Error::Reset { .. }), "{error:?}");
     // The pipe, and the memory, are good for the next one.
-    let mut raw = within("the stranger", stranger).await.unwrap();
+    let mut raw = soon("the stranger", stranger).await.unwrap();
     tokio::task::spawn_blocking(move || {
         raw.send(&message(b"next", &[], b""));
         raw
@@ -108,7 +103,7 @@ async fn from_a_writer_that_thinks_better_of_it() {
     .await
     .unwrap();
     assert_eq!(
-        &within("the next", pipe.read()).await.unwrap().metadata[..],
+        &soon("the next", pipe.read()).await.unwrap().metadata[..],
         b"next"
     );
 }
@@ -121,12 +116,12 @@ async fn from_a_pipe_that_is_closed_inside_a_chunk() {
         let pipe = pipe.clone();
         async move { fails(&pipe).await }
     });
-    let raw = within("the stranger", stranger).await.unwrap();
+    let raw = soon("the stranger", stranger).await.unwrap();
     let bound = Duration::from_millis(100);
-    let closed = within("closing", pipe.close_within(bound)).await;
+    let closed = soon("closing", pipe.close_within(bound)).await;
     for error in [
         closed.unwrap_err(),
-        within("the read", reading).await.unwrap(),
+        soon("the read", reading).await.unwrap(),
     ] {
         assert!(
             matches!(error, Error::Undelivered { linger, .. } if linger == bound && error.ends_pipe()),
@@ -142,13 +137,24 @@ async fn from_places_that_do_not_fit() {
     let listener = context.listen(["memory://given back"]).await.unwrap();
     let (client, server) = tokio::join!(context.connect("memory://given back"), listener.accept());
     let (client, server) = (client.unwrap(), server.unwrap());
-    let tensor = Tensor::from_vec(vec![1u8; 5000], [5000]).unwrap();
-    client.send(Message::new("m").tensor(tensor)).unwrap();
-    let error = fails(&server).await;
-    assert!(
-        matches!(error, Error::Misuse(Misuse::Allocation { .. })),
-        "{error:?}"
-    );
+    // Too many places, and one of another length than what is to fill it.
+    let short = || Tensor::from_vec(vec![1u8; 5000], [5000]).unwrap();
+    let too_many = Message::new("m").tensor(short());
+    let too_long = Message::new("m").tensor(short()).tensor(short());
+    for (message, says) in [
+        (too_many, "2 tensors are placed, 0 and 1 come".to_owned()),
+        (
+            too_long,
+            format!("tensor 1 has 5000 bytes, its place {LEN}"),
+        ),
+    ] {
+        client.send(message).unwrap();
+        let error = fails(&server).await;
+        assert!(
+            matches!(&error, Error::Misuse(Misuse::Allocation { reason }) if reason.contains(&says)),
+            "{error:?}"
+        );
+    }
     // Where it does fit the reader gets its own memory back, filled.
     let tensor = || Tensor::from_vec(vec![3u8; LEN], [LEN as u64]).unwrap();
     for _ in 0..3 {
@@ -156,7 +162,7 @@ async fn from_places_that_do_not_fit() {
         let write = client.write(message);
         let incoming = server.read_descriptor().await.unwrap();
         let (allocation, at) = room();
-        let read = within("the read", incoming.read_into(allocation)).await;
+        let read = soon("the read", incoming.read_into(allocation)).await;
         let mut read = read.unwrap();
         write.await.unwrap();
         let buffer = read.tensors.remove(1).tensor.into_buffer();
@@ -174,7 +180,7 @@ async fn question_mark_turns_it_into_its_error() {
         raw.send(&frame(200, b""));
     })
     .await;
-    let error = within("the read", read(&pipe)).await.unwrap_err();
+    let error = soon("the read", read(&pipe)).await.unwrap_err();
     assert!(matches!(error, Error::Peer { .. }), "{error:?}");
     drop(stranger.await);
 }

@@ -3,62 +3,22 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, Link, OpId, Want};
+use tensorpipe::channels::{ChannelFault, Lane, LaneIo, LeaseChannel, OpId, Want};
 use tensorpipe::conformance::pattern;
-use tensorpipe::{
-    Buffer, BufferMut, Context, Device, Error, Message, Pays, Pipe, Tensor, Threshold,
-};
+use tensorpipe::{Buffer, BufferMut, Context, Message, Pipe, Tensor};
+use tensorpipe_tests::Liar;
 
-use super::scene::{Keeps, Peer, alone, check, eventually, lendable, made, over_tcp, soon};
+use super::scene::{Keeps, Peer, alone, check, eventually, lendable, made, offer, over_tcp, soon};
 
 const LEN: usize = 100_000;
 
 /// What the stranger has heard: answers of the victim's lane.
 type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Channel `lease` of a process that says of itself what another one does.
+/// Of a process that says of itself what another one does.
+#[derive(Clone)]
 struct Impostor {
-    descriptor: Vec<u8>,
     /// Of the loan that it sends "back".
-    offset: u64,
-    slot: u32,
-    generation: u32,
-    heard: Heard,
-}
-
-impl Channel for Impostor {
-    fn name(&self) -> &'static str {
-        "lease"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        vec![(Device::CPU, self.descriptor.clone())]
-    }
-
-    fn reaches(&self, _: (Device, &[u8]), _: (Device, &[u8])) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        vec![Threshold::new(Pays::From(1))]
-    }
-
-    fn sends_at_once(&self) -> bool {
-        true
-    }
-
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(ImpostorLane {
-            offset: self.offset,
-            slot: self.slot,
-            generation: self.generation,
-            heard: self.heard.clone(),
-            sources: HashMap::new(),
-        }))
-    }
-}
-
-struct ImpostorLane {
     offset: u64,
     slot: u32,
     generation: u32,
@@ -66,16 +26,39 @@ struct ImpostorLane {
     sources: HashMap<OpId, Buffer>,
 }
 
-impl Lane for ImpostorLane {
+impl Impostor {
+    fn new((offset, slot, generation): (u64, u32, u32)) -> Self {
+        let (heard, sources) = (Heard::default(), HashMap::new());
+        Self {
+            offset,
+            slot,
+            generation,
+            heard,
+            sources,
+        }
+    }
+
+    /// Its pipe to the victim, on which it has sent a tensor as if it were `peer`, and the victim's end.
+    async fn meets(self, victim: &Context, peer: &Peer) -> (Pipe, Pipe) {
+        let liar = Liar::like(&LeaseChannel::new(), move |_| self.clone());
+        let liar = liar.at(descriptor(peer).await).channel();
+        let stranger = Context::builder().name("stranger").channels([liar]);
+        let stranger = stranger.build().unwrap();
+        let listener = victim.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let (theirs, ours) = tokio::join!(stranger.connect(&url), listener.accept());
+        let theirs = theirs.unwrap();
+        let tensor = Tensor::from_vec(pattern(LEN, 99), [LEN as u64]).unwrap();
+        theirs.send(Message::new("m").tensor(tensor)).unwrap();
+        (theirs, ours.unwrap())
+    }
+}
+
+impl Lane for Impostor {
     /// "It lies in what you have lent me."
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let mut yours = vec![3];
-        yours.extend_from_slice(&[0; 16]);
-        yours.extend_from_slice(&self.offset.to_le_bytes());
-        yours.extend_from_slice(&(source.len() as u64).to_le_bytes());
-        yours.extend_from_slice(&self.slot.to_le_bytes());
-        yours.extend_from_slice(&self.generation.to_le_bytes());
-        yours.extend_from_slice(&[0; NUMBER]);
+        let (len, loan) = (source.len() as u64, (self.slot, self.generation));
+        let yours = offer(3, [0; 16], self.offset, len, loan);
         self.sources.insert(op, source);
         io.control(op, yours);
     }
@@ -103,39 +86,14 @@ impl Lane for ImpostorLane {
     fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
-/// Bytes of a loan's number on the wire.
-const NUMBER: usize = 8;
-
 /// What the victim reads of a stranger that claims to be `peer` and to send back this loan; and what the stranger heard.
-async fn claimed(
-    victim: &Context,
-    peer: &Peer,
-    (offset, slot, generation): (u64, u32, u32),
-) -> (Message, Vec<u8>) {
-    let heard = Heard::default();
-    let impostor: Arc<dyn Channel> = Arc::new(Impostor {
-        descriptor: descriptor(peer).await,
-        offset,
-        slot,
-        generation,
-        heard: heard.clone(),
-    });
-    let stranger = Context::builder().name("stranger").channels([impostor]);
-    let (_stranger, pipe) = meets(stranger.build().unwrap(), victim).await;
+async fn claimed(victim: &Context, peer: &Peer, loan: (u64, u32, u32)) -> (Message, Vec<u8>) {
+    let impostor = Impostor::new(loan);
+    let heard = impostor.heard.clone();
+    let (_stranger, pipe) = impostor.meets(victim, peer).await;
     let message = soon("a message", pipe.read()).await.unwrap();
     let heard = heard.lock().unwrap().first().cloned().unwrap_or_default();
     (message, heard)
-}
-
-/// The stranger's pipe, on which it has sent a tensor, and the victim's end.
-async fn meets(stranger: Context, victim: &Context) -> (Pipe, Pipe) {
-    let listener = victim.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (theirs, ours) = tokio::join!(stranger.connect(&url), listener.accept());
-    let theirs = theirs.unwrap();
-    let tensor = Tensor::from_vec(pattern(LEN, 99), [LEN as u64]).unwrap();
-    theirs.send(Message::new("m").tensor(tensor)).unwrap();
-    (theirs, ours.unwrap())
 }
 
 /// How a process describes itself to its peers.
@@ -175,16 +133,9 @@ fn whoever_claims_to_have_come_is_offered_nothing() {
     alone(async || {
         let victim = over_tcp("victim", 64 << 20);
         let peer = Peer::start(&victim, &[]).await;
-        let heard = Heard::default();
-        let impostor: Arc<dyn Channel> = Arc::new(Impostor {
-            descriptor: descriptor(&peer).await,
-            offset: 0,
-            slot: 0,
-            generation: 4,
-            heard: heard.clone(),
-        });
-        let stranger = Context::builder().name("stranger").channels([impostor]);
-        let (theirs, ours) = meets(stranger.build().unwrap(), &victim).await;
+        let impostor = Impostor::new((0, 0, 4));
+        let heard = impostor.heard.clone();
+        let (theirs, ours) = impostor.meets(&victim, &peer).await;
         let sent = ours.write(Message::new("m").tensor(made(victim.pool(), LEN, 7)));
         let reading = tokio::spawn(async move { theirs.read().await.map(drop) });
         let error = soon("an error", sent).await.unwrap_err();

@@ -13,13 +13,12 @@ use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind,
     listen, recvmsg, sendmsg, socket,
 };
-use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, LeaseChannel, Link, OpId, Want};
+use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, LeaseChannel, OpId, Want};
 use tensorpipe::conformance::pattern;
-use tensorpipe::{
-    Buffer, BufferMut, Context, Device, Error, Message, Pays, PeerFault, Pipe, Tensor, Threshold,
-};
+use tensorpipe::{Buffer, BufferMut, Context, Error, Message, PeerFault, Pipe, Tensor};
+use tensorpipe_tests::Liar;
 
-use super::scene::{alone, check, soon};
+use super::scene::{alone, check, offer, soon};
 
 const LEN: usize = 100_000;
 
@@ -69,42 +68,6 @@ enum Lie {
 const SEGMENT: [u8; 16] = [7; 16];
 const INVITATION: [u8; 16] = [8; 16];
 
-/// Channel `lease`, at a process that lies.
-struct Liar {
-    lie: Lie,
-    name: String,
-}
-
-impl Channel for Liar {
-    fn name(&self) -> &'static str {
-        "lease"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        // The place of this process, but for its id and its exchange.
-        let (_, honest) = LeaseChannel::new().devices().remove(0);
-        let place = [&honest[..37], &[0x5a; 16], self.name.as_bytes()].concat();
-        vec![(Device::CPU, place)]
-    }
-
-    fn reaches(&self, _: (Device, &[u8]), _: (Device, &[u8])) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        vec![Threshold::new(Pays::From(1))]
-    }
-
-    fn sends_at_once(&self) -> bool {
-        true
-    }
-
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        let (lie, sources) = (self.lie, HashMap::new());
-        Ok(Box::new(LiarsLane { lie, sources }))
-    }
-}
-
 struct LiarsLane {
     lie: Lie,
     sources: HashMap<OpId, Buffer>,
@@ -150,13 +113,8 @@ impl LiarsLane {
     fn offer(&self, kind: u8, len: u64) -> Vec<u8> {
         let lies = |lie| self.lie == lie;
         let slot = u32::from(lies(Lie::WildSlot)) << 20;
-        let mut offer = vec![kind];
-        offer.extend_from_slice(&SEGMENT);
-        offer.extend_from_slice(&0u64.to_le_bytes());
-        offer.extend_from_slice(&(len + u64::from(lies(Lie::WrongLength))).to_le_bytes());
-        offer.extend_from_slice(&slot.to_le_bytes());
-        offer.extend_from_slice(&4u32.to_le_bytes());
-        offer.extend_from_slice(&0u64.to_le_bytes());
+        let len = len + u64::from(lies(Lie::WrongLength));
+        let mut offer = offer(kind, SEGMENT, 0, len, (slot, 4));
         if lies(Lie::WildOffer) {
             offer.truncate(20);
         }
@@ -278,12 +236,16 @@ async fn read_of(lie: Lie) -> (Result<Message, Error>, Pipe) {
 
 /// The liar's end, and the reader's.
 async fn pipe_of(lie: Lie) -> (Pipe, Pipe) {
-    let liar: Arc<dyn Channel> = Arc::new(Liar {
-        lie,
-        name: exchange(lie),
-    });
-    let writer = Context::builder().name("liar").channels([liar]);
     let honest: Arc<dyn Channel> = Arc::new(LeaseChannel::new());
+    // The place of this process, but for its id and its exchange.
+    let place = &honest.devices()[0].1[..37];
+    let place = [place, &[0x5a; 16], exchange(lie).as_bytes()].concat();
+    let liar = Liar::like(&LeaseChannel::new(), move |_| LiarsLane {
+        lie,
+        sources: HashMap::new(),
+    });
+    let liar = liar.at(place).channel();
+    let writer = Context::builder().name("liar").channels([liar]);
     let reader = Context::builder().name("reader").channels([honest]);
     let (writer, reader) = (writer.build().unwrap(), reader.build().unwrap());
     let listener = reader.listen(["tcp://127.0.0.1:0"]).await.unwrap();

@@ -234,3 +234,21 @@ pub(crate) fn mappings() -> usize {
         .filter(|line| line.contains("memfd:tensorpipe"))
         .count()
 }
+
+/// What a lane says of memory: where it lies in its segment, and as which loan (slot and generation), without a number.
+pub(crate) fn offer(
+    kind: u8,
+    segment: [u8; 16],
+    offset: u64,
+    len: u64,
+    (slot, generation): (u32, u32),
+) -> Vec<u8> {
+    let mut offer = vec![kind];
+    offer.extend_from_slice(&segment);
+    offer.extend_from_slice(&offset.to_le_bytes());
+    offer.extend_from_slice(&len.to_le_bytes());
+    offer.extend_from_slice(&slot.to_le_bytes());
+    offer.extend_from_slice(&generation.to_le_bytes());
+    offer.extend_from_slice(&[0; 8]);
+    offer
+}

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{
-    Channel, ChannelFault, Further, Lane, LaneIo, Link, MptChannel, OpId, Want,
-};
+use tensorpipe::channels::{ChannelFault, Further, Lane, LaneIo, MptChannel, OpId, Want};
 use tensorpipe::transports::TcpTransport;
-use tensorpipe::{Buffer, BufferMut, Device, Error, Message, Pays, PeerFault, Tensor, Threshold};
+use tensorpipe::{Buffer, BufferMut, Error, Message, Pays, PeerFault, Tensor, Threshold};
+use tensorpipe_tests::Liar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{builder, context, within};
+use crate::scene::{builder, context, soon};
 
 const CHUNK: u64 = 512 << 10;
 /// Two chunks and a bit.
@@ -36,22 +35,6 @@ fn chunk(len: u64, offset: u64) -> Vec<u8> {
     let mut out = frame(1, len, offset);
     out.resize(out.len() + len as usize, 7);
     out
-}
-
-struct Liar(Lie);
-
-impl Channel for Liar {
-    fn name(&self) -> &'static str {
-        "mpt"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        MptChannel::new().devices()
-    }
-
-    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(LiarLane(self.0.clone(), link.further)))
-    }
 }
 
 struct LiarLane(Lie, Further);
@@ -98,7 +81,10 @@ impl Lane for LiarLane {
 
 /// What the honest end, which connected, makes of a liar's tensor, or of what it says about one of its own.
 async fn verdict(lie: Lie, liar_writes: bool) -> String {
-    let server = context("liar", Arc::new(Liar(lie)), TcpTransport::new());
+    let liar = Liar::like(&MptChannel::new(), move |link| {
+        LiarLane(lie.clone(), link.further)
+    });
+    let server = context("liar", liar.channel(), TcpTransport::new());
     let honest = Arc::new(MptChannel::new());
     let client = builder("client", honest, TcpTransport::new())
         .threshold("mpt", Threshold::new(Pays::From(LEN)))
@@ -109,7 +95,7 @@ async fn verdict(lie: Lie, liar_writes: bool) -> String {
     let (client, server) = (client.unwrap(), server.unwrap());
     let tensor = Tensor::from(vec![1u8; LEN as usize]);
     let message = Message::new("").tensor(tensor);
-    let error = within("the end", async {
+    let error = soon("the end", async {
         if liar_writes {
             let _written = server.write(message);
             client.read().await.unwrap_err()

@@ -7,7 +7,7 @@ use tensorpipe::{Error, Message, Tensor};
 use tensorpipe_tests::eventually;
 
 use crate::proxy::Proxy;
-use crate::scene::{carry, numbers, pair, within};
+use crate::scene::{carry, numbers, pair, soon};
 
 const MIB: usize = 1 << 20;
 
@@ -90,7 +90,7 @@ async fn a_connection_that_ends_with_chunks_on_it_ends_the_pipe() {
     })
     .await;
     proxy.cut(2);
-    let (written, read) = within("the end", async { tokio::join!(written, read) }).await;
+    let (written, read) = soon("the end", async { tokio::join!(written, read) }).await;
     let (written, read) = (written.unwrap_err(), read.unwrap_err());
     assert!(written.ends_pipe() && read.ends_pipe());
     // Whoever sees it first says what it was; the other sees the pipe end.
@@ -106,7 +106,7 @@ async fn a_slow_connection_carries_less() {
     let transport = TcpTransport::paced(|number| (number == 1).then_some(SLOW));
     let pair = pair(4, transport, async |port| port).await;
     // All of them are there.
-    within("a chunk on each", async {
+    soon("a chunk on each", async {
         while pair.sent().contains(&0) {
             carry(&pair.client, &pair.server, 8 * MIB).await;
         }

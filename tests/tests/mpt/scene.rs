@@ -1,19 +1,11 @@
 //! Two ends that have `mpt` before the other channels, and tensors to be compared.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, ContextBuilder, Listener, Message, Pipe, Tensor};
-
-/// More than any of these takes on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
-
-pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    let done = tokio::time::timeout(LONG, work).await;
-    done.unwrap_or_else(|_| panic!("{what} takes for ever"))
-}
+pub(crate) use tensorpipe_tests::soon;
 
 pub(crate) fn context(name: &str, channel: Arc<dyn Channel>, transport: TcpTransport) -> Context {
     builder(name, channel, transport).build().unwrap()
@@ -51,7 +43,7 @@ pub(crate) async fn pair<W: Future<Output = u16>>(
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let (_, port) = listener.url().address().rsplit_once(':').unwrap();
     let port = way(port.parse().unwrap()).await;
-    let (client, server) = within("a pipe", async {
+    let (client, server) = soon("a pipe", async {
         tokio::join!(
             client.connect(format!("tcp://127.0.0.1:{port}")),
             listener.accept()
@@ -81,7 +73,7 @@ pub(crate) fn numbers(bytes: usize) -> Vec<u64> {
 /// Moves a tensor of that many bytes and compares it.
 pub(crate) async fn carry(from: &Pipe, to: &Pipe, bytes: usize) {
     let message = Message::new("").tensor(Tensor::from(numbers(bytes)));
-    let (written, read) = within("a tensor", async {
+    let (written, read) = soon("a tensor", async {
         tokio::join!(from.write(message), to.read())
     })
     .await;

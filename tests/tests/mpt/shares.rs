@@ -2,12 +2,15 @@
 
 use tensorpipe::transports::TcpTransport;
 
-use crate::scene::{carry, pair, within};
+use crate::scene::{carry, pair, soon};
 
 const MIB: usize = 1 << 20;
 
 /// Chunks of a tensor of 32 MiB.
 const CHUNKS: u64 = 64;
+
+/// How many of them a connection may have sent more, or less, than its share.
+const LATE: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paced_connections_carry_their_shares() {
@@ -16,7 +19,7 @@ async fn paced_connections_carry_their_shares() {
     for connections in [1, 2, 4] {
         let transport = TcpTransport::paced(|number| (number > 0).then_some(PACE));
         let pair = pair(connections, transport, async |port| port).await;
-        within("a chunk on each", async {
+        soon("a chunk on each", async {
             while pair.sent().contains(&0) {
                 carry(&pair.client, &pair.server, 8 * MIB).await;
             }
@@ -29,7 +32,8 @@ async fn paced_connections_carry_their_shares() {
         let sent: Vec<u64> = sent.collect();
         assert_eq!(sent.iter().sum::<u64>(), CHUNKS);
         let share = CHUNKS / u64::from(connections);
-        let least = sent.iter().min().unwrap();
-        assert!(2 * least >= share, "{sent:?} of {share} each");
+        // A task that has to wait for a processor is some chunks late.
+        let is_fair = |sent: &u64| sent.abs_diff(share) <= LATE;
+        assert!(sent.iter().all(is_fair), "{sent:?} of {share} each");
     }
 }

@@ -12,12 +12,12 @@ use super::*;
 async fn into_own_memory(client: &Pipe, server: &Pipe, len: usize) -> u64 {
     let before = server.stats().bytes_copied;
     client.send(message(1, len)).unwrap();
-    let incoming = within("a message", server.read_descriptor()).await.unwrap();
+    let incoming = soon("a message", server.read_descriptor()).await.unwrap();
     let mut places = Allocation::default();
     places
         .tensors
         .push(Place::Into(BufferMut::from_vec(vec![0u8; len])));
-    let read = within("a read", incoming.read_into(places)).await;
+    let read = soon("a read", incoming.read_into(places)).await;
     check(&read.unwrap(), 1, len);
     server.stats().bytes_copied - before
 }
@@ -90,7 +90,7 @@ async fn a_handler_hears_how_each_message_came() {
         server.set_handler(notes.clone()).unwrap();
         let both = message(1, small).tensor(message(2, LARGE).tensors.remove(0).tensor);
         for _ in 0..3 {
-            within("a write", client.write(both.clone())).await.unwrap();
+            soon("a write", client.write(both.clone())).await.unwrap();
         }
         eventually("three notes", || notes.0.lock().unwrap().len() == 3).await;
         let handed_over = server.route().channels[0].name == "xth";
@@ -123,11 +123,7 @@ async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
     let left = told.load(Ordering::SeqCst);
     assert!(left < SENT as usize, "{left}");
     for number in 0..SENT {
-        check(
-            &within("a message", server.read()).await.unwrap(),
-            number,
-            8,
-        );
+        check(&soon("a message", server.read()).await.unwrap(), number, 8);
     }
     eventually("all of them", || {
         told.load(Ordering::SeqCst) == SENT as usize
@@ -147,7 +143,7 @@ async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
     pause(50).await;
     assert!(Arc::strong_count(&kept) > 1, "some wait for credit");
     drop(server);
-    within("the end", client.ended()).await;
+    soon("the end", client.ended()).await;
     assert_eq!(Arc::strong_count(&kept), 1, "nor is it kept");
     let id = 1 << 40;
     let late = kept.clone();

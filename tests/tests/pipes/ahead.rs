@@ -12,18 +12,18 @@ async fn leaves_unread((client, server): (&Pipe, &Pipe), number: u64, len: usize
     // What was read before gives its credit back, and nothing else goes back that it would ride with.
     pause(20).await;
     let mut write = client.write(message(number, len));
-    let incoming = within("a descriptor", server.read_descriptor())
+    let incoming = soon("a descriptor", server.read_descriptor())
         .await
         .unwrap();
     // Its bytes are behind its descriptor, if they come.
     let left = tokio::time::timeout(Duration::from_millis(300), &mut write).await;
-    let read = within("a read", incoming.read()).await.unwrap();
+    let read = soon("a read", incoming.read()).await.unwrap();
     check(&read, number, len);
     match &left {
         Ok(written) => written
             .as_ref()
             .map_or_else(|error| panic!("{error}"), |()| ()),
-        Err(_) => within("the write", &mut write).await.unwrap(),
+        Err(_) => soon("the write", &mut write).await.unwrap(),
     }
     left.is_ok()
 }
@@ -94,11 +94,11 @@ async fn what_is_not_wanted_is_dropped_as_it_comes() {
     let (client, server) = tcp_pair().await;
     for number in 1..20 {
         let write = client.write(message(number, 200 << 10));
-        within("a descriptor", server.read_descriptor())
+        soon("a descriptor", server.read_descriptor())
             .await
             .unwrap()
             .refuse("not today");
-        let ended = within("the write", write).await;
+        let ended = soon("the write", write).await;
         assert!(
             matches!(ended, Ok(()) | Err(Error::Refused { .. })),
             "{ended:?}"
@@ -115,25 +115,25 @@ async fn what_came_ahead_can_be_read_when_its_writer_is_gone() {
     for context in [over_tcp().build().unwrap(), Context::new()] {
         let (client, server) = pair(&context, &context).await;
         for number in 1..4 {
-            within("a write", client.write(message(number, 70_000)))
+            soon("a write", client.write(message(number, 70_000)))
                 .await
                 .unwrap();
         }
-        let held = within("a descriptor", server.read_descriptor());
+        let held = soon("a descriptor", server.read_descriptor());
         let held = held.await.unwrap();
-        within("the close", client.close()).await.unwrap();
-        within("the end", server.ended()).await;
-        let read = within("a held one", held.read()).await.unwrap();
+        soon("the close", client.close()).await.unwrap();
+        soon("the end", server.ended()).await;
+        let read = soon("a held one", held.read()).await.unwrap();
         check(&read, 1, 70_000);
-        check(&within("a read", server.read()).await.unwrap(), 2, 70_000);
+        check(&soon("a read", server.read()).await.unwrap(), 2, 70_000);
         let into = Allocation {
             tensors: vec![Place::Into(server.pool().take(70_000))],
             ..Allocation::default()
         };
-        let descriptor = within("a descriptor", server.read_descriptor());
+        let descriptor = soon("a descriptor", server.read_descriptor());
         let last = descriptor.await.unwrap().read_into(into);
-        check(&within("a read", last).await.unwrap(), 3, 70_000);
-        let end = within("the end", server.read()).await.unwrap_err();
+        check(&soon("a read", last).await.unwrap(), 3, 70_000);
+        let end = soon("the end", server.read()).await.unwrap_err();
         assert!(matches!(end, Error::Closed { by_peer: true, .. }), "{end}");
     }
 }
@@ -149,18 +149,14 @@ async fn what_waits_unread_takes_nothing_of_the_budget() {
     let (client, server) = pair(&over_tcp().build().unwrap(), &server).await;
     let large = client.write(message(1, BUDGET));
     let ahead = client.write(message(2, 200 << 10));
-    let incoming = within("a descriptor", server.read_descriptor())
+    let incoming = soon("a descriptor", server.read_descriptor())
         .await
         .unwrap();
-    within("the one behind", ahead).await.unwrap();
-    let read = within("the large one", incoming.read()).await.unwrap();
+    soon("the one behind", ahead).await.unwrap();
+    let read = soon("the large one", incoming.read()).await.unwrap();
     check(&read, 1, BUDGET);
-    within("its write", large).await.unwrap();
-    check(
-        &within("a read", server.read()).await.unwrap(),
-        2,
-        200 << 10,
-    );
+    soon("its write", large).await.unwrap();
+    check(&soon("a read", server.read()).await.unwrap(), 2, 200 << 10);
 }
 
 /// Where calls that wait have used up the budget, what came ahead is read all the same, and the pipe goes on.
@@ -176,10 +172,10 @@ async fn where_the_budget_is_used_up_messages_pass() {
     let held = server.hold(16 << 20).unwrap();
     assert!(leaves_unread(ends, 2, 200 << 10).await);
     let large = client.write(message(3, 2 << 20));
-    let failed = within("the read", server.read()).await.unwrap_err();
+    let failed = soon("the read", server.read()).await.unwrap_err();
     assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
     // All of it may have left before that was known.
-    let ended = within("its write", large).await;
+    let ended = soon("its write", large).await;
     assert!(
         matches!(ended, Ok(()) | Err(Error::Refused { .. })),
         "{ended:?}"

@@ -8,7 +8,7 @@ use super::*;
 
 async fn through(url: &str, listener: &tensorpipe::Listener) -> Pipe {
     let context = over_tcp().build().unwrap();
-    let (client, server) = within("a pipe", async {
+    let (client, server) = soon("a pipe", async {
         tokio::join!(context.connect(url), listener.accept())
     })
     .await;
@@ -120,8 +120,8 @@ async fn connect_waits_for_a_late_listener() {
     pause(400).await;
     assert!(!connecting.is_finished());
     let late = context.listen([&url]).await.unwrap();
-    let server = within("accept", late.accept()).await.unwrap();
-    let client = within("connect", connecting).await.unwrap().unwrap();
+    let server = soon("accept", late.accept()).await.unwrap();
+    let client = soon("connect", connecting).await.unwrap().unwrap();
     exchange(&client, &server, 1, 1000).await;
 }
 
@@ -142,7 +142,7 @@ async fn black_holes_are_bounded() {
         let begun = Instant::now();
         let policy = ConnectPolicy::patient(Duration::from_secs(1));
         let connecting = context.connect_with(url, &policy);
-        let error = within("the error", connecting).await.unwrap_err();
+        let error = soon("the error", connecting).await.unwrap_err();
         let Error::Connect {
             waited, attempts, ..
         } = &error

@@ -99,12 +99,12 @@ async fn read(
     place: Place,
 ) -> Result<Tensor, Error> {
     from.send(Message::new("m").tensor(tensor)).unwrap();
-    let incoming = within("the descriptor", to.read_descriptor()).await?;
+    let incoming = soon("the descriptor", to.read_descriptor()).await?;
     let allocation = Allocation {
         tensors: vec![place],
         ..Allocation::default()
     };
-    let mut message = within("the message", incoming.read_into(allocation)).await?;
+    let mut message = soon("the message", incoming.read_into(allocation)).await?;
     Ok(message.tensors.remove(0).tensor)
 }
 
@@ -115,7 +115,7 @@ async fn an_empty_tensor_arrives_where_its_writer_wants_it() {
         for source in [toy(0), Device::CPU] {
             let tensor = of(source, 0).to_device(target);
             client.send(Message::new("m").tensor(tensor)).unwrap();
-            let mut message = within("a message", server.read()).await.unwrap();
+            let mut message = soon("a message", server.read()).await.unwrap();
             let tensor = message.tensors.remove(0).tensor;
             assert_eq!((tensor.device(), tensor.shape()), (target, &[0][..]));
             assert_eq!(tensor.as_bytes().is_ok(), target.is_cpu());

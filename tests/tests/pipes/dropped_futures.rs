@@ -29,13 +29,11 @@ async fn a_dropped_read_descriptor_loses_no_message() {
             let write = client.write(message(times, LEN));
             let incoming = match polled(server.read_descriptor(), times as usize).await {
                 Some(incoming) => incoming,
-                None => within("the descriptor", server.read_descriptor()).await,
+                None => soon("the descriptor", server.read_descriptor()).await,
             };
-            let read = within("the message", incoming.unwrap().read())
-                .await
-                .unwrap();
+            let read = soon("the message", incoming.unwrap().read()).await.unwrap();
             check(&read, times, LEN);
-            within("the write", write).await.unwrap();
+            soon("the write", write).await.unwrap();
         }
     })
     .await;
@@ -47,7 +45,7 @@ async fn a_dropped_read_gives_up_its_message_and_no_other() {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let dropped = client.write(message(1000, LEN));
-            let incoming = within("the descriptor", server.read_descriptor())
+            let incoming = soon("the descriptor", server.read_descriptor())
                 .await
                 .unwrap();
             if let Some(read) = polled(incoming.read(), times as usize).await {
@@ -55,7 +53,7 @@ async fn a_dropped_read_gives_up_its_message_and_no_other() {
             }
             exchange(&client, &server, times, LEN).await;
             exchange(&server, &client, times, 10).await;
-            drop(within("the dropped one's write", dropped).await);
+            drop(soon("the dropped one's write", dropped).await);
         }
         eventually("memory back", || {
             context.pool().stats().outstanding_bytes == 0
@@ -71,8 +69,7 @@ async fn a_dropped_write_still_writes() {
         let (client, server) = pair(&context, &context).await;
         for times in 0..20u64 {
             let write = polled(client.write(message(times, LEN)), times as usize);
-            let (_, read) =
-                within("the message", async { tokio::join!(write, server.read()) }).await;
+            let (_, read) = soon("the message", async { tokio::join!(write, server.read()) }).await;
             check(&read.unwrap(), times, LEN);
         }
         eventually("memory back", || {
@@ -99,7 +96,7 @@ async fn a_cancelled_write_leaves_the_pipe_going() {
             write.cancel();
             // A message that was not sent yet is never seen: the next one is.
             client.send(message(times, 10)).unwrap();
-            match within("a read", read).await.unwrap() {
+            match soon("a read", read).await.unwrap() {
                 Ok(message) if message.metadata[..] == 1000u64.to_le_bytes() => {
                     check(&message, 1000, LEN);
                     check(&server.read().await.unwrap(), times, 10);
@@ -129,23 +126,23 @@ async fn a_dropped_flush_or_accept_or_connect_leaves_nothing_stuck() {
         drop(polled(hasty.connect(&url), times).await);
         drop(polled(listener.accept(), times).await);
     }
-    let connect = async { within("connect", context.connect(&url)).await.unwrap() };
+    let connect = async { soon("connect", context.connect(&url)).await.unwrap() };
     let accept = async {
         loop {
-            let pipe = within("accept", listener.accept()).await.unwrap();
+            let pipe = soon("accept", listener.accept()).await.unwrap();
             if pipe.peer_name() == "legit" {
                 return pipe;
             }
             // Its connector has gone: it says so, too.
-            assert!(within("the hasty one's end", pipe.read()).await.is_err());
+            assert!(soon("the hasty one's end", pipe.read()).await.is_err());
         }
     };
     let (client, server) = tokio::join!(connect, accept);
     for times in 0..20 {
         client.send(message(times, 100)).unwrap();
         drop(polled(client.flush(), times as usize).await);
-        check(&within("a read", server.read()).await.unwrap(), times, 100);
-        within("a flush", client.flush()).await.unwrap();
+        check(&soon("a read", server.read()).await.unwrap(), times, 100);
+        soon("a flush", client.flush()).await.unwrap();
     }
 }
 
@@ -158,11 +155,11 @@ async fn a_dropped_close_still_delivers() {
             drop(polled(client.close(), times).await);
             drop(client);
             check(
-                &within("the last message", server.read()).await.unwrap(),
+                &soon("the last message", server.read()).await.unwrap(),
                 7,
                 LEN,
             );
-            let end = within("the end", server.read()).await.unwrap_err();
+            let end = soon("the end", server.read()).await.unwrap_err();
             assert!(end.to_string().contains("closed by the peer"), "{end}");
         }
     })
@@ -182,16 +179,16 @@ async fn a_forgotten_future_does_not_starve_the_others() {
     assert!(polled(&mut also_forgotten, 1).await.is_none());
     let mut answers = Box::pin(client.read());
     assert!(polled(&mut answers, 1).await.is_none());
-    within("a write", client.write(message(0, 300_000)))
+    soon("a write", client.write(message(0, 300_000)))
         .await
         .unwrap();
     check(
-        &within("the read", reading).await.unwrap().unwrap(),
+        &soon("the read", reading).await.unwrap().unwrap(),
         0,
         300_000,
     );
     server.send(message(2, 10)).unwrap();
-    check(&within("the answer", answers).await.unwrap(), 2, 10);
+    check(&soon("the answer", answers).await.unwrap(), 2, 10);
     drop((forgotten, also_forgotten));
 }
 
@@ -222,10 +219,10 @@ async fn a_waker_that_panics_keeps_nobody_else_asleep() {
         assert!(read.as_mut().poll(&mut cx).is_pending());
         assert!(ended.as_mut().poll(&mut cx).is_pending());
         client.send(message(1, 10)).unwrap();
-        within("closing", client.close()).await.unwrap();
-        drop(within("closing", server.close()).await);
+        soon("closing", client.close()).await.unwrap();
+        drop(soon("closing", server.close()).await);
         for waiting in waiting {
-            within("the end", waiting).await.unwrap();
+            soon("the end", waiting).await.unwrap();
         }
     })
     .await;
@@ -243,7 +240,7 @@ async fn the_longest_bounds_are_for_ever() {
     let (client, server) = pair(&context, &context).await;
     exchange(&client, &server, 1, 70_000).await;
     let bounds = (client.close_within(Duration::MAX), server.close());
-    let (one, two) = within("closing", async { tokio::join!(bounds.0, bounds.1) }).await;
+    let (one, two) = soon("closing", async { tokio::join!(bounds.0, bounds.1) }).await;
     one.unwrap();
     two.unwrap();
 }

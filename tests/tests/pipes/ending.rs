@@ -18,7 +18,7 @@ async fn both_ends_close_at_once() {
             let (client, server) = pair(&context, &context).await;
             client.send(message(1, 100)).unwrap();
             server.send(message(2, 100)).unwrap();
-            let (a, b) = within("both closes", async {
+            let (a, b) = soon("both closes", async {
                 tokio::join!(client.close(), server.close())
             })
             .await;
@@ -35,7 +35,7 @@ async fn closing_is_bounded_when_the_peer_does_not_read() {
     let (client, server) = pair(&context, &over_tcp().build().unwrap()).await;
     let write = client.write(message(1, 8 << 20));
     let begun = Instant::now();
-    let error = within("close", client.close()).await.unwrap_err();
+    let error = soon("close", client.close()).await.unwrap_err();
     assert!(matches!(error, Error::Undelivered { .. }), "{error}");
     assert!(error.to_string().contains("linger"), "{error}");
     assert!(
@@ -43,10 +43,10 @@ async fn closing_is_bounded_when_the_peer_does_not_read() {
         "{:?}",
         begun.elapsed()
     );
-    assert!(within("the write", write).await.is_err());
+    assert!(soon("the write", write).await.is_err());
     // The descriptor came; the tensor did not.
     let read = async { server.read_descriptor().await?.read().await };
-    assert!(within("the read", read).await.is_err());
+    assert!(soon("the read", read).await.is_err());
 }
 
 #[tokio::test]
@@ -65,17 +65,17 @@ async fn closing_a_context_ends_everything_within_its_bound() {
     }
     let accepting = tokio::spawn(async move { listener.accept().await });
     let begun = Instant::now();
-    let error = within("close", context.close()).await.unwrap_err();
+    let error = soon("close", context.close()).await.unwrap_err();
     assert!(matches!(error, Error::Undelivered { .. }), "{error}");
     assert!(
         begun.elapsed() < Duration::from_secs(2),
         "{:?}",
         begun.elapsed()
     );
-    assert!(within("accept", accepting).await.unwrap().is_err());
+    assert!(soon("accept", accepting).await.unwrap().is_err());
     for (theirs, ours) in &pipes {
-        assert!(within("our read", ours.read()).await.is_err());
-        assert!(within("their end", theirs.ended()).await.ends_pipe());
+        assert!(soon("our read", ours.read()).await.is_err());
+        assert!(soon("their end", theirs.ended()).await.ends_pipe());
     }
     assert!(context.connect(&url).await.is_err());
 }
@@ -85,7 +85,7 @@ async fn closing_a_context_delivers_to_those_who_read() {
     let (context, peer) = (impatient(), over_tcp().build().unwrap());
     let (client, server) = pair(&context, &peer).await;
     client.send(message(1, 8 << 20)).unwrap();
-    let (closed, read) = within("close", async {
+    let (closed, read) = soon("close", async {
         tokio::join!(context.close(), server.read())
     })
     .await;
@@ -101,7 +101,7 @@ async fn pipes_that_nobody_accepts_end_with_their_listener() {
     let client = context.connect(&url).await.unwrap();
     let reading = client.read();
     drop(listener);
-    let error = within("the end", reading).await.unwrap_err();
+    let error = soon("the end", reading).await.unwrap_err();
     assert!(
         matches!(error, Error::Closed { by_peer: true, .. }),
         "{error}"
@@ -113,22 +113,18 @@ async fn a_pipe_that_goes_away_finishes_what_it_has() {
     every_way(async |context| {
         let (client, server) = pair(&context, &context).await;
         let before = client.write(message(0, 1 << 20));
-        let incoming = within("a descriptor", server.read_descriptor())
+        let incoming = soon("a descriptor", server.read_descriptor())
             .await
             .unwrap();
         let next = server.go_away("moving to another machine");
         assert_eq!(next, 1);
-        check(
-            &within("a read", incoming.read()).await.unwrap(),
-            0,
-            1 << 20,
-        );
-        within("the write before", before).await.unwrap();
-        let after = within("the write after", client.write(message(1, 100))).await;
+        check(&soon("a read", incoming.read()).await.unwrap(), 0, 1 << 20);
+        soon("the write before", before).await.unwrap();
+        let after = soon("the write after", client.write(message(1, 100))).await;
         let error = match after {
             // It may have left before the other side's word came.
             Ok(()) => {
-                within("a later write", async {
+                soon("a later write", async {
                     loop {
                         if let Err(error) = client.write(message(2, 100)).await {
                             return error;
@@ -145,7 +141,7 @@ async fn a_pipe_that_goes_away_finishes_what_it_has() {
             "{error}"
         );
         exchange(&server, &client, 3, 1000).await;
-        within("close", server.close()).await.unwrap();
+        soon("close", server.close()).await.unwrap();
     })
     .await;
 }
@@ -162,18 +158,18 @@ async fn the_first_error_is_everybodys() {
     let write = client.write(message(1, 1 << 20));
     let flush = client.flush();
     tokio::task::yield_now().await;
-    within("close", server.close()).await.ok();
+    soon("close", server.close()).await.ok();
     for read in waiting {
-        let error = within("a read", read).await.unwrap().unwrap_err();
+        let error = soon("a read", read).await.unwrap().unwrap_err();
         assert!(
             matches!(error, Error::Closed { by_peer: true, .. }),
             "{error}"
         );
     }
-    assert!(within("the write", write).await.is_err());
-    assert!(within("the flush", flush).await.is_err());
+    assert!(soon("the write", write).await.is_err());
+    assert!(soon("the flush", flush).await.is_err());
     assert!(
-        within("a later write", client.write(message(1, 1)))
+        soon("a later write", client.write(message(1, 1)))
             .await
             .is_err()
     );

@@ -89,10 +89,10 @@ async fn a_handler_answers_from_inside() {
         let (client, server) = pair(&context, &context).await;
         client.send(message(0, 10)).unwrap();
         let handler = Answers::new(&server, None);
-        check(&within("an answer", client.read()).await.unwrap(), 0, 10);
+        check(&soon("an answer", client.read()).await.unwrap(), 0, 10);
         for number in 1..60 {
             let len = if number % 3 == 0 { 300_000 } else { 50 };
-            let (written, read) = within("a round trip", async {
+            let (written, read) = soon("a round trip", async {
                 tokio::join!(client.write(message(number, len)), client.read())
             })
             .await;
@@ -100,7 +100,7 @@ async fn a_handler_answers_from_inside() {
             check(&read.unwrap(), number, len);
         }
         assert_eq!(*handler.seen.lock().unwrap(), (0..60).collect::<Vec<_>>());
-        within("close", client.close()).await.unwrap();
+        soon("close", client.close()).await.unwrap();
         eventually("the end", || handler.closed.load(Ordering::SeqCst) == 1).await;
     })
     .await;
@@ -111,15 +111,11 @@ async fn a_handler_hears_of_resets_refusals_and_departures() {
     let (client, server) = tcp_pair().await;
     let handler = Answers::new(&server, None);
     let large = client.send(message(1, 100)).unwrap();
-    let answer = within("the answer", client.read_descriptor())
-        .await
-        .unwrap();
+    let answer = soon("the answer", client.read_descriptor()).await.unwrap();
     client.reset(large, ResetCode::Deadline, "too late");
     answer.refuse("not wanted any more");
     let second = client.send(message(2, 3 << 20)).unwrap();
-    let answer = within("the answer", client.read_descriptor())
-        .await
-        .unwrap();
+    let answer = soon("the answer", client.read_descriptor()).await.unwrap();
     answer.refuse("too large");
     client.go_away("done");
     eventually("all three", || handler.told.lock().unwrap().len() == 4).await;
@@ -151,14 +147,10 @@ async fn a_handler_that_blocks_does_not_lock_its_pipe() {
         drop((server.flush(), server.stats(), server.read_descriptor()));
         (begun.elapsed(), server)
     });
-    let (took, server) = within("the others", others).await.unwrap();
+    let (took, server) = soon("the others", others).await.unwrap();
     assert!(took < Duration::from_millis(400), "{took:?}");
     for number in [9, 1, 2] {
-        check(
-            &within("a message", client.read()).await.unwrap(),
-            number,
-            10,
-        );
+        check(&soon("a message", client.read()).await.unwrap(), number, 10);
     }
     drop(server);
 }
@@ -190,7 +182,7 @@ async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
             client.send(message(number, 10)).unwrap();
         }
         // Whoever drives does not panic.
-        let error = within("the end", server.ended()).await;
+        let error = soon("the end", server.ended()).await;
         assert!(
             error.to_string().contains("panicked: over this one"),
             "{error}"
@@ -200,7 +192,7 @@ async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
             handler.0.load(Ordering::SeqCst) == 1
         })
         .await;
-        let error = within("the peer's end", client.ended()).await;
+        let error = soon("the peer's end", client.ended()).await;
         assert!(error.ends_pipe(), "{error:?}");
         exchange(&other, &far, 1, 70_000).await;
     })
@@ -311,10 +303,10 @@ async fn whoever_writes_behind_what_it_accepted_hears_how_it_ended() {
     });
     server.set_handler(handler.clone()).unwrap();
     client.send(message(1, 1 << 20)).unwrap();
-    let answer = within("an answer", client.read()).await.unwrap();
+    let answer = soon("an answer", client.read()).await.unwrap();
     assert_eq!(answer.metadata, "accepted");
     let write = handler.write.lock().unwrap().take().unwrap();
-    within("its end", write).await.unwrap();
+    soon("its end", write).await.unwrap();
     let complete = || handler.complete.load(Ordering::SeqCst) == 1;
     eventually("the copy", complete).await;
 }
@@ -330,7 +322,7 @@ async fn a_note_that_panics_keeps_nothing_back() {
     let submit = || client.submit(&mut Outbound::new(b"noted"), false, note);
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(submit)).unwrap_err();
     client.send(message(1, 100)).unwrap();
-    let noted = within("the first", server.read()).await.unwrap();
+    let noted = soon("the first", server.read()).await.unwrap();
     assert_eq!(noted.metadata, "noted");
     // Whoever keeps a blocked runtime's pipe alive would push it on later.
     let second = tokio::time::timeout(Duration::from_secs(5), server.read()).await;
@@ -345,8 +337,8 @@ async fn what_is_accepted_when_the_pipe_has_ended_is_returned() {
     server.set_handler(handler.clone()).unwrap();
     client.send(message(0, 100)).unwrap();
     eventually("it comes", || handler.kept.lock().unwrap().len() == 1).await;
-    within("close", client.close()).await.unwrap();
-    within("the end", server.ended()).await;
+    soon("close", client.close()).await.unwrap();
+    soon("the end", server.ended()).await;
     let allocation = Allocation {
         payloads: Vec::new(),
         tensors: vec![Place::Into(server.pool().take(100))],
@@ -367,7 +359,7 @@ async fn a_handler_that_holds_its_pipe_is_let_go_of_when_that_has_ended() {
     server.set_handler(handler.clone()).unwrap();
     let held = Arc::downgrade(&handler);
     drop((handler, server));
-    within("close", client.close()).await.unwrap();
+    soon("close", client.close()).await.unwrap();
     eventually("the end", || held.strong_count() == 0).await;
 }
 
@@ -383,7 +375,7 @@ async fn a_pipe_has_one_handler() {
     );
     client.send(message(0, 10)).unwrap();
     eventually("it comes", || first.kept.lock().unwrap().len() == 1).await;
-    within("close", client.close()).await.unwrap();
-    within("the end", server.ended()).await;
+    soon("close", client.close()).await.unwrap();
+    soon("the end", server.ended()).await;
     server.set_handler(first).unwrap_err();
 }

@@ -1,8 +1,8 @@
 //! A hot round trip over shared memory makes no system call at either end.
 //!
 //! A child may make none but its runtime's look at timers and sockets, which comes after some sixty turns, and those by which it
-//! says that it is through: any other ends it. On a busy machine a look can be in vain, and then somebody has to be woken; so
-//! one child of many that gets through is enough.
+//! says that it is through: any other ends it. On a busy machine a look can be in vain, and then somebody has to be woken: at most
+//! half of the children may meet that.
 
 use tensorpipe_tests::{Child, allow_only, say};
 
@@ -15,6 +15,8 @@ const WAIT: libc::c_long = libc::SYS_epoll_wait;
 const WAIT: libc::c_long = libc::SYS_epoll_pwait;
 
 const ROUND_TRIPS: usize = 100;
+
+const CHILDREN: usize = 8;
 
 /// The child.
 pub(crate) fn play() {
@@ -48,13 +50,14 @@ fn a_hot_round_trip_makes_no_system_call() {
         );
         return;
     }
-    for tries in 1..=40 {
+    let mut quiet = 0;
+    for _ in 0..CHILDREN {
         let mut child = Child::start("hot", &[]);
-        if child.hears("quiet").is_some() {
-            println!("at try {tries}");
-            return;
+        match child.hears("quiet") {
+            Some(_) => quiet += 1,
+            None => assert_eq!(child.signal(), Some(libc::SIGSYS), "{}", child.complaints()),
         }
-        assert_eq!(child.signal(), Some(libc::SIGSYS), "{}", child.complaints());
     }
-    panic!("every one of 40 children made a system call");
+    println!("{quiet} of {CHILDREN} made no system call");
+    assert!(quiet >= CHILDREN / 2, "{quiet} of {CHILDREN}");
 }

@@ -14,7 +14,7 @@ async fn a_write_that_nobody_polls_has_left() {
         let context = context.build().unwrap();
         let (client, server) = pair(&context, &context).await;
         client.write(Message::new("settled")).await.unwrap();
-        within("the first", server.read()).await.unwrap();
+        soon("the first", server.read()).await.unwrap();
         let before = client.stats().writes;
         let forgotten = client.write(Message::new("gone").payload(Payload::new(vec![7; 100])));
         assert_eq!(
@@ -22,7 +22,7 @@ async fn a_write_that_nobody_polls_has_left() {
             (1, 0),
             "one write, and nothing is left"
         );
-        let message = within("the message", server.read()).await.unwrap();
+        let message = soon("the message", server.read()).await.unwrap();
         assert_eq!(
             (&*message.metadata, message.payloads[0].as_bytes()[99]),
             (&b"gone"[..], 7)
@@ -58,7 +58,7 @@ async fn one_that_left_halfway_and_those_behind_it_come_whole_and_in_order() {
                 write.await.unwrap();
             }
         };
-        within("all of them", async { tokio::join!(read, written) }).await;
+        soon("all of them", async { tokio::join!(read, written) }).await;
         assert_eq!(client.unwritten(), 0);
     }
 }
@@ -88,7 +88,7 @@ async fn one_that_left_halfway_is_unwritten_until_the_rest_has_left() {
         assert_eq!(client.unwritten(), 0);
         client.send(Message::new("last")).unwrap();
         let read = async { while *server.read().await.unwrap().metadata != *b"last" {} };
-        within("the rest", read).await;
+        soon("the rest", read).await;
         eventually("the end", || client.unwritten() == 0).await;
     }
 }
@@ -100,10 +100,10 @@ async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
         let context = context.build().unwrap();
         let (client, server) = pair(&context, &context).await;
         client.write(Message::new("hello")).await.unwrap();
-        within("the first", server.read()).await.unwrap();
+        soon("the first", server.read()).await.unwrap();
         server.close().await.unwrap();
         drop(server);
-        let error = within("the end", async {
+        let error = soon("the end", async {
             loop {
                 if let Err(error) = client.write(Message::new("anybody there?")).await {
                     return error;
@@ -115,7 +115,7 @@ async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
             error.ends_pipe() || matches!(error, Error::GoingAway { .. }),
             "{error}"
         );
-        within("the pipe's own end", client.ended()).await;
+        soon("the pipe's own end", client.ended()).await;
     }
 }
 
@@ -135,7 +135,7 @@ async fn what_channels_say_of_a_long_message_is_not_left_behind() {
         let (near, far) = (context().build().unwrap(), context().build().unwrap());
         let (client, server) = pair(&near, &far).await;
         client.write(Message::new("settled")).await.unwrap();
-        within("the first", server.read()).await.unwrap();
+        soon("the first", server.read()).await.unwrap();
         let tensor = near.pool().tensor(DType::U8, [1 << 20]).unwrap();
         let mut lent = 0;
         for payloads in 60..68 {
@@ -144,7 +144,7 @@ async fn what_channels_say_of_a_long_message_is_not_left_behind() {
             });
             client.send(message.tensor(tensor.clone())).unwrap();
             let what = format!("a message of {payloads} payloads");
-            let message = within(&what, server.read()).await.unwrap();
+            let message = soon(&what, server.read()).await.unwrap();
             assert_eq!(
                 (message.payloads.len(), message.tensors.len()),
                 (payloads, 1)
@@ -191,11 +191,11 @@ async fn none_of_several_threads_leaves_its_message_behind() {
                 client.read().await.unwrap();
             }
         };
-        within("the echoes", echoes).await;
+        soon("the echoes", echoes).await;
         senders
             .into_iter()
             .for_each(|sender| sender.join().unwrap());
-        drop(within("the echo", echo).await.unwrap());
+        drop(soon("the echo", echo).await.unwrap());
     }
 }
 
@@ -229,7 +229,7 @@ async fn closing_waits_for_the_rest_of_one_that_left_halfway() {
             ));
         };
         let ends = async { tokio::join!(client.close(), half, read) };
-        let (closed, written, ()) = within("the end", ends).await;
+        let (closed, written, ()) = soon("the end", ends).await;
         closed.unwrap();
         written.unwrap();
     }

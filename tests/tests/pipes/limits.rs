@@ -37,7 +37,7 @@ async fn what_the_reader_does_not_take_is_refused_at_the_writer() {
         ),
     ];
     for (name, message) in too_much {
-        let error = within("the refusal", client.write(message))
+        let error = soon("the refusal", client.write(message))
             .await
             .unwrap_err();
         match &error {
@@ -88,11 +88,11 @@ async fn a_listener_has_only_so_many_pipes() {
     closed.unwrap();
     assert!(matches!(ended, Error::Closed { .. }), "{ended}");
     drop(a_server);
-    let c = within("the pipe that waited", waiting)
+    let c = soon("the pipe that waited", waiting)
         .await
         .unwrap()
         .unwrap();
-    let c_server = within("its other end", listener.accept()).await.unwrap();
+    let c_server = soon("its other end", listener.accept()).await.unwrap();
     exchange(&c, &c_server, 1, 1000).await;
     exchange(&b, &b_server, 2, 1000).await;
 }
@@ -111,7 +111,7 @@ async fn silent_strangers_do_not_lock_out_others() {
     }
     let client = over_tcp().build().unwrap();
     let url = listener.url().to_string();
-    let (client, server) = within("a pipe", async {
+    let (client, server) = soon("a pipe", async {
         tokio::join!(client.connect(&url), listener.accept())
     })
     .await;
@@ -125,7 +125,7 @@ async fn silent_strangers_do_not_lock_out_others() {
             Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
         };
         if !gone {
-            within("the end of a stranger", stranger.readable())
+            soon("the end of a stranger", stranger.readable())
                 .await
                 .unwrap();
         }

@@ -9,6 +9,7 @@ mod dropped_futures;
 mod ending;
 mod handlers;
 mod hot;
+mod idle;
 mod leaving;
 mod limits;
 mod pressure;
@@ -25,7 +26,7 @@ use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
-use tensorpipe_tests::eventually;
+use tensorpipe_tests::{eventually, soon};
 
 /// What this binary does when a test of it starts it again.
 #[test]
@@ -33,6 +34,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("hot") => hot::play(),
+        Some("idle") => idle::play(),
         Some(other) => panic!("no role {other}"),
     }
 }
@@ -68,7 +70,7 @@ async fn round_trips(client: &Pipe, server: &Pipe, count: usize) {
             client.read().await.unwrap();
         }
     };
-    within("round trips", async { tokio::join!(echo, call) }).await;
+    soon("round trips", async { tokio::join!(echo, call) }).await;
 }
 
 /// The two ends of a pipe: the one that connected, the one that accepted.
@@ -117,19 +119,12 @@ fn check(message: &Message, number: u64, len: usize) {
 }
 
 async fn exchange(from: &Pipe, to: &Pipe, number: u64, len: usize) {
-    let (written, read) = within("an exchange", async {
+    let (written, read) = soon("an exchange", async {
         tokio::join!(from.write(message(number, len)), to.read())
     })
     .await;
     written.unwrap();
     check(&read.unwrap(), number, len);
-}
-
-async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(Duration::from_secs(30), work).await {
-        Ok(result) => result,
-        Err(_) => panic!("{what} takes more than 30 s"),
-    }
 }
 
 async fn pause(millis: u64) {

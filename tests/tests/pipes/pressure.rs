@@ -40,12 +40,12 @@ async fn a_slow_reader_slows_its_writer_and_nobody_else() {
     assert!(held <= 6 << 20, "{held} bytes are held");
     for number in 0..1000 {
         check(
-            &within("a read", slow_server.read()).await.unwrap(),
+            &soon("a read", slow_server.read()).await.unwrap(),
             number,
             SMALL,
         );
     }
-    within("the writer", writer).await.unwrap();
+    soon("the writer", writer).await.unwrap();
 }
 
 #[tokio::test]
@@ -61,13 +61,13 @@ async fn large_tensors_wait_at_the_writer() {
     assert!(client.stats().bytes_out < 64 << 10, "{:?}", client.stats());
     for number in 0..20 {
         check(
-            &within("a read", server.read()).await.unwrap(),
+            &soon("a read", server.read()).await.unwrap(),
             number,
             3 << 20,
         );
     }
     for write in writes {
-        within("a write", write).await.unwrap();
+        soon("a write", write).await.unwrap();
     }
 }
 
@@ -81,7 +81,7 @@ async fn many_writes_before_reads_keep_their_order() {
                 .unwrap();
         }
         for number in 0..3000 {
-            let read = within("a read", server.read()).await.unwrap();
+            let read = soon("a read", server.read()).await.unwrap();
             check(&read, number, (number % 50) as usize * 3000);
         }
     })
@@ -110,7 +110,7 @@ async fn reads_complete_independently() {
     }
     assert_eq!(order.last(), Some(&0), "the large one was in the way");
     for write in [large, small, tiny] {
-        within("a write", write).await.unwrap();
+        soon("a write", write).await.unwrap();
     }
 }
 
@@ -153,13 +153,13 @@ async fn a_queue_of_writes_is_bounded() {
     );
     for number in 0..10 {
         check(
-            &within("a read", server.read()).await.unwrap(),
+            &soon("a read", server.read()).await.unwrap(),
             number,
             1 << 20,
         );
     }
     for write in writes {
-        within("a write", write).await.unwrap();
+        soon("a write", write).await.unwrap();
     }
     exchange(&client, &server, 11, 1 << 20).await;
 }

@@ -69,10 +69,10 @@ async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
         // What is kept is read whenever one likes, also by whoever is no handler.
         let kept = handler.kept.lock().unwrap().pop().unwrap();
         assert_eq!(kept.id(), 3);
-        let kept = within("the kept one", kept.read()).await.unwrap();
+        let kept = soon("the kept one", kept.read()).await.unwrap();
         assert_eq!(kept.metadata, "keep");
-        within("everything read", client.flush()).await.unwrap();
-        within("close", client.close()).await.unwrap();
+        soon("everything read", client.flush()).await.unwrap();
+        soon("close", client.close()).await.unwrap();
     })
     .await;
 }
@@ -123,15 +123,15 @@ async fn what_leaves_soon_leaves_though_nobody_waits() {
                     .unwrap();
             }
             for one in 0..=round {
-                let read = within("a message", server.read()).await.unwrap();
+                let read = soon("a message", server.read()).await.unwrap();
                 assert_eq!(read.metadata, [one][..]);
             }
         }
         client
             .submit(&mut Outbound::new(b"last"), true, |_| ())
             .unwrap();
-        within("close", client.close()).await.unwrap();
-        let last = within("the last one", server.read()).await.unwrap();
+        soon("close", client.close()).await.unwrap();
+        let last = soon("the last one", server.read()).await.unwrap();
         assert_eq!(last.metadata, "last");
     })
     .await;

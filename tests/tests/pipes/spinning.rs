@@ -177,7 +177,7 @@ async fn two_busy_pipes_and_a_bystander_share_one_thread() {
     }
     // Both get through. Not at one speed: where the machine is busy one may be asleep, and is woken by the runtime's look at sockets,
     // which comes after some sixty turns.
-    let turns = within("round trips", bystander).await.unwrap();
+    let turns = soon("round trips", bystander).await.unwrap();
     let most = [0, 1].map(|i: usize| most[i].load(Ordering::Relaxed));
     println!("{turns} turns, at most {most:?} looks between two of them");
     assert!(turns >= ROUND_TRIPS, "the bystander had {turns} turns");
@@ -216,7 +216,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
             server.write(Message::new("late")).await.unwrap();
             read.await.unwrap();
         };
-        within("an answer behind a timer", async {
+        soon("an answer behind a timer", async {
             tokio::join!(timer, answer)
         })
         .await;
@@ -224,7 +224,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
 }
 
 /// No system call: neither end has to be woken. Where the machine is busy a look can be in vain, and a pipe remembers that for
-/// a while: so one quiet batch on one of many pipes is enough.
+/// a while: half of the batches may meet that.
 #[tokio::test]
 async fn a_hot_round_trip_wakes_nobody() {
     if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
@@ -232,20 +232,18 @@ async fn a_hot_round_trip_wakes_nobody() {
         return;
     }
     let context = over_shm().build().unwrap();
-    let mut fewest = u64::MAX;
-    for _ in 0..20 {
+    let mut woken = Vec::new();
+    for _ in 0..5 {
         let (client, server) = pair(&context, &context).await;
         let wakes = || client.stats().wakes + server.stats().wakes;
         for _ in 0..20 {
             let before = wakes();
             round_trips(&client, &server, 20).await;
-            fewest = fewest.min(wakes() - before);
-            if fewest == 0 {
-                return;
-            }
+            woken.push(wakes() - before);
         }
     }
-    panic!("20 round trips took {fewest} wake-ups at least");
+    let quiet = woken.iter().filter(|wakes| **wakes == 0).count();
+    assert!(2 * quiet >= woken.len(), "{woken:?}");
 }
 
 /// Whoever sleeps is woken, however long it slept.
@@ -264,6 +262,6 @@ async fn a_sleeper_is_woken() {
     });
     tokio::time::sleep(Duration::from_millis(20)).await;
     client.write(Message::new("good morning")).await.unwrap();
-    within("the message", read).await.unwrap().unwrap();
+    soon("the message", read).await.unwrap().unwrap();
     assert_eq!(client.stats().wakes, before + 1);
 }

@@ -38,13 +38,13 @@ async fn many_tasks_on_one_pipe() {
                 });
             }
         }
-        let mut all: Vec<u64> = within("the tasks", tasks.join_all()).await.concat();
+        let mut all: Vec<u64> = soon("the tasks", tasks.join_all()).await.concat();
         all.sort_unstable();
         let wanted: Vec<u64> = (0..TASKS * EACH)
             .flat_map(|number| [number, number])
             .collect();
         assert_eq!(all, wanted);
-        within("close", async {
+        soon("close", async {
             tokio::join!(client.close(), server.close())
         })
         .await
@@ -95,8 +95,8 @@ async fn many_pipes_come_and_go() {
                 }
             });
         }
-        within("the clients", clients.join_all()).await;
-        within("the echoes", accepting).await.unwrap();
+        soon("the clients", clients.join_all()).await;
+        soon("the echoes", accepting).await.unwrap();
         eventually("memory back", || {
             context.pool().stats().outstanding_bytes == 0
         })
