@@ -57,6 +57,7 @@ pub(crate) enum Made {
 }
 
 impl Made {
+    #[inline]
     pub(crate) fn sent((engine, slot): Sent) -> Self {
         Self::Sent(UnderWay::new(engine, slot))
     }
@@ -76,6 +77,7 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
+    #[inline]
     pub(crate) fn new(engine: Arc<Engine>, slot: Arc<CallSlot>) -> Self {
         Self {
             engine,
@@ -103,6 +105,7 @@ impl UnderWay {
     }
 
     /// Drives the pipe, and leaves a waker there.
+    #[inline]
     pub(crate) fn drive(&mut self, cx: &Context<'_>) {
         let pipe = &self.engine.pipe;
         let awaiting = self.awaiting.get_or_insert_with(|| pipe.awaiting());
@@ -114,6 +117,7 @@ impl UnderWay {
     }
 
     /// What was waited for is not there yet.
+    #[inline]
     pub(crate) fn look_again(&mut self, cx: &Context<'_>) {
         if let Some(awaiting) = &mut self.awaiting {
             awaiting.look_again(cx.waker());
@@ -209,6 +213,7 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
+    #[inline]
     fn new(
         method: &'static Method,
         state: State<E>,
@@ -269,6 +274,7 @@ impl<T, E> Call<T, E> {
 }
 
 impl<E> State<E> {
+    #[inline]
     fn new(made: Result<Made, CallError<E>>) -> Self {
         match made {
             Ok(Made::Sent(call)) => Self::Waiting(call),

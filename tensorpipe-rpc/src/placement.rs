@@ -12,7 +12,7 @@
 //!
 //! - An attribute is part of the method's signature, so nothing of it travels. Of a client's map the way back stands behind the call's
 //!   header, and only there: no round trip, nothing to keep in step.
-//! - A peer's word about a device is not believed. A device that it names and this side lacks costs nothing.
+//! - A peer's word about a device is not believed. A device that it names and this side lacks costs an error, whose words are found once.
 //! - Whoever asked gets the error: `FailureCode::NoPlace` is about arguments, and the method has not run; `NoPlaceForResult` is about a result.
 //! - A call without any of this costs one look at an `Option` at each step.
 

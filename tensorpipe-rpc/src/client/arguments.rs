@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::call::Sent;
 use crate::codec::{EncodeError, Encoder};
-use crate::engine::{Engine, Kept, Terms};
+use crate::engine::{Engine, Kept, Outgoing, Terms};
 use crate::error::CallError;
 use crate::placement::CallPlacement;
-use crate::remote::{ANY, Encoding, encoding};
+use crate::remote::{ANY, Encoding, encoding, put_references};
 
 /// Encoded arguments, to be sent as often as need be.
 pub(super) struct Arguments {
@@ -25,7 +25,7 @@ impl Arguments {
         let mut encoder = Encoder::new();
         let (encoded, met) = encoding(ANY, None, || encode(&mut encoder));
         encoded.map_err(|error| CallError::Encode(error.in_method(terms.method.name)))?;
-        let kept = Kept::new(encoder.finish());
+        let kept = Kept::new(encoder.finish(), !met.waits.is_empty());
         Ok(Self { terms, kept, met })
     }
 
@@ -51,9 +51,22 @@ impl Arguments {
             places: self.terms.places.as_deref().map(CallPlacement::of_attempt),
             ..self.terms.clone()
         };
-        engine.make_call(service, terms, left, |header| {
-            let encoded = self.kept.behind(header, &engine.pipe.peer_limits());
-            Ok((encoded, self.met.clone()))
-        })
+        let begun = engine.begin_call(service, &terms, left);
+        let header_len = begun.header.len();
+        let mut encoded = self.kept.behind(begun.header, &engine.pipe.peer_limits());
+        if self.refers() {
+            put_references(&mut encoded.metadata, &self.met.waits)?;
+        }
+        let slot = engine.call(Outgoing {
+            id: begun.id,
+            method: terms.method,
+            encoded,
+            header_len,
+            deadline: terms.deadline,
+            pins: self.met.pins.clone(),
+            trace: begun.trace,
+            places: terms.places,
+        });
+        Ok((engine.clone(), slot))
     }
 }

@@ -14,10 +14,10 @@ use super::target::{Bound, Target};
 use crate::call::{Call, Made, Sent};
 use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{DEFAULT_DEADLINE, Terms};
+use crate::engine::{DEFAULT_DEADLINE, Outgoing, Terms};
 use crate::error::{CallError, ConnectError};
 use crate::placement::{CallPlacement, DeviceMap};
-use crate::remote::encoding;
+use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
 /// A client of one service on one connection or on replicas: what generated clients hold.
@@ -175,16 +175,33 @@ impl ClientHandle {
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
         let engine = &self.bound.connection.engine;
-        let (left, method) = (time_of(&terms), terms.method);
-        engine.make_call(self.bound.service, terms, left, |header| {
-            let mut encoder = Encoder::after(header);
-            let here = Arc::as_ptr(engine).addr();
-            let (encoded, met) = encoding(here, None, || encode(&mut encoder));
-            match encoded {
-                Ok(()) => Ok((encoder.finish(), met)),
-                Err(error) => Err(CallError::Encode(error.in_method(method.name))),
+        let begun = engine.begin_call(self.bound.service, &terms, time_of(&terms));
+        let header_len = begun.header.len();
+        let mut encoder = Encoder::after(begun.header);
+        let here = Arc::as_ptr(engine).addr();
+        let (encoded, met) = encoding(here, None, || encode(&mut encoder));
+        if let Err(error) = encoded {
+            let error = CallError::Encode(error.in_method(terms.method.name));
+            if let Some(trace) = &begun.trace {
+                trace.failed(&error);
             }
-        })
+            return Err(error);
+        }
+        let mut encoded = encoder.finish();
+        if !met.pins.is_empty() {
+            put_references(&mut encoded.metadata, &met.waits)?;
+        }
+        let slot = engine.call(Outgoing {
+            id: begun.id,
+            method: terms.method,
+            encoded,
+            header_len,
+            deadline: terms.deadline,
+            pins: met.pins,
+            trace: begun.trace,
+            places: terms.places,
+        });
+        Ok((engine.clone(), slot))
     }
 
     /// What holds for a call that is made now.

@@ -7,7 +7,7 @@ use tensorpipe::engine::{EnginePipe, Outbound};
 use tensorpipe::{Error, ResetCode};
 
 use super::calls::Outcome;
-use super::slot::CallSlot;
+use super::slot::{Beside, CallSlot};
 use super::streams::CallStreams;
 use super::{Engine, outbound};
 use crate::codec::Encoded;
@@ -15,7 +15,7 @@ use crate::error::CallError;
 use crate::header::{Header, PLACES, TraceContext, WAITS};
 use crate::observe::CallTrace;
 use crate::placement::{CallPlacement, naming};
-use crate::remote::{Encoding, Handle, put_references};
+use crate::remote::Handle;
 use crate::schema::Method;
 
 /// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
@@ -40,6 +40,13 @@ pub(crate) struct Terms {
     pub(crate) places: Option<Arc<CallPlacement>>,
 }
 
+/// A call that is about to be encoded.
+pub(crate) struct Beginning {
+    pub(crate) id: u64,
+    pub(crate) trace: Option<Arc<CallTrace>>,
+    pub(crate) header: Vec<u8>,
+}
+
 /// A message that is answered.
 pub(crate) struct Outgoing {
     pub(crate) id: u64,
@@ -54,42 +61,21 @@ pub(crate) struct Outgoing {
 }
 
 impl Engine {
-    /// Makes a call of the service that has this number there, `left` before its deadline. `encode` puts the arguments behind a
-    /// header.
-    pub(crate) fn make_call(
-        self: &Arc<Self>,
+    /// Begins a call of the service that has this number there, `left` before its deadline: what is encoded goes behind its header.
+    #[inline]
+    pub(crate) fn begin_call(
+        &self,
         service: u32,
-        terms: Terms,
+        terms: &Terms,
         left: Option<Duration>,
-        encode: impl FnOnce(Vec<u8>) -> Result<(Encoded, Encoding), CallError>,
-    ) -> Result<(Arc<Self>, Arc<CallSlot>), CallError> {
+    ) -> Beginning {
         let id = self.calls.next_id();
         let method = terms.method;
         let (trace, belongs_to) =
             CallTrace::of(id, self, terms.service, method, terms.asked, terms.trace);
         let header = Header::call(id, service, method.id, micros(left), belongs_to);
         let header = header.asking(terms.asked).to_vec();
-        let header_len = header.len();
-        let encoded = encode(header).inspect_err(|error| {
-            if let Some(trace) = &trace {
-                trace.failed(error);
-            }
-        });
-        let (mut encoded, met) = encoded?;
-        if !met.pins.is_empty() {
-            put_references(&mut encoded.metadata, &met.waits)?;
-        }
-        let slot = self.call(Outgoing {
-            id,
-            method,
-            encoded,
-            header_len,
-            deadline: terms.deadline,
-            pins: met.pins,
-            trace,
-            places: terms.places,
-        });
-        Ok((self.clone(), slot))
+        Beginning { id, trace, header }
     }
 
     /// Sends a call. Its slot gets the outcome.
@@ -109,32 +95,40 @@ impl Engine {
             header_len = name_places(places, &mut encoded, header_len);
         }
         let new_slot = |has_parts| {
-            let mut slot = CallSlot::new(id, deadline);
             let places = places.as_deref();
             let results = || places.and_then(|places| places.results.clone());
-            if method.streams.any() {
+            let streams = method.streams.any().then(|| {
                 let asked = trace.as_ref().is_some_and(|trace| trace.asked);
                 let argument = places.and_then(|places| places.stream.clone());
                 let (kinds, unread) = (method.streams, &self.unread);
-                let streams = CallStreams::new(id, true, kinds, asked, results(), argument, unread);
-                slot.streams = Some(Arc::new(streams));
-            }
-            slot.has_parts = has_parts;
-            slot.pins = pins;
-            slot.trace = trace;
-            slot.receive_placement = results();
-            Arc::new(slot)
+                Arc::new(CallStreams::new(
+                    id,
+                    true,
+                    kinds,
+                    asked,
+                    results(),
+                    argument,
+                    unread,
+                ))
+            });
+            let beside = Beside {
+                has_parts,
+                streams,
+                pins,
+                trace,
+                receive_placement: results(),
+            };
+            Arc::new(CallSlot::new(id, deadline, beside))
         };
-        if let Some(error) = refused {
-            let slot = new_slot(false);
-            slot.fail(error);
-            return slot;
-        }
         let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
             let slot = new_slot(outbound.has_parts());
+            if let Some(error) = refused {
+                slot.fail(error);
+                return slot;
+            }
             if let Some(trace) = &slot.trace {
                 trace.becomes(outbound.byte_len());
             }

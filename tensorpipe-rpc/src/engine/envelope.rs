@@ -101,8 +101,9 @@ enum KeptBody {
 }
 
 impl Kept {
-    /// Keeps what was encoded without a header.
-    pub(crate) fn new(encoded: Encoded) -> Self {
+    /// Keeps what was encoded without a header. `waits`: the results that it waits for are named behind its body, so that is not a
+    /// payload before they are.
+    pub(crate) fn new(encoded: Encoded, waits: bool) -> Self {
         let Encoded {
             metadata,
             payloads,
@@ -110,7 +111,7 @@ impl Kept {
             targets,
             references: _,
         } = encoded;
-        let body = match metadata.len() > INLINE_BODY {
+        let body = match !waits && metadata.len() > INLINE_BODY {
             true => KeptBody::Large(Buffer::from_vec(metadata)),
             false => KeptBody::Small(metadata),
         };

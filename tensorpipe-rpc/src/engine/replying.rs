@@ -105,16 +105,15 @@ impl Engine {
         if gives && sent.is_err() {
             self.owned.release(call, None);
         }
-        let name = |tensor| Some(tensor_of("the result", tensor, count));
-        match sent.map_err(|error| naming(error, name)) {
-            Ok(_) => {}
+        let Err(error) = sent else { return };
+        match naming(error, |tensor| Some(tensor_of("the result", tensor, count))) {
             // The caller has asked for it.
-            Err(error) if admitted.placement.is_some() && no_place(&error).is_some() => {
+            error if admitted.placement.is_some() && no_place(&error).is_some() => {
                 fail(FailureCode::NoPlaceForResult, error.to_string());
             }
             // Too large for the caller's limits, or on a device that no channel serves.
-            Err(Error::Misuse(misuse)) => fail(FailureCode::BadReply, misuse.to_string()),
-            Err(error) => {
+            Error::Misuse(misuse) => fail(FailureCode::BadReply, misuse.to_string()),
+            error => {
                 tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
             }
         }

@@ -12,7 +12,7 @@ use super::admission::{Admitted, Target};
 use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, Unread};
 use super::{Body, Engine, to_body, unread_of};
-use crate::caught::{caught, caught_poll, drop_quietly};
+use crate::caught::{caught, drop_quietly};
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
@@ -306,16 +306,18 @@ impl Engine {
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(Instant::now);
             let mut cx = Context::from_waker(Waker::noop());
-            let polled = caught_poll(|| handler.as_mut().poll(&mut cx));
+            let polled = caught(|| handler.as_mut().poll(&mut cx));
             let ended = Instant::now();
             speed.measured(ended - begun);
             speed.polled(ended - begun);
-            if let Poll::Ready(done) = polled {
+            // A reply is large: it stays where it is.
+            if !matches!(polled, Ok(Poll::Pending)) {
                 drop_quietly(handler, A_HANDLER);
                 let late = admitted.context.deadline().is_some_and(|at| at <= ended);
-                return match done {
-                    Ok(_) if late => self.reply_late(&admitted),
-                    Ok(reply) => self.reply(&admitted, reply),
+                return match polled {
+                    Ok(Poll::Pending) => {}
+                    Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
+                    Ok(Poll::Ready(reply)) => self.reply(&admitted, reply),
                     Err(panic) => self.reply_panic(&admitted, panic),
                 };
             }

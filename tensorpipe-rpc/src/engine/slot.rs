@@ -42,13 +42,23 @@ pub(crate) struct CallSlot {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
-    pub(super) pins: Vec<Arc<Handle>>,
+    _pins: Vec<Arc<Handle>>,
     /// Where somebody wants to know what becomes of it.
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
     pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
+}
+
+/// What a slot holds for its call.
+#[derive(Default)]
+pub(super) struct Beside {
+    pub(super) has_parts: bool,
+    pub(super) streams: Option<Arc<CallStreams>>,
+    pub(super) pins: Vec<Arc<Handle>>,
+    pub(super) trace: Option<Arc<CallTrace>>,
+    pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
 }
 
 enum State {
@@ -58,11 +68,18 @@ enum State {
 }
 
 impl CallSlot {
-    /// One without anything beside it.
-    pub(super) fn new(id: u64, deadline: Deadline) -> Self {
+    #[inline]
+    pub(super) fn new(id: u64, deadline: Deadline, beside: Beside) -> Self {
+        let Beside {
+            has_parts,
+            streams,
+            pins,
+            trace,
+            receive_placement,
+        } = beside;
         Self {
             id,
-            has_parts: false,
+            has_parts,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
@@ -70,10 +87,10 @@ impl CallSlot {
             out: AtomicBool::new(false),
             done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
-            streams: None,
-            pins: Vec::new(),
-            trace: None,
-            receive_placement: None,
+            streams,
+            _pins: pins,
+            trace,
+            receive_placement,
             orphan: AtomicBool::new(false),
         }
     }
@@ -232,7 +249,7 @@ mod tests {
     use super::*;
 
     fn slot() -> CallSlot {
-        CallSlot::new(7, None)
+        CallSlot::new(7, None, Beside::default())
     }
 
     fn other(text: &str) -> Outcome {

@@ -3,11 +3,15 @@
 //! Neither end keeps account of that while a call is made. The types tell how many tensors each argument can hold, and so does the
 //! number of all of them; where several arguments are left, none is named.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
 use tensorpipe::Device;
 
 use super::shape::{Body, Definition, Shape};
 use super::trace::Named;
 use super::{Method, Tracer};
+use crate::lock::lock;
 
 /// How many tensors a value holds: at least, and at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,11 +157,18 @@ impl Method {
         Some(format!("argument `{name}`"))
     }
 
-    /// How many tensors each argument of a call's own message holds.
+    /// How many tensors each argument of a call's own message holds. A trace is kept: a peer may cause as many errors as it likes.
     fn tensors(&self) -> Vec<(String, Count)> {
-        let mut tracer = Tracer::new();
-        (self.structure)(&mut tracer);
-        let mut arguments = tracer.tensors();
+        static KNOWN: Mutex<BTreeMap<usize, Vec<(String, Count)>>> = Mutex::new(BTreeMap::new());
+        let key = self.structure as usize;
+        let known = lock(&KNOWN).get(&key).cloned();
+        let mut arguments = known.unwrap_or_else(|| {
+            let mut tracer = Tracer::new();
+            (self.structure)(&mut tracer);
+            let arguments = tracer.tensors();
+            lock(&KNOWN).insert(key, arguments.clone());
+            arguments
+        });
         if self.streams.argument {
             // The last, whose items are messages of their own.
             arguments.pop();

@@ -48,6 +48,9 @@ pub(crate) trait Work {
     /// The name of this server, and the one that stayed.
     #[rpc(idempotent)]
     async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64);
+    /// The same, and the length of a text.
+    #[rpc(idempotent)]
+    async fn beside(&self, text: String, stayed: Remote<u64>) -> (u64, u64, u64);
 }
 
 /// How often each id has run, on any server.
@@ -127,6 +130,10 @@ impl Work for Worker {
     async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64) {
         self.ledger.begin(id);
         (self.name, *stayed.here().unwrap())
+    }
+
+    async fn beside(&self, text: String, stayed: Remote<u64>) -> (u64, u64, u64) {
+        (self.name, *stayed.here().unwrap(), text.len() as u64)
     }
 
     async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64 {

@@ -36,6 +36,20 @@ async fn calls_with_references_go_to_their_owner() {
     until(|| exported() == 0).await;
 }
 
+/// The body is too large for the metadata, and what the call waits for is named behind it.
+#[tokio::test]
+async fn a_large_call_waits_for_what_it_is_given() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let (client, _replicas) = client_of(replicas_of(&sites)).await;
+    for (id, len) in [0, 40_000, 1 << 20].into_iter().enumerate() {
+        let promised = client.stays(id as u64);
+        let text = "x".repeat(len);
+        let (here, owner, seen) = soon(client.beside(text, &promised)).await.unwrap();
+        assert_eq!((here, seen), (owner, len as u64));
+    }
+}
+
 #[tokio::test]
 async fn a_reference_dies_with_its_owner() {
     let ledger = Ledger::default();

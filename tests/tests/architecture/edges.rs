@@ -24,7 +24,7 @@ const PIPE: &str = "
     fuzzing: descriptor device error proto tensor::DType
     transports: address error process ring sync sys
     channels: address::SettledPeer device error pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
-    channels: route::Pays route::Setback route::Threshold stop sync sys transports::BoxFuture transports::Connection
+    channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection
     pipe: address channels config descriptor device error message proto route stop sync sys::copy sys::fork tensor
     pipe: transports::Connection
     negotiate: address channels config context device error log_limit pipe process proto route stop sync transports

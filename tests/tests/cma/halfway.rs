@@ -150,7 +150,7 @@ impl Lane for FickleLane {
 
 /// No RESET says so: only the second look at the notice does. Read by whoever drives the pipe, and by two threads.
 #[test]
-fn what_was_read_is_taken_only_while_its_notice_stands() {
+fn what_was_read_is_taken_only_while_its_export_stands() {
     alone(async || {
         for len in [ALONE, LEN] {
             let fickle = Liar::like(&CmaChannel::new(), |link| FickleLane {
