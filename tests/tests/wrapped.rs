@@ -110,8 +110,8 @@ impl Connection for Veiled {
         self.inner.set_polled(polled);
     }
 
-    fn has_input(&mut self) -> bool {
-        self.manners.floods.load(Ordering::SeqCst) || self.inner.has_input()
+    fn is_ready(&mut self) -> bool {
+        self.manners.floods.load(Ordering::SeqCst) || self.inner.is_ready()
     }
 }
 

@@ -64,7 +64,7 @@ impl OpenChannel {
         }
     }
 
-    /// As the choice over a transport sees it, with the degraded that the route shows.
+    /// As the choice over a transport sees it, with what is degraded as the route shows it.
     fn served(&self, route: &ChannelRoute, over: &dyn Transport) -> Served<'_> {
         let thresholds = match is_proven(&*self.channel, over) {
             true => self.channel.thresholds(&self.peer_devices),

@@ -325,14 +325,14 @@ impl Connection for Joining {
         self.connection.set_polled(polled);
     }
 
-    fn has_input(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
-        !joined || self.connection.has_input()
+        !joined || self.connection.is_ready()
     }
 
-    fn has_input_of(&mut self, bytes: usize) -> bool {
+    fn is_ready_for(&mut self, bytes: usize) -> bool {
         let joined = matches!(self.stage, Stage::Joined) && self.given == self.input.len();
-        !joined || self.connection.has_input_of(bytes)
+        !joined || self.connection.is_ready_for(bytes)
     }
 }
 

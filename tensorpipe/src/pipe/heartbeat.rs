@@ -21,21 +21,12 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Id;
 
 use super::core::Core;
+use super::driver::tuning::{
+    HEARTBEAT_CHECKS, HEARTBEAT_LONGEST, HEARTBEAT_SHORTEST, HEARTBEAT_SILENT,
+};
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
-
-/// A bound of silence has so many looks.
-const CHECKS: u32 = 8;
-
-/// After so many without a byte to the peer a pipe is silent.
-const SILENT: u32 = 5;
-
-/// Where there is no bound of this side's, or a longer one, the peer's may be the usual one.
-const LONGEST: Duration = Duration::from_secs(10);
-
-/// For looks to be cheap.
-const SHORTEST: Duration = Duration::from_millis(80);
 
 /// Looks after a pipe from now on.
 pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
@@ -106,11 +97,11 @@ struct Watched {
 
 impl Watched {
     fn new(core: &Arc<Core>) -> Self {
-        let silence = core.timeouts.silence.unwrap_or(LONGEST);
+        let silence = core.timeouts.silence.unwrap_or(HEARTBEAT_LONGEST);
         Self {
             core: Arc::downgrade(core),
             runtime: core.runtime.id(),
-            pause: silence.clamp(SHORTEST, LONGEST) / CHECKS,
+            pause: silence.clamp(HEARTBEAT_SHORTEST, HEARTBEAT_LONGEST) / HEARTBEAT_CHECKS,
             written: 0,
             since: Instant::now(),
             blocked: None,
@@ -126,7 +117,7 @@ impl Watched {
             self.blocked = None;
             return true;
         }
-        if now.saturating_duration_since(self.since) >= SILENT * self.pause {
+        if now.saturating_duration_since(self.since) >= HEARTBEAT_SILENT * self.pause {
             let blocked = *self.blocked.get_or_insert(self.since);
             if now.saturating_duration_since(blocked) < core.timeouts.blocked {
                 core.say_alive();

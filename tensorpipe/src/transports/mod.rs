@@ -59,7 +59,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         false
     }
 
-    /// Whether [`has_input`](Connection::has_input) makes a system call: then polling pays only where few operations are under way.
+    /// Whether [`is_ready`](Connection::is_ready) makes a system call: then polling pays only where few operations are under way.
     fn poll_is_syscall(&self) -> bool {
         false
     }
@@ -70,13 +70,13 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
 
     /// Polls once, as cheaply as can be, without asking to be woken: whether a read, or a write that had to wait, would get on
     /// now. May be wrong in saying yes.
-    fn has_input(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         true
     }
 
     /// The same where a read should wait until there are so many `bytes`, or no more is to come. May say yes for fewer.
-    fn has_input_of(&mut self, _bytes: usize) -> bool {
-        self.has_input()
+    fn is_ready_for(&mut self, _bytes: usize) -> bool {
+        self.is_ready()
     }
 }
 

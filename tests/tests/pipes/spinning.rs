@@ -54,13 +54,13 @@ impl Connection for CountedConnection {
     fn set_polled(&mut self, polled: bool) {
         self.0.set_polled(polled);
     }
-    fn has_input(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.has_input()
+        self.0.is_ready()
     }
-    fn has_input_of(&mut self, bytes: usize) -> bool {
+    fn is_ready_for(&mut self, bytes: usize) -> bool {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.has_input_of(bytes)
+        self.0.is_ready_for(bytes)
     }
 }
 

@@ -103,7 +103,7 @@ async fn without_a_first_connection_a_rejection_is_its_error() {
 async fn what_was_read_is_given_before_what_comes() {
     let (connection, mut there) = duplex(1 << 10);
     let mut joined = Joining::joined(b"read".to_vec(), Box::new(connection));
-    assert!(joined.has_input(), "there is something to be read");
+    assert!(joined.is_ready(), "there is something to be read");
     there.write_all(b" before").await.unwrap();
     let mut came = [0; 11];
     joined.read_exact(&mut came).await.unwrap();

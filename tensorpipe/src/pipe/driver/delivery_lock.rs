@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 
+use super::tuning::DELIVERY_BATCH;
 use crate::sync::{AtomicBool, Ordering, thread_local};
 
 thread_local! {
@@ -22,7 +23,7 @@ thread_local! {
 struct Accepted {
     /// The address of the outermost lock that this thread holds: a handler inside another's call is not waited for.
     lock: Cell<usize>,
-    ids: [Cell<u64>; 8],
+    ids: [Cell<u64>; DELIVERY_BATCH],
     len: Cell<usize>,
 }
 
@@ -30,7 +31,7 @@ impl Accepted {
     const fn new() -> Self {
         Self {
             lock: Cell::new(0),
-            ids: [const { Cell::new(0) }; 8],
+            ids: [const { Cell::new(0) }; DELIVERY_BATCH],
             len: Cell::new(0),
         }
     }

@@ -189,3 +189,17 @@ pub(in crate::pipe) const ADDRESSES: u64 = 32 << 40;
 
 /// Bytes of a message that may wait for something else beside one that takes all that such messages may take. Chosen.
 pub(in crate::pipe) const WAITING_ANYWAY: u64 = 64 << 10;
+
+// The heartbeat: a thread that speaks for pipes whose runtime is blocked.
+
+/// Checks within a bound of silence. Chosen.
+pub(in crate::pipe) const HEARTBEAT_CHECKS: u32 = 8;
+
+/// Checks without a byte to the peer after which a pipe is silent. Chosen.
+pub(in crate::pipe) const HEARTBEAT_SILENT: u32 = 5;
+
+/// The bound where there is none of this side's, or a longer one: the peer's may be the usual one. Chosen.
+pub(in crate::pipe) const HEARTBEAT_LONGEST: Duration = Duration::from_secs(10);
+
+/// The shortest bound, for checks to be cheap. Chosen.
+pub(in crate::pipe) const HEARTBEAT_SHORTEST: Duration = Duration::from_millis(80);

@@ -164,11 +164,11 @@ impl Io {
         let wanted = self.reads.wanted();
         if !self.work.is_empty()
             || (self.sends.is_owed() && sends)
-            || connection.has_input_of(wanted)
+            || connection.is_ready_for(wanted)
         {
             return Seen::Enough;
         }
-        match wanted > 1 && connection.has_input() {
+        match wanted > 1 && connection.is_ready() {
             false => Seen::Nothing,
             true if self.reads.is_over() => Seen::Enough,
             true => Seen::Some,
@@ -187,7 +187,7 @@ impl Io {
             return true;
         }
         let wanted = self.reads.wanted();
-        (self.connection.as_mut()).is_none_or(|connection| connection.has_input_of(wanted))
+        (self.connection.as_mut()).is_none_or(|connection| connection.is_ready_for(wanted))
     }
 
     fn send_and_receive(

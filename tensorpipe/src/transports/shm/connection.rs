@@ -210,11 +210,11 @@ impl Connection for ShmConnection {
         }
     }
 
-    fn has_input(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         self.finds(Consumer::is_ready)
     }
 
-    fn has_input_of(&mut self, bytes: usize) -> bool {
+    fn is_ready_for(&mut self, bytes: usize) -> bool {
         self.finds(|incoming| incoming.has(bytes))
     }
 }

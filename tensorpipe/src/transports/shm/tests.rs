@@ -130,7 +130,7 @@ async fn a_forked_childs_copy_of_a_connection_fails_and_the_parents_goes_on() {
             let near = &mut near;
             near.set_polled(true);
             let mut byte = [0];
-            let looks = near.has_input() && near.has_input_of(100);
+            let looks = near.is_ready() && near.is_ready_for(100);
             let read = Pin::new(&mut *near).poll_read(cx, &mut ReadBuf::new(&mut byte));
             let write = Pin::new(&mut *near).poll_write(cx, &byte);
             let shutdown = Pin::new(near).poll_shutdown(cx);

@@ -104,8 +104,8 @@ async fn story(acts: Vec<Act>) {
             }
             Act::Polled(polled) => {
                 connection.set_polled(polled);
-                connection.has_input();
-                connection.has_input_of(1000);
+                connection.is_ready();
+                connection.is_ready_for(1000);
             }
             Act::Hour => tokio::time::sleep(std::time::Duration::from_secs(3600)).await,
         }
