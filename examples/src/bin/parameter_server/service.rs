@@ -194,3 +194,46 @@ impl ParameterServer for Store {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gradient(name: &str, values: &[f32]) -> (String, Tensor) {
+        (name.to_owned(), Tensor::from(values.to_vec()))
+    }
+
+    #[tokio::test]
+    async fn a_bad_push_is_refused_whole() {
+        let start = Tensors::from([gradient("w", &[1.0, 2.0])]);
+        let store = Store::new(start, 9, tensorpipe::Context::new().pool()).unwrap();
+        let doubles = Tensor::from_vec(vec![1f64, 2.0], [2]).unwrap();
+        let refused: [(Vec<(String, Tensor)>, f32, &str); 5] = [
+            (
+                vec![gradient("w", &[1.0, 1.0]), gradient("v", &[1.0])],
+                1.0,
+                "no such parameter",
+            ),
+            (vec![gradient("w", &[1.0])], 1.0, "its shape is [1]"),
+            (vec![("w".to_owned(), doubles)], 1.0, "f64"),
+            (
+                vec![gradient("w", &[1.0, f32::INFINITY])],
+                1.0,
+                "`w` is not finite",
+            ),
+            (
+                vec![gradient("w", &[1.0, 1.0])],
+                f32::NAN,
+                "`loss` is not finite",
+            ),
+        ];
+        for (gradients, loss, said) in refused {
+            let pushed = store.push(gradients.into_iter().collect(), loss).await;
+            let error = pushed.unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        let w = store.parameters().remove("w").unwrap();
+        assert_eq!(w.as_slice::<f32>().unwrap(), [1.0, 2.0]);
+        assert_eq!(store.status().done, 0);
+    }
+}
