@@ -17,19 +17,20 @@ impl LogLimit {
         Self(Mutex::new((None, 0)))
     }
 
-    /// Whether to say it now, and how often it was held back since the last time.
-    pub fn admits(&self) -> Option<u64> {
+    /// Whether to say it now, and how often it was held back since the last time, if it was.
+    pub fn admits(&self) -> Option<Option<u64>> {
         self.admits_at(Instant::now())
     }
 
-    fn admits_at(&self, now: Instant) -> Option<u64> {
+    fn admits_at(&self, now: Instant) -> Option<Option<u64>> {
         let (last, held_back) = &mut *lock(&self.0);
         if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
             *held_back += 1;
             return None;
         }
         *last = Some(now);
-        Some(std::mem::take(held_back))
+        let held_back = std::mem::take(held_back);
+        Some((held_back > 0).then_some(held_back))
     }
 }
 
@@ -40,11 +41,11 @@ mod tests {
     #[test]
     fn the_first_is_said_and_the_next_ones_are_counted() {
         let (limit, begun) = (LogLimit::new(), Instant::now());
-        assert_eq!(limit.admits_at(begun), Some(0));
+        assert_eq!(limit.admits_at(begun), Some(None));
         for _ in 0..1000 {
             assert_eq!(limit.admits_at(begun + EVERY / 2), None);
         }
-        assert_eq!(limit.admits_at(begun + EVERY), Some(1000));
-        assert_eq!(limit.admits_at(begun + 2 * EVERY), Some(0));
+        assert_eq!(limit.admits_at(begun + EVERY), Some(Some(1000)));
+        assert_eq!(limit.admits_at(begun + 2 * EVERY), Some(None));
     }
 }
