@@ -3,14 +3,16 @@
 use tokio::runtime::Handle;
 
 use super::core::Core;
+use super::driver::tuning::COPIED_ON_THE_SPOT;
 use super::driver::wake_all;
-use super::lane::{Copy, LaneIo, LaneResult, Outcome, is_called};
+use super::lane::{LaneIo, LaneResult, Outcome, is_called};
 use super::shared::Shared;
 use crate::channels::ChannelFault;
 use crate::device::{Buffer, BufferMut, Fence};
 use crate::error::{Error, PeerFault};
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
+use crate::sys::copy;
 
 /// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
 ///
@@ -91,21 +93,12 @@ impl LaneHandle {
         let mut copy = Copy::new(op, source, dest);
         if copy.takes_a_while() {
             copy.answer = Some(tell);
-            self.clone().copy_on_thread(copy, io.runtime());
+            copy.make_on_thread(self.clone(), io.runtime);
         } else {
             let dest = copy.make();
             io.control(op, tell);
             io.received(op, dest);
         }
-    }
-
-    /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
-    pub(super) fn copy_on_thread(self, copy: Copy, runtime: &Handle) {
-        let (op, answer) = (copy.op, copy.answer);
-        runtime.spawn_blocking(move || match answer {
-            Some(answer) => self.received_and_tell(op, copy.make(), answer.to_vec()),
-            None => self.received(op, copy.make()),
-        });
     }
 
     /// As [`LaneIo::failed`](LaneIo::failed).
@@ -211,5 +204,50 @@ impl LaneHandle {
             "a method of a lane has called its `LaneHandle`, which would wait for that method for ever: use `LaneIo` there, or `LaneHandle::resume_at`"
         );
         Some(core)
+    }
+}
+
+/// Main memory of somebody else's, of the same process or another, that is read into memory of the application's: the one copy
+/// that this takes.
+pub(super) struct Copy {
+    pub(super) op: OpId,
+    source: Buffer,
+    dest: BufferMut,
+    /// What the part's channel is told at the other end once it is made.
+    pub(super) answer: Option<&'static [u8]>,
+}
+
+impl Copy {
+    pub(super) fn new(op: OpId, source: Buffer, dest: BufferMut) -> Self {
+        let answer = None;
+        Self {
+            op,
+            source,
+            dest,
+            answer,
+        }
+    }
+
+    /// Whether it is made on a thread for blocking work.
+    pub(super) fn takes_a_while(&self) -> bool {
+        self.source.len() > COPIED_ON_THE_SPOT
+    }
+
+    /// Makes it now, and lets go of the source.
+    pub(super) fn make(mut self) -> Buffer {
+        // Both are main memory of the same length: the plan, or the channel, has checked it.
+        if let (Some(source), Some(dest)) = (self.source.as_bytes(), self.dest.as_bytes_mut()) {
+            copy::copy(source, dest);
+        }
+        self.dest.freeze()
+    }
+
+    /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
+    pub(super) fn make_on_thread(self, pipe: LaneHandle, runtime: &Handle) {
+        let (op, answer) = (self.op, self.answer);
+        runtime.spawn_blocking(move || match answer {
+            Some(answer) => pipe.received_and_tell(op, self.make(), answer.to_vec()),
+            None => pipe.received(op, self.make()),
+        });
     }
 }

@@ -17,8 +17,7 @@ pub(super) use self::read::stop;
 pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
 use super::driver::wake_all;
-use super::lane::Copy;
-use super::lane_handle::LaneHandle;
+use super::lane_handle::{Copy, LaneHandle};
 use super::shared::{Arrival, Shared};
 use super::stats::MessageStats;
 use crate::channels::Want;
@@ -333,7 +332,7 @@ impl Incoming {
                     // Of a pipe that has ended, maybe with its runtime, nobody else waits.
                     reading.received(copy.op, copy.make());
                 } else {
-                    LaneHandle::new(&self.core).copy_on_thread(copy, &self.core.runtime);
+                    copy.make_on_thread(LaneHandle::new(&self.core), &self.core.runtime);
                 }
             }
             shared.announce();
