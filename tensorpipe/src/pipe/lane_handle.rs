@@ -1,10 +1,11 @@
 //! A lane's access to its pipe from other threads and tasks.
 
+use std::task::Waker;
+
 use tokio::runtime::Handle;
 
 use super::core::Core;
 use super::driver::tuning::COPIED_ON_THE_SPOT;
-use super::driver::wake_all;
 use super::lane::{LaneIo, LaneResult, Outcome, is_called};
 use super::shared::Shared;
 use crate::channels::ChannelFault;
@@ -63,21 +64,15 @@ impl LaneHandle {
     /// Counts bytes of an incoming `op` that came over a connection of the channel's own
     /// ([`MessageStats::streamed`](crate::MessageStats::streamed)). Before it is received.
     pub fn streamed(&self, op: OpId, bytes: u64) {
-        self.with_shared(|shared| shared.streamed(op, bytes));
+        if let Some(core) = self.core() {
+            lock(&core.shared).streamed(op, bytes);
+        }
     }
 
     /// Counts `bytes` of memory that an incoming `op` is about to fill. Where there is no room for them its message is given
     /// up, and the lane hears of that by [`Lane::cancel`](crate::channels::Lane::cancel).
     pub(crate) fn count(&self, op: OpId, bytes: u64) {
-        self.with(|core| {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&core.shared);
-                shared.count(op, bytes, &mut wakes);
-                shared.process(&mut wakes);
-            }
-            wake_all(wakes);
-        });
+        self.update(|shared, wakes| shared.count(op, bytes, wakes));
     }
 
     /// From inside one of the lane's methods: reads main memory of the peer's into as much of the application's, at once, or on a
@@ -109,15 +104,7 @@ impl LaneHandle {
     /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op` ([`Lane::inner`](crate::channels::Lane::inner) for a piece), if it is still under way: for a lane that waited
     /// for something and keeps the operation itself.
     pub fn resume(&self, op: OpId) {
-        self.with(|core| {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&core.shared);
-                shared.resume(op, &mut wakes);
-                shared.process(&mut wakes);
-            }
-            wake_all(wakes);
-        });
+        self.update(|shared, wakes| shared.resume(op, wakes));
     }
 
     /// As [`LaneHandle::resume`], when `fence` is reached, from a task of the pipe's runtime: a device's thread must not run the
@@ -169,24 +156,22 @@ impl LaneHandle {
     }
 
     fn report(&self, op: OpId, outcome: Outcome, tell: Option<Vec<u8>>) {
-        self.with(|core| {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&core.shared);
-                if let Some(body) = tell {
-                    shared.state.channel(op, body);
-                }
-                shared.lane_results.push(LaneResult::Ended(op, outcome));
-                shared.process(&mut wakes);
+        self.update(|shared, _| {
+            if let Some(body) = tell {
+                shared.state.channel(op, body);
             }
-            wake_all(wakes);
+            shared.lane_results.push(LaneResult::Ended(op, outcome));
         });
     }
 
-    fn with_shared(&self, act: impl FnOnce(&mut Shared)) {
-        if let Some(core) = self.core() {
-            act(&mut lock(&core.shared));
-        }
+    /// Changes what all operations share, and acts on what follows.
+    fn update(&self, change: impl FnOnce(&mut Shared, &mut Vec<Waker>)) {
+        self.with(|core| {
+            core.update(|shared, wakes| {
+                change(shared, wakes);
+                shared.process(wakes);
+            });
+        });
     }
 
     fn with(&self, act: impl FnOnce(&Arc<Core>)) {

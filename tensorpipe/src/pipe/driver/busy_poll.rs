@@ -367,7 +367,7 @@ mod tests {
         let (core, _slots, _ends) = many_wait("told while it polls").await;
         let (driver, mut polls) = (&core.driver, false);
         assert!(driver.poll_again(&core, BACKGROUND, &mut polls, Waker::noop()) && polls);
-        let before = core.counters.snapshot().bytes_out;
+        let before = core.counters.bytes_out();
         {
             let mut io = driver.hold().unwrap();
             let room = io.room();
@@ -379,7 +379,7 @@ mod tests {
             io.owe_send();
         }
         driver.drive_in_background(&core, &mut polls, Waker::noop());
-        assert_eq!(core.counters.snapshot().bytes_out, before + 24);
+        assert_eq!(core.counters.bytes_out(), before + 24);
     }
 
     #[tokio::test]

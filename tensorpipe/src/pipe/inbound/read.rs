@@ -11,9 +11,9 @@ use crate::device::Fence;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::pipe::core::{Core, Waiter};
+use crate::pipe::driver::Interest;
 use crate::pipe::driver::tuning::DRAIN_UP_TO;
-use crate::pipe::driver::{Interest, wake_all};
-use crate::sync::lock;
+use crate::pipe::shared::{Reader, Shared};
 
 /// A read into memory of the caller's failed; the memory is back.
 ///
@@ -154,11 +154,8 @@ impl ReadInto {
             let over = "a read was polled after it had ended".to_owned();
             return Poll::Ready(Err(Misuse::Other(over).into()));
         };
-        let result = ready!(self.waiter.poll(cx, Interest::Read(id), |shared| {
-            let result = shared.reads.get_mut(&id)?.take_result()?;
-            shared.reads.remove(&id);
-            Some(result)
-        }));
+        let take = |shared: &mut Shared| shared.take_read(id);
+        let result = ready!(self.waiter.poll(cx, Interest::Read(id), take));
         self.id = None;
         Poll::Ready(result)
     }
@@ -196,29 +193,22 @@ impl Drop for ReadInto {
         if core.is_inherited() {
             return;
         }
-        let mut wakes = Vec::new();
-        {
-            let mut shared = lock(&core.shared);
-            match shared.reads.get_mut(&id) {
-                None => return,
-                Some(reading) if !reading.is_finished() => {
-                    let left = shared.state.bytes_to_come(id);
-                    if left > DRAIN_UP_TO {
-                        shared
-                            .state
-                            .refuse(id, ResetCode::Cancelled, "the read was dropped");
-                        shared.reads.remove(&id);
-                    } else if let Some(reading) = shared.reads.get_mut(&id) {
-                        reading.discard();
-                    }
-                }
-                Some(_) => {
-                    shared.reads.remove(&id);
+        core.update(|shared, wakes| {
+            let Some(reading) = shared.reads.get_mut(&id) else {
+                return;
+            };
+            let comes = !reading.is_finished();
+            if comes && shared.state.bytes_to_come(id) <= DRAIN_UP_TO {
+                reading.reader = Reader::Gone;
+            } else {
+                shared.reads.remove(&id);
+                if comes {
+                    let reason = "the read was dropped";
+                    shared.state.refuse(id, ResetCode::Cancelled, reason);
                 }
             }
-            shared.process(&mut wakes);
-        }
-        wake_all(wakes);
+            shared.process(wakes);
+        });
         core.drive();
     }
 }
@@ -238,15 +228,11 @@ impl Future for Read {
 
 /// Gives up a message that is being read for the handler.
 pub(in crate::pipe) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
-    let mut wakes = Vec::new();
-    {
-        let mut shared = lock(&core.shared);
-        if shared.reads.remove(&id).is_none() {
-            return;
+    core.update(|shared, wakes| {
+        if shared.reads.remove(&id).is_some() {
+            shared.state.refuse(id, code, reason);
+            shared.process(wakes);
         }
-        shared.state.refuse(id, code, reason);
-        shared.process(&mut wakes);
-    }
-    wake_all(wakes);
+    });
     core.drive();
 }

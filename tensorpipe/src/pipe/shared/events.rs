@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Delivery, Reading, Shared};
+use super::{Delivery, Reader, Shared};
 use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, BufferMut, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
@@ -278,10 +278,9 @@ impl Shared {
             code,
             reason: text.as_str().into(),
         };
-        if self.reads.get(&message).is_some_and(Reading::is_waited_for) {
-            self.end_read(message, Err(error), wakes);
-        } else {
-            self.reads.remove(&message);
+        match self.reads.get(&message).map(|reading| reading.reader) {
+            Some(Reader::None) => drop(self.reads.remove(&message)),
+            _ => self.end_read(message, Err(error), wakes),
         }
         self.deliver(Delivery::Reset(message, code, text));
     }

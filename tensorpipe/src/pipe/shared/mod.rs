@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use self::ahead::Ahead;
-pub(super) use self::arrival::Arrival;
+pub(super) use self::arrival::{Answer, Arrival};
 pub(super) use self::deliveries::{Deliveries, Delivery, Waiting};
-pub(super) use self::reading::Reading;
+pub(super) use self::reading::{Reader, Reading};
 pub(super) use self::stamps::Stamps;
 use super::budget::Announcements;
 use super::credit_ahead::Credit;
@@ -34,6 +34,7 @@ use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
 use crate::error::{Error, ResetCode};
+use crate::message::Message;
 use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice, Requirement};
 use crate::sync::Arc;
@@ -227,22 +228,31 @@ impl Shared {
     pub(super) fn end_read(
         &mut self,
         message: u64,
-        result: Result<crate::message::Message, Error>,
+        result: Result<Message, Error>,
         wakes: &mut Vec<Waker>,
     ) {
         let Entry::Occupied(mut reading) = self.reads.entry(message) else {
             return;
         };
-        if reading.get().is_discarded() {
-            reading.remove();
-        } else if reading.get().is_pushed() {
-            let reading = reading.remove();
-            let (stats, held) = (reading.stats, reading.into_held());
-            self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
-        } else {
-            reading.get_mut().finish(result);
-            self.wake(Interest::Read(message), wakes);
+        match reading.get().reader {
+            Reader::None | Reader::Waits => {
+                reading.get_mut().finish(result);
+                self.wake(Interest::Read(message), wakes);
+            }
+            Reader::Handler => {
+                let reading = reading.remove();
+                let (stats, held) = (reading.stats, reading.into_held());
+                self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
+            }
+            Reader::Gone => drop(reading.remove()),
         }
+    }
+
+    /// How a read has ended, if it has: then nothing is known of it any more.
+    pub(super) fn take_read(&mut self, message: u64) -> Option<Result<Message, Error>> {
+        let result = self.reads.get_mut(&message)?.take_result()?;
+        self.reads.remove(&message);
+        Some(result)
     }
 
     pub(super) fn end_write(
