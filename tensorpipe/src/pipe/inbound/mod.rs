@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use self::delayed_ack::delay_ack;
 use self::loan::Loans;
 use self::plan::Plan;
-use self::read::HeldUp;
 pub(super) use self::read::stop;
+use self::read::{HeldUp, Stage};
 pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
 use super::lane_handle::{Copy, LaneHandle};
@@ -35,16 +35,6 @@ pub struct Incoming {
     arrival: Option<Arrival>,
     /// Made when somebody asks for it.
     descriptor: OnceLock<Box<Descriptor>>,
-}
-
-/// What became of a read that was begun.
-enum Begun {
-    /// It goes on, as this message's.
-    Reading(u64),
-    /// `None`: it was decided before.
-    Ended(Option<Result<Message, Error>>),
-    /// It has not begun.
-    HeldUp(Box<HeldUp>),
 }
 
 impl std::fmt::Debug for Incoming {
@@ -129,22 +119,22 @@ impl Incoming {
         let core = self.core.clone();
         let loans = Loans::of(&mut allocation, &core.runtime);
         let fences = allocation.held();
-        let begun = match fences.is_empty() {
+        let stage = match fences.is_empty() {
             true => self.begin(allocation),
-            false => Begun::HeldUp(Box::new(HeldUp::new(self, allocation, fences))),
+            false => Stage::HeldUp(Box::new(HeldUp::new(self, allocation, fences))),
         };
-        ReadInto::new(core, begun, loans)
+        ReadInto::new(core, stage, loans)
     }
 
     /// Starts reading for whoever waits for it.
-    fn begin(mut self, allocation: Allocation) -> Begun {
+    fn begin(mut self, allocation: Allocation) -> Stage {
         match self.start(allocation, Reader::Waits) {
-            Err(error) => Begun::Ended(Some(Err(error))),
-            Ok(None) => Begun::Ended(self.take_whole()),
+            Err(error) => Stage::Ended(Err(error)),
+            Ok(None) => self.take_whole().map_or(Stage::Over, Stage::Ended),
             Ok(Some(id)) => {
                 self.core.send_out();
                 stop::at(stop::GRANT_SENT);
-                Begun::Reading(id)
+                Stage::Reading(id)
             }
         }
     }
