@@ -14,7 +14,6 @@ use super::driver::runtime::Home;
 use super::driver::tuning::TICK;
 use super::heartbeat;
 use super::shared::Goodbye;
-use crate::error::Error;
 use crate::sync::{Arc, lock};
 
 pub(crate) fn spawn_background(core: &Arc<Core>) {
@@ -114,15 +113,13 @@ impl Background {
     /// Ends a pipe that is closing once the peer has everything.
     fn finish_closing(&self) {
         let core = &self.core;
-        let done = {
+        let closed = {
             let shared = lock(&core.shared);
-            shared.linger_until.is_some() && shared.state.is_closed_out()
+            let done = shared.linger_until.is_some() && shared.state.is_closed_out();
+            done.then(|| shared.closed(false))
         };
-        if done {
-            core.fail(Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: false,
-            });
+        if let Some(closed) = closed {
+            core.fail(closed);
         }
     }
 }

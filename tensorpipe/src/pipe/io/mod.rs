@@ -357,9 +357,6 @@ impl Io {
         let shared = lock(&common.shared);
         // Where both close at once, the peer may be gone right after it said that it has everything.
         let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
-        (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
-            pipe: common.name.clone(),
-            by_peer: !by_us,
-        })
+        (by_us || shared.state.is_closed_in()).then(|| shared.closed(!by_us))
     }
 }

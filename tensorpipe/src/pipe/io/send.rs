@@ -146,13 +146,7 @@ impl Io {
         if self.pieces.is_empty() {
             return true;
         }
-        self.adopt_polling(common);
-        let written = self.write(common).and_then(|_| self.flush(common));
-        self.count_wakes(common);
-        if let Err(error) = written {
-            self.failed = Some(error);
-        }
-        self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none()
+        self.write_now(common)
     }
 
     /// Whether nothing waits here, and all that was sent is known of.
@@ -199,6 +193,11 @@ impl Io {
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
         self.sends.leave();
+        self.write_now(common)
+    }
+
+    /// Writes what waits. Returns whether all of it is with the connection.
+    fn write_now(&mut self, common: &Common) -> bool {
         self.adopt_polling(common);
         let written = self.write(common).and_then(|_| self.flush(common));
         self.count_wakes(common);

@@ -228,17 +228,10 @@ fn check_open(core: &Core, shared: &Shared) -> Result<(), Error> {
         return Err(error.clone());
     }
     if shared.state.is_closing() {
-        return Err(Error::Closed {
-            pipe: core.name.clone(),
-            by_peer: false,
-        });
+        return Err(shared.closed(false));
     }
     if shared.state.peer_ignores_from().is_some() {
-        let reason = shared.peer_goes_because.clone();
-        return Err(Error::GoingAway {
-            pipe: core.name.clone(),
-            reason,
-        });
+        return Err(shared.going_away());
     }
     if shared.state.unwritten() >= core.queued_writes {
         return Err(Misuse::TooManyWrites(core.queued_writes).into());

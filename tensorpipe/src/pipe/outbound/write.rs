@@ -158,19 +158,15 @@ impl Future for Flush {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let until = self.until;
-        let name = self.waiter.core().name.clone();
-        self.waiter
-            .poll(cx, Interest::Flush, |shared: &mut Shared| {
-                if shared.ignored_from.is_some_and(|ignored| ignored < until) {
-                    return Some(Err(Error::GoingAway {
-                        pipe: name.clone(),
-                        reason: shared.peer_goes_because.clone(),
-                    }));
-                }
-                if shared.flushed_to >= until {
-                    return Some(Ok(()));
-                }
-                shared.ended.clone().map(Err)
-            })
+        let flushed = |shared: &mut Shared| {
+            if shared.ignored_from.is_some_and(|ignored| ignored < until) {
+                return Some(Err(shared.going_away()));
+            }
+            if shared.flushed_to >= until {
+                return Some(Ok(()));
+            }
+            shared.ended.clone().map(Err)
+        };
+        self.waiter.poll(cx, Interest::Flush, flushed)
     }
 }

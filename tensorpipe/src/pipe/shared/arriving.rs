@@ -308,12 +308,7 @@ impl Shared {
             return Some(Err(error.clone()));
         }
         // Nothing more will come, although the connection still stands.
-        self.state.is_closed_in().then(|| {
-            Err(Error::Closed {
-                pipe: self.name.clone(),
-                by_peer: true,
-            })
-        })
+        (self.state.is_closed_in()).then(|| Err(self.closed(true)))
     }
 }
 

@@ -119,8 +119,7 @@ pub(crate) struct Shared {
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
     /// First of this side's messages that the peer has not looked at, because it goes.
     pub(super) ignored_from: Option<u64>,
-    /// Why the peer takes no more messages.
-    pub(super) peer_goes_because: Arc<str>,
+    peer_goes_because: Arc<str>,
     /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
     pub(super) leaving: BTreeMap<u64, Vec<Note>>,
     /// Answers that wait for the next message.
@@ -190,6 +189,18 @@ impl Shared {
         if self.pushes {
             self.deliveries.push(delivery);
         }
+    }
+
+    /// How an end in good order is told of.
+    pub(super) fn closed(&self, by_peer: bool) -> Error {
+        let pipe = self.name.clone();
+        Error::Closed { pipe, by_peer }
+    }
+
+    /// Why the peer takes no more messages.
+    pub(super) fn going_away(&self) -> Error {
+        let (pipe, reason) = (self.name.clone(), self.peer_goes_because.clone());
+        Error::GoingAway { pipe, reason }
     }
 
     /// Whether messages are pushed to a handler.
