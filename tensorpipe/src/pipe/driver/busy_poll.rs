@@ -338,19 +338,12 @@ impl<W> Driver<W> {
 mod tests {
     use super::*;
     use crate::pipe::Core;
-    use crate::transports::ShmTransport;
-    use crate::{Context, Message, Pipe};
+    use crate::pipe::tests::shm_pair;
+    use crate::{Message, Pipe};
 
     /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
     async fn many_wait(name: &str) -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
-        let context = Context::builder()
-            .transports([Arc::new(ShmTransport::new()) as _])
-            .build()
-            .unwrap();
-        let url = format!("shm://{name} {}", std::process::id());
-        let listener = context.listen([url]).await.unwrap();
-        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = shm_pair(name).await;
         let core = client.core().clone();
         let mut slots = vec![None; RECEIVE_BATCH_WAITERS + 1];
         for slot in &mut slots {
