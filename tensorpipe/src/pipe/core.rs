@@ -177,11 +177,6 @@ impl Core {
         self.deliveries.count() > 0 && self.is_handling()
     }
 
-    /// The handler has accepted a message, of which nothing else is to be said: see `DeliveryLock::accept`.
-    pub(super) fn accept_later(&self, id: u64) -> bool {
-        self.driver.delivery.accept(id)
-    }
-
     /// Whether the handler is at work here.
     pub(super) fn is_handling(&self) -> bool {
         self.driver.delivery.is_held_here()

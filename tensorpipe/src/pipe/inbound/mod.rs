@@ -222,7 +222,7 @@ impl Incoming {
             return Ok(None);
         }
         let plan = Plan::new(&arrival.head, allocation)?;
-        if arrival.is_whole() && plan.is_default() {
+        if arrival.is_whole() && plan.is_default {
             return Ok(None);
         }
         let Self { core, arrival, .. } = self;
@@ -236,7 +236,7 @@ impl Incoming {
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
         // Whoever calls the handler gives the credit of several back at once.
-        if arrival.answer().is_some() || !self.core.accept_later(arrival.id) {
+        if arrival.answer().is_some() || !self.core.driver.delivery.accept(arrival.id) {
             let answers = finish(&self.core, &mut lock(&self.core.shared), &arrival);
             if answers {
                 self.core.send_out();

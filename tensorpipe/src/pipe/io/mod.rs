@@ -197,7 +197,10 @@ impl Io {
             self.say_goodbye(common);
             return Ok(Round::Idle);
         }
-        if self.settle_with_late(common) {
+        let mut shared = lock(&common.shared);
+        // A round begins: there is time for what nobody waits for.
+        shared.state.send_late();
+        if self.settle(shared) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(common);
             self.let_go(common);
@@ -224,7 +227,7 @@ impl Io {
             if !received && !self.send(common)? && self.work.is_empty() {
                 return Ok(Round::Idle);
             }
-            self.settle(common);
+            self.settle(lock(&common.shared));
         }
         Ok(Round::Enough)
     }
@@ -312,18 +315,7 @@ impl Io {
     }
 
     /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
-    fn settle(&mut self, common: &Common) -> bool {
-        self.settle_in(lock(&common.shared))
-    }
-
-    /// The same at the beginning of a round, where there is time for what nobody waits for.
-    fn settle_with_late(&mut self, common: &Common) -> bool {
-        let mut shared = lock(&common.shared);
-        shared.state.send_late();
-        self.settle_in(shared)
-    }
-
-    fn settle_in(&mut self, mut shared: MutexGuard<'_, Shared>) -> bool {
+    fn settle(&mut self, mut shared: MutexGuard<'_, Shared>) -> bool {
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
         }

@@ -39,7 +39,7 @@ impl Io {
             }
             let wrote = self.write(common)?;
             self.stop_at_marks();
-            self.settle(common);
+            self.settle(lock(&common.shared));
             if !wrote {
                 return Ok(false);
             }
