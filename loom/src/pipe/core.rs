@@ -3,7 +3,7 @@
 use super::driver::runtime;
 use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
 use super::io::{Io, Line};
-use super::leave::{Left, Pushed, When, leave};
+use super::leave::{Pushed, Submitted, When, leave};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
@@ -164,28 +164,28 @@ impl Core {
     }
 
     /// The application sends a message, which leaves at once if it can.
-    pub(super) fn submit(self: &Arc<Self>, when: When) -> (u64, Left) {
-        let (id, left) = self.send_or_queue(when);
-        // As `tensorpipe/src/pipe/outbound/mod.rs`, and whoever calls it.
+    pub(super) fn submit(self: &Arc<Self>, when: When) -> Submitted {
+        let submitted = self.send_or_queue(when);
+        // As `tensorpipe/src/pipe/outbound/mod.rs`.
+        if submitted.drive {
+            self.drive();
+        }
         if !self.driver.delivery.is_held_here() && self.driver.is_kicked() {
             self.drive();
         }
-        if left.drive {
-            self.drive();
-        }
-        (id, left)
+        submitted
     }
 
-    fn send_or_queue(self: &Arc<Self>, when: When) -> (u64, Left) {
+    fn send_or_queue(self: &Arc<Self>, when: When) -> Submitted {
         let mut shared = lock(&self.shared);
         let Some(mut io) = self.driver.hold() else {
             drop(shared);
             self.written.fetch_add(1, Ordering::Relaxed);
-            let left = Left {
+            return Submitted {
+                id: u64::MAX,
                 over: true,
                 drive: true,
             };
-            return (u64::MAX, left);
         };
         let pushed = Pushed {
             id: shared.state.write(),
@@ -193,7 +193,7 @@ impl Core {
             kept: false,
         };
         io.push(MESSAGE);
-        (pushed.id, leave(self, shared, io, pushed, when))
+        leave(self, shared, io, pushed, when)
     }
 
     /// One that leaves with the next turn of whoever drives: the background task is told.
@@ -218,8 +218,8 @@ impl Core {
     }
 
     /// Whether whoever asks how this write ends is told that it is over.
-    pub(super) fn is_written(&self, (id, left): (u64, Left)) -> bool {
-        left.over || matches!(lock(&self.shared).writes.get(&id), Some(Some(Ok(()))))
+    pub(super) fn is_written(&self, Submitted { id, over, .. }: Submitted) -> bool {
+        over || matches!(lock(&self.shared).writes.get(&id), Some(Some(Ok(()))))
     }
 
     /// How many messages have left.

@@ -14,7 +14,6 @@ use super::driver::runtime::Home;
 use super::driver::tuning::TICK;
 use super::heartbeat;
 use super::shared::Goodbye;
-use crate::error::Error;
 use crate::sync::{Arc, lock};
 
 pub(crate) fn spawn_background(core: &Arc<Core>) {
@@ -114,15 +113,13 @@ impl Background {
     /// Ends a pipe that is closing once the peer has everything.
     fn finish_closing(&self) {
         let core = &self.core;
-        let done = {
+        let closed = {
             let shared = lock(&core.shared);
-            shared.linger_until.is_some() && shared.state.is_closed_out()
+            let done = shared.linger_until.is_some() && shared.state.is_closed_out();
+            done.then(|| shared.closed(false))
         };
-        if done {
-            core.fail(Error::Closed {
-                pipe: core.name.clone(),
-                by_peer: false,
-            });
+        if let Some(closed) = closed {
+            core.fail(closed);
         }
     }
 }
@@ -145,19 +142,13 @@ impl Drop for Background {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transports::MemoryTransport;
-    use crate::{Context as Pipes, Message};
+    use crate::Message;
+    use crate::pipe::tests::memory_pair;
 
     /// Both ends have worked, and one waits for what never comes: after a few looks nobody looks any more.
     #[tokio::test]
     async fn a_pipe_on_which_somebody_waits_for_ever_sleeps() {
-        let context = Pipes::builder()
-            .transports([Arc::new(MemoryTransport::new()) as _])
-            .build()
-            .unwrap();
-        let listener = context.listen(["memory://sleepers"]).await.unwrap();
-        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = memory_pair("sleepers").await;
         client.write(Message::new("one")).await.unwrap();
         server.read().await.unwrap();
         let waiting = tokio::spawn({

@@ -142,9 +142,7 @@ impl Reservation {
         self.bytes += bytes;
         Ok(())
     }
-}
 
-impl Reservation {
     /// Gives it all back.
     pub(super) fn clear(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
@@ -262,6 +260,7 @@ mod tests {
         drop(rest);
         assert!(Reservation::new(&budget).grow(100).is_ok());
     }
+
     #[test]
     fn what_waits_leaves_half_of_it_to_what_comes_or_is_alone() {
         const M: u64 = 1_000_000;

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -124,6 +125,14 @@ impl Core {
         self.owner.is_elsewhere()
     }
 
+    /// Changes what all operations share, and wakes whom that concerns without the lock.
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut Shared, &mut Vec<Waker>) -> T) -> T {
+        let mut wakes = Vec::new();
+        let changed = change(&mut lock(&self.shared), &mut wakes);
+        wake_all(wakes);
+        changed
+    }
+
     /// Moves whatever can be moved without waiting. Never waits; calls the handler and wakes operations.
     pub(crate) fn drive(self: &Arc<Self>) {
         self.driver.drive(self);
@@ -166,11 +175,6 @@ impl Core {
     /// Whether the handler is at work here, and called again when it is done.
     pub(super) fn answers_more(&self) -> bool {
         self.deliveries.count() > 0 && self.is_handling()
-    }
-
-    /// The handler has accepted a message, of which nothing else is to be said: see `DeliveryLock::accept`.
-    pub(super) fn accept_later(&self, id: u64) -> bool {
-        self.driver.delivery.accept(id)
     }
 
     /// Whether the handler is at work here.
@@ -271,10 +275,8 @@ impl Core {
 
     /// Ends the pipe: every pending and later operation gets `error`, unless it has ended already.
     pub(crate) fn fail(self: &Arc<Self>, error: Error) {
-        let mut wakes = Vec::new();
         let error = self.ending(error);
-        lock(&self.shared).end(error, &mut wakes);
-        wake_all(wakes);
+        self.update(|shared, wakes| shared.end(error, wakes));
         // Lets go of the connection.
         self.driver.wakers.wake_background();
         self.call_handler();
@@ -282,9 +284,7 @@ impl Core {
 
     /// Nobody waits any longer for the goodbye of the connection: whoever has it drops it.
     pub(super) fn wait_no_longer(&self) {
-        let mut wakes = Vec::new();
-        lock(&self.shared).said_goodbye(&mut wakes);
-        wake_all(wakes);
+        self.update(Shared::said_goodbye);
     }
 
     /// A message may be lost: the pipe ends.

@@ -170,11 +170,4 @@ mod tests {
         kept.truncate(3);
         assert_eq!(all.begin(host(5)).bytes(), CREDIT_START);
     }
-
-    #[test]
-    fn who_has_devices_or_wants_none_grants_none() {
-        assert_eq!(credit(1 << 30, 0).begin(host(1)).bytes(), 0);
-        let devices = CreditAhead::new(&Limits::default(), true);
-        assert_eq!(devices.begin(host(1)).bytes(), 0);
-    }
 }

@@ -133,7 +133,7 @@ impl Watched {
 
     /// Whether bytes have left since it was asked last.
     fn has_written(&mut self, core: &Core, now: Instant) -> bool {
-        let written = core.counters.snapshot().bytes_out;
+        let written = core.counters.bytes_out();
         if written == self.written {
             return false;
         }

@@ -1,16 +1,19 @@
 //! A lane's access to its pipe from other threads and tasks.
 
+use std::task::Waker;
+
 use tokio::runtime::Handle;
 
 use super::core::Core;
-use super::driver::wake_all;
-use super::lane::{Copy, LaneIo, LaneResult, Outcome, is_called};
+use super::driver::tuning::COPIED_ON_THE_SPOT;
+use super::lane::{LaneIo, LaneResult, Outcome, is_called};
 use super::shared::Shared;
 use crate::channels::ChannelFault;
 use crate::device::{Buffer, BufferMut, Fence};
 use crate::error::{Error, PeerFault};
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
+use crate::sys::copy;
 
 /// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
 ///
@@ -61,21 +64,15 @@ impl LaneHandle {
     /// Counts bytes of an incoming `op` that came over a connection of the channel's own
     /// ([`MessageStats::streamed`](crate::MessageStats::streamed)). Before it is received.
     pub fn streamed(&self, op: OpId, bytes: u64) {
-        self.with_shared(|shared| shared.streamed(op, bytes));
+        if let Some(core) = self.core() {
+            lock(&core.shared).streamed(op, bytes);
+        }
     }
 
     /// Counts `bytes` of memory that an incoming `op` is about to fill. Where there is no room for them its message is given
     /// up, and the lane hears of that by [`Lane::cancel`](crate::channels::Lane::cancel).
     pub(crate) fn count(&self, op: OpId, bytes: u64) {
-        self.with(|core| {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&core.shared);
-                shared.count(op, bytes, &mut wakes);
-                shared.process(&mut wakes);
-            }
-            wake_all(wakes);
-        });
+        self.update(|shared, wakes| shared.count(op, bytes, wakes));
     }
 
     /// From inside one of the lane's methods: reads main memory of the peer's into as much of the application's, at once, or on a
@@ -91,21 +88,12 @@ impl LaneHandle {
         let mut copy = Copy::new(op, source, dest);
         if copy.takes_a_while() {
             copy.answer = Some(tell);
-            self.clone().copy_on_thread(copy, io.runtime());
+            copy.make_on_thread(self.clone(), io.runtime);
         } else {
             let dest = copy.make();
             io.control(op, tell);
             io.received(op, dest);
         }
-    }
-
-    /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
-    pub(super) fn copy_on_thread(self, copy: Copy, runtime: &Handle) {
-        let (op, answer) = (copy.op, copy.answer);
-        runtime.spawn_blocking(move || match answer {
-            Some(answer) => self.received_and_tell(op, copy.make(), answer.to_vec()),
-            None => self.received(op, copy.make()),
-        });
     }
 
     /// As [`LaneIo::failed`](LaneIo::failed).
@@ -116,15 +104,7 @@ impl LaneHandle {
     /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op` ([`Lane::inner`](crate::channels::Lane::inner) for a piece), if it is still under way: for a lane that waited
     /// for something and keeps the operation itself.
     pub fn resume(&self, op: OpId) {
-        self.with(|core| {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&core.shared);
-                shared.resume(op, &mut wakes);
-                shared.process(&mut wakes);
-            }
-            wake_all(wakes);
-        });
+        self.update(|shared, wakes| shared.resume(op, wakes));
     }
 
     /// As [`LaneHandle::resume`], when `fence` is reached, from a task of the pipe's runtime: a device's thread must not run the
@@ -176,24 +156,22 @@ impl LaneHandle {
     }
 
     fn report(&self, op: OpId, outcome: Outcome, tell: Option<Vec<u8>>) {
-        self.with(|core| {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&core.shared);
-                if let Some(body) = tell {
-                    shared.state.channel(op, body);
-                }
-                shared.lane_results.push(LaneResult::Ended(op, outcome));
-                shared.process(&mut wakes);
+        self.update(|shared, _| {
+            if let Some(body) = tell {
+                shared.state.channel(op, body);
             }
-            wake_all(wakes);
+            shared.lane_results.push(LaneResult::Ended(op, outcome));
         });
     }
 
-    fn with_shared(&self, act: impl FnOnce(&mut Shared)) {
-        if let Some(core) = self.core() {
-            act(&mut lock(&core.shared));
-        }
+    /// Changes what all operations share, and acts on what follows.
+    fn update(&self, change: impl FnOnce(&mut Shared, &mut Vec<Waker>)) {
+        self.with(|core| {
+            core.update(|shared, wakes| {
+                change(shared, wakes);
+                shared.process(wakes);
+            });
+        });
     }
 
     fn with(&self, act: impl FnOnce(&Arc<Core>)) {
@@ -211,5 +189,50 @@ impl LaneHandle {
             "a method of a lane has called its `LaneHandle`, which would wait for that method for ever: use `LaneIo` there, or `LaneHandle::resume_at`"
         );
         Some(core)
+    }
+}
+
+/// Main memory of somebody else's, of the same process or another, that is read into memory of the application's: the one copy
+/// that this takes.
+pub(super) struct Copy {
+    pub(super) op: OpId,
+    source: Buffer,
+    dest: BufferMut,
+    /// What the part's channel is told at the other end once it is made.
+    pub(super) answer: Option<&'static [u8]>,
+}
+
+impl Copy {
+    pub(super) fn new(op: OpId, source: Buffer, dest: BufferMut) -> Self {
+        let answer = None;
+        Self {
+            op,
+            source,
+            dest,
+            answer,
+        }
+    }
+
+    /// Whether it is made on a thread for blocking work.
+    pub(super) fn takes_a_while(&self) -> bool {
+        self.source.len() > COPIED_ON_THE_SPOT
+    }
+
+    /// Makes it now, and lets go of the source.
+    pub(super) fn make(mut self) -> Buffer {
+        // Both are main memory of the same length: the plan, or the channel, has checked it.
+        if let (Some(source), Some(dest)) = (self.source.as_bytes(), self.dest.as_bytes_mut()) {
+            copy::copy(source, dest);
+        }
+        self.dest.freeze()
+    }
+
+    /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
+    pub(super) fn make_on_thread(self, pipe: LaneHandle, runtime: &Handle) {
+        let (op, answer) = (self.op, self.answer);
+        runtime.spawn_blocking(move || match answer {
+            Some(answer) => pipe.received_and_tell(op, self.make(), answer.to_vec()),
+            None => pipe.received(op, self.make()),
+        });
     }
 }

@@ -23,7 +23,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | `driver/`, `budget`, `stats`, `peer_limits` | who drives, polls and sleeps; bounds and counts |
-//! | `lane/` | what a channel's lane sees of its pipe |
+//! | `lane` | what a channel's lane sees of its pipe |
 //! | `shared/` | what all operations share, behind one lock: the protocol's state, messages that arrive, reads under way |
 //! | `io/` | the connection and its buffers, for whoever drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
@@ -167,10 +167,7 @@ impl Pipe {
             let shared = lock(&self.core().shared);
             (shared.lane_stats, shared.state.dropped())
         };
-        PipeStats {
-            bytes_dropped,
-            ..lanes.add_to(self.core().counters.snapshot())
-        }
+        self.core().counters.stats(lanes, bytes_dropped)
     }
 
     /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the
@@ -189,11 +186,7 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
     pub fn send(&self, message: Message) -> Result<u64, Error> {
-        let submitted = submit_message(self.core(), message, When::Now)?;
-        if submitted.drive {
-            self.core().drive();
-        }
-        Ok(submitted.id)
+        Ok(submit_message(self.core(), message, When::Now)?.id)
     }
 
     /// Messages written here and not yet handed over: it grows when the peer does not read.

@@ -87,28 +87,18 @@ impl std::ops::AddAssign for MessageStats {
 /// Of several pipes together.
 impl std::ops::AddAssign for PipeStats {
     fn add_assign(&mut self, other: Self) {
-        let Self {
-            writes,
-            reads,
-            bytes_out,
-            bytes_in,
-            wakes,
-            bytes_copied,
-            bytes_lent,
-            bytes_borrowed,
-            bytes_diverted,
-            bytes_dropped,
-        } = other;
-        self.writes += writes;
-        self.reads += reads;
-        self.bytes_out += bytes_out;
-        self.bytes_in += bytes_in;
-        self.wakes += wakes;
-        self.bytes_copied += bytes_copied;
-        self.bytes_lent += bytes_lent;
-        self.bytes_borrowed += bytes_borrowed;
-        self.bytes_diverted += bytes_diverted;
-        self.bytes_dropped += bytes_dropped;
+        *self = Self {
+            writes: self.writes + other.writes,
+            reads: self.reads + other.reads,
+            bytes_out: self.bytes_out + other.bytes_out,
+            bytes_in: self.bytes_in + other.bytes_in,
+            wakes: self.wakes + other.wakes,
+            bytes_copied: self.bytes_copied + other.bytes_copied,
+            bytes_lent: self.bytes_lent + other.bytes_lent,
+            bytes_borrowed: self.bytes_borrowed + other.bytes_borrowed,
+            bytes_diverted: self.bytes_diverted + other.bytes_diverted,
+            bytes_dropped: self.bytes_dropped + other.bytes_dropped,
+        };
     }
 }
 
@@ -130,26 +120,16 @@ impl LaneStats {
     pub(super) fn of_messages(self) -> [u64; 3] {
         [self.streamed, self.copied, self.copied_by_writer]
     }
-
-    pub(super) fn add_to(self, stats: PipeStats) -> PipeStats {
-        PipeStats {
-            bytes_copied: stats.bytes_copied + self.copied,
-            bytes_lent: self.lent,
-            bytes_borrowed: self.borrowed,
-            bytes_diverted: self.diverted,
-            ..stats
-        }
-    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(super) writes: AtomicU64,
-    pub(super) reads: AtomicU64,
-    pub(super) bytes_out: AtomicU64,
-    pub(super) bytes_in: AtomicU64,
-    pub(super) wakes: AtomicU64,
-    pub(super) bytes_copied: AtomicU64,
+    writes: AtomicU64,
+    reads: AtomicU64,
+    bytes_out: AtomicU64,
+    bytes_in: AtomicU64,
+    wakes: AtomicU64,
+    bytes_copied: AtomicU64,
     /// Messages that the handler was given.
     given: AtomicU64,
     /// What was done when others last had their turn.
@@ -159,7 +139,6 @@ pub(crate) struct Counters {
 impl Counters {
     /// Whether so much was done since this was `true` last that it is others' turn.
     pub(super) fn is_turn_over(&self) -> bool {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let done = count(&self.bytes_in)
             + count(&self.bytes_out)
             + count(&self.reads) * WORK_OF_READ
@@ -176,15 +155,27 @@ impl Counters {
         add(&self.given, messages);
     }
 
-    pub(crate) fn snapshot(&self) -> PipeStats {
+    pub(super) fn bytes_out(&self) -> u64 {
+        count(&self.bytes_out)
+    }
+
+    pub(super) fn bytes_in(&self) -> u64 {
+        count(&self.bytes_in)
+    }
+
+    /// Together with what its lanes did, and what the protocol dropped.
+    pub(super) fn stats(&self, lanes: LaneStats, bytes_dropped: u64) -> PipeStats {
         PipeStats {
-            writes: self.writes.load(Ordering::Relaxed),
-            reads: self.reads.load(Ordering::Relaxed),
-            bytes_out: self.bytes_out.load(Ordering::Relaxed),
-            bytes_in: self.bytes_in.load(Ordering::Relaxed),
-            wakes: self.wakes.load(Ordering::Relaxed),
-            bytes_copied: self.bytes_copied.load(Ordering::Relaxed),
-            ..PipeStats::default()
+            writes: count(&self.writes),
+            reads: count(&self.reads),
+            bytes_out: self.bytes_out(),
+            bytes_in: self.bytes_in(),
+            wakes: count(&self.wakes),
+            bytes_copied: count(&self.bytes_copied) + lanes.copied,
+            bytes_lent: lanes.lent,
+            bytes_borrowed: lanes.borrowed,
+            bytes_diverted: lanes.diverted,
+            bytes_dropped,
         }
     }
 
@@ -207,10 +198,11 @@ impl Counters {
     }
 }
 
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
 /// One thread at a time counts: no exchange is needed.
-fn add(counter: &AtomicU64, count: usize) {
-    counter.store(
-        counter.load(Ordering::Relaxed) + count as u64,
-        Ordering::Relaxed,
-    );
+fn add(counter: &AtomicU64, more: usize) {
+    counter.store(count(counter) + more as u64, Ordering::Relaxed);
 }

@@ -3,17 +3,37 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::Context;
 use crate::sync::MutexGuard;
 use crate::sys::fork::tests::a_child_drops;
-use crate::transports::{ShmTransport, TcpTransport, Transport};
+use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
+use crate::{Context, ContextBuilder};
 
-/// Both ends of a pipe over these.
-async fn pair(transports: Vec<Arc<dyn Transport>>) -> (Pipe, Pipe) {
-    let context = Context::builder().transports(transports).build().unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+/// Both ends of a pipe within such a context.
+pub(super) async fn pair_of(context: ContextBuilder, url: &str) -> (Pipe, Pipe) {
+    let context = context.build().unwrap();
+    let listener = context.listen([url]).await.unwrap();
     let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
     (client.unwrap(), server.unwrap())
+}
+
+/// Over shared memory, where a write is no system call.
+pub(super) async fn shm_pair(name: &str) -> (Pipe, Pipe) {
+    let shm: [Arc<dyn Transport>; 1] = [Arc::new(ShmTransport::new())];
+    let url = format!("shm://{name} {}", std::process::id());
+    pair_of(Context::builder().transports(shm), &url).await
+}
+
+/// Within the process.
+pub(super) async fn memory_pair(name: &str) -> (Pipe, Pipe) {
+    let memory: [Arc<dyn Transport>; 1] = [Arc::new(MemoryTransport::new())];
+    let url = format!("memory://{name}");
+    pair_of(Context::builder().transports(memory), &url).await
+}
+
+/// Over the first of these that listens at a port.
+async fn pair(transports: Vec<Arc<dyn Transport>>) -> (Pipe, Pipe) {
+    let context = Context::builder().transports(transports);
+    pair_of(context, "tcp://127.0.0.1:0").await
 }
 
 async fn says_and_hears(client: &Pipe, server: &Pipe) {
@@ -107,10 +127,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
     let context = Context::builder().transports(tcp).channels(channels);
-    let context = context.build().unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-    let (client, server) = (client.unwrap(), server.unwrap());
+    let (client, server) = pair_of(context, "tcp://127.0.0.1:0").await;
     let large = || crate::Tensor::from_vec(vec![7u8; 1 << 20], [1 << 20]).unwrap();
     let ahead = || lock(&server.core().shared).state.ahead();
     let start = ahead().window;

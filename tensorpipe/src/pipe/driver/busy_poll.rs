@@ -338,19 +338,12 @@ impl<W> Driver<W> {
 mod tests {
     use super::*;
     use crate::pipe::Core;
-    use crate::transports::ShmTransport;
-    use crate::{Context, Message, Pipe};
+    use crate::pipe::tests::shm_pair;
+    use crate::{Message, Pipe};
 
     /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
     async fn many_wait(name: &str) -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
-        let context = Context::builder()
-            .transports([Arc::new(ShmTransport::new()) as _])
-            .build()
-            .unwrap();
-        let url = format!("shm://{name} {}", std::process::id());
-        let listener = context.listen([url]).await.unwrap();
-        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = shm_pair(name).await;
         let core = client.core().clone();
         let mut slots = vec![None; RECEIVE_BATCH_WAITERS + 1];
         for slot in &mut slots {
@@ -367,7 +360,7 @@ mod tests {
         let (core, _slots, _ends) = many_wait("told while it polls").await;
         let (driver, mut polls) = (&core.driver, false);
         assert!(driver.poll_again(&core, BACKGROUND, &mut polls, Waker::noop()) && polls);
-        let before = core.counters.snapshot().bytes_out;
+        let before = core.counters.bytes_out();
         {
             let mut io = driver.hold().unwrap();
             let room = io.room();
@@ -379,7 +372,7 @@ mod tests {
             io.owe_send();
         }
         driver.drive_in_background(&core, &mut polls, Waker::noop());
-        assert_eq!(core.counters.snapshot().bytes_out, before + 24);
+        assert_eq!(core.counters.bytes_out(), before + 24);
     }
 
     #[tokio::test]

@@ -132,9 +132,9 @@ mod tests {
 
     use super::*;
     use crate::engine::{EnginePipe, Handler};
+    use crate::pipe::tests::memory_pair;
     use crate::sync::lock;
-    use crate::transports::MemoryTransport;
-    use crate::{Context, Error, Incoming, Message, Pipe, ResetCode};
+    use crate::{Error, Incoming, Message, Pipe, ResetCode};
 
     /// What the handler was told, and whether within a runtime.
     type Told = (&'static str, bool);
@@ -165,16 +165,10 @@ mod tests {
 
     /// The second one has a handler, which tells what it hears.
     async fn pair(name: &str) -> (Pipe, Pipe, UnboundedReceiver<Told>) {
-        let context = Context::builder()
-            .transports([Arc::new(MemoryTransport::new()) as _])
-            .build()
-            .unwrap();
-        let listener = context.listen([format!("memory://{name}")]).await.unwrap();
-        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+        let (client, server) = memory_pair(name).await;
         let (tells, told) = unbounded_channel();
-        let server = server.unwrap();
         server.set_handler(Arc::new(Tells(tells))).unwrap();
-        (client.unwrap(), server, told)
+        (client, server, told)
     }
 
     /// Drives its pipe when it is dropped.

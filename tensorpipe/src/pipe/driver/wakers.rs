@@ -255,40 +255,4 @@ mod tests {
         wakers.notify();
         assert_eq!(count(&background), 3);
     }
-
-    #[test]
-    fn a_forgotten_future_loses_the_role() {
-        let wakers = Wakers::default();
-        let ((background, b), (_, f)) = (waker(), waker());
-        wakers.set_background(&b);
-        let mut slot = None;
-        wakers.register(&mut slot, &f);
-        assert!(!wakers.tick());
-        assert!(wakers.is_ticking());
-        wakers.notify();
-        assert!(wakers.tick());
-        wakers.driving();
-        wakers.notify();
-        assert_eq!(background.0.load(Ordering::SeqCst), 2);
-        wakers.driving();
-        assert!(!wakers.tick());
-        assert!(!wakers.is_ticking(), "nobody is left to look after");
-    }
-
-    #[test]
-    fn a_wait_without_end_costs_nothing_and_its_wake_is_looked_after() {
-        let wakers = Wakers::default();
-        let ((background, b), (operation, o)) = (waker(), waker());
-        let count = |c: &Counter| c.0.load(Ordering::SeqCst);
-        wakers.set_background(&b);
-        let mut slot = None;
-        wakers.register(&mut slot, &o);
-        assert!(!wakers.tick() && !wakers.tick());
-        assert!(!wakers.is_ticking(), "it looks although nothing happens");
-        let before = count(&background);
-        wakers.notify();
-        assert_eq!((count(&operation), count(&background)), (1, before + 1));
-        assert!(wakers.is_ticking());
-        assert!(wakers.tick(), "the operation was forgotten");
-    }
 }

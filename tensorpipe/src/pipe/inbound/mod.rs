@@ -6,20 +6,19 @@ mod plan;
 mod read;
 
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use smallvec::SmallVec;
 
 use self::delayed_ack::delay_ack;
 use self::loan::Loans;
 use self::plan::Plan;
-use self::read::HeldUp;
 pub(super) use self::read::stop;
+use self::read::{HeldUp, Stage};
 pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
-use super::driver::wake_all;
-use super::lane::Copy;
-use super::lane_handle::LaneHandle;
-use super::shared::{Arrival, Shared};
+use super::lane_handle::{Copy, LaneHandle};
+use super::shared::{Answer, Arrival, Reader, Shared};
 use super::stats::MessageStats;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
@@ -36,16 +35,6 @@ pub struct Incoming {
     arrival: Option<Arrival>,
     /// Made when somebody asks for it.
     descriptor: OnceLock<Box<Descriptor>>,
-}
-
-/// What became of a read that was begun.
-enum Begun {
-    /// It goes on, as this message's.
-    Reading(u64),
-    /// `None`: it was decided before.
-    Ended(Option<Result<Message, Error>>),
-    /// It has not begun.
-    HeldUp(Box<HeldUp>),
 }
 
 impl std::fmt::Debug for Incoming {
@@ -130,22 +119,22 @@ impl Incoming {
         let core = self.core.clone();
         let loans = Loans::of(&mut allocation, &core.runtime);
         let fences = allocation.held();
-        let begun = match fences.is_empty() {
+        let stage = match fences.is_empty() {
             true => self.begin(allocation),
-            false => Begun::HeldUp(Box::new(HeldUp::new(self, allocation, fences))),
+            false => Stage::HeldUp(Box::new(HeldUp::new(self, allocation, fences))),
         };
-        ReadInto::new(core, begun, loans)
+        ReadInto::new(core, stage, loans)
     }
 
     /// Starts reading for whoever waits for it.
-    fn begin(mut self, allocation: Allocation) -> Begun {
-        match self.start(allocation, false) {
-            Err(error) => Begun::Ended(Some(Err(error))),
-            Ok(None) => Begun::Ended(self.take_whole()),
+    fn begin(mut self, allocation: Allocation) -> Stage {
+        match self.start(allocation, Reader::Waits) {
+            Err(error) => Stage::Ended(Err(error)),
+            Ok(None) => self.take_whole().map_or(Stage::Over, Stage::Ended),
             Ok(Some(id)) => {
                 self.core.send_out();
                 stop::at(stop::GRANT_SENT);
-                Begun::Reading(id)
+                Stage::Reading(id)
             }
         }
     }
@@ -165,7 +154,7 @@ impl Incoming {
     /// # Errors
     /// As [`Incoming::read_into`]; what is known at once is returned at once.
     pub fn accept_into(mut self, allocation: Allocation) -> Option<Result<Message, Error>> {
-        match self.start(allocation, true) {
+        match self.start(allocation, Reader::Handler) {
             Err(error) => Some(Err(error)),
             Ok(None) => self.take_whole(),
             Ok(Some(id)) => self.accepted(id),
@@ -178,9 +167,7 @@ impl Incoming {
         let mut shared = lock(&core.shared);
         if shared.is_over() {
             // The handler has heard of the end, or will, and of nothing behind it.
-            let result = shared.reads.get_mut(&id)?.take_result();
-            shared.reads.remove(&id);
-            return result;
+            return shared.take_read(id);
         }
         drop(shared);
         // The go-ahead leaves, and the handler is given what is complete already.
@@ -206,149 +193,50 @@ impl Incoming {
 
     pub(super) fn decline(&mut self, code: ResetCode, reason: &str) {
         if let Some(arrival) = self.arrival.take() {
-            let mut wakes = Vec::new();
-            {
-                let mut shared = lock(&self.core.shared);
-                if code == ResetCode::Skipped {
-                    arrival.answer(&mut shared);
+            self.core.update(|shared, wakes| {
+                if let (ResetCode::Skipped, Some(answer)) = (code, arrival.answer()) {
+                    shared.state.channel(answer.op, answer.body);
                 }
                 shared.state.refuse(arrival.id, code, reason);
                 shared.reads.remove(&arrival.id);
-                shared.process(&mut wakes);
-            }
-            wake_all(wakes);
+                shared.process(wakes);
+            });
             self.core.drive();
         }
     }
 
     /// Starts reading. `None`: the message is whole and still in `arrival`.
-    fn start(&mut self, allocation: Allocation, pushed: bool) -> Result<Option<u64>, Error> {
+    fn start(&mut self, allocation: Allocation, reader: Reader) -> Result<Option<u64>, Error> {
         let Some(arrival) = &mut self.arrival else {
             return Ok(None);
         };
         // What has come since is as good as what was here. A handler that was told otherwise is called, while there is one.
         if !arrival.is_whole() {
             let mut shared = lock(&self.core.shared);
-            if !pushed || shared.is_over() {
+            if reader == Reader::Waits || shared.is_over() {
                 shared.complete(arrival);
             }
         }
-        let id = arrival.id;
         let all_pooled = allocation.payloads.is_empty() && allocation.tensors.is_empty();
         if all_pooled && arrival.is_whole() {
             return Ok(None);
         }
-        let mut plan = Plan::new(&arrival.head, allocation)?;
-        if arrival.is_whole() && plan.is_default() {
+        let plan = Plan::new(&arrival.head, allocation)?;
+        if arrival.is_whole() && plan.is_default {
             return Ok(None);
         }
-        let mut wakes = Vec::new();
-        {
-            let mut guard = lock(&self.core.shared);
-            let shared = &mut *guard;
-            if shared.is_over() {
-                shared.complete(arrival);
-            }
-            if let (Some(error), false) = (&shared.ended, arrival.is_whole()) {
-                return Err(error.clone());
-            }
-            plan.check_reach(&arrival.head, |part, from, to| {
-                shared.reaches(id, part, from, to)
-            })?;
-            plan.check_copies(&arrival.head, |part| {
-                !matches!(shared.state.bulk_channel(id, part), Some((_, false)))
-            })?;
-            let Some(mut arrival) = self.arrival.take() else {
-                return Ok(None);
-            };
-            // There was no memory for what came ahead.
-            if let Some(error) = shared.take_failed(id, pushed) {
-                shared.process(&mut wakes);
-                drop(guard);
-                wake_all(wakes);
-                self.drive_later();
-                return Err(error);
-            }
-            if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
-                let reason = "it was taken back before it was read".into();
-                return Err(Error::Reset {
-                    code: ResetCode::Cancelled,
-                    reason,
-                });
-            }
-            let mut places = Vec::new();
-            let mut copies = SmallVec::<[Copy; 1]>::new();
-            // There while the lanes work: they count there what they do.
-            shared.reading(id);
-            for (part, place) in plan.places {
-                let op = OpId::incoming(id, part);
-                let bulk = shared.state.bulk_channel(id, part);
-                if let (Some((channel, _)), false) = (bulk, matches!(place, Place::Skip)) {
-                    shared.carried_by(id, channel);
-                }
-                match (bulk, place) {
-                    // Its bytes are here or on their way into pooled memory: copied in the end.
-                    (None | Some((_, true)), Place::Into(dest)) => match arrival.take_large(part) {
-                        Some(source) => {
-                            shared.lane_stats.copied += source.len() as u64;
-                            copies.push(Copy::new(op, source, dest));
-                        }
-                        None => places.push((part, dest)),
-                    },
-                    (None | Some((_, true)), _) => {}
-                    (Some((channel, false)), Place::Into(dest)) => {
-                        shared
-                            .with_lane(op, channel, |lane, io| lane.recv(op, Want::Into(dest), io));
-                    }
-                    (Some((channel, false)), place @ (Place::Pool | Place::On(_))) => {
-                        let len = arrival.head.part_len(part.into());
-                        let device = match place {
-                            Place::On(device) => device,
-                            _ => arrival.head.device(part.into()),
-                        };
-                        let want = Want::Adopt { len, device };
-                        shared.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
-                    }
-                    (Some(_), Place::Skip) => {}
-                }
-            }
-            arrival.count_borrowed(&plan.skipped, shared);
-            // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
-            match &mut copies[..] {
-                [copy] if copy.takes_a_while() => copy.answer = arrival.take_answer(),
-                _ => arrival.answer(shared),
-            }
-            let over = shared.ended.is_some();
-            let reading = shared.reading(id);
-            reading.start(
-                arrival.into_parts(),
-                places,
-                plan.skipped,
-                plan.elsewhere,
-                pushed && !over,
-            );
-            for copy in copies {
-                // What came ahead is whole: it is not lost where its writer closes meanwhile.
-                if over || copy.answer.is_none() || !copy.takes_a_while() {
-                    // Of a pipe that has ended, maybe with its runtime, nobody else waits.
-                    reading.received(copy.op, copy.make());
-                } else {
-                    LaneHandle::new(&self.core).copy_on_thread(copy, &self.core.runtime);
-                }
-            }
-            shared.announce();
-            shared.check_read(id, &mut wakes);
-            shared.process(&mut wakes);
-        }
-        wake_all(wakes);
-        Ok(Some(id))
+        let Self { core, arrival, .. } = self;
+        let begun =
+            core.update(|shared, wakes| start_reading(core, arrival, plan, reader, shared, wakes));
+        // There was no memory for what came ahead: its writer is told.
+        begun.inspect_err(|_| self.drive_later())
     }
 
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
         // Whoever calls the handler gives the credit of several back at once.
-        if arrival.wants_answer() || !self.core.accept_later(arrival.id) {
+        if arrival.answer().is_some() || !self.core.driver.delivery.accept(arrival.id) {
             let answers = finish(&self.core, &mut lock(&self.core.shared), &arrival);
             if answers {
                 self.core.send_out();
@@ -366,11 +254,118 @@ impl Drop for Incoming {
     }
 }
 
+/// Starts reading what is not whole, or goes elsewhere, unless it was decided before.
+fn start_reading(
+    core: &Arc<Core>,
+    incoming: &mut Option<Arrival>,
+    mut plan: Plan,
+    reader: Reader,
+    shared: &mut Shared,
+    wakes: &mut Vec<Waker>,
+) -> Result<Option<u64>, Error> {
+    let Some(arrival) = incoming else {
+        return Ok(None);
+    };
+    let id = arrival.id;
+    if shared.is_over() {
+        shared.complete(arrival);
+    }
+    if let (Some(error), false) = (&shared.ended, arrival.is_whole()) {
+        return Err(error.clone());
+    }
+    plan.check_reach(&arrival.head, |part, from, to| {
+        shared.reaches(id, part, from, to)
+    })?;
+    plan.check_copies(&arrival.head, |part| {
+        !matches!(shared.state.bulk_channel(id, part), Some((_, false)))
+    })?;
+    let Some(mut arrival) = incoming.take() else {
+        return Ok(None);
+    };
+    // There was no memory for what came ahead.
+    if let Some(error) = shared.take_failed(id, reader) {
+        shared.process(wakes);
+        return Err(error);
+    }
+    if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
+        let reason = "it was taken back before it was read".into();
+        return Err(Error::Reset {
+            code: ResetCode::Cancelled,
+            reason,
+        });
+    }
+    let mut places = Vec::new();
+    let mut copies = SmallVec::<[Copy; 1]>::new();
+    // There while the lanes work: they count there what they do.
+    shared.reading(id);
+    for (part, place) in plan.places {
+        let op = OpId::incoming(id, part);
+        let bulk = shared.state.bulk_channel(id, part);
+        if matches!(place, Place::Skip) {
+            continue;
+        }
+        if let Some((channel, _)) = bulk {
+            shared.carried_by(id, channel);
+        }
+        let Some((channel, false)) = bulk else {
+            // Its bytes are here or on their way into pooled memory: copied in the end.
+            if let Place::Into(dest) = place {
+                match arrival.take_large(part) {
+                    Some(source) => {
+                        shared.lane_stats.copied += source.len() as u64;
+                        copies.push(Copy::new(op, source, dest));
+                    }
+                    None => places.push((part, dest)),
+                }
+            }
+            continue;
+        };
+        let len = arrival.head.part_len(part.into());
+        let want = match place {
+            Place::Into(dest) => Want::Into(dest),
+            Place::On(device) => Want::Adopt { len, device },
+            Place::Pool | Place::Skip => Want::Adopt {
+                len,
+                device: arrival.head.device(part.into()),
+            },
+        };
+        shared.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
+    }
+    shared.lane_stats.borrowed += arrival.borrowed(&plan.skipped);
+    // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
+    match (arrival.answer(), &mut copies[..]) {
+        (Some(answer), [copy]) if copy.takes_a_while() => copy.answer = Some(answer.body),
+        (Some(answer), _) => shared.state.channel(answer.op, answer.body),
+        (None, _) => {}
+    }
+    let over = shared.ended.is_some();
+    let reading = shared.reading(id);
+    reading.start(
+        arrival.into_parts(),
+        places,
+        plan.skipped,
+        plan.elsewhere,
+        if over { Reader::Waits } else { reader },
+    );
+    for copy in copies {
+        // What came ahead is whole: it is not lost where its writer closes meanwhile.
+        if over || copy.answer.is_none() || !copy.takes_a_while() {
+            // Of a pipe that has ended, maybe with its runtime, nobody else waits.
+            reading.received(copy.op, copy.make());
+        } else {
+            copy.make_on_thread(LaneHandle::new(core), &core.runtime);
+        }
+    }
+    shared.announce();
+    shared.check_read(id, wakes);
+    shared.process(wakes);
+    Ok(Some(id))
+}
+
 /// The application reads what is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a flush.
 pub(super) fn finish(core: &Arc<Core>, shared: &mut Shared, arrival: &Arrival) -> bool {
-    arrival.count_borrowed(&[], shared);
-    if let Some((part, body, urgent)) = arrival.said() {
-        let op = OpId::incoming(arrival.id, part);
+    if let Some(Answer { op, body, urgent }) = arrival.answer() {
+        shared.lane_stats.borrowed += arrival.borrowed(&[]);
         // Whoever reads it most likely writes soon.
         match urgent {
             false => delay_ack(core, shared, op, body),

@@ -13,7 +13,8 @@ pub(super) struct Plan {
     pub(super) skipped: Vec<u16>,
     /// Parts that go elsewhere than their writer says: which, from where, to where.
     pub(super) elsewhere: Vec<(u16, Device, Device)>,
-    default: bool,
+    /// Everything goes where it goes unless a reader says otherwise.
+    pub(super) is_default: bool,
 }
 
 impl Plan {
@@ -30,7 +31,7 @@ impl Plan {
             places: SmallVec::with_capacity(payloads + tensors),
             skipped: Vec::new(),
             elsewhere: Vec::new(),
-            default: true,
+            is_default: true,
         };
         let pad = |places: Vec<Place>, len: usize| {
             let missing = len - places.len();
@@ -66,15 +67,11 @@ impl Plan {
                 })?;
                 plan.elsewhere.push((part, source, device));
             }
-            plan.default &= matches!(place, Place::Pool)
+            plan.is_default &= matches!(place, Place::Pool)
                 || matches!(place, Place::On(device) if device == said);
             plan.places.push((part, place));
         }
         Ok(plan)
-    }
-
-    pub(super) fn is_default(&self) -> bool {
-        self.default
     }
 
     /// Asks `reaches` about each part that goes elsewhere: what, part, from, to.

@@ -5,15 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use super::Incoming;
 use super::loan::Loans;
-use super::{Begun, Incoming};
 use crate::device::Fence;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::pipe::core::{Core, Waiter};
+use crate::pipe::driver::Interest;
 use crate::pipe::driver::tuning::DRAIN_UP_TO;
-use crate::pipe::driver::{Interest, wake_all};
-use crate::sync::lock;
+use crate::pipe::shared::{Reader, Shared};
 
 /// A read into memory of the caller's failed; the memory is back.
 ///
@@ -63,13 +63,19 @@ impl From<ReadError> for Error {
 #[must_use = "a dropped read gives the message up"]
 pub struct ReadInto {
     waiter: Waiter,
-    id: Option<u64>,
-    ready: Option<Result<Message, Error>>,
+    stage: Stage,
     loans: Loans,
-    /// It has failed, and waits for its memory.
-    failed: Option<Error>,
-    /// It has not begun, and waits for its memory.
-    held: Option<Box<HeldUp>>,
+}
+
+/// What a read waits for.
+pub(super) enum Stage {
+    /// It has not begun: for its memory.
+    HeldUp(Box<HeldUp>),
+    /// For all of this message.
+    Reading(u64),
+    /// Nothing; or, where it has failed, for its memory.
+    Ended(Result<Message, Error>),
+    Over,
 }
 
 /// A read into memory that somebody else still reads.
@@ -112,55 +118,24 @@ impl HeldUp {
 
 impl std::fmt::Debug for ReadInto {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let id = match self.stage {
+            Stage::Reading(id) => Some(id),
+            _ => None,
+        };
         f.debug_struct("ReadInto")
-            .field("id", &self.id)
+            .field("id", &id)
             .finish_non_exhaustive()
     }
 }
 
 impl ReadInto {
-    pub(super) fn new(core: Arc<Core>, begun: Begun, loans: Loans) -> Self {
-        let mut read = Self {
-            waiter: Waiter::new(core),
-            id: None,
-            ready: None,
+    pub(super) fn new(core: Arc<Core>, stage: Stage, loans: Loans) -> Self {
+        let waiter = Waiter::new(core);
+        Self {
+            waiter,
+            stage,
             loans,
-            failed: None,
-            held: None,
-        };
-        read.go_on(begun);
-        read
-    }
-
-    fn go_on(&mut self, begun: Begun) {
-        match begun {
-            Begun::Reading(id) => self.id = Some(id),
-            Begun::Ended(result) => self.ready = result,
-            Begun::HeldUp(held) => self.held = Some(held),
         }
-    }
-
-    fn poll_result(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, Error>> {
-        if let Some(held) = &mut self.held {
-            ready!(held.poll(cx));
-        }
-        if let Some(held) = self.held.take() {
-            self.go_on(held.incoming.begin(held.allocation));
-        }
-        if let Some(ready) = self.ready.take() {
-            return Poll::Ready(ready);
-        }
-        let Some(id) = self.id else {
-            let over = "a read was polled after it had ended".to_owned();
-            return Poll::Ready(Err(Misuse::Other(over).into()));
-        };
-        let result = ready!(self.waiter.poll(cx, Interest::Read(id), |shared| {
-            let result = shared.reads.get_mut(&id)?.take_result()?;
-            shared.reads.remove(&id);
-            Some(result)
-        }));
-        self.id = None;
-        Poll::Ready(result)
     }
 }
 
@@ -169,56 +144,63 @@ impl Future for ReadInto {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let error = match this.failed.take() {
-            Some(error) => error,
-            None => match ready!(this.poll_result(cx)) {
-                Ok(mut message) => {
+        loop {
+            if let Stage::HeldUp(held) = &mut this.stage {
+                ready!(held.poll(cx));
+            }
+            if let Stage::Reading(id) = this.stage {
+                let take = |shared: &mut Shared| shared.take_read(id);
+                let result = ready!(this.waiter.poll(cx, Interest::Read(id), take));
+                this.stage = Stage::Ended(result);
+            }
+            this.stage = match std::mem::replace(&mut this.stage, Stage::Over) {
+                Stage::HeldUp(held) => held.incoming.begin(held.allocation),
+                Stage::Ended(Ok(mut message)) => {
                     std::mem::take(&mut this.loans).settle(&mut message);
                     return Poll::Ready(Ok(message));
                 }
-                Err(error) => error,
-            },
-        };
-        match this.loans.poll_home(cx) {
-            Poll::Ready(allocation) => Poll::Ready(Err(ReadError { error, allocation })),
-            Poll::Pending => {
-                this.failed = Some(error);
-                Poll::Pending
-            }
+                Stage::Ended(Err(error)) => {
+                    if let Poll::Ready(allocation) = this.loans.poll_home(cx) {
+                        return Poll::Ready(Err(ReadError { error, allocation }));
+                    }
+                    this.stage = Stage::Ended(Err(error));
+                    return Poll::Pending;
+                }
+                reading @ Stage::Reading(_) => reading,
+                Stage::Over => {
+                    let over = "a read was polled after it had ended".to_owned();
+                    Stage::Ended(Err(Misuse::Other(over).into()))
+                }
+            };
         }
     }
 }
 
 impl Drop for ReadInto {
     fn drop(&mut self) {
-        let Some(id) = self.id else { return };
+        let Stage::Reading(id) = self.stage else {
+            return;
+        };
         let core = self.waiter.core().clone();
         if core.is_inherited() {
             return;
         }
-        let mut wakes = Vec::new();
-        {
-            let mut shared = lock(&core.shared);
-            match shared.reads.get_mut(&id) {
-                None => return,
-                Some(reading) if !reading.is_finished() => {
-                    let left = shared.state.bytes_to_come(id);
-                    if left > DRAIN_UP_TO {
-                        shared
-                            .state
-                            .refuse(id, ResetCode::Cancelled, "the read was dropped");
-                        shared.reads.remove(&id);
-                    } else if let Some(reading) = shared.reads.get_mut(&id) {
-                        reading.discard();
-                    }
-                }
-                Some(_) => {
-                    shared.reads.remove(&id);
+        core.update(|shared, wakes| {
+            let Some(reading) = shared.reads.get_mut(&id) else {
+                return;
+            };
+            let comes = !reading.is_finished();
+            if comes && shared.state.bytes_to_come(id) <= DRAIN_UP_TO {
+                reading.reader = Reader::Gone;
+            } else {
+                shared.reads.remove(&id);
+                if comes {
+                    let reason = "the read was dropped";
+                    shared.state.refuse(id, ResetCode::Cancelled, reason);
                 }
             }
-            shared.process(&mut wakes);
-        }
-        wake_all(wakes);
+            shared.process(wakes);
+        });
         core.drive();
     }
 }
@@ -238,15 +220,11 @@ impl Future for Read {
 
 /// Gives up a message that is being read for the handler.
 pub(in crate::pipe) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
-    let mut wakes = Vec::new();
-    {
-        let mut shared = lock(&core.shared);
-        if shared.reads.remove(&id).is_none() {
-            return;
+    core.update(|shared, wakes| {
+        if shared.reads.remove(&id).is_some() {
+            shared.state.refuse(id, code, reason);
+            shared.process(wakes);
         }
-        shared.state.refuse(id, code, reason);
-        shared.process(&mut wakes);
-    }
-    wake_all(wakes);
+    });
     core.drive();
 }

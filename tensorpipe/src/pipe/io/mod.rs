@@ -21,7 +21,7 @@ pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use self::send::Piece;
 use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
-use super::driver::{Round, Seen, wake_all};
+use super::driver::{Round, Seen, wake};
 use super::lane::Work;
 use super::shared::{Goodbye, Shared};
 use crate::device::Buffer;
@@ -76,6 +76,8 @@ pub(super) struct Io {
     /// The last read has filled the buffer.
     is_filled: bool,
     reads: Reads,
+    /// Who is to be woken when the round ends.
+    wakes: Vec<Waker>,
 }
 
 impl Io {
@@ -114,27 +116,27 @@ impl Io {
             is_quiet: false,
             is_filled: false,
             reads: Reads::default(),
+            wakes: Vec::new(),
         }
     }
 
     /// Sends and receives until the connection wants to wait, or messages are there to be delivered.
     pub(super) fn round(&mut self, common: &Common) -> Round {
-        let mut wakes = Vec::new();
         self.adopt_polling(common);
         self.sends.round_begins();
-        let outcome = self.send_and_receive(common, &mut wakes);
+        let outcome = self.send_and_receive(common);
         self.count_wakes(common);
         let round = match outcome {
             Ok(round) => round,
             Err(error) => {
                 let error = common.ending(error);
-                lock(&common.shared).end(error, &mut wakes);
+                lock(&common.shared).end(error, &mut self.wakes);
                 // After the end, which retires the lanes: what they hold for the peer goes with the connection.
-                self.let_go(common, &mut wakes);
+                self.let_go(common);
                 Round::Idle
             }
         };
-        wake_all(wakes);
+        self.wakes.drain(..).for_each(wake);
         round
     }
 
@@ -190,19 +192,18 @@ impl Io {
         (self.connection.as_mut()).is_none_or(|connection| connection.is_ready_for(wanted))
     }
 
-    fn send_and_receive(
-        &mut self,
-        common: &Common,
-        wakes: &mut Vec<Waker>,
-    ) -> Result<Round, Error> {
+    fn send_and_receive(&mut self, common: &Common) -> Result<Round, Error> {
         if self.connection.is_none() {
-            self.say_goodbye(common, wakes);
+            self.say_goodbye(common);
             return Ok(Round::Idle);
         }
-        if self.settle_with_late(common, wakes) {
+        let mut shared = lock(&common.shared);
+        // A round begins: there is time for what nobody waits for.
+        shared.state.send_late();
+        if self.settle(shared) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
-            let _ = self.send(common, wakes);
-            self.let_go(common, wakes);
+            let _ = self.send(common);
+            self.let_go(common);
             return Ok(Round::Idle);
         }
         if let Some(error) = self.failed.take() {
@@ -212,10 +213,10 @@ impl Io {
         for _ in 0..TURNS {
             if !self.work.is_empty() {
                 // First: what comes of it leaves with what waits.
-                self.work(common, wakes);
+                self.work(common);
             }
-            self.send(common, wakes)?;
-            let received = self.receive(common, wakes)?;
+            self.send(common)?;
+            let received = self.receive(common)?;
             if common.pauses_for() > 0 {
                 return Ok(match self.polled && self.is_through() {
                     true => Round::Came,
@@ -223,17 +224,17 @@ impl Io {
                 });
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
-            if !received && !self.send(common, wakes)? && self.work.is_empty() {
+            if !received && !self.send(common)? && self.work.is_empty() {
                 return Ok(Round::Idle);
             }
-            self.settle(common, wakes);
+            self.settle(lock(&common.shared));
         }
         Ok(Round::Enough)
     }
 
     /// Does some of the lanes' work.
     #[inline(never)]
-    fn work(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
+    fn work(&mut self, common: &Common) {
         for _ in 0..STEPS_IN_A_ROW {
             let Some((op, mut work)) = self.work.pop_front() else {
                 return;
@@ -248,9 +249,9 @@ impl Io {
             }
             drop(work);
             let mut shared = lock(&common.shared);
-            shared.resume(op, wakes);
-            shared.process(wakes);
-            self.gather(&mut shared, wakes);
+            shared.resume(op, &mut self.wakes);
+            shared.process(&mut self.wakes);
+            self.gather(&mut shared);
         }
     }
 
@@ -265,13 +266,13 @@ impl Io {
     }
 
     /// Lets go of all memory held for the connection, which says goodbye.
-    fn let_go(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
+    fn let_go(&mut self, common: &Common) {
         self.leaving = self.connection.take();
         // Nobody polls for its goodbye: it asks to be woken for what it waits for, and the background task keeps the time.
         if let (true, Some(connection)) = (std::mem::take(&mut self.polled), &mut self.leaving) {
             connection.set_polled(false);
         }
-        self.say_goodbye(common, wakes);
+        self.say_goodbye(common);
         common.driver.wakers.wake_background();
         // Outside the lock: a lane may use its handle while it is dropped.
         let lanes = lock(&common.shared).take_retired_lanes();
@@ -285,7 +286,7 @@ impl Io {
 
     /// Shuts the connection down, as far as it does not have to wait, and drops it then. What the system has not taken by now was
     /// not delivered in good order anyway.
-    fn say_goodbye(&mut self, common: &Common, wakes: &mut Vec<Waker>) {
+    fn say_goodbye(&mut self, common: &Common) {
         let Some(mut connection) = self.leaving.take() else {
             return;
         };
@@ -306,7 +307,7 @@ impl Io {
             self.leaving = Some(connection);
             return;
         }
-        shared.said_goodbye(wakes);
+        shared.said_goodbye(&mut self.wakes);
         drop(shared);
         drop(connection);
         common.driver.wakers.wake_background();
@@ -314,26 +315,15 @@ impl Io {
     }
 
     /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
-    fn settle(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> bool {
-        self.settle_in(lock(&common.shared), wakes)
-    }
-
-    /// The same at the beginning of a round, where there is time for what nobody waits for.
-    fn settle_with_late(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> bool {
-        let mut shared = lock(&common.shared);
-        shared.state.send_late();
-        self.settle_in(shared, wakes)
-    }
-
-    fn settle_in(&mut self, mut shared: MutexGuard<'_, Shared>, wakes: &mut Vec<Waker>) -> bool {
+    fn settle(&mut self, mut shared: MutexGuard<'_, Shared>) -> bool {
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
         }
         // Also what a lane said when it was given a message that left outside of a round.
         if !shared.is_idle() {
-            shared.process(wakes);
+            shared.process(&mut self.wakes);
         }
-        self.gather(&mut shared, wakes);
+        self.gather(&mut shared);
         shared.is_over()
     }
 
@@ -359,9 +349,6 @@ impl Io {
         let shared = lock(&common.shared);
         // Where both close at once, the peer may be gone right after it said that it has everything.
         let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
-        (by_us || shared.state.is_closed_in()).then(|| Error::Closed {
-            pipe: common.name.clone(),
-            by_peer: !by_us,
-        })
+        (by_us || shared.state.is_closed_in()).then(|| shared.closed(!by_us))
     }
 }

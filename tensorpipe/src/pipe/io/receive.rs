@@ -34,11 +34,7 @@ pub(super) struct Bulk {
 impl Io {
     /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if
     /// the connection, or the handler, is to be waited for.
-    pub(super) fn receive(
-        &mut self,
-        common: &Common,
-        wakes: &mut Vec<Waker>,
-    ) -> Result<bool, Error> {
+    pub(super) fn receive(&mut self, common: &Common) -> Result<bool, Error> {
         let mut reads = 0;
         loop {
             if common.has_too_many_deliveries() {
@@ -49,7 +45,7 @@ impl Io {
                     return Ok(true);
                 }
                 reads += 1;
-                if !self.receive_bulk(common, wakes)? {
+                if !self.receive_bulk(common)? {
                     return Ok(false);
                 }
                 let there = common.pauses_for();
@@ -59,7 +55,7 @@ impl Io {
                 continue;
             }
             if self.end > self.start && self.end - self.start >= self.need {
-                let there = self.parse(common, wakes)?;
+                let there = self.parse(common)?;
                 if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
                     return Ok(true);
                 }
@@ -84,7 +80,7 @@ impl Io {
     }
 
     /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
-    fn parse(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> Result<usize, Error> {
+    fn parse(&mut self, common: &Common) -> Result<usize, Error> {
         let mut guard = lock(&common.shared);
         let shared = &mut *guard;
         // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
@@ -107,41 +103,35 @@ impl Io {
                 }
                 Input::Message(arriving) => {
                     // What came before it first.
-                    shared.process(wakes);
+                    shared.process(&mut self.wakes);
                     if let Some(ended) = &shared.ended {
                         return Err(ended.clone());
                     }
                     let rest = &self.received[self.start..self.end];
-                    self.start += shared.arrive(arriving, rest, wakes)?;
+                    self.start += shared.arrive(arriving, rest, &mut self.wakes)?;
                 }
                 Input::Bulk(len) => {
-                    if !self.take_bulk(common, shared, len, wakes)? {
+                    if !self.take_bulk(common, shared, len)? {
                         break;
                     }
                 }
             }
         }
-        shared.process(wakes);
+        shared.process(&mut self.wakes);
         if let Some(ended) = &shared.ended {
             return Err(ended.clone());
         }
-        self.gather(shared, wakes);
+        self.gather(shared);
         self.found = !shared.arrived.is_empty();
         Ok(common.pauses_for())
     }
 
     /// The next `len` bytes are of a part, or nobody's. Returns `false` if they are still to be read.
     #[inline(never)]
-    fn take_bulk(
-        &mut self,
-        common: &Common,
-        shared: &mut Shared,
-        len: u64,
-        wakes: &mut Vec<Waker>,
-    ) -> Result<bool, Error> {
+    fn take_bulk(&mut self, common: &Common, shared: &mut Shared, len: u64) -> Result<bool, Error> {
         let target = shared.state.bulk_target();
         let dest = match target {
-            Some(op) => shared.place(op, len, wakes)?,
+            Some(op) => shared.place(op, len, &mut self.wakes)?,
             None => None,
         };
         let (mut dest, at) = dest.map_or((None, 0), |(dest, at)| (Some(dest), at));
@@ -150,7 +140,7 @@ impl Io {
             copy(bytes, dest.as_mut(), at, common);
             self.start += len as usize;
             if let Some(message) = shared.state.bulk_received(dest) {
-                shared.arrive_rest(message, wakes);
+                shared.arrive_rest(message, &mut self.wakes);
             }
             return Ok(true);
         }
@@ -165,7 +155,7 @@ impl Io {
     }
 
     /// Returns `false` if the connection wants to wait.
-    fn receive_bulk(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    fn receive_bulk(&mut self, common: &Common) -> Result<bool, Error> {
         let Some(bulk) = &mut self.bulk else {
             return Ok(true);
         };
@@ -193,8 +183,7 @@ impl Io {
             if let Some(bulk) = &mut self.bulk {
                 bulk.advance(len as u64);
             }
-            if stop::is_armed(stop::TENSOR_HALF_RECEIVED)
-                && common.counters.snapshot().bytes_in > stop::SOME
+            if stop::is_armed(stop::TENSOR_HALF_RECEIVED) && common.counters.bytes_in() > stop::SOME
             {
                 stop::at(stop::TENSOR_HALF_RECEIVED);
             }
@@ -202,15 +191,15 @@ impl Io {
         if let Some(bulk) = self.bulk.take_if(|bulk| bulk.left == 0) {
             let mut shared = lock(&common.shared);
             if let Some(message) = shared.state.bulk_received(bulk.dest) {
-                shared.arrive_rest(message, wakes);
+                shared.arrive_rest(message, &mut self.wakes);
             }
             // What a channel streams counts as a sign of life, too.
             shared.state.heard(self.read_at);
-            shared.process(wakes);
+            shared.process(&mut self.wakes);
             if let Some(ended) = &shared.ended {
                 return Err(ended.clone());
             }
-            self.gather(&mut shared, wakes);
+            self.gather(&mut shared);
         }
         Ok(true)
     }

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
@@ -32,14 +32,14 @@ pub(super) enum Piece {
 impl Io {
     /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
     /// of it at once.
-    pub(super) fn send(&mut self, common: &Common, wakes: &mut Vec<Waker>) -> Result<bool, Error> {
+    pub(super) fn send(&mut self, common: &Common) -> Result<bool, Error> {
         for _ in 0..WRITES_IN_A_ROW {
             if self.pieces.is_empty() {
                 break;
             }
             let wrote = self.write(common)?;
             self.stop_at_marks();
-            self.settle(common, wakes);
+            self.settle(lock(&common.shared));
             if !wrote {
                 return Ok(false);
             }
@@ -48,7 +48,7 @@ impl Io {
         Ok(!self.pieces.is_empty())
     }
 
-    pub(super) fn gather(&mut self, shared: &mut Shared, wakes: &mut Vec<Waker>) {
+    pub(super) fn gather(&mut self, shared: &mut Shared) {
         if shared.has_work() {
             self.work.extend(shared.lane_work.drain(..));
         }
@@ -63,7 +63,7 @@ impl Io {
             }
             before = self.queued;
             // Parts that leave without a go-ahead go to their channels, whose frames leave together with them.
-            shared.process(wakes);
+            shared.process(&mut self.wakes);
             if !shared.state.has_control() {
                 return;
             }
@@ -146,13 +146,7 @@ impl Io {
         if self.pieces.is_empty() {
             return true;
         }
-        self.adopt_polling(common);
-        let written = self.write(common).and_then(|_| self.flush(common));
-        self.count_wakes(common);
-        if let Err(error) = written {
-            self.failed = Some(error);
-        }
-        self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none()
+        self.write_now(common)
     }
 
     /// Whether nothing waits here, and all that was sent is known of.
@@ -199,6 +193,11 @@ impl Io {
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
         self.sends.leave();
+        self.write_now(common)
+    }
+
+    /// Writes what waits. Returns whether all of it is with the connection.
+    fn write_now(&mut self, common: &Common) -> bool {
         self.adopt_polling(common);
         let written = self.write(common).and_then(|_| self.flush(common));
         self.count_wakes(common);
@@ -272,7 +271,7 @@ impl Io {
                     stop::at(stop::MESSAGE_HALF_SENT);
                 }
                 if stop::is_armed(stop::TENSOR_HALF_SENT)
-                    && common.counters.snapshot().bytes_out > stop::SOME
+                    && common.counters.bytes_out() > stop::SOME
                 {
                     stop::at(stop::TENSOR_HALF_SENT);
                 }

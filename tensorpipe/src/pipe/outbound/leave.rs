@@ -20,9 +20,10 @@ pub(in crate::pipe) enum When {
     Soon,
 }
 
-/// How far it came.
+/// What became of a message.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pipe) struct Left {
+pub(in crate::pipe) struct Submitted {
+    pub(in crate::pipe) id: u64,
     /// Every byte is handed over.
     pub(in crate::pipe) over: bool,
     /// It waits for the caller, or somebody else, to drive.
@@ -46,9 +47,9 @@ pub(in crate::pipe) fn leave(
     mut io: MutexGuard<'_, Io>,
     Pushed { id, alone, kept }: Pushed,
     when: When,
-) -> Left {
+) -> Submitted {
     let watched = when == When::Watched;
-    let left = |over, drive| Left { over, drive };
+    let left = |over, drive| Submitted { id, over, drive };
     if core.answers_more() && !watched {
         // Whoever calls the handler has a round after this.
         core.driver.kick_holding(&io);

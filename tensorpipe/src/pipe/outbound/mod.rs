@@ -19,7 +19,7 @@ pub(super) mod write;
 
 use self::choose::choose;
 pub(super) use self::leave::When;
-use self::leave::{Left, Pushed, leave};
+use self::leave::{Pushed, Submitted, leave};
 use super::core::Core;
 use super::driver::wake_all;
 use super::io::Io;
@@ -118,16 +118,6 @@ impl<'a> Outbound<'a> {
     }
 }
 
-/// What became of a message.
-#[derive(Debug)]
-pub(super) struct Submitted {
-    pub(super) id: u64,
-    /// Every byte is handed over.
-    pub(super) over: bool,
-    /// It waits for the caller, or somebody else, to drive.
-    pub(super) drive: bool,
-}
-
 /// Sends a whole message.
 pub(super) fn submit_message(
     core: &Arc<Core>,
@@ -146,9 +136,12 @@ pub(super) fn submit(
     when: When,
     note: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
-    // Dropped last; and what became of the message is written once, to where the caller wants it.
     let _kicked = Kicked(core);
-    send_or_queue(core, message, when, note)
+    let submitted = send_or_queue(core, message, when, note);
+    if let Ok(Submitted { drive: true, .. }) = submitted {
+        core.drive();
+    }
+    submitted
 }
 
 /// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by
@@ -224,9 +217,9 @@ fn send_or_queue(
         alone,
         kept: written.kept,
     };
-    let Left { over, drive } = leave(core, guard, io, pushed, when);
+    let submitted = leave(core, guard, io, pushed, when);
     wake_all(wakes);
-    Ok(Submitted { id, over, drive })
+    Ok(submitted)
 }
 
 /// Why nothing more can be written.
@@ -235,17 +228,10 @@ fn check_open(core: &Core, shared: &Shared) -> Result<(), Error> {
         return Err(error.clone());
     }
     if shared.state.is_closing() {
-        return Err(Error::Closed {
-            pipe: core.name.clone(),
-            by_peer: false,
-        });
+        return Err(shared.closed(false));
     }
     if shared.state.peer_ignores_from().is_some() {
-        let reason = shared.peer_goes_because.clone();
-        return Err(Error::GoingAway {
-            pipe: core.name.clone(),
-            reason,
-        });
+        return Err(shared.going_away());
     }
     if shared.state.unwritten() >= core.queued_writes {
         return Err(Misuse::TooManyWrites(core.queued_writes).into());

@@ -11,9 +11,10 @@ use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, 
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::engine::{EnginePipe, Outbound};
 use crate::pipe::inbound::delayed_ack::delay_ack;
+use crate::pipe::tests::{pair_of, shm_pair};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
-use crate::transports::{MemoryTransport, ShmTransport};
+use crate::transports::MemoryTransport;
 use crate::{Allocation, Context, Error, Message, Pays, Pipe, Place, Tensor, Threshold, Timeouts};
 
 /// What lies between the two ends, which use it in one direction.
@@ -84,12 +85,8 @@ async fn pair(name: &str) -> (Pipe, Pipe) {
     let context = Context::builder()
         .transports([Arc::new(MemoryTransport::new()) as _])
         .channels([Arc::new(Hands(Table::default())) as _])
-        .timeouts(timeouts)
-        .build()
-        .unwrap();
-    let listener = context.listen([format!("memory://{name}")]).await.unwrap();
-    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-    (client.unwrap(), server.unwrap())
+        .timeouts(timeouts);
+    pair_of(context, &format!("memory://{name}")).await
 }
 
 fn tensor(len: usize) -> Tensor {
@@ -193,18 +190,6 @@ fn what_was_handed_over_is_read_without_the_pipes_runtime() {
     }
 }
 
-/// Over a transport of which a write is no system call.
-async fn shm_pair(name: &str) -> (Pipe, Pipe) {
-    let context = Context::builder()
-        .transports([Arc::new(ShmTransport::new()) as _])
-        .build()
-        .unwrap();
-    let url = format!("shm://{name}-{}", std::process::id());
-    let listener = context.listen([url]).await.unwrap();
-    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-    (client.unwrap(), server.unwrap())
-}
-
 /// Writes messages that are to leave soon, with no await in between. Returns how many have left after each.
 fn burst(client: &Pipe, messages: u64) -> Vec<u64> {
     const MESSAGE: &[u8] = b"call";
@@ -223,8 +208,7 @@ fn burst(client: &Pipe, messages: u64) -> Vec<u64> {
 /// All of them come, and whoever is to come for those that are held back has been there.
 async fn read(server: &Pipe, messages: u64) {
     for _ in 0..messages {
-        let read = tokio::time::timeout(Duration::from_secs(20), server.read());
-        read.await.expect("one is held back for ever").unwrap();
+        soon(server.read()).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

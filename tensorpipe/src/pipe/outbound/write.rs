@@ -5,11 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::{Submitted, When, submit_message};
+use super::leave::{Submitted, When};
+use super::submit_message;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::pipe::core::{Core, Waiter};
-use crate::pipe::driver::{Interest, wake_all};
+use crate::pipe::driver::Interest;
 use crate::pipe::shared::Shared;
 use crate::sync::lock;
 
@@ -39,12 +40,7 @@ impl Write {
     pub(in crate::pipe) fn start(core: Arc<Core>, message: Message) -> Self {
         let stage = match submit_message(&core, message, When::Watched) {
             Ok(Submitted { id, over: true, .. }) => Stage::Sent(id),
-            Ok(Submitted { id, drive, .. }) => {
-                if drive {
-                    core.drive();
-                }
-                Stage::Queued(id)
-            }
+            Ok(Submitted { id, .. }) => Stage::Queued(id),
             Err(error) => Stage::Refused(error),
         };
         Self {
@@ -109,10 +105,8 @@ impl Drop for Write {
 }
 
 pub(in crate::pipe) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason: &str) {
-    let mut wakes = Vec::new();
-    {
-        let mut shared = lock(&core.shared);
-        if shared.ended.is_some() {
+    core.update(|shared, wakes| {
+        if shared.is_over() {
             return;
         }
         shared.state.reset(id, code, reason);
@@ -120,10 +114,9 @@ pub(in crate::pipe) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason:
             code,
             reason: reason.into(),
         };
-        shared.end_write(id, Err(error), &mut wakes);
-        shared.process(&mut wakes);
-    }
-    wake_all(wakes);
+        shared.end_write(id, Err(error), wakes);
+        shared.process(wakes);
+    });
     core.drive();
 }
 
@@ -165,19 +158,15 @@ impl Future for Flush {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let until = self.until;
-        let name = self.waiter.core().name.clone();
-        self.waiter
-            .poll(cx, Interest::Flush, |shared: &mut Shared| {
-                if shared.ignored_from.is_some_and(|ignored| ignored < until) {
-                    return Some(Err(Error::GoingAway {
-                        pipe: name.clone(),
-                        reason: shared.peer_goes_because.clone(),
-                    }));
-                }
-                if shared.flushed_to >= until {
-                    return Some(Ok(()));
-                }
-                shared.ended.clone().map(Err)
-            })
+        let flushed = |shared: &mut Shared| {
+            if shared.ignored_from.is_some_and(|ignored| ignored < until) {
+                return Some(Err(shared.going_away()));
+            }
+            if shared.flushed_to >= until {
+                return Some(Ok(()));
+            }
+            shared.ended.clone().map(Err)
+        };
+        self.waiter.poll(cx, Interest::Flush, flushed)
     }
 }

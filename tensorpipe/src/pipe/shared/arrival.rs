@@ -1,6 +1,5 @@
 //! A message that is there but for its bulk parts, until the application decides.
 
-use super::Shared;
 use super::reading::{Eager, build};
 use crate::channels::Adopted;
 use crate::device::Buffer;
@@ -9,12 +8,13 @@ use crate::message::Message;
 use crate::pipe::stats::MessageStats;
 use crate::proto::{Carriage, Head, OpId};
 
-/// What a channel has to say of a part when it is read.
+/// What a channel has to say of a part when it is read, or not wanted.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
-    part: u16,
-    body: &'static [u8],
-    urgent: bool,
+pub(in crate::pipe) struct Answer {
+    pub(in crate::pipe) op: OpId,
+    pub(in crate::pipe) body: &'static [u8],
+    /// It does not wait for the next message.
+    pub(in crate::pipe) urgent: bool,
 }
 
 /// See the module's documentation.
@@ -34,22 +34,13 @@ struct Here {
     parts: Eager,
     /// How they came.
     came: MessageStats,
-    /// What the channel of the part that it had at once has to say.
+    /// Of the channel that had a part at once.
     answer: Option<Answer>,
 }
 
 impl Arrival {
-    /// These parts came with its frame.
-    pub(in crate::pipe) fn new(id: u64, head: Head, parts: Eager, whole: bool) -> Self {
-        let mut arrival = Self::without_parts(id, head, whole);
-        if !parts.is_empty() {
-            arrival.take_eager(parts);
-        }
-        arrival
-    }
-
     /// None of its parts is here.
-    pub(in crate::pipe) fn without_parts(id: u64, head: Head, whole: bool) -> Self {
+    pub(in crate::pipe) fn new(id: u64, head: Head, whole: bool) -> Self {
         let here = None;
         Self {
             id,
@@ -59,7 +50,7 @@ impl Arrival {
         }
     }
 
-    /// The same, come since.
+    /// These parts came with its frame.
     pub(in crate::pipe) fn take_eager(&mut self, parts: Eager) {
         let bytes = parts.iter().map(|(_, buffer)| buffer.len() as u64).sum();
         let here = self.here.get_or_insert_default();
@@ -89,7 +80,7 @@ impl Arrival {
         let at = here.parts.partition_point(|(before, _)| *before < part);
         here.parts.insert(at, (part, adopted.memory));
         here.answer = Some(Answer {
-            part,
+            op: OpId::incoming(self.id, part),
             body: adopted.answer,
             urgent: adopted.urgent,
         });
@@ -114,37 +105,19 @@ impl Arrival {
         Some(memory)
     }
 
-    /// Says what its channel has to say now that it is read, or not wanted.
-    pub(in crate::pipe) fn answer(&self, shared: &mut Shared) {
-        if let Some(answer) = self.here.as_ref().and_then(|here| here.answer) {
-            (shared.state).channel(OpId::incoming(self.id, answer.part), answer.body);
-        }
+    /// What the channel that had a part of it has to say.
+    pub(in crate::pipe) fn answer(&self) -> Option<Answer> {
+        self.here.as_ref()?.answer
     }
 
-    /// The same, to be said by whoever takes it.
-    pub(in crate::pipe) fn take_answer(&mut self) -> Option<&'static [u8]> {
-        Some(self.here.as_mut()?.answer.take()?.body)
-    }
-
-    /// Whether a channel has to hear when it is read.
-    pub(in crate::pipe) fn wants_answer(&self) -> bool {
-        self.here.as_ref().is_some_and(|here| here.answer.is_some())
-    }
-
-    /// Counts the part that its channel had, unless it was copied elsewhere, or is not wanted.
-    pub(in crate::pipe) fn count_borrowed(&self, skipped: &[u16], shared: &mut Shared) {
-        let Some((here, answer)) = self
-            .here
-            .as_ref()
-            .and_then(|here| Some((here, here.answer?)))
-        else {
-            return;
+    /// Bytes of the part that its channel had, unless it was copied elsewhere, or is not wanted.
+    pub(in crate::pipe) fn borrowed(&self, skipped: &[u16]) -> u64 {
+        let (Some(here), Some(Answer { op, .. })) = (&self.here, self.answer()) else {
+            return 0;
         };
-        let borrowed = |(part, memory): &(u16, Buffer)| {
-            let counts = *part == answer.part && !skipped.contains(part);
-            counts.then_some(memory.len() as u64)
-        };
-        shared.lane_stats.borrowed += here.parts.iter().find_map(borrowed).unwrap_or(0);
+        let mut parts = here.parts.iter();
+        let borrowed = parts.find(|(part, _)| *part == op.part && !skipped.contains(part));
+        borrowed.map_or(0, |(_, memory)| memory.len() as u64)
     }
 
     /// Whether all its bytes are here.
@@ -156,12 +129,6 @@ impl Arrival {
     pub(in crate::pipe) fn weight(&self) -> usize {
         let parts = self.head.carriages().len();
         self.head.metadata.len() + self.came().streamed as usize + 64 * parts
-    }
-
-    /// What is to be said of the part that a channel had: of which part, what, and whether it is urgent.
-    pub(in crate::pipe) fn said(&self) -> Option<(u16, &'static [u8], bool)> {
-        let answer = self.here.as_ref()?.answer?;
-        Some((answer.part, answer.body, answer.urgent))
     }
 
     /// What it was made of.

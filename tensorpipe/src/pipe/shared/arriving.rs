@@ -6,7 +6,7 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::reading::{Eager, Reading};
-use super::{Arrival, Delivery, Shared};
+use super::{Arrival, Delivery, Reader, Shared};
 use crate::channels::{Adopted, Want};
 use crate::device::{Destination, Device};
 use crate::error::{Error, ResetCode, SystemError};
@@ -76,12 +76,12 @@ impl Shared {
     pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
         match self.reads.get_mut(&message) {
             // Whoever reads it hears of it then, and may refuse it for reasons of their own.
-            Some(reading) if !reading.is_waited_for() => {
+            Some(reading) if reading.reader == Reader::None => {
                 reading.finish(Err(error));
                 self.state.throw_away(message);
             }
             reading => {
-                let code = refusal(reading.is_some_and(|reading| reading.is_pushed()));
+                let code = refusal(reading.map(|reading| reading.reader));
                 self.state.refuse(message, code, &error.to_string());
                 self.end_read(message, Err(error), wakes);
             }
@@ -89,11 +89,11 @@ impl Shared {
     }
 
     /// What comes of a message ahead that is to be read: why there was no memory for it. Its writer is told.
-    pub(in crate::pipe) fn take_failed(&mut self, message: u64, pushed: bool) -> Option<Error> {
+    pub(in crate::pipe) fn take_failed(&mut self, message: u64, reader: Reader) -> Option<Error> {
         let error = self.reads.get(&message)?.failed()?.clone();
         self.reads.remove(&message);
-        self.state
-            .refuse(message, refusal(pushed), &error.to_string());
+        let code = refusal(Some(reader));
+        self.state.refuse(message, code, &error.to_string());
         Some(error)
     }
 
@@ -141,7 +141,7 @@ impl Shared {
 
     /// What lanes have announced and allocated for a part counts until its message is complete, for a piece until that has come.
     pub(in crate::pipe) fn announce(&mut self) {
-        for (op, announced, taken) in self.announced.drain(..) {
+        for (op, announced, taken) in self.lanes_take.drain(..) {
             if let Some(reading) = self.reads.get_mut(&op.message) {
                 reading.keep(op, announced, taken);
             }
@@ -156,7 +156,7 @@ impl Shared {
         wakes: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
         if arriving.head.carriages().is_empty() {
-            let arrival = Arrival::without_parts(arriving.message, arriving.head, true);
+            let arrival = Arrival::new(arriving.message, arriving.head, true);
             self.offer(arrival, wakes);
             return Ok(0);
         }
@@ -186,14 +186,14 @@ impl Shared {
         let Some(here) = here else {
             let memory = |len| Destination::pooled(len as usize);
             self.state.start_eager(message, memory);
-            self.arriving = Some(Arrival::without_parts(message, head, whole));
+            self.arriving = Some(Arrival::new(message, head, whole));
             return Ok(0);
         };
-        let parts = match here {
-            0 => Eager::new(),
-            _ => self.take_eager(&head, rest)?,
-        };
-        let mut arrival = Arrival::new(message, head, parts, whole);
+        let mut arrival = Arrival::new(message, head, whole);
+        if here > 0 {
+            let parts = self.take_eager(&arrival.head, rest)?;
+            arrival.take_eager(parts);
+        }
         let mut used = here;
         if let Some((offer, adopted)) = adopted {
             arrival.take_adopted(offer.part, offer.channel, adopted);
@@ -308,19 +308,14 @@ impl Shared {
             return Some(Err(error.clone()));
         }
         // Nothing more will come, although the connection still stands.
-        self.state.is_closed_in().then(|| {
-            Err(Error::Closed {
-                pipe: self.name.clone(),
-                by_peer: true,
-            })
-        })
+        (self.state.is_closed_in()).then(|| Err(self.closed(true)))
     }
 }
 
 /// A handler answers in its own way.
-fn refusal(pushed: bool) -> ResetCode {
-    match pushed {
-        true => ResetCode::Skipped,
-        false => ResetCode::Failed,
+fn refusal(reader: Option<Reader>) -> ResetCode {
+    match reader {
+        Some(Reader::Handler) => ResetCode::Skipped,
+        _ => ResetCode::Failed,
     }
 }

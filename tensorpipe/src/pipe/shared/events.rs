@@ -3,14 +3,13 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Delivery, Reading, Shared};
+use super::{Delivery, Reader, Shared};
 use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, BufferMut, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
-use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
+use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome};
 use crate::proto::{Event, OpId, Reason};
-use crate::sync::Arc;
 
 impl Shared {
     /// Whether there is work of lanes for whoever drives.
@@ -39,33 +38,34 @@ impl Shared {
     /// The same without what lanes have done.
     pub(in crate::pipe) fn process_events(&mut self, wakes: &mut Vec<Waker>) {
         while let Some(event) = self.state.poll_event() {
-            if let Err((channel, fault)) = self.event(event, wakes) {
-                self.channel_fault(channel, fault, wakes);
-            }
+            self.event(event, wakes);
         }
     }
 
-    pub(in crate::pipe) fn channel_fault(
+    /// The peer's lane has sent what makes no sense.
+    fn channel_fault(
         &mut self,
-        channel: &'static str,
+        channel: u8,
         ChannelFault(what): ChannelFault,
         wakes: &mut Vec<Waker>,
     ) {
+        let Some(slot) = self.lanes.get(usize::from(channel)) else {
+            return;
+        };
+        let channel = slot.channel.name();
         let fault = PeerFault::Channel { channel, what };
         let pipe = self.name.clone();
         self.end(Error::Peer { pipe, fault }, wakes);
     }
 
-    /// Number and name of the channel that carries a part.
-    pub(in crate::pipe) fn channel_of(&mut self, op: OpId) -> Option<(u8, &'static str)> {
-        let channel = if op.outgoing {
+    /// The channel that carries a part, if that is still under way.
+    fn channel_of(&mut self, op: OpId) -> Option<u8> {
+        if op.outgoing {
             self.state.outgoing_channel(op)
         } else {
             let carriage = self.state.bulk_channel(op.message, op.part);
             carriage.map(|(channel, _)| channel)
-        }?;
-        let slot = self.lanes.get(usize::from(channel))?;
-        Some((channel, slot.channel.name()))
+        }
     }
 
     /// A lane has what it waited for.
@@ -83,14 +83,23 @@ impl Shared {
         wakes: &mut Vec<Waker>,
         act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>) -> Result<(), ChannelFault>,
     ) {
-        let Some((channel, name)) = self.channel_of(op) else {
-            return;
-        };
+        if let Some(channel) = self.channel_of(op) {
+            self.call_lane_of(channel, op, wakes, act);
+        }
+    }
+
+    fn call_lane_of(
+        &mut self,
+        channel: u8,
+        op: OpId,
+        wakes: &mut Vec<Waker>,
+        act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>) -> Result<(), ChannelFault>,
+    ) {
         let mut result = Ok(());
         self.with_lane(op, channel, |lane, io| result = act(lane, io));
         self.announce();
         if let Err(fault) = result {
-            self.channel_fault(name, fault, wakes);
+            self.channel_fault(channel, fault, wakes);
         }
     }
 
@@ -105,11 +114,7 @@ impl Shared {
         });
     }
 
-    pub(in crate::pipe) fn event(
-        &mut self,
-        event: Event<Buffer, Destination>,
-        wakes: &mut Vec<Waker>,
-    ) -> Result<(), (&'static str, ChannelFault)> {
+    fn event(&mut self, event: Event<Buffer, Destination>, wakes: &mut Vec<Waker>) {
         match event {
             // Abandoned right after the go-ahead.
             Event::Start { op, .. } if !self.state.is_writing(op.message) => {}
@@ -130,19 +135,10 @@ impl Shared {
                 self.with_lane(op, channel, |lane, io| lane.cancel(op, io))
             }
             Event::Channel { op, channel, body } => {
-                let Some(slot) = self.lanes.get(usize::from(channel)) else {
-                    return Ok(());
-                };
-                let name = slot.channel.name();
-                let mut result = Ok(());
-                self.with_lane(op, channel, |lane, io| {
-                    result = match op.number() {
-                        None => lane.control(op, &body, io),
-                        Some(_) => lane.inner(op, PieceEvent::Control(&body), io),
-                    };
+                self.call_lane_of(channel, op, wakes, |lane, io| match op.number() {
+                    None => lane.control(op, &body, io),
+                    Some(_) => lane.inner(op, PieceEvent::Control(&body), io),
                 });
-                self.announce();
-                result.map_err(|fault| (name, fault))?;
             }
             Event::Written { message } => self.end_write(message, Ok(()), wakes),
             Event::Refused(Reason {
@@ -181,7 +177,6 @@ impl Shared {
             Event::FinAck => self.wakers.wake_background(),
             Event::Recalled => self.lower_credit(Instant::now()),
         }
-        Ok(())
     }
 
     /// Has a channel send a part.
@@ -204,18 +199,18 @@ impl Shared {
             return;
         };
         let before = self.lane_stats;
-        let mut io = LaneIo::new(PipeHost {
+        let mut io = LaneIo {
             state: &mut self.state,
             results: &mut self.lane_results,
             work: &mut self.lane_work,
             stats: &mut self.lane_stats,
             allocators: &self.allocators,
             announcements: counts.then_some(&self.announcements),
-            announced: &mut self.announced,
+            taken: &mut self.lanes_take,
             runtime: &self.runtime,
             required: &slot.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
-        });
+        };
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
         if before.of_messages() != after.of_messages()
@@ -225,51 +220,42 @@ impl Shared {
         }
     }
 
-    pub(in crate::pipe) fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
-        let (op, outcome) = match result {
+    fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
+        match result {
             LaneResult::Ended(op, outcome) if op.number().is_some() => {
                 let ended = PieceEvent::Ended(outcome);
-                return self.call_lane(op, wakes, |lane, io| lane.inner(op, ended, io));
+                self.call_lane(op, wakes, |lane, io| lane.inner(op, ended, io));
             }
-            LaneResult::Ended(op, outcome) => (op, outcome),
-            LaneResult::Released(piece) => {
-                if let Some(reading) = self.reads.get_mut(&piece.message) {
-                    reading.release(piece);
-                }
-                return;
-            }
-            LaneResult::Fault(op, fault) => {
-                if let Some(name) = self.channel_of(op).map(|(_, name)| name) {
-                    self.channel_fault(name, fault, wakes);
-                }
-                return;
-            }
-        };
-        match outcome {
-            Outcome::Sent => self.state.part_sent(op),
-            Outcome::Received(memory) => {
+            LaneResult::Ended(op, Outcome::Sent) => self.state.part_sent(op),
+            LaneResult::Ended(op, Outcome::Received(memory)) => {
                 self.state.part_received(op);
                 if let Some(reading) = self.reads.get_mut(&op.message) {
                     reading.received(op, memory);
                     self.check_read(op.message, wakes);
                 }
             }
-            Outcome::Failed(error) if op.outgoing => {
+            LaneResult::Ended(op, Outcome::Failed(error)) if op.outgoing => {
                 self.state
                     .reset(op.message, ResetCode::Failed, &error.to_string());
                 self.end_write(op.message, Err(error), wakes);
             }
-            Outcome::Failed(error) => self.give_up(op.message, error, wakes),
+            LaneResult::Ended(op, Outcome::Failed(error)) => {
+                self.give_up(op.message, error, wakes);
+            }
+            LaneResult::Released(piece) => {
+                if let Some(reading) = self.reads.get_mut(&piece.message) {
+                    reading.release(piece);
+                }
+            }
+            LaneResult::Fault(op, fault) => {
+                if let Some(channel) = self.channel_of(op) {
+                    self.channel_fault(channel, fault, wakes);
+                }
+            }
         }
     }
 
-    pub(in crate::pipe) fn peer_reset(
-        &mut self,
-        message: u64,
-        code: ResetCode,
-        text: String,
-        wakes: &mut Vec<Waker>,
-    ) {
+    fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {
         // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
         if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
             self.arrived.remove(at);
@@ -278,17 +264,15 @@ impl Shared {
             code,
             reason: text.as_str().into(),
         };
-        if self.reads.get(&message).is_some_and(Reading::is_waited_for) {
-            self.end_read(message, Err(error), wakes);
-        } else {
-            self.reads.remove(&message);
+        match self.reads.get(&message).map(|reading| reading.reader) {
+            Some(Reader::None) => drop(self.reads.remove(&message)),
+            _ => self.end_read(message, Err(error), wakes),
         }
         self.deliver(Delivery::Reset(message, code, text));
     }
 
-    pub(in crate::pipe) fn peer_goes(&mut self, next: u64, text: String, wakes: &mut Vec<Waker>) {
-        let reason: Arc<str> = text.as_str().into();
-        self.peer_goes_because = reason.clone();
+    fn peer_goes(&mut self, next: u64, text: String, wakes: &mut Vec<Waker>) {
+        self.peer_goes_because = text.as_str().into();
         let unseen: Vec<u64> = self
             .writes
             .keys()
@@ -296,18 +280,14 @@ impl Shared {
             .filter(|id| *id >= next)
             .collect();
         for message in unseen {
-            let error = Error::GoingAway {
-                pipe: self.name.clone(),
-                reason: reason.clone(),
-            };
-            self.end_write(message, Err(error), wakes);
+            self.end_write(message, Err(self.going_away()), wakes);
         }
         self.ignore_from(next, wakes);
         self.deliver(Delivery::GoingAway(next, text));
     }
 
     /// Message `number` was not looked at: a flush of it fails.
-    pub(in crate::pipe) fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
+    fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
         self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
         self.wake(Interest::Flush, wakes);
     }

@@ -21,19 +21,20 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use self::ahead::Ahead;
-pub(super) use self::arrival::Arrival;
+pub(super) use self::arrival::{Answer, Arrival};
 pub(super) use self::deliveries::{Deliveries, Delivery, Waiting};
-pub(super) use self::reading::Reading;
+pub(super) use self::reading::{Reader, Reading};
 pub(super) use self::stamps::Stamps;
-use super::budget::{Announced, Announcements, Reservation};
+use super::budget::Announcements;
 use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
 use super::driver::{Interest, Wakers};
-use super::lane::{LaneResult, Work};
+use super::lane::{LaneResult, Taken, Work};
 use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
 use crate::error::{Error, ResetCode};
+use crate::message::Message;
 use crate::proto::{AtOnce, OpId, PipeState};
 use crate::route::{Carried, ChannelChoice, Requirement};
 use crate::sync::Arc;
@@ -90,7 +91,7 @@ pub(crate) struct Shared {
     announcements: Announcements,
     pub(super) ahead: Ahead,
     /// For what a lane has just allocated.
-    announced: Vec<(OpId, Announced, Option<Reservation>)>,
+    lanes_take: Vec<Taken>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Arrival>,
@@ -118,8 +119,7 @@ pub(crate) struct Shared {
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
     /// First of this side's messages that the peer has not looked at, because it goes.
     pub(super) ignored_from: Option<u64>,
-    /// Why the peer takes no more messages.
-    pub(super) peer_goes_because: Arc<str>,
+    peer_goes_because: Arc<str>,
     /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
     pub(super) leaving: BTreeMap<u64, Vec<Note>>,
     /// Answers that wait for the next message.
@@ -152,7 +152,7 @@ impl Shared {
             allocators,
             announcements,
             ahead: Ahead::new(credit),
-            announced: Vec::new(),
+            lanes_take: Vec::new(),
             runtime,
             arrived: VecDeque::new(),
             arriving: None,
@@ -191,6 +191,18 @@ impl Shared {
         }
     }
 
+    /// How an end in good order is told of.
+    pub(super) fn closed(&self, by_peer: bool) -> Error {
+        let pipe = self.name.clone();
+        Error::Closed { pipe, by_peer }
+    }
+
+    /// Why the peer takes no more messages.
+    pub(super) fn going_away(&self) -> Error {
+        let (pipe, reason) = (self.name.clone(), self.peer_goes_because.clone());
+        Error::GoingAway { pipe, reason }
+    }
+
     /// Whether messages are pushed to a handler.
     pub(super) fn is_pushing(&self) -> bool {
         self.pushes
@@ -227,22 +239,31 @@ impl Shared {
     pub(super) fn end_read(
         &mut self,
         message: u64,
-        result: Result<crate::message::Message, Error>,
+        result: Result<Message, Error>,
         wakes: &mut Vec<Waker>,
     ) {
         let Entry::Occupied(mut reading) = self.reads.entry(message) else {
             return;
         };
-        if reading.get().is_discarded() {
-            reading.remove();
-        } else if reading.get().is_pushed() {
-            let reading = reading.remove();
-            let (stats, held) = (reading.stats, reading.into_held());
-            self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
-        } else {
-            reading.get_mut().finish(result);
-            self.wake(Interest::Read(message), wakes);
+        match reading.get().reader {
+            Reader::None | Reader::Waits => {
+                reading.get_mut().finish(result);
+                self.wake(Interest::Read(message), wakes);
+            }
+            Reader::Handler => {
+                let reading = reading.remove();
+                let (stats, held) = (reading.stats, reading.into_held());
+                self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
+            }
+            Reader::Gone => drop(reading.remove()),
         }
+    }
+
+    /// How a read has ended, if it has: then nothing is known of it any more.
+    pub(super) fn take_read(&mut self, message: u64) -> Option<Result<Message, Error>> {
+        let result = self.reads.get_mut(&message)?.take_result()?;
+        self.reads.remove(&message);
+        Some(result)
     }
 
     pub(super) fn end_write(

@@ -18,9 +18,9 @@ use crate::tensor::{Shape, Tensor};
 pub(in crate::pipe) struct Reading {
     /// `None` while parts come ahead of the application's read, and once it is complete.
     head: Option<Head>,
-    /// The application has called read.
-    waited_for: bool,
-    /// How many parts have bytes, and are wanted: counted once, since there may be thousands. Before it is waited for, how many come
+    /// Who gets it.
+    pub(in crate::pipe) reader: Reader,
+    /// How many parts have bytes, and are wanted: counted once, since there may be thousands. Before it has a reader, how many come
     /// ahead.
     wanted: usize,
     ahead: Ahead,
@@ -32,10 +32,6 @@ pub(in crate::pipe) struct Reading {
     skipped: Vec<u16>,
     /// Parts that go elsewhere than their writer says: which, from where, to where.
     elsewhere: Vec<(u16, Device, Device)>,
-    /// Given to the handler when complete, instead of waited for.
-    pushed: bool,
-    /// Nobody waits for it any more.
-    discarded: bool,
     /// For what has come into pooled memory, until the application has it.
     reservation: Reservation,
     /// For addresses of its parts, likewise.
@@ -44,10 +40,24 @@ pub(in crate::pipe) struct Reading {
     pieces: BTreeMap<OpId, (Reservation, Vec<Announced>)>,
     /// How its parts came.
     pub(in crate::pipe) stats: MessageStats,
+    /// How it ended: for whoever reads it, now or later.
     result: Option<Result<Message, Error>>,
 }
 
-/// Whether parts of a message come before it is waited for. The credit that they take bounds them: they do not count otherwise
+/// Who gets a message once it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipe) enum Reader {
+    /// Parts come ahead of the application's read.
+    None,
+    /// Whoever called read, and waits.
+    Waits,
+    /// The handler, which has accepted it.
+    Handler,
+    /// Nobody any more: what still comes is thrown away.
+    Gone,
+}
+
+/// Whether parts of a message come before it has a reader. The credit that they take bounds them: they do not count otherwise
 /// until a handler keeps them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ahead {
@@ -61,15 +71,13 @@ impl Reading {
     pub(in crate::pipe) fn new(reservation: Reservation) -> Self {
         Self {
             head: None,
-            waited_for: false,
+            reader: Reader::None,
             wanted: 0,
             ahead: Ahead::No,
             parts: Vec::new(),
             places: Vec::new(),
             skipped: Vec::new(),
             elsewhere: Vec::new(),
-            pushed: false,
-            discarded: false,
             reservation,
             announced: Vec::new(),
             pieces: BTreeMap::new(),
@@ -91,16 +99,14 @@ impl Reading {
     /// All of it is here, and nobody has read it.
     pub(in crate::pipe) fn has_come(&self) -> bool {
         let all = self.ahead == Ahead::All && self.parts.len() == self.wanted;
-        all && !self.waited_for && self.result.is_none()
+        all && self.reader == Reader::None && self.result.is_none()
     }
 
     /// Why nothing can be made of it, although nobody has read it.
     pub(in crate::pipe) fn failed(&self) -> Option<&Error> {
-        let failed = self
-            .result
-            .as_ref()
-            .and_then(|result| result.as_ref().err());
-        failed.filter(|_| !self.waited_for)
+        let result = self.result.as_ref();
+        let unread = result.filter(|_| self.reader == Reader::None);
+        unread.and_then(|result| result.as_ref().err())
     }
 
     /// What has come of one that nobody has read, in order, and how.
@@ -116,20 +122,19 @@ impl Reading {
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
-        pushed: bool,
+        reader: Reader,
     ) {
         let wanted = (0..head.carriages().len())
             .filter(|part| head.part_len(*part) > 0 && !skipped.contains(&(*part as u16)));
         self.wanted = wanted.count();
         self.head = Some(head);
-        self.waited_for = true;
+        self.reader = reader;
         self.stats += came;
         self.parts.extend(here);
         self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;
         self.skipped = skipped;
         self.elsewhere = elsewhere;
-        self.pushed = pushed;
     }
 
     /// Keeps what a part, or a piece of one, has taken.
@@ -184,7 +189,7 @@ impl Reading {
 
     /// What came ahead of a message that its handler may keep, and so counts once it is complete.
     pub(in crate::pipe) fn to_hold(&self) -> u64 {
-        if !self.is_ahead() || !self.pushed {
+        if !self.is_ahead() || self.reader != Reader::Handler {
             return 0;
         }
         let placed = |part: u16| self.places.iter().any(|(place, _)| *place == part);
@@ -213,15 +218,6 @@ impl Reading {
         if !self.skipped.contains(&part) && self.result.is_none() {
             self.parts.push((part, memory));
         }
-    }
-
-    pub(in crate::pipe) fn is_pushed(&self) -> bool {
-        self.pushed
-    }
-
-    /// Whether the application has called read.
-    pub(in crate::pipe) fn is_waited_for(&self) -> bool {
-        self.waited_for
     }
 
     /// Bytes that are copied from pooled memory into the application's when it is complete.
@@ -263,15 +259,6 @@ impl Reading {
 
     pub(in crate::pipe) fn take_result(&mut self) -> Option<Result<Message, Error>> {
         self.result.take()
-    }
-
-    /// What still comes is thrown away.
-    pub(in crate::pipe) fn discard(&mut self) {
-        self.discarded = true;
-    }
-
-    pub(in crate::pipe) fn is_discarded(&self) -> bool {
-        self.discarded
     }
 
     pub(in crate::pipe) fn is_finished(&self) -> bool {
