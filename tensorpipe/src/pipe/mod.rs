@@ -23,7 +23,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | `driver/`, `budget`, `stats`, `peer_limits` | who drives, polls and sleeps; bounds and counts |
-//! | `lane` | what a channel's lane sees of its pipe |
+//! | `lane/` | what a channel's lane sees of its pipe |
 //! | `shared/` | what all operations share, behind one lock: the protocol's state, messages that arrive, reads under way |
 //! | `io/` | the connection and its buffers, for whoever drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |

@@ -141,7 +141,7 @@ impl Shared {
 
     /// What lanes have announced and allocated for a part counts until its message is complete, for a piece until that has come.
     pub(in crate::pipe) fn announce(&mut self) {
-        for (op, announced, taken) in self.lanes_take.drain(..) {
+        for (op, announced, taken) in self.announced.drain(..) {
             if let Some(reading) = self.reads.get_mut(&op.message) {
                 reading.keep(op, announced, taken);
             }

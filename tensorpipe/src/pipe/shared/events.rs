@@ -8,7 +8,7 @@ use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, BufferMut, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
-use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome};
+use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
 use crate::proto::{Event, OpId, Reason};
 
 impl Shared {
@@ -199,18 +199,18 @@ impl Shared {
             return;
         };
         let before = self.lane_stats;
-        let mut io = LaneIo {
+        let mut io = LaneIo::new(PipeHost {
             state: &mut self.state,
             results: &mut self.lane_results,
             work: &mut self.lane_work,
             stats: &mut self.lane_stats,
             allocators: &self.allocators,
             announcements: counts.then_some(&self.announcements),
-            taken: &mut self.lanes_take,
+            announced: &mut self.announced,
             runtime: &self.runtime,
             required: &slot.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
-        };
+        });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
         if before.of_messages() != after.of_messages()

@@ -25,11 +25,11 @@ pub(super) use self::arrival::{Answer, Arrival};
 pub(super) use self::deliveries::{Deliveries, Delivery, Waiting};
 pub(super) use self::reading::{Reader, Reading};
 pub(super) use self::stamps::Stamps;
-use super::budget::Announcements;
+use super::budget::{Announced, Announcements, Reservation};
 use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
 use super::driver::{Interest, Wakers};
-use super::lane::{LaneResult, Taken, Work};
+use super::lane::{LaneResult, Work};
 use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
@@ -91,7 +91,7 @@ pub(crate) struct Shared {
     announcements: Announcements,
     pub(super) ahead: Ahead,
     /// For what a lane has just allocated.
-    lanes_take: Vec<Taken>,
+    announced: Vec<(OpId, Announced, Option<Reservation>)>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
     pub(super) arrived: VecDeque<Arrival>,
@@ -152,7 +152,7 @@ impl Shared {
             allocators,
             announcements,
             ahead: Ahead::new(credit),
-            lanes_take: Vec::new(),
+            announced: Vec::new(),
             runtime,
             arrived: VecDeque::new(),
             arriving: None,
