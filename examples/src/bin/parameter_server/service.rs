@@ -208,7 +208,7 @@ mod tests {
         let start = Tensors::from([gradient("w", &[1.0, 2.0])]);
         let store = Store::new(start, 9, tensorpipe::Context::new().pool()).unwrap();
         let doubles = Tensor::from_vec(vec![1f64, 2.0], [2]).unwrap();
-        let refused: [(Vec<(String, Tensor)>, f32, &str); 5] = [
+        let refused = [
             (
                 vec![gradient("w", &[1.0, 1.0]), gradient("v", &[1.0])],
                 1.0,
