@@ -6,7 +6,7 @@
 //! carry  there and back between two that spin: bare sockets, and the connection of transport `shm` (its ring)
 //! ```
 //! No runtime and no protocol: one thread writes, the other reads into the same memory each time and writes back. What a
-//! pipe takes more than this is its own. The spinning round trip through a cache line is in [`host`](crate::host). Every
+//! pipe takes more than this is its own. The spinning round trip through a cache line is in [`host`]. Every
 //! figure is a median of many tries; they drift with the machine, so take them beside what they are compared with.
 
 mod ends;
