@@ -114,7 +114,11 @@ impl EnginePipe for Pipe {
         note: impl FnOnce(u64),
     ) -> Result<u64, Error> {
         let when = if soon { When::Soon } else { When::Now };
-        Ok(submit(self.core(), message, when, note)?.id)
+        let submitted = submit(self.core(), message, when, note)?;
+        if submitted.drive {
+            self.core().drive();
+        }
+        Ok(submitted.id)
     }
 
     fn take_batch_len(&self) -> u32 {

@@ -186,7 +186,11 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
     pub fn send(&self, message: Message) -> Result<u64, Error> {
-        Ok(submit_message(self.core(), message, When::Now)?.id)
+        let submitted = submit_message(self.core(), message, When::Now)?;
+        if submitted.drive {
+            self.core().drive();
+        }
+        Ok(submitted.id)
     }
 
     /// Messages written here and not yet handed over: it grows when the peer does not read.

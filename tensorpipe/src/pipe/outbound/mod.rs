@@ -129,19 +129,16 @@ pub(super) fn submit_message(
     submit(core, &mut outbound, when, |_| ())
 }
 
-/// Sends a message at once, or queues it; `note` hears its number while nobody else can know it.
+/// Sends a message at once, or queues it; `note` hears its number while nobody else can know it. The caller drives where it is told to.
 pub(super) fn submit(
     core: &Arc<Core>,
     message: &mut Outbound<'_>,
     when: When,
     note: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
+    // Dropped last; and what became of the message is written once, to where the caller wants it.
     let _kicked = Kicked(core);
-    let submitted = send_or_queue(core, message, when, note);
-    if let Ok(Submitted { drive: true, .. }) = submitted {
-        core.drive();
-    }
-    submitted
+    send_or_queue(core, message, when, note)
 }
 
 /// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by

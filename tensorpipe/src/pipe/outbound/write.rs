@@ -40,7 +40,12 @@ impl Write {
     pub(in crate::pipe) fn start(core: Arc<Core>, message: Message) -> Self {
         let stage = match submit_message(&core, message, When::Watched) {
             Ok(Submitted { id, over: true, .. }) => Stage::Sent(id),
-            Ok(Submitted { id, .. }) => Stage::Queued(id),
+            Ok(Submitted { id, drive, .. }) => {
+                if drive {
+                    core.drive();
+                }
+                Stage::Queued(id)
+            }
             Err(error) => Stage::Refused(error),
         };
         Self {
