@@ -136,15 +136,15 @@ impl PeerAddr {
     }
 }
 
-/// Who a peer has proved to be, beyond its [address](PeerAddr): what a transport that authenticates found out before its connection
-/// was there ([`Connection::identity`](crate::transports::Connection::identity)). Names that a peer gives itself are none.
+/// Who a peer has proved to be, beyond its [address](PeerAddr): by a [token](crate::ContextBuilder::token), or to a transport that
+/// authenticates ([`Connection::identity`](crate::transports::Connection::identity)). Names that a peer gives itself are none.
 ///
 /// ```
 /// # use tensorpipe::{Error, Identity, Listener};
 /// # async fn serve(listener: Listener) -> Result<(), Error> {
 /// let pipe = listener.accept().await?;
 /// match &pipe.route().identity {
-///     Some(Identity::Subject(name)) => println!("{name} has connected"),
+///     Some(Identity::Token { name, .. }) => println!("somebody who has the secret of {name}"),
 ///     Some(other) => println!("{other}, whom nobody knows here"),
 ///     None => println!("somebody at {}", pipe.peer_addr()),
 /// }
@@ -156,8 +156,33 @@ impl PeerAddr {
 pub enum Identity {
     /// It has the key of the first of these X.509 certificates, each as DER, and the others lead from that to one that is trusted here.
     Certificates(Arc<[Vec<u8>]>),
-    /// The name for which whoever issued its token, or its key, vouches.
+    /// The name for which whoever issued its key vouches.
     Subject(Arc<str>),
+    /// It has the secret of a token.
+    Token {
+        /// The token's name.
+        name: Arc<str>,
+        /// What it has proved to the transport beside that.
+        over: Option<Arc<Self>>,
+    },
+}
+
+impl Identity {
+    /// The name of the token whose secret it has.
+    pub fn token(&self) -> Option<&str> {
+        match self {
+            Self::Token { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// What it has proved to the transport: all but its token.
+    pub fn over(&self) -> Option<&Self> {
+        match self {
+            Self::Token { over, .. } => over.as_deref(),
+            other => Some(other),
+        }
+    }
 }
 
 impl fmt::Display for Identity {
@@ -169,6 +194,13 @@ impl fmt::Display for Identity {
             }
             // Somebody else chose it.
             Self::Subject(name) => name.escape_debug().fmt(f),
+            Self::Token { name, over } => {
+                write!(f, "token {}", name.escape_debug())?;
+                match over {
+                    Some(over) => write!(f, ", {over}"),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }

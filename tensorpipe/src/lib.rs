@@ -130,6 +130,7 @@ mod config;
 mod context;
 mod descriptor;
 mod error;
+mod keys;
 mod listener;
 #[doc(hidden)]
 pub mod log_limit;

@@ -1,12 +1,17 @@
-//! A stranger's first bytes, at a listener and at a connector: the same in one piece and byte by byte; what is accepted
-//! comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its answer.
+//! A stranger's first bytes, at a listener and at a connector, and those of one that was asked to prove something: the same in one piece
+//! and byte by byte; what is accepted comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its
+//! answer.
 
 use std::fmt::Debug;
 
 use super::OURS;
 use crate::device::Device;
 use crate::error::PeerFault;
-use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake};
+use crate::keys::Secret;
+use crate::proto::handshake::{
+    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, Heard, Proven, Reply,
+    ServerHandshake,
+};
 use crate::proto::sim;
 use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, put_stay};
 
@@ -14,18 +19,25 @@ use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, put_st
 pub fn handshake(data: &[u8]) {
     match data.split_first() {
         None => {}
-        Some((0, bytes)) => listener(bytes),
+        Some((0, bytes)) => listener(bytes, false),
         Some((1, bytes)) => connector(bytes),
-        Some((_, bytes)) => stay(bytes),
+        Some((2, bytes)) => stay(bytes),
+        Some((3, bytes)) => listener(bytes, true),
+        Some((4, bytes)) => challenging(bytes),
+        Some((5, bytes)) => challenged(bytes),
+        Some((_, bytes)) => answered(bytes),
     }
 }
 
-fn listener(bytes: &[u8]) {
+fn listener(bytes: &[u8], asks: bool) {
     let fed = fed(bytes, || {
-        let mut handshake = ServerHandshake::default();
+        let mut handshake = ServerHandshake::new(asks);
         move |input: &[u8]| handshake.handle(input)
     });
-    let Some(purpose) = fed else { return };
+    let Some(Heard::Hello(purpose)) = fed else {
+        return;
+    };
+    assert!(!asks || matches!(purpose, Purpose::Join { .. }));
     let again = listen_to(&ClientHandshake::hello(&purpose));
     assert_eq!(again.as_ref(), Some(&purpose));
     if let Purpose::Pipe { brochure, .. } = purpose {
@@ -47,9 +59,76 @@ fn connector(bytes: &[u8]) {
     }
 }
 
+/// Both ends of a handshake that proves what is known here, when the listener has challenged: what the connector and the listener have
+/// said, too.
+pub(super) fn proving() -> (ExpectChallenge, ExpectProof, [Vec<u8>; 2]) {
+    let secret = Secret::new("fuzz".to_owned(), vec![7; 16]);
+    let secret = secret.unwrap_or_else(|misuse| panic!("{misuse}"));
+    let (connector, first) = ExpectChallenge::begin(&secret, &[1; 32], None);
+    let opened = match ServerHandshake::new(true).handle(&first) {
+        Ok((_, Some(Heard::Key(opened)))) => opened,
+        other => panic!("{other:?}"),
+    };
+    let (listener, challenge) = ExpectProof::challenge(&opened, &secret, &[2; 32], None);
+    (connector, listener, [first, challenge])
+}
+
+/// The connector when it believes the listener.
+pub(super) fn believing() -> ExpectAnswer {
+    let (mut connector, _, [_, challenge]) = proving();
+    match connector.handle(&challenge) {
+        Ok((_, Some(Proven::Listener(proven)))) => proven,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A listener that has challenged.
+fn challenging(bytes: &[u8]) {
+    let fed = fed(bytes, || {
+        let (_, mut listener, _) = proving();
+        move |input: &[u8]| listener.handle(input)
+    });
+    if let Some(purpose) = fed {
+        let (_, mut listener, _) = proving();
+        let again = listener.handle(&believing().hello(&purpose));
+        let (_, again) = again.unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(again, Some(purpose));
+    }
+}
+
+/// A connector that has named its token.
+fn challenged(bytes: &[u8]) {
+    let rejected = fed(bytes, || {
+        let (mut connector, ..) = proving();
+        move |input: &[u8]| {
+            let (used, found) = connector.handle(input)?;
+            let found = found.map(|found| match found {
+                Proven::Listener(_) => None,
+                Proven::Reject(reject) => Some(reject),
+            });
+            Ok((used, found))
+        }
+    });
+    if let Some(Some(reject)) = rejected {
+        heard_again(Reply::Reject(reject), false);
+    }
+}
+
+/// A connector that has proved its token and said HELLO.
+fn answered(bytes: &[u8]) {
+    let fed = fed(bytes, || {
+        let mut connector = believing();
+        connector.hello(&sim::purpose(OURS));
+        move |input: &[u8]| connector.handle(input)
+    });
+    if let Some(reply) = fed {
+        heard_again(reply, false);
+    }
+}
+
 fn client(joins: bool) -> ClientHandshake {
     if joins {
-        ClientHandshake::joining()
+        ClientHandshake::joining(None)
     } else {
         ClientHandshake::default()
     }
@@ -59,7 +138,7 @@ fn heard_again(reply: Reply, joins: bool) {
     let bytes = match &reply {
         Reply::Answer(answer) => ServerHandshake::answer(answer),
         Reply::Reject(reject) => ServerHandshake::reject(reject),
-        Reply::Joined => ServerHandshake::joined(),
+        Reply::Joined => ServerHandshake::joined(None),
     };
     assert_eq!(ask(&bytes, joins), Some(reply));
 }
@@ -102,7 +181,10 @@ fn listen_to(bytes: &[u8]) -> Option<Purpose> {
     let heard = ServerHandshake::default().handle(bytes);
     let (used, purpose) = heard.unwrap_or_else(|fault| panic!("{fault}"));
     assert_eq!(used, bytes.len());
-    purpose
+    match purpose {
+        Some(Heard::Hello(purpose)) => Some(purpose),
+        _ => None,
+    }
 }
 
 fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {

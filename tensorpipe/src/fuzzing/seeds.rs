@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 
-use super::THEIRS;
+use super::handshake::{believing, proving};
+use super::{OURS, THEIRS};
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Device, DeviceKind};
 use crate::proto::OpId;
-use crate::proto::handshake::{ClientHandshake, ServerHandshake};
+use crate::proto::handshake::{ClientHandshake, ExpectProof, ServerHandshake};
 use crate::proto::sim::frames::{bulk, chunk, control, filled, frame, refuse, reset, told};
-use crate::proto::sim::{answer, hello};
+use crate::proto::sim::{self, answer, hello};
 use crate::proto::wire::descriptor::{Carriage, Head};
 use crate::proto::wire::frame::{Control, OPTIONAL};
 use crate::proto::wire::hello::{
@@ -157,18 +158,34 @@ fn greetings() -> Vec<(u8, Vec<u8>)> {
     };
     let mut stay = Vec::new();
     put_stay(&mut stay, "timeout");
+    let token = [5; 16];
+    let join = |proof| Purpose::Join { token, proof };
+    let (_, mut listener, [first, challenge]) = proving();
+    let proved = believing().hello(&sim::purpose(OURS));
+    if let Err(fault) = listener.handle(&proved) {
+        panic!("{fault}");
+    }
+    let proven = listener.answer(&answer);
     vec![
         (0, hello("a", THEIRS, brochure)),
-        (0, ClientHandshake::hello(&Purpose::Join([5; 16]))),
+        (0, ClientHandshake::hello(&join(None))),
+        (0, ClientHandshake::hello(&join(Some([6; 32])))),
         (1, ServerHandshake::answer(&answer)),
         (1, ServerHandshake::reject(&reject)),
+        (1, ServerHandshake::joined(Some(&[6; 32]))),
         (2, stay),
+        (3, hello("a", THEIRS, Brochure::default())),
+        (3, first),
+        (4, proved),
+        (5, challenge),
+        (5, ServerHandshake::reject(&reject)),
+        (6, proven),
+        (6, ExpectProof::reject(&reject)),
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::OURS;
     use super::*;
     use crate::proto::wire::frame::HEADER_LEN;
 

@@ -20,6 +20,7 @@ mod offered;
 mod parts;
 mod pieces;
 mod ping_pong;
+mod proving;
 mod random;
 mod refuse;
 mod reset;

@@ -7,15 +7,20 @@ use bytes::Bytes;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Device, DeviceKind};
 use crate::error::{PeerFault, ResetCode};
+use crate::keys::{Join, JoinKind, Nonce, Proof, Secret};
 use crate::proto::OpId;
+use crate::proto::handshake::{ExpectChallenge, ExpectProof, Heard, Proven, ServerHandshake};
 use crate::proto::sim::frames::bulk;
 use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, Reason};
 use crate::proto::wire::hello::{
     Amount, Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer,
-    WireLimits, decode_stay, put_joined, put_stay,
+    WireLimits, decode_joined, decode_stay, put_joined, put_stay,
 };
 use crate::proto::wire::preface;
+use crate::proto::wire::proof::{
+    decode_challenge, decode_key, decode_proof, put_challenge, put_key, put_proof,
+};
 use crate::tensor::DType;
 use crate::wire_md::{WIRE_MD, examples};
 
@@ -77,6 +82,44 @@ fn answer() -> Answer {
             pairs: vec![(Device::CPU, gpu(1))],
         }],
         refusals: vec![("channel xth".into(), "another process".into())],
+    }
+}
+
+/// What the two ends of the examples prove, whose secret is the bytes from 0x80 to 0x8f.
+struct Proofs {
+    challenge: Proof,
+    hello: Proof,
+    answer: Proof,
+    join: Proof,
+    joined: Proof,
+}
+
+fn proofs() -> Proofs {
+    let secret = Secret::new("trainer".into(), (0x80..0x90).collect()).unwrap();
+    let (mut connector, first) = ExpectChallenge::begin(&secret, &[0x55; 32], None);
+    let Ok((_, Some(Heard::Key(opened)))) = ServerHandshake::new(true).handle(&first) else {
+        panic!("no KEY");
+    };
+    let (mut listener, challenge) = ExpectProof::challenge(&opened, &secret, &[0x66; 32], None);
+    let Ok((_, Some(Proven::Listener(mut connector)))) = connector.handle(&challenge) else {
+        panic!("no proof");
+    };
+    let hello = connector.hello(&hello());
+    listener.handle(&hello).unwrap();
+    let answer = listener.answer(&answer());
+    let last = |bytes: &[u8]| *bytes.last_chunk().unwrap();
+    let join = Join {
+        kind: JoinKind::Move,
+        over: "shm",
+        token: &[0x33; 16],
+        binding: None,
+    };
+    Proofs {
+        challenge: last(&challenge),
+        hello: last(&hello[..HEADER_LEN + 32]),
+        answer: last(&answer[..HEADER_LEN + 32]),
+        join: listener.key().join(&join),
+        joined: connector.key().joined(&join),
     }
 }
 
@@ -156,11 +199,28 @@ fn written() -> BTreeMap<String, Vec<u8>> {
     };
     add("PREFACE", &|out| out.extend_from_slice(&preface()));
     add("HELLO", &|out| hello().put(out));
-    add("HELLO to join", &|out| Purpose::Join([0x33; 16]).put(out));
+    let join = |proof| Purpose::Join {
+        token: [0x33; 16],
+        proof,
+    };
+    let proofs = proofs();
+    add("HELLO to join", &|out| join(None).put(out));
+    add("HELLO to join with a key", &|out| {
+        join(Some(proofs.join)).put(out)
+    });
     add("ANSWER", &|out| answer().put(out));
     add("REJECT", &|out| reject().put(out));
     add("STAY", &|out| put_stay(out, "timeout"));
-    add("JOINED", &|out| put_joined(out));
+    add("JOINED", &|out| put_joined(out, None));
+    add("JOINED with a key", &|out| {
+        put_joined(out, Some(&proofs.joined))
+    });
+    add("KEY", &|out| put_key(out, "trainer", &[0x55; 32]));
+    add("CHALLENGE", &|out| {
+        put_challenge(out, &[0x66; 32], &proofs.challenge);
+    });
+    add("PROOF", &|out| put_proof(out, &proofs.hello));
+    add("PROOF of ANSWER", &|out| put_proof(out, &proofs.answer));
     add("MESSAGE", &|out| {
         message().put(out);
         out.extend_from_slice(b"abc");
@@ -200,6 +260,10 @@ enum Said {
     Answer(Answer),
     Reject(Reject),
     Stay(String),
+    Joined(Option<Proof>),
+    Key(String, Nonce),
+    Challenge(Nonce, Proof),
+    Proof(Proof),
     Control(Control),
 }
 
@@ -209,6 +273,12 @@ fn read(header: Header, body: &[u8]) -> Result<Said, PeerFault> {
         Kind::Answer => Said::Answer(Answer::decode(body)?),
         Kind::Reject => Said::Reject(Reject::decode(body)?),
         Kind::Stay => Said::Stay(decode_stay(body)?),
+        Kind::Joined => Said::Joined(decode_joined(body)?),
+        Kind::Key => decode_key(body).map(|(name, nonce)| Said::Key(name, nonce))?,
+        Kind::Challenge => {
+            decode_challenge(body).map(|(nonce, proof)| Said::Challenge(nonce, proof))?
+        }
+        Kind::Proof => Said::Proof(decode_proof(body)?),
         kind => Said::Control(Control::decode(kind, header.flags, body)?),
     })
 }
@@ -227,6 +297,16 @@ fn the_code_reads_what_the_examples_show() {
     assert_eq!(shown("ANSWER"), Said::Answer(answer()));
     assert_eq!(shown("REJECT"), Said::Reject(reject()));
     assert_eq!(shown("STAY"), Said::Stay("timeout".into()));
+    let proofs = proofs();
+    assert_eq!(shown("KEY"), Said::Key("trainer".into(), [0x55; 32]));
+    let challenge = Said::Challenge([0x66; 32], proofs.challenge);
+    assert_eq!(shown("CHALLENGE"), challenge);
+    assert_eq!(shown("PROOF"), Said::Proof(proofs.hello));
+    assert_eq!(shown("JOINED"), Said::Joined(None));
+    assert_eq!(
+        shown("JOINED with a key"),
+        Said::Joined(Some(proofs.joined))
+    );
 }
 
 #[test]
@@ -249,6 +329,7 @@ fn a_frame_that_is_cut_is_refused_and_a_longer_one_is_a_later_versions() {
     let open_ended = [
         "PREFACE",
         "JOINED",
+        "JOINED with a key",
         "MESSAGE",
         "DATA",
         "CHANNEL",
