@@ -205,6 +205,30 @@ impl fmt::Display for Identity {
     }
 }
 
+/// Who is at the other end of a pipe: as this system says, as it has proved, and as it calls itself.
+///
+/// Two processes of one user on one machine trust each other without a proof: over `shm` the kernel names the process and its
+/// user, and `addr` is who the peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peer {
+    /// As this system says.
+    pub addr: PeerAddr,
+    /// As it has proved to be.
+    pub identity: Option<Identity>,
+    /// The name that its context gave itself: proved by nothing.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.identity {
+            Some(identity) => write!(f, "{identity} at {}", self.addr),
+            None => write!(f, "{}, which has proved nothing", self.addr),
+        }
+    }
+}
+
 /// Who is at the other end of a pipe, once that is certain: a pipe that moves to another connection may be turned away there, and
 /// then its peer is the first connection's.
 #[derive(Clone, Debug, Default)]
