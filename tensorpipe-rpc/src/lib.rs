@@ -127,6 +127,7 @@
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
+//! - `tls`: pipes over TLS, as the feature `tls` of [`tensorpipe`].
 //! - `metrics`: counters, gauges and histograms through the facade `metrics`; [`observe`] has their names.
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 

@@ -154,8 +154,13 @@ impl PeerAddr {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Identity {
-    /// It has the key of the first of these X.509 certificates, each as DER, and the others lead from that to one that is trusted here.
-    Certificates(Arc<[Vec<u8>]>),
+    /// It has the key of an X.509 certificate that leads to one that is trusted here.
+    Certificates {
+        /// What that certificate is about: names of hosts and URIs, or the common name where there are none.
+        names: Arc<[String]>,
+        /// It and those that it came with, each as DER.
+        chain: Arc<[Vec<u8>]>,
+    },
     /// The name for which whoever issued its key vouches.
     Subject(Arc<str>),
     /// It has the secret of a token.
@@ -176,6 +181,15 @@ impl Identity {
         }
     }
 
+    /// The names for which others vouch: those of its certificate, or of its subject. Not that of its token.
+    pub fn names(&self) -> Vec<&str> {
+        match self.over() {
+            Some(Self::Certificates { names, .. }) => names.iter().map(String::as_str).collect(),
+            Some(Self::Subject(name)) => vec![name],
+            _ => Vec::new(),
+        }
+    }
+
     /// What it has proved to the transport: all but its token.
     pub fn over(&self) -> Option<&Self> {
         match self {
@@ -188,9 +202,16 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Certificates(chain) => {
-                let bytes: usize = chain.iter().map(Vec::len).sum();
-                write!(f, "{} certificates ({bytes} bytes)", chain.len())
+            Self::Certificates { names, .. } if names.is_empty() => {
+                f.write_str("certificate without a name")
+            }
+            Self::Certificates { names, .. } => {
+                f.write_str("certificate of ")?;
+                for (i, name) in names.iter().enumerate() {
+                    let comma = if i == 0 { "" } else { ", " };
+                    write!(f, "{comma}{}", name.escape_debug())?;
+                }
+                Ok(())
             }
             // Somebody else chose it.
             Self::Subject(name) => name.escape_debug().fmt(f),

@@ -77,6 +77,7 @@
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
 //! | `dlpack` | tensors of PyTorch, NumPy, CuPy, JAX and others by DLPack, without a copy; on GPUs with `cuda` |
 //! | `cuda` | NVIDIA GPUs, by a driver that is found at run time: module `device::cuda` |
+//! | `tls` | transport `tls`: TLS 1.3 around tcp, server or mutual |
 //! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
 //! | `conformance` | module `conformance`, for tests: the suites that every transport, channel and device passes, for yours too |
 //! | `fuzzing` | what the fuzz targets of this repository run; hidden, and not covered by the version's promises |

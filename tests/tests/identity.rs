@@ -5,6 +5,8 @@
 mod calls;
 #[path = "identity/processes.rs"]
 mod processes;
+#[path = "identity/tls.rs"]
+mod tls;
 #[path = "identity/tokens.rs"]
 mod tokens;
 

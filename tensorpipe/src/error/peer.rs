@@ -98,6 +98,12 @@ pub enum PeerFault {
         /// Of what.
         what: String,
     },
+    /// It does not do what TLS asks for, or nobody vouches for it who is trusted here.
+    #[error("tls: {reason}")]
+    Tls {
+        /// What is wrong.
+        reason: String,
+    },
     /// It chose something that was not offered.
     #[error("its answer names {what}, which was not offered")]
     NotOffered {

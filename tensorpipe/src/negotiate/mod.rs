@@ -65,15 +65,19 @@ impl Handshaking {
         sent.await.map_err(|error| self.broken(&error))
     }
 
-    /// Waits until it has said something. Returns whether it has, before it ended.
-    async fn has_spoken(&mut self) -> bool {
+    /// Waits until it has said something. Returns whether it has, before it ended; an error where its transport knows why it has not.
+    async fn has_spoken(&mut self) -> Result<bool, Error> {
         let mut piece = [0; PIECE];
         match self.connection.read(&mut piece).await {
-            Ok(0) | Err(_) => false,
+            Ok(0) => Ok(false),
             Ok(len) => {
                 self.input.extend_from_slice(&piece[..len]);
-                true
+                Ok(true)
             }
+            Err(error) => match self.broken(&error) {
+                Error::Lost { .. } => Ok(false),
+                error => Err(error),
+            },
         }
     }
 

@@ -101,12 +101,13 @@ pub(crate) async fn receive(
     let mut conn = Handshaking::new(connection, ends.as_str());
     let greeting = entrance.greeting();
     match tokio::time::timeout(greeting, conn.has_spoken()).await {
-        Ok(true) => {}
+        Ok(Ok(true)) => {}
         // Whoever looks whether somebody listens does this.
-        Ok(false) => {
+        Ok(Ok(false)) => {
             tracing::debug!(peer = %ends, "a connection ended before it said anything");
             return;
         }
+        Ok(Err(error)) => return entrance.warnings.failed(&ends, &error),
         Err(_) => return entrance.warnings.silent(&ends, greeting),
     }
     let what = || format!("the handshake of {ends}");

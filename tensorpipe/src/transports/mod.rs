@@ -12,10 +12,14 @@
 mod memory;
 mod shm;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use memory::MemoryTransport;
 pub use shm::ShmTransport;
 pub use tcp::TcpTransport;
+#[cfg(feature = "tls")]
+pub use tls::{Pem, TlsConfig, TlsTransport};
 
 use std::future::Future;
 use std::pin::Pin;

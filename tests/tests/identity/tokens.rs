@@ -53,7 +53,7 @@ async fn is_refused(listens: &Context, connects: &Context) -> Error {
 }
 
 /// Something goes each way, small and large.
-async fn works(client: &Pipe, server: &Pipe) {
+pub(crate) async fn works(client: &Pipe, server: &Pipe) {
     for (from, to) in [(client, server), (server, client)] {
         for len in [10, 1 << 20, 5 << 20] {
             let tensor = Tensor::from(vec![7u8; len]);
