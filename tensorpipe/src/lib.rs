@@ -94,7 +94,8 @@
 //!
 //! # What to know
 //!
-//! - **No authentication, no encryption.** A peer is who it says it is: listen where only friends can connect.
+//! - **Trust.** Without a [token](ContextBuilder::token) or TLS (feature `tls`) a peer is who it says it is: listen where only friends can
+//!   connect. `SECURITY.md` says what is promised.
 //! - **A runtime.** Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
 //! - **Do not block it.** A task that blocks its thread may keep all pipes of the runtime from being driven. A thread of the crate tells
 //!   the peers that the process lives, for [`Timeouts::blocked`] (60 s). Put long computations into `spawn_blocking`.
