@@ -156,6 +156,7 @@ mod tests {
 
     use super::*;
     use crate::context::Context;
+    use crate::transports::{ShmTransport, Transport};
 
     const PEER: PeerAddr = PeerAddr::SameProcess;
 
@@ -232,14 +233,42 @@ mod tests {
         }
     }
 
-    #[test]
-    fn another_process_does_not_join_whatever_it_proves() {
+    #[tokio::test]
+    async fn another_process_does_not_join_whatever_it_proves() {
+        let entrance = entrance();
+        let key = PipeKey::of_connection(&[1; 32]);
+        let shm = ShmTransport::new();
+        let own = std::process::id();
+        let address = format!("tickets of {own}");
+        let mut acceptor = shm.listen(&address).await.unwrap();
+        let host = PeerAddr::Socket(([10, 0, 0, 7], 4000).into());
         let process = |pid| PeerAddr::Process {
             pid: Some(pid),
-            uid: 0,
+            uid: crate::sys::machine::user(),
         };
-        let host = PeerAddr::Socket(([10, 0, 0, 7], 4000).into());
-        assert!(may_be_one(process(1), process(1)) && may_be_one(host, process(1)));
-        assert!(!may_be_one(process(1), process(2)));
+        for (peer, joins) in [
+            (process(own), true),
+            (host, true),
+            (process(own + 1), false),
+        ] {
+            let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+            let (here, there) = tokio::join!(shm.connect(&address), accepts);
+            let (_here, there) = (here.unwrap(), there.unwrap());
+            let still = Arc::downgrade(&entrance);
+            let kind = JoinKind::Further;
+            let issued = Ticket::issue(&still, kind, &["shm"], (Some(&key), peer));
+            let (ticket, _joined) = issued.unwrap();
+            let token = ticket.token();
+            let join = Join {
+                kind,
+                over: "shm",
+                token: &token,
+                binding: None,
+            };
+            let proof = key.join(&join);
+            let conn = Handshaking::new(there, "a");
+            let redeemed = redeem(&entrance, (&token, Some(&proof)), "shm", conn);
+            assert_eq!(redeemed.is_ok(), joins, "{peer}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Strangers at a listener that asks for a token.
 
-use tensorpipe::Context;
+use std::time::Duration;
+
+use tensorpipe::{ConnectPolicy, Context, Limits, Timeouts};
 use tensorpipe_tests::runtime;
 
 use super::raw::{Frame, HELLO, REJECT, Raw, SOON, frame, hello, noise, preface, text};
@@ -75,6 +77,44 @@ fn a_brochure_without_a_proof_is_not_looked_at() {
             assert!(words.contains("asks for a token"), "{words}");
             raw.is_cut("a brochure", SOON);
         }
+    });
+}
+
+/// Strangers who were challenged hold places no longer than those who say nothing: others get in, and they are cut off in time.
+#[test]
+fn those_who_prove_nothing_keep_nobody_out() {
+    runtime().block_on(async {
+        let mut limits = Limits::default();
+        limits.handshakes = 4;
+        let mut timeouts = Timeouts::default();
+        timeouts.handshake = Duration::from_secs(3);
+        let builder = || Context::builder().token("trainers", [7; 16]);
+        let here = builder().limits(limits).timeouts(timeouts).build().unwrap();
+        let listener = here.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let strangers = tokio::task::spawn_blocking(move || {
+            let challenged = (0..4).map(|_| {
+                let mut raw = Raw::connect(&url);
+                raw.send(&key("trainers"));
+                raw.expect_preface();
+                assert_eq!(raw.frame().expect("a challenge").kind, CHALLENGE);
+                raw
+            });
+            challenged.collect::<Vec<_>>()
+        });
+        let strangers = strangers.await.unwrap();
+        let there = builder().connect_policy(ConnectPolicy::once());
+        let there = there.build().unwrap();
+        let pipes = async { tokio::join!(there.connect(listener.url()), listener.accept()) };
+        let pipes = tokio::time::timeout(SOON, pipes).await.expect("a pipe");
+        pipes.0.unwrap();
+        pipes.1.unwrap();
+        let cut = tokio::task::spawn_blocking(move || {
+            for mut raw in strangers {
+                raw.is_cut("a stranger", SOON);
+            }
+        });
+        cut.await.unwrap();
     });
 }
 
