@@ -64,6 +64,25 @@ pub fn a_newer_operation_takes_over() {
     });
 }
 
+/// Two pollers leave one after the other while an older operation sleeps: the background task comes each time.
+pub fn each_poller_that_leaves_is_followed() {
+    check(1, || {
+        let pipe = Pipe::that_can_be_polled(&[true; 8]);
+        let mut asleep = Task::new(call_for(pipe.core.clone(), 3));
+        for message in 1..=2 {
+            let mut polls = Task::new(call_for(pipe.core.clone(), message));
+            // Whoever polled before sees that another does.
+            asleep.act_on_wakes();
+            pipe.background.act_on_wakes(&pipe.core);
+            pipe.core.arrive();
+            polls.act_on_wakes();
+            assert!(polls.is_ready, "it does not poll");
+            drop(polls);
+            assert!(pipe.background.act_on_wakes(&pipe.core), "nobody follows");
+        }
+    });
+}
+
 /// A message comes as the last operation leaves, while it may be the poller, and while the background task ticks: it lies there until the tick at most.
 pub fn the_tick_finds_polling_that_was_left_on() {
     check(2, || {

@@ -131,8 +131,7 @@ impl<C: Driven> Waiter<C> {
 
     /// The operation is awaited no more.
     pub(in crate::pipe) fn leave(&mut self) {
-        let Some(who) = self.slot else { return };
-        if self.core.is_inherited() {
+        if self.slot.is_none() || self.core.is_inherited() {
             return;
         }
         if self.listed {
@@ -142,8 +141,7 @@ impl<C: Driven> Waiter<C> {
             drop(old);
         }
         let driver = self.core.driver();
-        driver.wakers.leave(&mut self.slot);
-        driver.leave(&self.core, who, &mut self.polls);
+        driver.leave(&self.core, &mut self.slot, &mut self.polls);
     }
 }
 

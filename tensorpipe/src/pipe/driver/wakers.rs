@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Wakers {
@@ -22,6 +22,8 @@ pub(in crate::pipe) struct Wakers {
     /// there was to wake for.
     notified: AtomicBool,
     roles: Mutex<Roles>,
+    /// How many stand in `roles`, for a look without the lock. Said under it.
+    waiting: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +78,7 @@ impl Wakers {
                         roles.next_id
                     });
                     roles.waiting.push_back((id, waker));
+                    self.count(&roles);
                     (id, None, ticking)
                 }
             }
@@ -95,24 +98,31 @@ impl Wakers {
         }
     }
 
-    /// The operation is awaited no more.
-    pub(super) fn leave(&self, slot: &mut Option<u64>) {
-        let Some(id) = slot.take() else { return };
-        let (had_role, left) = {
+    /// The operation is awaited no more. Returns whether others are.
+    pub(super) fn leave(&self, slot: &mut Option<u64>) -> bool {
+        let Some(id) = slot.take() else { return false };
+        let (had_role, left, others) = {
             let mut roles = lock(&self.roles);
             let had_role = roles.waiting.back().is_some_and(|(last, _)| *last == id);
             let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
-            (had_role, at.and_then(|at| roles.waiting.remove(at)))
+            let left = at.and_then(|at| roles.waiting.remove(at));
+            self.count(&roles);
+            (had_role, left, !roles.waiting.is_empty())
         };
         drop(left);
         if had_role && self.notified.load(Ordering::SeqCst) {
             self.notify();
         }
+        others
     }
 
-    /// How many operations are being awaited.
+    fn count(&self, roles: &MutexGuard<'_, Roles>) {
+        self.waiting.store(roles.waiting.len(), Ordering::Relaxed);
+    }
+
+    /// How many operations are being awaited, as far as a look shows.
     pub(super) fn waiting(&self) -> usize {
-        lock(&self.roles).waiting.len()
+        self.waiting.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_background(&self, waker: &Waker) {
@@ -180,6 +190,7 @@ impl Wakers {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
         let passed_over = asleep.then(|| roles.waiting.pop_back());
+        self.count(&roles);
         roles.ticking = std::mem::take(&mut roles.active);
         drop(roles);
         drop(passed_over);
