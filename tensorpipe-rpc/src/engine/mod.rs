@@ -185,6 +185,12 @@ struct Receiver {
     pipe: Arc<str>,
 }
 
+impl AsRef<Pipe> for Engine {
+    fn as_ref(&self) -> &Pipe {
+        &self.pipe
+    }
+}
+
 impl Handler for Receiver {
     /// A client hears of nothing but its calls, which are awaited.
     fn listens(&self) -> bool {

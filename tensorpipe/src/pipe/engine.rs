@@ -1,11 +1,10 @@
 //! What a call engine needs of a pipe, and an application does not.
 //!
 //! An engine builds operations of its own on a pipe: calls, streams. It is *given* messages ([`Handler`]) instead of asking for them,
-//! drives the pipe for whoever awaits its operations ([`Awaiting`]), and knows messages by their number.
+//! drives the pipe for whoever awaits its operations ([`Awaiting`](super::Awaiting)), and knows messages by their number.
 
 use std::time::{Duration, Instant};
 
-use super::awaiting::Awaiting;
 use super::budget::Held;
 use super::handler::Handler;
 use super::outbound::{Outbound, Submitted, When, submit, write};
@@ -29,9 +28,6 @@ pub trait EnginePipe: sealed::Sealed {
     /// # Errors
     /// [`Misuse::Other`] where it has a handler: there is one in the life of a pipe.
     fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse>;
-
-    /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].
-    fn awaiting(&self) -> Awaiting;
 
     /// Sends a message of which the parts are taken. `note` is told the message's number before anybody can answer it. It runs under a
     /// lock: it must not block, nor call the pipe.
@@ -96,10 +92,6 @@ impl EnginePipe for Pipe {
     fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse> {
         let listens = handler.listens();
         self.core().push_to(handler, listens)
-    }
-
-    fn awaiting(&self) -> Awaiting {
-        Awaiting::new(self.core().clone())
     }
 
     fn submit(

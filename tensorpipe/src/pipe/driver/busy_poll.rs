@@ -263,6 +263,14 @@ impl<W> Driver<W> {
         false
     }
 
+    /// An operation waits without being one that the connection wakes. Returns `false` where nobody drives for it: polling is on,
+    /// and nobody polls.
+    pub(super) fn count(&self) -> bool {
+        self.wakers.count();
+        // Behind that: a poller that leaves from here on counts it.
+        self.polling.poller() != VACANT
+    }
+
     /// `who` waits no more. For others that still wait the background task polls, until one of them does.
     ///
     /// Where nobody waits for anything, polling stays on: most likely the next operation is about to begin, and switching it
@@ -320,7 +328,7 @@ impl<W> Driver<W> {
         }
         self.wakers.set_background(waker);
         // Operations that are awaited poll for themselves, unless the one that did has just ended.
-        let may_poll = self.is_polling() || self.wakers.waiting() == 0;
+        let may_poll = self.is_polling() || self.wakers.registered() == 0;
         if may_poll && !self.is_closing() {
             self.start_polling();
         }

@@ -23,7 +23,9 @@ pub(in crate::pipe) struct Wakers {
     notified: AtomicBool,
     roles: Mutex<Roles>,
     /// How many stand in `roles`, for a look without the lock. Said under it.
-    waiting: AtomicUsize,
+    registered: AtomicUsize,
+    /// Operations beside these which others drive for. Changed by exchanges only.
+    counted: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +80,7 @@ impl Wakers {
                         roles.next_id
                     });
                     roles.waiting.push_back((id, waker));
-                    self.count(&roles);
+                    self.recount(&roles);
                     (id, None, ticking)
                 }
             }
@@ -106,8 +108,10 @@ impl Wakers {
             let had_role = roles.waiting.back().is_some_and(|(last, _)| *last == id);
             let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
             let left = at.and_then(|at| roles.waiting.remove(at));
-            self.count(&roles);
-            (had_role, left, !roles.waiting.is_empty())
+            self.recount(&roles);
+            let others =
+                !roles.waiting.is_empty() || self.counted.fetch_or(0, Ordering::SeqCst) > 0;
+            (had_role, left, others)
         };
         drop(left);
         if had_role && self.notified.load(Ordering::SeqCst) {
@@ -116,13 +120,29 @@ impl Wakers {
         others
     }
 
-    fn count(&self, roles: &MutexGuard<'_, Roles>) {
-        self.waiting.store(roles.waiting.len(), Ordering::Relaxed);
+    fn recount(&self, roles: &MutexGuard<'_, Roles>) {
+        self.registered
+            .store(roles.waiting.len(), Ordering::Relaxed);
+    }
+
+    /// An operation is awaited that registers none to be woken.
+    pub(super) fn count(&self) {
+        self.counted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is awaited no more, or has registered.
+    pub(super) fn uncount(&self) {
+        self.counted.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// How many operations are being awaited, as far as a look shows.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.registered() + self.counted.load(Ordering::Relaxed)
+    }
+
+    /// How many of them have registered whom to wake, as far as a look shows.
+    pub(super) fn registered(&self) -> usize {
+        self.registered.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_background(&self, waker: &Waker) {
@@ -190,7 +210,7 @@ impl Wakers {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
         let passed_over = asleep.then(|| roles.waiting.pop_back());
-        self.count(&roles);
+        self.recount(&roles);
         roles.ticking = std::mem::take(&mut roles.active);
         drop(roles);
         drop(passed_over);
