@@ -48,7 +48,7 @@ fn conversations() -> Vec<Vec<u8>> {
     every.extend(frame(200, OPTIONAL, &[0; 3]));
     let plain = |len| message(&head(&[(len, Carriage::Eager)], &[]));
     let mut many: Vec<u8> = (0..20).flat_map(|len| plain(len * 3)).collect();
-    many.extend(control([Control::Flush { message: 19 }, Control::Fin]));
+    many.extend(control([Control::Flush(19), Control::Fin]));
     let mut refused = message(&head(&[(100, BULK)], &[]));
     refused.extend(chunk(0, 0, 100));
     refused.extend(control([reset(0, true)]));
@@ -113,10 +113,10 @@ fn controls() -> Vec<Control> {
         told(3, 1, &[1, 2, 3]),
         reset(0, false),
         refuse(2),
-        Control::Flush { message: 0 },
-        Control::Flushed { message: 0 },
-        Control::Ping { nonce: 1 },
-        Control::Pong { nonce: 1 },
+        Control::Flush(0),
+        Control::Flushed(0),
+        Control::Ping(1),
+        Control::Pong(1),
         Control::GoAway { next: 1, text },
         Control::Fin,
         Control::FinAck,

@@ -4,18 +4,16 @@
 //! turn, so that numbers on both sides stay in step.
 
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::flow::{AHEAD_PART, AtOnce, SendWindow};
-use super::numbered::Numbered;
 use super::output::Segment;
 use super::pipe::OpId;
 use super::wire::descriptor::{Carriage, Frame, TensorFields, set_ahead};
 use super::wire::frame::Control;
 use super::wire::hello::WireLimits;
-use crate::device::Device;
 use crate::error::Misuse;
-use crate::tensor::{DType, Shape};
 
 /// The parts of one message, payloads first.
 pub(crate) type OutgoingParts<S> = SmallVec<[OutgoingPart<S>; 4]>;
@@ -27,42 +25,15 @@ pub(crate) struct OutgoingPart<S> {
     pub(crate) len: u64,
     pub(crate) metadata: Bytes,
     /// `None` for a payload.
-    pub(crate) tensor: Option<OutgoingTensor>,
+    pub(crate) tensor: Option<TensorFields>,
     /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
     pub(crate) channel: Option<u8>,
-    /// Where a tensor goes, if that is said.
-    pub(crate) target: Option<Device>,
     pub(crate) source: S,
     /// Where its flags stand in the frame, once it is put there.
     pub(crate) flags_at: u32,
 }
 
-/// What the reader is told of a tensor.
-#[derive(Debug)]
-pub(crate) struct OutgoingTensor {
-    pub(crate) dtype: DType,
-    pub(crate) shape: Shape,
-    pub(crate) source: Device,
-    /// Where its writer wants it, if it cares.
-    pub(crate) target: Option<Device>,
-}
-
 impl<S> OutgoingPart<S> {
-    fn put(&self, frame: &mut Frame<'_>, at_once: AtOnce) {
-        let tensor = self.tensor.as_ref().map(|tensor| TensorFields {
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            source: tensor.source,
-            target: self.target,
-        });
-        frame.part(
-            self.len,
-            self.metadata.len(),
-            self.carriage(at_once),
-            tensor,
-        );
-    }
-
     fn carriage(&self, at_once: AtOnce) -> Carriage {
         match self.channel {
             Some(channel) if self.len > 0 => {
@@ -124,7 +95,7 @@ impl<S> OutMessage<S> {
 /// not handed over yet, however far apart.
 #[derive(Debug)]
 pub(super) struct Outgoing<S> {
-    messages: Numbered<OutMessage<S>>,
+    messages: FxHashMap<u64, OutMessage<S>>,
     /// Number of the next to be written.
     pub(super) next: u64,
     /// Number of the next to be sent.
@@ -134,7 +105,7 @@ pub(super) struct Outgoing<S> {
 impl<S> Default for Outgoing<S> {
     fn default() -> Self {
         Self {
-            messages: Numbered::default(),
+            messages: FxHashMap::default(),
             next: 0,
             next_sent: 0,
         }
@@ -174,7 +145,7 @@ impl<S> Outgoing<S> {
     }
 
     pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
-        self.messages.get_mut(number)
+        self.messages.get_mut(&number)
     }
 
     pub(super) fn part(&mut self, op: OpId) -> Option<&mut OutPart<S>> {
@@ -185,12 +156,12 @@ impl<S> Outgoing<S> {
 
     /// Whether this message is still to be handed over. A hole is not.
     pub(super) fn contains(&self, number: u64) -> bool {
-        let message = self.messages.get(number);
+        let message = self.messages.get(&number);
         message.is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
-        self.messages.remove(number)
+        self.messages.remove(&number)
     }
 
     /// Drops everything, sent or not.
@@ -237,7 +208,8 @@ pub(super) fn put<S>(
     let mut frame = Frame::begin(out, metadata.len());
     for part in parts.iter_mut() {
         part.flags_at = (frame.len() - start) as u32;
-        part.put(&mut frame, at_once);
+        let (metadata, tensor) = (part.metadata.len(), part.tensor.as_ref());
+        frame.part(part.len, metadata, part.carriage(at_once), tensor);
     }
     frame.end(metadata, parts.iter().map(|part| &*part.metadata));
 }

@@ -81,10 +81,10 @@ impl<S> Outbox<S> {
         // Limits and answers to pings are states: the newest says it all.
         let replaces = |queued: &Control| {
             mem::discriminant(queued) == mem::discriminant(&frame)
-                && matches!(frame, Control::Window(_) | Control::Pong { .. })
+                && matches!(frame, Control::Window(_) | Control::Pong(_))
         };
         // But limits before a RECALL are others than those behind it.
-        let recall = |queued: &&mut Control| !matches!(queued, Control::Recall { .. });
+        let recall = |queued: &&mut Control| !matches!(queued, Control::Recall(_));
         let last = self.control.iter_mut().rev().take(4);
         match last.take_while(recall).find(|queued| replaces(queued)) {
             Some(queued) => *queued = frame,
@@ -226,7 +226,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(message) = self.outbox.flush.pop_front_if(left) else {
             return false;
         };
-        put_control(&Control::Flush { message }, out, segments);
+        put_control(&Control::Flush(message), out, segments);
         true
     }
 

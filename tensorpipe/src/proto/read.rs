@@ -154,7 +154,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
     pub(super) fn release(&mut self, message: u64) {
-        let Some(released) = self.incoming.messages.remove(message) else {
+        let Some(released) = self.incoming.messages.remove(&message) else {
             return;
         };
         let window = self.receive_window.finish(released.credit);
@@ -163,9 +163,8 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     pub(super) fn count_read(&mut self, message: u64) {
-        if let Some(message) = self.incoming.read(message) {
-            self.outbox.control(Control::Flushed { message });
-        }
+        let flushed = self.incoming.read(message).map(Control::Flushed);
+        self.outbox.extend(flushed);
     }
 
     /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_late`](Self::send_late) says so.

@@ -17,7 +17,7 @@ fn a_control_frame_waits_for_one_chunk_at_most() {
     let mut pair = busy();
     let from = pair.a.frames.len();
     pair.a.reset(77);
-    pair.b.pipe.outbox.control(Control::Ping { nonce: 1 });
+    pair.b.pipe.outbox.control(Control::Ping(1));
     pair.a.pipe.flush(0);
     pair.run_for(4);
     let kinds = pair.a.kinds(from);

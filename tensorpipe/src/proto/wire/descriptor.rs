@@ -40,11 +40,12 @@ pub(crate) enum Carriage {
 pub(crate) type Carriages = SmallVec<[Carriage; 4]>;
 
 /// What a head says of a tensor, beside what it says of any part.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TensorFields<'a> {
+#[derive(Debug)]
+pub(crate) struct TensorFields {
     pub(crate) dtype: DType,
-    pub(crate) shape: &'a [u64],
+    pub(crate) shape: Shape,
     pub(crate) source: Device,
+    /// Where it goes, if that is said.
     pub(crate) target: Option<Device>,
 }
 
@@ -89,7 +90,7 @@ impl<'a> Frame<'a> {
         len: u64,
         metadata: usize,
         carriage: Carriage,
-        tensor: Option<TensorFields<'_>>,
+        tensor: Option<&TensorFields>,
     ) {
         self.counts[usize::from(tensor.is_some())] += 1;
         if carriage == Carriage::Eager {
@@ -288,12 +289,12 @@ impl Head {
         for tensor in self.tensors() {
             let fields = TensorFields {
                 dtype: tensor.dtype,
-                shape: &tensor.shape,
+                shape: tensor.shape.clone(),
                 source: tensor.source,
                 target: tensor.target,
             };
             let metadata = tensor.metadata.len();
-            frame.part(tensor.byte_len(), metadata, carriage(), Some(fields));
+            frame.part(tensor.byte_len(), metadata, carriage(), Some(&fields));
         }
         let payloads = self.payloads().iter().map(|payload| &*payload.metadata);
         let tensors = self.tensors().iter().map(|tensor| &*tensor.metadata);
