@@ -95,7 +95,7 @@ impl<S> OutMessage<S> {
 /// not handed over yet, however far apart.
 #[derive(Debug)]
 pub(super) struct Outgoing<S> {
-    messages: FxHashMap<u64, OutMessage<S>>,
+    pub(super) messages: FxHashMap<u64, OutMessage<S>>,
     /// Number of the next to be written.
     pub(super) next: u64,
     /// Number of the next to be sent.
@@ -113,27 +113,6 @@ impl<S> Default for Outgoing<S> {
 }
 
 impl<S> Outgoing<S> {
-    /// Queues a message.
-    pub(super) fn push(&mut self, stage: Stage, parts: OutParts<S>) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.keep(number, stage, parts, false);
-        number
-    }
-
-    /// Whether the next message would be the next to be sent.
-    pub(super) fn is_sent(&self) -> bool {
-        self.next_sent == self.next
-    }
-
-    /// Numbers a message that leaves without being queued. Nothing [else is](Self::is_sent).
-    pub(super) fn pass(&mut self) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.next_sent = self.next;
-        number
-    }
-
     /// Keeps a message until all of it is handed over.
     pub(super) fn keep(&mut self, number: u64, stage: Stage, parts: OutParts<S>, written: bool) {
         let message = OutMessage {
@@ -160,24 +139,10 @@ impl<S> Outgoing<S> {
         message.is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
-        self.messages.remove(&number)
-    }
-
     /// Drops everything, sent or not.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.next_sent = self.next;
-    }
-
-    /// Whether everything is handed over.
-    pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
-    /// Messages not yet handed over.
-    pub(super) fn len(&self) -> usize {
-        self.messages.len()
     }
 }
 

@@ -115,10 +115,9 @@ impl<S: Clone, D> PipeState<S, D> {
     /// not wanted: the message is refused as [`ResetCode::Skipped`].
     pub(crate) fn finish(&mut self, message: u64) {
         match self.incoming.get(message) {
-            None => self.release(message),
             Some(incoming) if !incoming.is_wanted() => {}
             Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
-            Some(_) => self.release(message),
+            _ => self.release(message),
         }
     }
 

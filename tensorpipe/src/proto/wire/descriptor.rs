@@ -327,11 +327,7 @@ impl Head {
             return Ok(Err(4 + fields_len));
         };
         let mut r = Reader::new(fields, Kind::Message);
-        let mut meta = MetadataLengths {
-            total: 0,
-            limit: u64::from(limits.metadata),
-        };
-        let message_meta = meta.add(r.u32()?)?;
+        let message_meta = take_metadata_len(&mut r, &mut 0, limits)?;
         let (payload_count, tensor_count) = (r.u16()?, r.u16()?);
         let parts = u64::from(payload_count) + u64::from(tensor_count);
         check("payloads and tensors", parts, u64::from(limits.parts))?;
@@ -346,7 +342,7 @@ impl Head {
         };
         match parts {
             0 => Self::of_metadata(body_so_far, &front),
-            _ => Self::of_parts(body_so_far, &front, (r, meta), channels, limits),
+            _ => Self::of_parts(body_so_far, &front, r, channels, limits),
         }
     }
 
@@ -355,7 +351,7 @@ impl Head {
     fn of_parts(
         body_so_far: &[u8],
         front: &Front,
-        (mut r, mut meta): (Reader<'_>, MetadataLengths),
+        mut r: Reader<'_>,
         channels: usize,
         limits: &WireLimits,
     ) -> Result<Result<(Self, usize), usize>, PeerFault> {
@@ -364,6 +360,7 @@ impl Head {
         let mut payloads = Payloads::with_capacity(payload_count);
         let mut tensors = Tensors::with_capacity(tensor_count);
         let mut metas = SmallVec::<[usize; 4]>::new();
+        let mut metadata = front.message_meta as u64;
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
             let len = r.u64()?;
@@ -373,7 +370,7 @@ impl Head {
                 len,
                 metadata: Bytes::new(),
             });
-            metas.push(meta.add(r.u32()?)?);
+            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
         }
         for _ in 0..tensor_count {
             let (carriage, flags) = take_carriage(&mut r, channels)?;
@@ -398,9 +395,9 @@ impl Head {
                 target,
                 metadata: Bytes::new(),
             });
-            metas.push(meta.add(r.u32()?)?);
+            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
         }
-        let head_len = front.fields_end + meta.total as usize;
+        let head_len = front.fields_end + metadata as usize;
         if head_len > front.body_len {
             return Err(Kind::Message.truncated());
         }
@@ -474,17 +471,16 @@ impl Head {
     }
 }
 
-struct MetadataLengths {
-    total: u64,
-    limit: u64,
-}
-
-impl MetadataLengths {
-    fn add(&mut self, len: u32) -> Result<usize, PeerFault> {
-        self.total += u64::from(len);
-        check("metadata", self.total, self.limit)?;
-        Ok(len as usize)
-    }
+/// The length of one more piece of metadata, of which there are `total` bytes so far.
+fn take_metadata_len(
+    r: &mut Reader<'_>,
+    total: &mut u64,
+    limits: &WireLimits,
+) -> Result<usize, PeerFault> {
+    let len = r.u32()?;
+    *total += u64::from(len);
+    check("metadata", *total, u64::from(limits.metadata))?;
+    Ok(len as usize)
 }
 
 fn check(what: &'static str, found: u64, limit: u64) -> Result<(), PeerFault> {
