@@ -169,12 +169,10 @@ pub(super) fn put<S>(
     at_once: AtOnce,
     out: &mut Vec<u8>,
 ) {
-    let start = out.len();
     let mut frame = Frame::begin(out, metadata.len());
     for part in parts.iter_mut() {
-        part.flags_at = (frame.len() - start) as u32;
         let (metadata, tensor) = (part.metadata.len(), part.tensor.as_ref());
-        frame.part(part.len, metadata, part.carriage(at_once), tensor);
+        part.flags_at = frame.part(part.len, metadata, part.carriage(at_once), tensor);
     }
     frame.end(metadata, parts.iter().map(|part| &*part.metadata));
 }

@@ -212,7 +212,8 @@ impl End {
             }
         }
         self.ready.push(message);
-        self.offered.push(message);
+        let before = self.offered.replace(message);
+        assert!(before < Some(message), "each once, in order");
         if !self.lazy {
             self.read(message);
         }

@@ -84,8 +84,8 @@ pub(crate) struct Application {
 
     /// Offered and not yet decided on.
     pub(crate) ready: Vec<u64>,
-    /// Ever offered.
-    pub(crate) offered: Vec<u64>,
+    /// The last one offered.
+    pub(crate) offered: Option<u64>,
     pub(crate) delivered: Vec<Delivered>,
     pub(crate) written: Vec<u64>,
     pub(crate) refused: Vec<(u64, ResetCode)>,
@@ -147,10 +147,11 @@ impl Application {
         read.map(|(message, _)| *message).collect()
     }
 
-    /// What was delivered, in the order in which it was written.
+    /// What was delivered, each message once, in the order in which they were written.
     pub(crate) fn in_order(&self) -> Vec<Delivered> {
         let mut all = self.delivered.clone();
         all.sort_by_key(|delivered| delivered.message);
+        assert!(all.windows(2).all(|two| two[0].message < two[1].message));
         all
     }
 

@@ -225,21 +225,6 @@ fn the_code_writes_and_reads_what_the_examples_show() {
 }
 
 #[test]
-fn of_a_message_its_head_is_read_when_all_of_it_is_here() {
-    let examples = examples("hex");
-    let (header, body) = body(&examples["MESSAGE"]);
-    let decode = |len| Head::decode(&body[..len], header.len, 2, &wire_limits()).unwrap();
-    let head_len = body.len() - b"abc".len();
-    for len in head_len..=body.len() {
-        assert_eq!(decode(len), Ok((message(), head_len)));
-    }
-    for cut in 0..head_len {
-        let need = decode(cut).unwrap_err();
-        assert!(need > cut && need <= head_len);
-    }
-}
-
-#[test]
 fn a_frame_that_is_cut_is_refused_and_a_longer_one_is_a_later_versions() {
     let open_ended = [Kind::Joined, Kind::Message, Kind::Channel];
     for (name, said) in said() {

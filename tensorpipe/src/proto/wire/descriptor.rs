@@ -78,12 +78,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Bytes in the buffer.
-    pub(crate) fn len(&self) -> usize {
-        self.out.len()
-    }
-
-    /// The next part, of `len` bytes and so many of metadata: payloads first. Its flags are the first byte.
+    /// The next part, of `len` bytes and so many of metadata: payloads first. Returns where its flags stand in the frame.
     #[inline(never)]
     pub(crate) fn part(
         &mut self,
@@ -91,7 +86,8 @@ impl<'a> Frame<'a> {
         metadata: usize,
         carriage: Carriage,
         tensor: Option<&TensorFields>,
-    ) {
+    ) -> u32 {
+        let flags_at = (self.out.len() - self.start) as u32;
         self.counts[usize::from(tensor.is_some())] += 1;
         if carriage == Carriage::Eager {
             self.eager += len;
@@ -115,16 +111,17 @@ impl<'a> Frame<'a> {
             }
         }
         out.put_u32(metadata as u32);
+        flags_at
     }
 
-    /// The metadata of the message, and of each part. Returns the length of the frame's body.
+    /// The metadata of the message, and of each part.
     #[inline]
-    pub(crate) fn end<'b>(self, metadata: &[u8], parts: impl Iterator<Item = &'b [u8]>) -> u32 {
+    pub(crate) fn end<'b>(self, metadata: &[u8], parts: impl Iterator<Item = &'b [u8]>) {
         let out = self.out;
         let fields = (out.len() - self.start - HEADER_LEN - 4) as u32;
         out.extend_from_slice(metadata);
         if self.counts == [0; 2] {
-            return (out.len() - self.start - HEADER_LEN) as u32;
+            return;
         }
         parts.for_each(|metadata| out.extend_from_slice(metadata));
         let body = ((out.len() - self.start - HEADER_LEN) as u64 + self.eager) as u32;
@@ -133,7 +130,6 @@ impl<'a> Frame<'a> {
         front[8..12].copy_from_slice(&fields.to_le_bytes());
         front[16..18].copy_from_slice(&self.counts[0].to_le_bytes());
         front[18..20].copy_from_slice(&self.counts[1].to_le_bytes());
-        body
     }
 }
 
@@ -277,9 +273,9 @@ impl Head {
         self.metadata.len() + payloads.sum::<usize>() + tensors.sum::<usize>()
     }
 
-    /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
+    /// Appends the frame's header and head; the eager bytes are to follow.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let mut frame = Frame::begin(out, self.metadata.len());
         let mut carriages = self.carriages().iter();
         let mut carriage = || *carriages.next().expect("one for each part");
@@ -298,7 +294,7 @@ impl Head {
         }
         let payloads = self.payloads().iter().map(|payload| &*payload.metadata);
         let tensors = self.tensors().iter().map(|tensor| &*tensor.metadata);
-        frame.end(&self.metadata, payloads.chain(tensors))
+        frame.end(&self.metadata, payloads.chain(tensors));
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
