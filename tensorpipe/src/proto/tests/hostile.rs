@@ -1,11 +1,11 @@
 //! Every fault that a peer's frames can be, made by hand; and floods, which cost bounded memory.
 
-use crate::descriptor::TensorDescriptor;
+use crate::descriptor::{Descriptor, TensorDescriptor};
 use crate::device::Device;
 use crate::error::ResetCode;
 use crate::proto::OpId;
 use crate::proto::sim::frames::{
-    bulk, chunk, control, frame, head, refuse, reset, tensor_head, told, whole,
+    bulk, chunk, control, frame, front, head, refuse, reset, told, whole,
 };
 use crate::proto::sim::{Pair, limits, message};
 use crate::proto::wire::descriptor::Carriage;
@@ -185,13 +185,18 @@ fn fields_mean_nothing() {
     malformed(&head(&[(5, bulk(2, false))]), "a channel that was not");
     malformed(&head(&[(0, bulk(0, false))]), "an empty part that waits");
     let tensor = |dtype, shape: &[u64]| {
-        tensor_head(TensorDescriptor {
+        let tensor = TensorDescriptor {
             dtype,
             shape: shape.into(),
             source: Device::CPU,
             target: None,
             metadata: Default::default(),
-        })
+        };
+        let descriptor = Descriptor {
+            tensors: vec![tensor],
+            ..Descriptor::default()
+        };
+        front(descriptor, [Carriage::Eager].into_iter().collect())
     };
     let fields = 8 + 4 + 8;
     let mut dtype = tensor(DType::U8, &[0]);
