@@ -29,8 +29,6 @@ pub(crate) struct OutgoingPart<S> {
     /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
     pub(crate) channel: Option<u8>,
     pub(crate) source: S,
-    /// Where its flags stand in the frame, once it is put there.
-    pub(crate) flags_at: u32,
 }
 
 impl<S> OutgoingPart<S> {
@@ -161,35 +159,34 @@ pub(super) fn send_ahead<S>(window: &mut SendWindow, parts: &mut [OutPart<S>], f
     }
 }
 
-/// Appends the frame of a message, up to the bytes that ride, to `out`.
+/// Appends the frame of a message, up to the bytes that ride, to `out`. Takes the parts, and returns what is kept of them.
 #[inline]
 pub(super) fn put<S>(
     metadata: &[u8],
     parts: &mut OutgoingParts<S>,
     at_once: AtOnce,
     out: &mut Vec<u8>,
-) {
+) -> OutParts<S> {
     let mut frame = Frame::begin(out, metadata.len());
-    for part in parts.iter_mut() {
-        let (metadata, tensor) = (part.metadata.len(), part.tensor.as_ref());
-        part.flags_at = frame.part(part.len, metadata, part.carriage(at_once), tensor);
+    if parts.is_empty() {
+        frame.end(metadata, std::iter::empty());
+        return OutParts::new();
     }
+    let put = |part: &OutgoingPart<S>| {
+        let (carriage, metadata) = (part.carriage(at_once), part.metadata.len());
+        let flags_at = frame.part(part.len, metadata, carriage, part.tensor.as_ref());
+        (carriage, flags_at)
+    };
+    let places: SmallVec<[_; 4]> = parts.iter().map(put).collect();
     frame.end(metadata, parts.iter().map(|part| &*part.metadata));
-}
-
-/// What is kept of parts that have been put into a frame.
-pub(super) fn keep<S>(parts: &mut OutgoingParts<S>, at_once: AtOnce) -> OutParts<S> {
-    let parts = parts.drain(..).map(|part| {
-        let carriage = part.carriage(at_once);
-        OutPart {
-            len: part.len,
-            carriage,
-            flags_at: part.flags_at,
-            source: Some(part.source),
-            done: carriage == Carriage::Eager,
-        }
-    });
-    parts.collect()
+    let kept = |(part, (carriage, flags_at)): (OutgoingPart<S>, _)| OutPart {
+        len: part.len,
+        carriage,
+        flags_at,
+        source: Some(part.source),
+        done: carriage == Carriage::Eager,
+    };
+    parts.drain(..).zip(places).map(kept).collect()
 }
 
 /// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.

@@ -40,8 +40,7 @@ impl<S: Clone, D> PipeState<S, D> {
         self.outgoing.next += 1;
         let Some(Room { out, segments }) = room.filter(|_| leaves) else {
             let mut frame = Vec::new();
-            outgoing::put(metadata, parts, self.at_once, &mut frame);
-            let parts = outgoing::keep(parts, self.at_once);
+            let parts = outgoing::put(metadata, parts, self.at_once, &mut frame);
             let queued = Stage::Queued(frame, credit);
             self.outgoing.keep(number, queued, parts, false);
             return Ok(Written {
@@ -52,7 +51,7 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         self.outgoing.next_sent = self.outgoing.next;
         let start = out.len();
-        outgoing::put(metadata, parts, self.at_once, out);
+        let parts = outgoing::put(metadata, parts, self.at_once, out);
         let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
         Ok(Written {
             number,
@@ -65,11 +64,10 @@ impl<S: Clone, D> PipeState<S, D> {
     fn send_parts(
         &mut self,
         number: u64,
-        parts: &mut OutgoingParts<S>,
+        mut parts: OutParts<S>,
         frame: &mut [u8],
         segments: &mut Vec<Segment<S>>,
     ) -> bool {
-        let mut parts = outgoing::keep(parts, self.at_once);
         outgoing::send_ahead(&mut self.send_window, &mut parts, frame);
         push_eager(&mut parts, segments);
         let kept = parts.iter().any(|part| !part.done);

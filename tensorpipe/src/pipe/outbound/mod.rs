@@ -60,7 +60,6 @@ impl<'a> Outbound<'a> {
             tensor: None,
             channel: None,
             source: payload.data,
-            flags_at: 0,
         };
         self.parts.insert(self.payloads, part);
         self.payloads += 1;
@@ -86,7 +85,6 @@ impl<'a> Outbound<'a> {
             tensor: Some(fields),
             channel: None,
             source,
-            flags_at: 0,
         });
     }
 

@@ -155,7 +155,6 @@ impl Msg {
                 }),
                 channel: (!rides).then_some(tensor.unwrap_or(0)),
                 source: bytes.as_slice().into(),
-                flags_at: 0,
             }
         };
         payloads.chain(tensors).map(part).collect()

@@ -38,6 +38,16 @@ fn a_small_message_waits_for_one_chunk_at_most() {
 }
 
 #[test]
+fn a_message_that_could_leave_at_once_waits_for_what_is_before_it() {
+    let mut pair = Pair::new();
+    pair.a.through = true;
+    pair.a.pipe.outbox.control(Control::Ping(1));
+    pair.a.write(&message("behind"));
+    pair.settle();
+    assert_eq!(pair.a.kinds(0), [Kind::Ping, Kind::Message]);
+}
+
+#[test]
 fn two_streams_take_turns() {
     let mut pair = busy();
     pair.a.write(&message("short").tensor(10_000));
