@@ -71,8 +71,6 @@ pub(crate) struct Application {
     pub(crate) through: bool,
     /// It reads only what it is told to, not whatever is offered.
     pub(crate) lazy: bool,
-    /// There is no memory for what comes ahead.
-    pub(crate) out_of_memory: bool,
     /// What a channel says of a part does not complete it.
     pub(crate) lanes_wait: bool,
     /// Channel 1 has connections of its own.

@@ -60,26 +60,29 @@ fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
     assert_eq!(pair.a.refused, [(1, ResetCode::Refused)]);
 }
 
+/// All of a tensor of 5000 bytes is handed over, and half of it is here.
+fn half() -> Pair {
+    let mut pair = pair(10_000).rate(4000).latency(5);
+    pair.a.write(&message("ahead").tensor(5000));
+    pair.run_for(6);
+    assert_eq!((&pair.a.written, &pair.b.ready), (&vec![0], &vec![0]));
+    pair
+}
+
 #[test]
 fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
-    let mut pair = pair(10_000);
-    pair.b.out_of_memory = true;
-    pair.send(&message("lost").tensor(5000));
-    pair.b.read(0);
+    let mut pair = half();
+    pair.b.pipe.throw_away(0);
+    pair.read(0);
     pair.settle();
     assert_eq!(pair.b.contents(), [[None]]);
+    assert_eq!(pair.b.pipe.dropped(), 5000);
     assert_eq!(pair.a.refused, [], "all has come: it is simply done with");
 }
 
 #[test]
 fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
-    let mut pair = pair(10_000).rate(4000).latency(5);
-    pair.a.write(&message("skipped").tensor(5000));
-    pair.run_for(6);
-    assert_eq!(
-        (&pair.a.written[..], &pair.b.ready[..]),
-        (&[0][..], &[0][..])
-    );
+    let mut pair = half();
     pair.b.refuse(0, ResetCode::Skipped);
     pair.settle();
     assert_eq!(pair.a.refused, []);
