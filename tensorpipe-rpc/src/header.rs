@@ -111,6 +111,8 @@ pub(crate) enum FailureCode {
     NoPlace,
     /// The same of the result; the method has run.
     NoPlaceForResult,
+    /// The caller may not call this method.
+    Denied,
     Other(u8),
 }
 
@@ -155,6 +157,7 @@ impl FailureCode {
             Self::BadItem => 11,
             Self::NoPlace => 12,
             Self::NoPlaceForResult => 13,
+            Self::Denied => 14,
             Self::Other(code) => code,
         }
     }
@@ -174,6 +177,7 @@ impl FailureCode {
             11 => Self::BadItem,
             12 => Self::NoPlace,
             13 => Self::NoPlaceForResult,
+            14 => Self::Denied,
             other => Self::Other(other),
         }
     }

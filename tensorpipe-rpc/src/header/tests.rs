@@ -12,6 +12,7 @@ fn headers_come_back_and_short_ones_are_refused() {
         Header::call(5, 1, 2, 3, TraceContext::default()),
         Header::call(u64::MAX, 1, 2, 3, trace),
         Header::plain(Kind::Failure(FailureCode::Overloaded), 8),
+        Header::plain(Kind::Failure(FailureCode::Denied), 8),
         Header::plain(Kind::Bind, 1),
         Header::plain(Kind::Tarpc(Tarpc::Request), 2),
         Header::plain(Kind::Tarpc(Tarpc::Cancel), 3),

@@ -81,9 +81,6 @@ pub trait EnginePipe: sealed::Sealed {
     /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
     fn linger(&self) -> Duration;
 
-    /// [`Pipe::peer_name`], to keep.
-    fn shared_peer_name(&self) -> Arc<str>;
-
     /// [`Pipe::route`], to keep.
     fn shared_route(&self) -> Arc<Route>;
 }
@@ -149,10 +146,6 @@ impl EnginePipe for Pipe {
 
     fn linger(&self) -> Duration {
         self.core().timeouts.linger
-    }
-
-    fn shared_peer_name(&self) -> Arc<str> {
-        self.core().peer_name.clone()
     }
 
     fn shared_route(&self) -> Arc<Route> {

@@ -75,7 +75,7 @@ use self::core::Waiter;
 use self::driver::Interest;
 use self::outbound::submit_message;
 use self::shared::Arrival;
-use crate::address::PeerAddr;
+use crate::address::{Peer, PeerAddr};
 use crate::device::Pool;
 use crate::error::Error;
 use crate::message::Message;
@@ -133,6 +133,16 @@ impl Pipe {
     /// Its number, which no other pipe of this process has: two pipes between the same contexts have the same name.
     pub fn id(&self) -> u64 {
         self.core().id
+    }
+
+    /// Who is at its other end.
+    pub fn peer(&self) -> Peer {
+        let route = self.route();
+        Peer {
+            addr: route.peer,
+            identity: route.identity.clone(),
+            name: self.core().peer_name.clone(),
+        }
     }
 
     /// Who is at the other end of its transport, as this system says: see [`Route::peer`].
