@@ -30,32 +30,42 @@ pub fn handshake(data: &[u8]) {
 }
 
 fn listener(bytes: &[u8], asks: bool) {
-    let fed = fed(bytes, || {
+    let make = || {
         let mut handshake = ServerHandshake::new(asks);
-        move |input: &[u8]| handshake.handle(input)
-    });
-    let Some(Heard::Hello(purpose)) = fed else {
-        return;
+        move |input: &[u8]| {
+            let (used, heard) = handshake.handle(input)?;
+            let purpose = heard.and_then(|heard| match heard {
+                Heard::Hello(purpose) => Some(purpose),
+                Heard::Key(_) | Heard::Unproven => None,
+            });
+            Ok((used, purpose))
+        }
     };
-    assert!(!asks || matches!(purpose, Purpose::Join { .. }));
-    let again = listen_to(&ClientHandshake::hello(&purpose));
-    assert_eq!(again.as_ref(), Some(&purpose));
-    if let Purpose::Pipe { brochure, .. } = purpose {
+    let purpose = accepted(bytes, make, ClientHandshake::hello);
+    assert!(!asks || matches!(purpose, None | Some(Purpose::Join { .. })));
+    if let Some(Purpose::Pipe { brochure, .. }) = purpose {
         let answer = answer(&brochure);
-        let heard = ask(&ServerHandshake::answer(&answer), false);
-        assert_eq!(heard, Some(Reply::Answer(Box::new(answer))));
+        let said = ServerHandshake::answer(&answer);
+        let heard = ClientHandshake::default().handle(&said);
+        let reply = Reply::Answer(Box::new(answer));
+        assert_eq!(heard, Ok((said.len(), Some(reply))));
     }
 }
 
 fn connector(bytes: &[u8]) {
     for joins in [false, true] {
-        let fed = fed(bytes, || {
-            let mut handshake = client(joins);
+        let make = || {
+            let mut handshake = match joins {
+                true => ClientHandshake::joining(None),
+                false => ClientHandshake::default(),
+            };
             move |input: &[u8]| handshake.handle(input)
+        };
+        accepted(bytes, make, |reply| match reply {
+            Reply::Answer(answer) => ServerHandshake::answer(answer),
+            Reply::Reject(reject) => ServerHandshake::reject(reject),
+            Reply::Joined => ServerHandshake::joined(None),
         });
-        if let Some(reply) = fed {
-            heard_again(reply, joins);
-        }
     }
 }
 
@@ -84,77 +94,61 @@ pub(super) fn believing() -> ExpectAnswer {
 
 /// A listener that has challenged.
 fn challenging(bytes: &[u8]) {
-    let fed = fed(bytes, || {
+    let make = || {
         let (_, mut listener, _) = proving();
         move |input: &[u8]| listener.handle(input)
-    });
-    if let Some(purpose) = fed {
-        let (_, mut listener, _) = proving();
-        let again = listener.handle(&believing().hello(&purpose));
-        let (_, again) = again.unwrap_or_else(|fault| panic!("{fault}"));
-        assert_eq!(again, Some(purpose));
-    }
+    };
+    accepted(bytes, make, |purpose| believing().hello(purpose));
 }
 
-/// A connector that has named its token.
+/// A connector that has named its token, and is rejected.
 fn challenged(bytes: &[u8]) {
-    let rejected = fed(bytes, || {
+    let make = || {
         let (mut connector, ..) = proving();
         move |input: &[u8]| {
             let (used, found) = connector.handle(input)?;
-            let found = found.map(|found| match found {
+            let rejected = found.and_then(|found| match found {
                 Proven::Listener(_) => None,
                 Proven::Reject(reject) => Some(reject),
             });
-            Ok((used, found))
+            Ok((used, rejected))
         }
-    });
-    if let Some(Some(reject)) = rejected {
-        heard_again(Reply::Reject(reject), false);
-    }
+    };
+    accepted(bytes, make, ServerHandshake::reject);
 }
 
 /// A connector that has proved its token and said HELLO.
 fn answered(bytes: &[u8]) {
-    let fed = fed(bytes, || {
+    let make = || {
         let mut connector = believing();
         connector.hello(&sim::purpose(OURS));
         move |input: &[u8]| connector.handle(input)
-    });
-    if let Some(reply) = fed {
-        heard_again(reply, false);
-    }
-}
-
-fn client(joins: bool) -> ClientHandshake {
-    if joins {
-        ClientHandshake::joining(None)
-    } else {
-        ClientHandshake::default()
-    }
-}
-
-fn heard_again(reply: Reply, joins: bool) {
-    let bytes = match &reply {
-        Reply::Answer(answer) => ServerHandshake::answer(answer),
-        Reply::Reject(reject) => ServerHandshake::reject(reject),
-        Reply::Joined => ServerHandshake::joined(None),
     };
-    assert_eq!(ask(&bytes, joins), Some(reply));
+    accepted(bytes, make, |reply| {
+        let (_, mut listener, _) = proving();
+        let said = believing().hello(&sim::purpose(OURS));
+        listener
+            .handle(&said)
+            .unwrap_or_else(|fault| panic!("{fault}"));
+        match reply {
+            Reply::Answer(answer) => listener.answer(answer),
+            Reply::Reject(reject) => ExpectProof::reject(reject),
+            Reply::Joined => ServerHandshake::joined(None),
+        }
+    });
 }
 
 fn stay(bytes: &[u8]) {
-    let Some(reason) = fed(bytes, || ServerHandshake::handle_stay) else {
-        return;
-    };
-    let mut out = Vec::new();
-    put_stay(&mut out, &reason);
-    let again = ServerHandshake::handle_stay(&out).unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(again, (out.len(), Some(reason)));
+    let make = || ServerHandshake::handle_stay;
+    accepted(bytes, make, |reason: &String| {
+        let mut out = Vec::new();
+        put_stay(&mut out, reason);
+        out
+    });
 }
 
-/// What is made of `bytes`, which must not depend on the pieces in which they come.
-fn fed<T, H>(bytes: &[u8], make: impl Fn() -> H) -> Option<T>
+/// What is made of `bytes`: the same in whatever pieces they come, and the same again of what `put` makes of it.
+fn accepted<T, H>(bytes: &[u8], make: impl Fn() -> H, put: impl Fn(&T) -> Vec<u8>) -> Option<T>
 where
     T: Debug + PartialEq,
     H: FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
@@ -174,24 +168,9 @@ where
         None
     });
     assert_eq!(whole, single);
+    let again = put(whole.as_ref()?);
+    assert_eq!(make()(&again), Ok((again.len(), single)));
     whole
-}
-
-fn listen_to(bytes: &[u8]) -> Option<Purpose> {
-    let heard = ServerHandshake::default().handle(bytes);
-    let (used, purpose) = heard.unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(used, bytes.len());
-    match purpose {
-        Some(Heard::Hello(purpose)) => Some(purpose),
-        _ => None,
-    }
-}
-
-fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {
-    let heard = client(joins).handle(bytes);
-    let (used, reply) = heard.unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(used, bytes.len());
-    reply
 }
 
 /// The answer of a context with what a usual one has.

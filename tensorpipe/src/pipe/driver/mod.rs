@@ -25,10 +25,11 @@
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
 //! | `Polling` | in vain for too long, or crowded | `Asleep` | `Driver::stop_polling` |
-//! | `Polling` | the poller leaves, others wait | `Woken`, the background task | `Driver::leave` |
+//! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::leave` |
 //! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::leave` |
 //! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
 //! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
+//! | any other | an operation joins others, with which its message left | the same: others drive for it | `Waiter::count` |
 //! | `Vacant` | a `TICK` passes | `Asleep` | `Driver::tick` |
 //!
 //! The states are spread over a few words, so that no step waits for a lock that is held across a system call:
@@ -37,6 +38,8 @@
 //! - [`BusyPoll`]: one word that says who polls (`Polling`, `Vacant`, or neither).
 //! - [`DeliveryLock`](delivery_lock::DeliveryLock): who calls the handler; whoever drives delivers.
 //! - [`Waiter`]: one operation's part in all of this.
+//!
+//! What waits for others, to leave or to be read together with them, `coalesce.rs` decides.
 //!
 //! Every flag that hands something over is changed by exchanges. An exchange finds the latest value, and whoever finds it
 //! sees what was done before. `tensorpipe-loom` includes these files and checks each in every order of the threads' steps.
@@ -50,6 +53,7 @@
 //! somebody polls: the poller finds what comes next.
 
 mod busy_poll;
+mod coalesce;
 mod delivery_lock;
 mod drive;
 mod poll_time;
@@ -59,6 +63,7 @@ mod waiter;
 mod wakers;
 
 pub(super) use self::busy_poll::{BusyPoll, Seen};
+pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, is_crowd};
 pub(super) use self::drive::{Driven, Driver, Round};
-pub(super) use self::waiter::{Interest, Waiter, Waiting};
+pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

@@ -2,7 +2,6 @@
 
 mod ahead;
 mod at_once;
-mod backlog;
 mod close;
 mod credit;
 mod cut;
@@ -19,7 +18,6 @@ mod lanes;
 mod offered;
 mod parts;
 mod pieces;
-mod ping_pong;
 mod proving;
 mod random;
 mod refuse;
@@ -27,5 +25,4 @@ mod reset;
 mod skip;
 mod split;
 mod strangers;
-mod unknown;
 mod wire_md;
