@@ -1,7 +1,7 @@
 //! What a call engine needs of a pipe, and an application does not.
 //!
 //! An engine builds operations of its own on a pipe: calls, streams. It is *given* messages ([`Handler`]) instead of asking for them,
-//! drives the pipe for whoever awaits its operations ([`Awaiting`](super::Awaiting)), and knows messages by their number.
+//! drives the pipe for whoever awaits its operations ([`Awaiting`](super::awaiting::Awaiting)), and knows messages by their number.
 
 use std::time::{Duration, Instant};
 

@@ -28,10 +28,10 @@
 //! | `io/` | the connection and its buffers, for whoever drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
-//! | `handler`, `awaiting`, `background`, `heartbeat` | who else takes part: an engine, its futures, the pipe's task |
-//! | `mod`, `ending`, `engine` | [`Pipe`], the handle |
+//! | `handler`, `background`, `heartbeat` | who else takes part: an engine, the pipe's task |
+//! | `mod`, `ending`, `engine`, `awaiting` | [`Pipe`], the handle; what an engine and its futures have of it |
 
-mod awaiting;
+pub(crate) mod awaiting;
 mod background;
 mod budget;
 mod core;
@@ -52,7 +52,6 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
 pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
