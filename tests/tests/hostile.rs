@@ -53,6 +53,7 @@ fn child() {
         Some("server") => server::play(),
         Some("another user") => floods::play_another_user(),
         Some("shares") => shares::play(),
+        Some("tokens") => tokens::play(),
         Some("waiting") => waiting::play(),
         Some(other) => panic!("no role {other}"),
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tensorpipe::{ConnectPolicy, Context, Limits, Timeouts};
-use tensorpipe_tests::runtime;
+use tensorpipe_tests::{Child, resident, runtime, say};
 
-use super::raw::{Frame, HELLO, REJECT, Raw, SOON, frame, hello, noise, preface, text};
+use super::raw::{Frame, HELLO, REJECT, Raw, SOON, frame, header, hello, noise, preface, text};
 
 const KEY: u8 = 6;
 const CHALLENGE: u8 = 7;
@@ -116,6 +116,92 @@ fn those_who_prove_nothing_keep_nobody_out() {
         });
         cut.await.unwrap();
     });
+}
+
+/// Connections that ask to join with tokens that nobody gave out are turned away, and count for nothing meanwhile.
+#[test]
+fn bogus_joins_do_not_drive_out_who_is_about_to_prove_itself() {
+    runtime().block_on(async {
+        let mut limits = Limits::default();
+        limits.handshakes = 4;
+        let here = Context::builder().token("trainers", [7; 16]).limits(limits);
+        let here = here.build().unwrap();
+        let listener = here.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let story = tokio::task::spawn_blocking(move || {
+            let join = [preface(), frame(HELLO, &[&[1][..], &[9; 16]].concat())].concat();
+            let bogus = || {
+                let mut raw = Raw::connect(&url);
+                raw.send(&join);
+                raw.expect_preface();
+                assert_eq!(raw.frame().expect("a rejection").kind, REJECT);
+                raw
+            };
+            // They stay open, as long as they may.
+            let _before = [bogus(), bogus(), bogus()];
+            let mut slow = Raw::connect(&url);
+            slow.send(&key("trainers"));
+            slow.expect_preface();
+            assert_eq!(slow.frame().expect("a challenge").kind, CHALLENGE);
+            let _after = bogus();
+            slow.send(&[&frame(PROOF, &[0; 32]), &hello()[12..]].concat());
+            let answer = slow.frame().expect("it still has its place");
+            assert_eq!(answer.kind, REJECT);
+        });
+        story.await.unwrap();
+    });
+}
+
+/// What asks for a token, in a process of its own.
+pub(crate) fn play() {
+    runtime().block_on(async {
+        let context = Context::builder().token("trainers", [7; 16]);
+        let context = context.build().unwrap();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        say("process", std::process::id());
+        say("url", listener.url());
+        let _ = listener.accept().await;
+    });
+}
+
+/// As much as can be said without a proof, but for the last byte.
+#[test]
+fn two_hundred_unfinished_proofs_cost_little() {
+    const KIB: u64 = 1 << 10;
+    let child = Child::start("tokens", &[]);
+    let process = child.hear("process").parse().unwrap();
+    let url = child.hear("url");
+    let challenged = || {
+        let mut raw = Raw::connect(&url);
+        raw.send(&key("trainers"));
+        raw.expect_preface();
+        assert_eq!(raw.frame().expect("a challenge").kind, CHALLENGE);
+        raw
+    };
+    // What is there once is there.
+    drop([challenged(), challenged()]);
+    let before = resident(process);
+    let longest = header(HELLO, 32 << 10, &vec![7; (32 << 10) - 1]);
+    let said = [&frame(PROOF, &[0; 32])[..], &longest].concat();
+    let unfinished: Vec<Raw> = std::iter::repeat_with(|| {
+        let mut raw = challenged();
+        raw.send(&said);
+        raw
+    })
+    .take(200)
+    .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let grown = resident(process).saturating_sub(before);
+    println!("200 unfinished proofs: {} KiB", grown / KIB);
+    assert!(grown <= 200 * 64 * KIB, "{} KiB", grown / KIB);
+    // Longer ones are none.
+    let mut raw = challenged();
+    raw.send(&header(PROOF, 33, &[]));
+    raw.is_cut("a long proof", SOON);
+    let mut raw = Raw::connect(&url);
+    raw.send(&[preface(), header(KEY, 99, &[])].concat());
+    raw.is_cut("a long key", SOON);
+    drop(unfinished);
 }
 
 /// Whoever finds the address that pipes move to gets no pipe there: not even where nothing is asked for.
