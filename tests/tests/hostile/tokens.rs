@@ -1,6 +1,6 @@
 //! Strangers at a listener that asks for a token.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorpipe::{ConnectPolicy, Context, Limits, Timeouts};
 use tensorpipe_tests::{Child, resident, runtime, say};
@@ -147,6 +147,27 @@ fn bogus_joins_do_not_drive_out_who_is_about_to_prove_itself() {
             slow.send(&[&frame(PROOF, &[0; 32]), &hello()[12..]].concat());
             let answer = slow.frame().expect("it still has its place");
             assert_eq!(answer.kind, REJECT);
+        });
+        story.await.unwrap();
+    });
+}
+
+/// Not that of a greeting, and then that of a handshake.
+#[test]
+fn a_stranger_has_the_time_of_a_handshake_in_all() {
+    runtime().block_on(async {
+        let mut timeouts = Timeouts::default();
+        timeouts.handshake = Duration::from_secs(3);
+        let here = Context::builder().timeouts(timeouts).build().unwrap();
+        let listener = here.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let story = tokio::task::spawn_blocking(move || {
+            let begun = Instant::now();
+            let mut raw = Raw::connect(&url);
+            std::thread::sleep(Duration::from_millis(2500));
+            raw.send(&preface()[..1]);
+            raw.is_cut("a slow stranger", SOON);
+            assert!(begun.elapsed() < Duration::from_millis(4500));
         });
         story.await.unwrap();
     });
