@@ -6,8 +6,8 @@ use tensorpipe::engine::EnginePipe;
 use tensorpipe::{DType, Incoming, Message, Pipe, ResetCode, Tensor};
 use tensorpipe_rpc::{Connection, ServerLimits};
 
+use super::common::Numbers;
 use super::lab::{LabClient, MIB, both, tcp, until};
-use super::numbers::Numbers;
 use super::raw::raw_call;
 
 fn noise(numbers: &mut Numbers, len: u64) -> Vec<u8> {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::transports::ShmTransport;
 use tensorpipe::{Context, ContextBuilder, DType, Tensor};
 use tensorpipe_rpc::{CallContext, Connection, Server, ServerLimits, tensor_service};
+
+pub(crate) use super::common::{tcp, until};
 
 #[tensor_service]
 pub(crate) trait Lab {
@@ -167,12 +168,6 @@ pub(crate) async fn both(near: ContextBuilder, far: ContextBuilder, limits: Serv
     }
 }
 
-pub(crate) fn tcp() -> ContextBuilder {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder().transports(transports).channels(channels)
-}
-
 /// As between two processes of one machine.
 pub(crate) fn shm() -> ContextBuilder {
     tcp().prefer_transport(ShmTransport::new())
@@ -195,18 +190,6 @@ pub(crate) async fn over_each(test: impl AsyncFn(Both)) {
 pub(crate) async fn in_time(story: impl Future<Output = ()>) {
     let told = tokio::time::timeout(Duration::from_secs(60), story).await;
     told.expect("within a minute");
-}
-
-pub(crate) async fn until(what: impl Fn() -> bool) {
-    let at_last = async {
-        while !what() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    // Also where the machine does much else, and the tests are slowed down to see more.
-    tokio::time::timeout(Duration::from_secs(30), at_last)
-        .await
-        .expect("within 30 s");
 }
 
 impl Both {

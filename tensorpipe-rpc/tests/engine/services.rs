@@ -32,6 +32,11 @@ mod older {
     pub(super) trait Adder {
         async fn add(&self, a: u64, b: f32) -> u64;
     }
+
+    #[tensor_service]
+    pub(super) trait Absent {
+        async fn nothing(&self);
+    }
 }
 
 #[tensor_service]
@@ -101,6 +106,16 @@ async fn another_definition_is_refused_with_the_difference() {
             );
             let text = error.to_string();
             assert!(text.contains("f32") && text.contains("u64"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    match older::AbsentClient::on(&connection).await {
+        Err(error @ ConnectError::NoService { .. }) => {
+            let text = error.to_string();
+            assert!(
+                text.contains("`Absent`") && text.contains("`Adder`"),
+                "{text}"
+            );
         }
         other => panic!("{other:?}"),
     }

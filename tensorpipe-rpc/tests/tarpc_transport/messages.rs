@@ -9,7 +9,7 @@ use tarpc::{ClientMessage, Request, Response, context, trace};
 use tensorpipe::{Pipe, Tensor};
 use tensorpipe_rpc::tarpc::{MAX_WRITING, PipeTransport, TransportError, transport};
 
-use super::{over_each, within};
+use super::{over_each, soon};
 
 type Received = ClientMessage<Tensor>;
 type Answer = Response<Tensor>;
@@ -231,7 +231,7 @@ async fn what_was_sent_is_delivered_after_the_end() {
         }
         assert_eq!(ids, [1, 2]);
         assert!(client.next().await.is_none());
-        assert!(within(client.send(request(1, 3))).await.is_err());
+        assert!(soon(client.send(request(1, 3))).await.is_err());
     })
     .await;
 }

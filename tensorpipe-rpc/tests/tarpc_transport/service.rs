@@ -18,7 +18,7 @@ use tensorpipe::{Limits, Pipe, Tensor};
 use tensorpipe_rpc::tarpc::transport;
 use tokio::task::JoinHandle;
 
-use super::{over_each, pipes, tcp_only, until, within};
+use super::{over_each, pipes, soon, tcp, until};
 
 /// Nests as deep as one wishes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -334,16 +334,16 @@ async fn what_cannot_be_sent_fails_its_request_alone() {
 async fn what_is_too_large_fails_its_request_alone() {
     let mut limits = Limits::default();
     limits.tensor = 1 << 20;
-    let context = tcp_only().limits(limits).build().unwrap();
+    let context = tcp().limits(limits).build().unwrap();
     let (client, server) = pipes(&context).await;
     serve(server, Worker::default());
     let client = connect(client);
     let large = Tensor::from_vec(vec![1f32; 1 << 20], [1 << 20]).unwrap();
-    match within(client.double(context::current(), large)).await {
+    match soon(client.double(context::current(), large)).await {
         Err(RpcError::Send(error)) => assert!(error.to_string().contains("limit"), "{error}"),
         other => panic!("{other:?}"),
     }
-    match within(client.ones(context::current(), 1 << 20)).await {
+    match soon(client.ones(context::current(), 1 << 20)).await {
         Err(RpcError::Server(error)) => assert!(error.detail.contains("limit"), "{error}"),
         other => panic!("{other:?}"),
     }
