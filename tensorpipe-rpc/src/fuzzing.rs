@@ -142,7 +142,6 @@ fn description(bytes: &[u8]) {
     let again: Description = decode_reply(encoded(&theirs).metadata, vec![], vec![])
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(again, theirs);
-    assert_eq!(again.fingerprint(), theirs.fingerprint());
 }
 
 /// A value with something of everything that serde knows; its maps are ordered, so that it has one encoding.
