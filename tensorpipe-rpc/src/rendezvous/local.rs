@@ -99,9 +99,13 @@ impl Local {
     }
 
     /// Takes a place at a key.
-    pub(super) fn place(self: &Arc<Self>, key: &Key, give: Give) -> Result<Placed, RecvError> {
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        key: &Key,
+        give: Give,
+    ) -> Result<Reservation, RecvError> {
         let number = self.with(|table| table.recv(key, give))?;
-        Ok(Placed {
+        Ok(Reservation {
             local: self.clone(),
             key: key.clone(),
             number,
@@ -112,14 +116,14 @@ impl Local {
 
 /// A place at a key, from which the value is received. Dropping it gives it up: a value that is here stays.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct Reservation {
     local: Arc<Local>,
     key: Key,
     number: u64,
     ended: bool,
 }
 
-impl Placed {
+impl Reservation {
     pub(super) fn key(&self) -> &Key {
         &self.key
     }
@@ -131,7 +135,7 @@ impl Placed {
     }
 }
 
-impl Future for Placed {
+impl Future for Reservation {
     type Output = Result<Value, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -144,7 +148,7 @@ impl Future for Placed {
     }
 }
 
-impl Drop for Placed {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.ended {
             self.local

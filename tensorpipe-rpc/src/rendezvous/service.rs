@@ -137,8 +137,8 @@ impl Desk {
             return Err(Refusal::Restarted { now });
         }
         // Gives its place up when the call is cancelled, its deadline passes, or its caller is gone.
-        let placed = local.place(&key, Give::Lend).map_err(Refusal::of)?;
-        let value = placed.await.map_err(Refusal::of)?;
+        let reserved = local.reserve(&key, Give::Lend).map_err(Refusal::of)?;
+        let value = reserved.await.map_err(Refusal::of)?;
         let loan = local.loan(&key);
         Ok(Pulled::Lent { value, loan })
     }
