@@ -234,9 +234,9 @@ fn send_to_one(joined: &Joined, arguments: &Arguments) -> Result<Sent, CallError
     let left = time_of(&arguments.terms);
     match arguments.owner() {
         None => {
-            let place = joined.here()?;
-            let engine = &place.live.connection.engine;
-            arguments.send(engine, place.service, left)
+            let picked = joined.here()?;
+            let engine = &picked.live.connection.engine;
+            arguments.send(engine, picked.service, left)
         }
         Some(owner) => match owner.bound(joined.schema) {
             Some(service) => arguments.send(&owner, service, left),
