@@ -26,8 +26,9 @@ use super::gathered::Gathered;
 use super::key::BatchKey;
 use super::run::{Run, run};
 use super::stats::BatchStats;
-use crate::codec::{NoResult, Reply};
+use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 use crate::lock::lock;
 
 /// A batch being handled: one reply for each of its calls.
@@ -254,7 +255,7 @@ impl Future for Waiting {
             this.is_over = true;
             let gone = || {
                 Reply::failed(
-                    NoResult::Panicked,
+                    FailureCode::Panicked,
                     "the runtime that ran its batch has ended".to_owned(),
                 )
             };

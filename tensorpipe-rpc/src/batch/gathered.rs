@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 use tensorpipe::{DevicePool, Tensor};
 
 use super::rows::{Cut, Rows};
-use crate::codec::{NoResult, Reply};
+use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 
 /// What the handler's side knows of its batch. For generated code.
 pub struct Gathered {
@@ -66,7 +67,7 @@ impl Gathered {
                     "`{}` was given a batch of {total} rows and returned {wrong}; return a row for each",
                     self.method
                 );
-                return self.all(&Reply::failed(NoResult::BadReply, text));
+                return self.all(&Reply::failed(FailureCode::BadReply, text));
             }
             replies.push(Reply::value(part));
         }

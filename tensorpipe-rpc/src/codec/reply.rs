@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
+use crate::header::FailureCode;
 use crate::observe::Figures;
 use crate::remote::{MINE, Referent};
 use crate::spare;
@@ -35,23 +36,7 @@ pub(crate) enum Outcome {
     /// The method was not run: its arguments make no sense.
     BadArguments(DecodeError),
     /// There is no result, for this reason.
-    Failed(NoResult, String),
-}
-
-/// Why a call has no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoResult {
-    /// The method returned what the caller's end does not take.
-    BadReply,
-    /// The method returned tensors that cannot be where the caller wants them.
-    NoPlaceForResult,
-    Panicked,
-    /// The method was not run: its arguments make sense, and do not suit it.
-    BadArguments,
-    /// The method was not run: there is no room for it.
-    Overloaded,
-    /// The method was not run: the service has none at this position of its schema.
-    Unimplemented,
+    Failed(FailureCode, String),
 }
 
 impl Reply {
@@ -98,7 +83,7 @@ impl Reply {
     }
 
     /// The reply to a call that has no result.
-    pub(crate) fn failed(code: NoResult, reason: String) -> Self {
+    pub(crate) fn failed(code: FailureCode, reason: String) -> Self {
         Self::ended(Outcome::Failed(code, reason))
     }
 
@@ -109,7 +94,10 @@ impl Reply {
 
     /// The reply to a call of a method that the service does not have at this position of its schema.
     pub fn unknown_method(method: usize) -> Self {
-        Self::failed(NoResult::Unimplemented, format!("method number {method}"))
+        Self::failed(
+            FailureCode::Unimplemented,
+            format!("method number {method}"),
+        )
     }
 
     fn ended(outcome: Outcome) -> Self {
@@ -123,7 +111,7 @@ impl Reply {
     pub(crate) fn is_of_the_method(&self) -> bool {
         !matches!(
             self.outcome,
-            Outcome::Value(_) | Outcome::Failed(NoResult::Overloaded, _)
+            Outcome::Value(_) | Outcome::Failed(FailureCode::Overloaded, _)
         )
     }
 

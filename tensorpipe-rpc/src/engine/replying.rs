@@ -10,7 +10,7 @@ use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
-use crate::observe::{Figures, code_of};
+use crate::observe::Figures;
 use crate::placement::{naming, tensor_of};
 use crate::schema::{self, Description};
 
@@ -81,7 +81,7 @@ impl Engine {
                 };
                 return fail(FailureCode::BadArguments, error.to_string());
             }
-            Outcome::Failed(why, text) => return fail(code_of(why), text),
+            Outcome::Failed(why, text) => return fail(why, text),
         };
         if let Some(placement) = &admitted.placement {
             placement.name_targets(&mut encoded);

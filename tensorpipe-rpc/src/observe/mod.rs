@@ -87,6 +87,6 @@ pub(crate) use calling::CallTrace;
 pub(crate) use carried::Carried;
 pub(crate) use figures::Figures;
 pub(crate) use handling::{Seen, watched};
-pub(crate) use outcome::{code_of, of_failure};
+pub(crate) use outcome::of_failure;
 pub(crate) use repeated::is_first;
 pub use stats::{Attempt, CallStats, Carriage, ServerTimes, StreamStats};

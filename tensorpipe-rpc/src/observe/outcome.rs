@@ -2,7 +2,7 @@
 
 use tracing::Level;
 
-use crate::codec::{NoResult, Outcome};
+use crate::codec::Outcome;
 use crate::error::CallError;
 use crate::header::FailureCode;
 
@@ -44,21 +44,9 @@ pub(super) fn of_reply(reply: &Outcome) -> Option<(Verdict, String)> {
         Outcome::Error(_) => (SERVICE_ERROR, "the method's own".to_owned()),
         Outcome::Unsendable(error) => (of_failure(FailureCode::BadReply), error.to_string()),
         Outcome::BadArguments(error) => (of_failure(FailureCode::BadArguments), error.to_string()),
-        Outcome::Failed(why, reason) => (of_failure(code_of(*why)), reason.clone()),
+        Outcome::Failed(why, reason) => (of_failure(*why), reason.clone()),
     };
     Some(verdict)
-}
-
-/// How that travels.
-pub(crate) fn code_of(why: NoResult) -> FailureCode {
-    match why {
-        NoResult::BadReply => FailureCode::BadReply,
-        NoResult::NoPlaceForResult => FailureCode::NoPlaceForResult,
-        NoResult::Panicked => FailureCode::Panicked,
-        NoResult::BadArguments => FailureCode::BadArguments,
-        NoResult::Overloaded => FailureCode::Overloaded,
-        NoResult::Unimplemented => FailureCode::Unimplemented,
-    }
 }
 
 /// Of a call to which a server answers so.
