@@ -178,14 +178,14 @@ proptest! {
             for woken in table.after().wakes {
                 prop_assert!(asleep.remove(&woken), "nobody sleeps there");
             }
-            check(&mut table, BYTES, &places, &asleep)?;
+            check(&table, BYTES, &places, &asleep)?;
         }
     }
 }
 
 /// The invariants at the top of the table.
 fn check(
-    table: &mut Table<u32>,
+    table: &Table<u32>,
     limit: u64,
     places: &[Asked],
     asleep: &HashSet<u32>,
