@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tensorpipe::{ConnectPolicy, Context};
 use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Stats, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 
@@ -314,8 +316,9 @@ impl TensorRendezvous for Deaf {
 async fn three_received_from(producer: Deaf) -> (Server, Rendezvous, Vec<String>) {
     let server = Server::builder().service(TensorRendezvousService::new(producer));
     let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let back = Rendezvous::builder("back").peer("front", server.url());
-    let back = back.build().unwrap();
+    let once = Context::builder().connect_policy(ConnectPolicy::once());
+    let back = Rendezvous::builder("back").context(&once.build().unwrap());
+    let back = back.peer("front", server.url()).build().unwrap();
     let mut keys = Vec::new();
     for tensor in ["a", "b", "c"] {
         let key = soon(back.key_from("front", tensor, 1)).await.unwrap();
@@ -376,5 +379,26 @@ async fn receipts_that_a_connection_took_along_are_given_over_another_that_nobod
     hangs.store(false, Ordering::SeqCst);
     let pipe = back.connection("front").unwrap().pipe().clone();
     let _ = soon(pipe.close()).await;
+    all_are_heard(&heard, &keys).await;
+}
+
+#[tokio::test]
+async fn receipts_for_a_producer_that_cannot_be_reached_wait_until_it_can() {
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let producer = |hangs| Deaf {
+        panics: Mutex::new(0),
+        hangs: Arc::new(AtomicBool::new(hangs)),
+        heard: heard.clone(),
+    };
+    let (server, back, keys) = three_received_from(producer(true)).await;
+    until(|| server.calls_under_way() == 1).await;
+    let (url, pipe) = (server.url().clone(), back.connection("front").unwrap());
+    drop(server);
+    let _ = soon(pipe.close()).await;
+    // It has been tried, in vain.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let again = Server::builder().service(TensorRendezvousService::new(producer(false)));
+    let _again = again.listen(url).await.unwrap();
+    assert_eq!(soon(back.incarnation_of("front")).await.unwrap(), 7);
     all_are_heard(&heard, &keys).await;
 }
