@@ -34,13 +34,8 @@ impl Echo for Back {
 
 async fn both() -> (EchoClient, Server) {
     let context = common::tcp().build().unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(EchoService::new(Back))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = EchoClient::connect_with(&context, server.url().to_string())
+    let server = common::serve(&context, EchoService::new(Back)).await;
+    let client = EchoClient::connect_with(&context, server.url())
         .await
         .unwrap();
     (client, server)

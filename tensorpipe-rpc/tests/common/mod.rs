@@ -1,4 +1,4 @@
-//! What all suites need: a context that stays on tcp, waits with a bound, and numbers that are the same in every run.
+//! What all suites need: a context that stays on tcp, a server, waits with a bound, and numbers that are the same in every run.
 #![allow(dead_code, reason = "not every suite asks for everything")]
 
 use std::sync::Arc;
@@ -7,12 +7,19 @@ use std::time::Duration;
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, ContextBuilder};
+use tensorpipe_rpc::{Server, Service};
 
 /// What goes through sockets alone.
 pub(crate) fn tcp() -> ContextBuilder {
     let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     Context::builder().transports(transports).channels(channels)
+}
+
+/// A server of one service.
+pub(crate) async fn serve(context: &Context, service: impl Service) -> Server {
+    let server = Server::builder().context(context).service(service);
+    server.listen("tcp://127.0.0.1:0").await.unwrap()
 }
 
 /// What `work` gives. A generous bound, also where the machine does much else: none of these is a measure.

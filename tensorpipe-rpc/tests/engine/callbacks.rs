@@ -11,7 +11,7 @@ use tensorpipe_rpc::{
     tensor_service,
 };
 
-use crate::lab::{AtIt, Bench, LabClient, LabService, shm, tcp, until};
+use crate::lab::{AtIt, Bench, LabClient, LabService, serve, shm, tcp, until};
 use crate::raw::raw_call;
 
 /// Served at both ends.
@@ -102,12 +102,7 @@ struct Court {
 
 async fn court(near: Context, far: Context, limits: ServerLimits) -> Court {
     let (here, there) = (Player::default(), Player::default());
-    let server = Server::builder()
-        .context(&far)
-        .service(BallService::new(there.clone()))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
+    let server = serve(&far, BallService::new(there.clone())).await;
     let connection = Connection::builder()
         .context(&near)
         .limits(limits)

@@ -8,7 +8,7 @@ use tensorpipe::transports::ShmTransport;
 use tensorpipe::{Context, ContextBuilder, DType, Tensor};
 use tensorpipe_rpc::{CallContext, Connection, Server, ServerLimits, tensor_service};
 
-pub(crate) use super::common::{tcp, until};
+pub(crate) use super::common::{serve, tcp, until};
 
 #[tensor_service]
 pub(crate) trait Lab {
@@ -156,9 +156,7 @@ pub(crate) async fn both(near: ContextBuilder, far: ContextBuilder, limits: Serv
         .listen("tcp://127.0.0.1:0")
         .await
         .unwrap();
-    let client = LabClient::connect_with(&near, server.url().to_string())
-        .await
-        .unwrap();
+    let client = LabClient::connect_with(&near, server.url()).await.unwrap();
     Both {
         client,
         server,

@@ -8,8 +8,9 @@ use tarpc::server::BaseChannel;
 use tarpc::{ClientMessage, Response, context};
 use tensorpipe::{Context, DType, Limits, Message, Payload, Tensor};
 use tensorpipe_rpc::tarpc::{LONGEST_DEADLINE, PipeTransport, TransportError, transport};
-use tensorpipe_rpc::{Connection, Server, tensor_service};
+use tensorpipe_rpc::{Connection, tensor_service};
 
+use super::common::serve;
 use super::service::{Work, WorkClient, WorkRequest, WorkResponse, Worker};
 use super::{over_each, soon, tcp};
 
@@ -162,13 +163,8 @@ impl Other for Adder {
 #[tokio::test]
 async fn the_two_protocols_do_not_mistake_each_other() {
     let context = tcp().build().unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(OtherService::new(Adder))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let pipe = context.connect(server.url().to_string()).await.unwrap();
+    let server = serve(&context, OtherService::new(Adder)).await;
+    let pipe = context.connect(server.url()).await.unwrap();
     let client = WorkClient::new(client::Config::default(), transport(pipe)).spawn();
     let error = soon(client.add(context::current(), 1, 2))
         .await

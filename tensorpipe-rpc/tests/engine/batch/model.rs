@@ -230,7 +230,7 @@ async fn models(
     let mut connected = Vec::new();
     for number in 0..clients {
         let near = context().name(format!("near {number}")).build().unwrap();
-        let client = ModelClient::connect_with(&near, server.url().to_string());
+        let client = ModelClient::connect_with(&near, server.url());
         connected.push(client.await.unwrap());
         contexts.push(near);
     }

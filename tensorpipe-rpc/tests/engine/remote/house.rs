@@ -193,7 +193,7 @@ impl House {
             .listen("tcp://127.0.0.1:0")
             .await
             .unwrap();
-        let client = AtticClient::connect_with(&near, server.url().to_string()).await;
+        let client = AtticClient::connect_with(&near, server.url()).await;
         Self {
             client: client.unwrap(),
             server,

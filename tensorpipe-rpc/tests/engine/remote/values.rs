@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures_util::stream;
-use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits};
+use tensorpipe_rpc::{CallError, Connection, Remote, ServerLimits};
 
 use super::house::*;
-use crate::lab::{tcp, tensor, until};
+use crate::lab::{serve, tcp, tensor, until};
 
 #[tokio::test]
 async fn a_value_stays_until_the_last_reference_is_dropped() {
@@ -256,12 +256,7 @@ async fn a_connection_refers_to_so_much_and_no_more() {
 async fn a_server_refers_to_what_its_client_keeps() {
     let context = tcp().build().unwrap();
     let (here, there) = (Keeper::default(), Keeper::default());
-    let server = Server::builder()
-        .context(&context)
-        .service(AtticService::new(there))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
+    let server = serve(&context, AtticService::new(there)).await;
     let connection = Connection::builder()
         .context(&context)
         .service(AtticService::new(here))
