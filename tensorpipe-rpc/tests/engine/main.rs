@@ -5,10 +5,11 @@ mod batch;
 mod busy_pipe;
 mod callbacks;
 mod cancel;
-mod chaos;
 #[path = "../common/mod.rs"]
 mod common;
 mod context;
+#[path = "../conversation/mod.rs"]
+mod conversation;
 mod deadlines;
 mod drops;
 mod fairness;
