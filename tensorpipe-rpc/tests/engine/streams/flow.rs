@@ -65,6 +65,16 @@ pub(crate) fn numbered(bytes: u64, seed: usize) -> Tensor {
     tensor(bytes as usize, seed as u8)
 }
 
+/// Whether it is that one.
+#[track_caller]
+pub(crate) fn assert_numbered(tensor: &Tensor, bytes: u64, seed: usize) {
+    let sent = numbered(bytes, seed);
+    assert!(
+        tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap(),
+        "not number {seed} of {bytes} bytes"
+    );
+}
+
 impl Flow for River {
     fn count(&self, to: u64) -> impl Stream<Item = u64> {
         self.guarded(stream::iter(0..to))
