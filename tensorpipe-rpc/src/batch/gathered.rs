@@ -1,6 +1,5 @@
 //! A batch on its way through the handler: the tensors of all callers as one, the result as the reply to each.
 
-use std::fmt;
 use std::ops::Range;
 
 use serde::Serialize;
@@ -13,20 +12,12 @@ use crate::context::CallContext;
 use crate::header::FailureCode;
 
 /// What the handler's side knows of its batch. For generated code.
+#[derive(Debug)]
 pub struct Gathered {
     method: &'static str,
     context: CallContext,
     /// The rows of each caller, in order.
     ranges: Vec<Range<u64>>,
-}
-
-impl fmt::Debug for Gathered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gathered")
-            .field("method", &self.method)
-            .field("ranges", &self.ranges)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Gathered {

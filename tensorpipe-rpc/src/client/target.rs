@@ -8,21 +8,23 @@ use super::replicas::{Joined, Replicas};
 use crate::error::ConnectError;
 use crate::schema::Schema;
 
-/// What calls are made on: a [`Connection`] or [`Replicas`]. Nothing else can be.
+/// What calls are made on: a [`Connection`] or [`Replicas`]. Nothing else can be: nobody outside can name what
+/// it has to return.
 #[diagnostic::on_unimplemented(
     message = "calls cannot be made on a `{Self}`",
     label = "neither a `Connection` nor `Replicas`"
 )]
-pub trait Target: sealed::Bind {}
+pub trait Target: Send + Sync {
+    /// Asks for a service. In a box, so that a target is no type parameter of an `async fn`: a wrong one is one error, not
+    /// three.
+    #[doc(hidden)]
+    fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
+}
 
-impl Target for Connection {}
-
-impl Target for Replicas {}
-
-impl<T: Target + ?Sized> Target for &T {}
+type Binding<'a> = Pin<Box<dyn Future<Output = Result<Bound, ConnectError>> + Send + 'a>>;
 
 /// A service of a target.
-#[expect(unnameable_types, reason = "what is sealed has no name outside")]
+#[expect(unnameable_types, reason = "so that the trait is sealed")]
 #[derive(Clone, Debug)]
 pub struct Bound {
     /// Of replicas the one that was there first.
@@ -33,25 +35,7 @@ pub struct Bound {
     pub(super) replicas: Option<Joined>,
 }
 
-pub(super) mod sealed {
-    use super::*;
-
-    /// Asks for a service. In a box, so that a target is no type parameter of an `async fn`: a wrong one is one error, not
-    /// three.
-    #[expect(unnameable_types, reason = "nobody else implements it")]
-    #[diagnostic::on_unimplemented(
-        message = "calls cannot be made on a `{Self}`",
-        label = "neither a `Connection` nor `Replicas`"
-    )]
-    pub trait Bind: Send + Sync {
-        fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
-    }
-}
-
-pub(super) type Binding<'a> =
-    Pin<Box<dyn Future<Output = Result<Bound, ConnectError>> + Send + 'a>>;
-
-impl sealed::Bind for Connection {
+impl Target for Connection {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
             Ok(Bound {
@@ -63,7 +47,7 @@ impl sealed::Bind for Connection {
     }
 }
 
-impl sealed::Bind for Replicas {
+impl Target for Replicas {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
             let (joined, connection, service) = self.join(schema).await?;
@@ -76,7 +60,7 @@ impl sealed::Bind for Replicas {
     }
 }
 
-impl<T: sealed::Bind + ?Sized> sealed::Bind for &T {
+impl<T: Target + ?Sized> Target for &T {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         (**self).bind(schema)
     }

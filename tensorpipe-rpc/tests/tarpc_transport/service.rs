@@ -8,9 +8,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tarpc::client::stub::Stub;
-use tarpc::client::stub::load_balance::RoundRobin;
-use tarpc::client::stub::retry::Retry;
 use tarpc::client::{self, RpcError};
 use tarpc::context::{self, Context};
 use tarpc::server::{BaseChannel, Channel};
@@ -41,13 +38,11 @@ pub(crate) trait Work {
     async fn ones(len: u64) -> Tensor;
     async fn nested(depth: usize) -> Nested;
     async fn depth(nested: Nested) -> usize;
-    async fn third_time() -> Result<usize, String>;
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct Worker {
     pub(crate) running: Arc<AtomicUsize>,
-    pub(crate) calls: Arc<AtomicUsize>,
 }
 
 struct Running(Arc<AtomicUsize>);
@@ -103,12 +98,6 @@ impl Work for Worker {
             (depth, next) = (depth + 1, inner);
         }
         depth
-    }
-    async fn third_time(self, _: Context) -> Result<usize, String> {
-        match self.calls.fetch_add(1, Ordering::SeqCst) {
-            count @ 2.. => Ok(count),
-            _ => Err("not yet".to_owned()),
-        }
     }
 }
 
@@ -348,28 +337,4 @@ async fn what_is_too_large_fails_its_request_alone() {
         other => panic!("{other:?}"),
     }
     assert_eq!(client.add(context::current(), 1, 1).await.unwrap(), 2);
-}
-
-#[tokio::test]
-async fn tarpcs_stubs_stand_on_it() {
-    over_each(async |client, server| {
-        let worker = Worker::default();
-        serve(server, worker.clone());
-        // The retry stub hands the same request down several times.
-        let channel = client::new(client::Config::default(), transport(client));
-        let stub: client::Channel<Arc<WorkRequest>, WorkResponse> = channel.spawn();
-        let balanced = RoundRobin::new(vec![stub.clone(), stub]);
-        let retried = Retry::new(balanced, |answer: &Result<WorkResponse, RpcError>, _| {
-            matches!(answer, Ok(WorkResponse::ThirdTime(Err(_))))
-        });
-        let answer = retried
-            .call(context::current(), WorkRequest::ThirdTime {})
-            .await;
-        assert!(
-            matches!(answer, Ok(WorkResponse::ThirdTime(Ok(2)))),
-            "{answer:?}"
-        );
-        assert_eq!(worker.calls.load(Ordering::SeqCst), 3);
-    })
-    .await;
 }
