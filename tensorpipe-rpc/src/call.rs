@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::engine::{Awaiting, EnginePipe};
+use tensorpipe::engine::Awaiting;
 use tensorpipe::{Device, Misuse, Tensor};
 
 use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
@@ -71,25 +71,30 @@ pub(crate) type Sent = (Arc<Engine>, Arc<CallSlot>);
 
 /// A call that waits for its answer. Whoever drops it before cancels it.
 pub(crate) struct UnderWay {
-    pub(crate) engine: Arc<Engine>,
     pub(crate) slot: Arc<CallSlot>,
-    awaiting: Option<Awaiting>,
+    awaiting: Awaiting<Arc<Engine>>,
+    polled: bool,
 }
 
 impl UnderWay {
     #[inline]
     pub(crate) fn new(engine: Arc<Engine>, slot: Arc<CallSlot>) -> Self {
         Self {
-            engine,
             slot,
-            awaiting: None,
+            awaiting: Awaiting::new(engine),
+            polled: false,
         }
+    }
+
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.awaiting.holder()
     }
 
     /// Takes the outcome, driving the pipe for it.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
         // At first there is no waker that would have to be taken back.
-        if (self.awaiting.is_some() || self.slot.is_done())
+        if (self.polled || self.slot.is_done())
             && let Some(outcome) = self.slot.poll(None)
         {
             return Poll::Ready(outcome);
@@ -104,34 +109,31 @@ impl UnderWay {
         }
     }
 
-    /// Drives the pipe, and leaves a waker there.
+    /// Drives the pipe, and leaves a waker there; at first, where its message left with others, others drive.
     #[inline]
     pub(crate) fn drive(&mut self, cx: &Context<'_>) {
-        let pipe = &self.engine.pipe;
-        let awaiting = self.awaiting.get_or_insert_with(|| pipe.awaiting());
+        self.polled = true;
         if self.slot.leaves_soon() {
-            awaiting.register(cx.waker());
+            self.awaiting.join_others(cx.waker());
         } else {
-            awaiting.drive(cx.waker());
+            self.awaiting.drive(cx.waker());
         }
     }
 
     /// What was waited for is not there yet.
     #[inline]
     pub(crate) fn look_again(&mut self, cx: &Context<'_>) {
-        if let Some(awaiting) = &mut self.awaiting {
-            awaiting.look_again(cx.waker());
-        }
+        self.awaiting.look_again(cx.waker());
     }
 
     /// What is known of it, if its caller asked.
     pub(crate) fn stats(&self) -> CallStats {
-        self.slot.stats(&self.engine.pipe)
+        self.slot.stats(&self.engine().pipe)
     }
 
     /// Nobody waits any more.
     pub(crate) fn cancel(&self) {
-        self.engine.cancel(&self.slot);
+        self.engine().cancel(&self.slot);
     }
 }
 
@@ -151,7 +153,10 @@ impl Awaited {
         });
         let outcome = outcome.await;
         let call = self.0.take().filter(|_| outcome.has_references());
-        (outcome, call.map(|call| (call.engine, call.slot)))
+        (
+            outcome,
+            call.map(|call| (call.engine().clone(), call.slot.clone())),
+        )
     }
 }
 
@@ -234,7 +239,7 @@ impl<T, E> Call<T, E> {
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
         let told: Box<dyn FnOnce() -> CallStats + Send + Sync> = match &self.state {
             State::Waiting(call) if call.slot.trace.is_some() => {
-                let (engine, slot) = (call.engine.clone(), call.slot.clone());
+                let (engine, slot) = (call.engine().clone(), call.slot.clone());
                 Box::new(move || slot.stats(&engine.pipe))
             }
             State::Surviving(_, Some(attempts)) => {
@@ -251,7 +256,7 @@ impl<T, E> Call<T, E> {
     pub(crate) fn promise(&self) -> Result<Arc<Handle>, &'static str> {
         match &self.state {
             State::Waiting(call) if self.method.promises => {
-                let promised = || Arc::new(Handle::promised(call.engine.clone(), call.slot.id));
+                let promised = || Arc::new(Handle::promised(call.engine().clone(), call.slot.id));
                 Ok(self.promised.get_or_init(promised).clone())
             }
             State::Waiting(_) | State::Surviving(..) => Err(
@@ -267,7 +272,7 @@ impl<T, E> Call<T, E> {
     /// Its streams, unless it was not made.
     pub(crate) fn streams(&self) -> Option<(Arc<Engine>, Arc<CallStreams>)> {
         match &self.state {
-            State::Waiting(call) => Some((call.engine.clone(), call.slot.streams.clone()?)),
+            State::Waiting(call) => Some((call.engine().clone(), call.slot.streams.clone()?)),
             _ => None,
         }
     }
@@ -346,7 +351,7 @@ impl<T, E> Future for Call<T, E> {
         let state = std::mem::replace(&mut this.state, State::Done);
         let from = match state {
             _ if !outcome.has_references() => None,
-            State::Waiting(call) => Some((call.engine, call.slot)),
+            State::Waiting(call) => Some((call.engine().clone(), call.slot)),
             _ => from,
         };
         let Some((engine, slot)) = from else {

@@ -164,7 +164,7 @@ pub mod transports;
 /// parts, numbers of messages, credit for what is kept.
 pub mod engine {
     pub use crate::pipe::engine::EnginePipe;
-    pub use crate::pipe::{Awaiting, Handler, Held, Outbound};
+    pub use crate::pipe::{Awaiting, Handler, Held, Outbound, Submitted, When};
 }
 
 /// For `tensorpipe-rpc`; not covered by the version's promises.

@@ -164,25 +164,26 @@ impl Core {
     }
 
     /// The application sends a message, which leaves at once if it can.
-    pub(super) fn submit(self: &Arc<Self>, when: When) -> Submitted {
-        let submitted = self.send_or_queue(when);
-        // As `tensorpipe/src/pipe/outbound/mod.rs`.
-        if submitted.drive {
+    pub(super) fn submit(self: &Arc<Self>, when: When, watched: bool) -> Submitted {
+        let submitted = self.send_or_queue(when, watched);
+        // As `tensorpipe/src/pipe/outbound/mod.rs`, and whoever calls it.
+        if !self.driver.delivery.is_held_here() && self.driver.is_kicked() {
             self.drive();
         }
-        if !self.driver.delivery.is_held_here() && self.driver.is_kicked() {
+        if submitted.drive {
             self.drive();
         }
         submitted
     }
 
-    fn send_or_queue(self: &Arc<Self>, when: When) -> Submitted {
+    fn send_or_queue(self: &Arc<Self>, when: When, watched: bool) -> Submitted {
         let mut shared = lock(&self.shared);
         let Some(mut io) = self.driver.hold() else {
             drop(shared);
             self.written.fetch_add(1, Ordering::Relaxed);
             return Submitted {
                 id: u64::MAX,
+                together: false,
                 over: true,
                 drive: true,
             };
@@ -191,6 +192,7 @@ impl Core {
             id: shared.state.write(),
             alone: io.is_clear(),
             kept: false,
+            watched,
         };
         io.push(MESSAGE);
         leave(self, shared, io, pushed, when)
@@ -198,12 +200,12 @@ impl Core {
 
     /// One that leaves with the next turn of whoever drives: the background task is told.
     pub(super) fn write_soon(self: &Arc<Self>) {
-        self.submit(When::Soon);
+        self.submit(When::Beside(1), false);
     }
 
     /// The handler sends a message: it leaves with the round that follows, or at once.
     pub(super) fn answer(self: &Arc<Self>) {
-        self.submit(When::Now);
+        self.submit(When::Now, false);
     }
 
     /// Whether the handler is at work here, and called again when it is done.

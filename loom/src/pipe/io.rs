@@ -93,6 +93,10 @@ impl Io {
     }
 
     /// How many are held back is a matter of cost: here all that may be.
+    pub(super) fn expects_more(&self, under_way: usize, _: u32) -> bool {
+        under_way > 0
+    }
+
     pub(super) fn is_due(&self, _: bool) -> bool {
         false
     }

@@ -42,7 +42,7 @@ pub fn one_leaves_at_once_while_another_is_written() {
             let core = core.clone();
             thread::spawn(move || core.write())
         };
-        core.submit(When::Now);
+        core.submit(When::Now, false);
         other.join().unwrap();
         assert_eq!(core.sent(), 2, "something is left behind");
     });
@@ -56,7 +56,7 @@ pub fn one_that_leaves_in_part_is_heard_of() {
             let core = core.clone();
             thread::spawn(move || core.drive())
         };
-        let submitted = core.submit(When::Watched);
+        let submitted = core.submit(When::Now, true);
         other.join().unwrap();
         assert_eq!(core.sent(), 1, "something is left behind");
         assert!(core.is_written(submitted), "its writer waits for ever");

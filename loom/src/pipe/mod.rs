@@ -8,6 +8,11 @@ pub mod deliveries;
 mod driver;
 mod io;
 pub mod kicks;
+#[expect(
+    unreachable_pub,
+    dead_code,
+    reason = "there an engine names what the models do not"
+)]
 #[path = "../../../tensorpipe/src/pipe/outbound/leave.rs"]
 mod leave;
 pub mod polls;

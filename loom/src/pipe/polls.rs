@@ -5,7 +5,7 @@
 use loom::future::block_on;
 
 use super::core::Core;
-use super::tasks::{Pipe, Task, call_for, wait_for};
+use super::tasks::{Pipe, Task, call_for, join_others_for, wait_for};
 use crate::check;
 use crate::sync::Arc;
 
@@ -61,6 +61,41 @@ pub fn a_newer_operation_takes_over() {
         pipe.core.arrive();
         pipe.act_on_wakes(&mut older);
         assert!(older.is_ready, "nobody polls for it");
+    });
+}
+
+/// An operation that others drive for begins to wait while the poller leaves, and while polling may be off.
+pub fn a_poller_leaves_one_that_others_drive_for() {
+    for answers in [&[true, true, true, false][..], &[true, false], &[false]] {
+        check(3, move || {
+            let pipe = Pipe::that_can_be_polled(answers);
+            let leaving = pipe.spawn(|core, _| drop(Task::new(call_for(core.clone(), 1))));
+            let mut waiting = Task::new(join_others_for(pipe.core.clone(), 1));
+            leaving.join().unwrap();
+            pipe.act_on_wakes(&mut waiting);
+            pipe.core.arrive();
+            pipe.act_on_wakes(&mut waiting);
+            assert!(waiting.is_ready, "nobody polls for it");
+        });
+    }
+}
+
+/// Two pollers leave one after the other while an older operation sleeps: the background task comes each time.
+pub fn each_poller_that_leaves_is_followed() {
+    check(1, || {
+        let pipe = Pipe::that_can_be_polled(&[true; 8]);
+        let mut asleep = Task::new(call_for(pipe.core.clone(), 3));
+        for message in 1..=2 {
+            let mut polls = Task::new(call_for(pipe.core.clone(), message));
+            // Whoever polled before sees that another does.
+            asleep.act_on_wakes();
+            pipe.background.act_on_wakes(&pipe.core);
+            pipe.core.arrive();
+            polls.act_on_wakes();
+            assert!(polls.is_ready, "it does not poll");
+            drop(polls);
+            assert!(pipe.background.act_on_wakes(&pipe.core), "nobody follows");
+        }
     });
 }
 

@@ -149,9 +149,21 @@ pub(super) async fn wait_for(core: Arc<Core>, messages: u32) {
 
 /// The same for an operation with a state of its own.
 pub(super) async fn call_for(core: Arc<Core>, messages: u32) {
+    call(core, messages, false).await;
+}
+
+/// The same for one whose message left with others: they drive for it.
+pub(super) async fn join_others_for(core: Arc<Core>, messages: u32) {
+    call(core, messages, true).await;
+}
+
+async fn call(core: Arc<Core>, messages: u32, mut with_others: bool) {
     let mut waiter = Waiter::new(core.clone());
     poll_fn(|cx| {
-        waiter.drive(cx.waker());
+        match std::mem::take(&mut with_others) {
+            true => waiter.count(cx.waker()),
+            false => waiter.drive(cx.waker()),
+        }
         let mut shared = lock(&core.shared);
         if shared.received >= messages {
             return Poll::Ready(());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpipe::engine::{EnginePipe, Outbound};
+use tensorpipe::engine::{EnginePipe, Outbound, When};
 use tensorpipe::{Error, ResetCode};
 
 use super::calls::Outcome;
@@ -17,10 +17,6 @@ use crate::observe::CallTrace;
 use crate::placement::{CallPlacement, naming};
 use crate::remote::Handle;
 use crate::schema::Method;
-
-/// Calls under way from which on further ones leave together, at the price of a turn of the pipe's own task; below, each
-/// leaves at once, on its caller's.
-const TOGETHER_FROM: usize = 8;
 
 /// When a call ends, and the time that it had; `None` far beyond any clock.
 pub(crate) type Deadline = Option<(Instant, Duration)>;
@@ -160,25 +156,29 @@ impl Engine {
         outbound: &mut Outbound<'_>,
         waits: bool,
     ) -> Result<(), Error> {
-        let answers = self.pipe.take_batch_len();
-        let (earlier, many) = {
+        let (earlier, under_way) = {
             let mut table = self.calls.table();
-            let many = table.follows(answers) || table.slots.len() >= TOGETHER_FROM;
+            let under_way = table.slots.len();
             table.slots.insert(slot.id, slot.clone());
             let earlier = slot.deadline.is_some_and(|(at, _)| table.look_by(at));
-            (earlier, many)
+            (earlier, under_way)
         };
         // A call that was given the result of another one is seldom the last of its chain.
-        let soon = many || waits;
+        let when = if waits {
+            When::Soon
+        } else {
+            When::Beside(under_way)
+        };
         if earlier {
             self.calls.earlier.notify_one();
         }
         // The number is known before anybody can answer, refuse or cut off the message.
         let mut late = false;
         let note = |message| late = !slot.sent_as(message);
-        // Where many calls are under way, others are likely to be made at once: they leave together.
-        slot.set_leaves_soon(many);
-        let message = self.pipe.submit(outbound, soon, note)?;
+        let submitted = self.pipe.submit(outbound, when, note)?;
+        let message = submitted.id;
+        // Its caller, who may be the last of the chain, drives for one that waits.
+        slot.set_leaves_soon(submitted.together && !waits);
         if late {
             self.pipe
                 .reset(message, ResetCode::Deadline, "its deadline passed");

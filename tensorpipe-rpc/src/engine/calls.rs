@@ -23,9 +23,6 @@ use crate::placement::ReceivePlacement;
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Answers that came together, after which as many calls are likely to be made.
-const MANY_ANSWERS: u32 = 32;
-
 /// How a call ended, still encoded.
 pub(crate) enum Outcome {
     Value(Body),
@@ -70,31 +67,9 @@ pub(super) struct Table {
     reading: FxHashMap<u64, (Header, Reading)>,
     /// When the watcher of deadlines looks next.
     pub(super) look_at: Option<Instant>,
-    /// Calls that are likely to follow the last one.
-    to_follow: u32,
 }
 
 impl Table {
-    /// A call is made, and so many answers have come together since the last one. Returns whether it follows others that are made
-    /// because of such answers: the first of these does not know yet that others will.
-    pub(super) fn follows(&mut self, answers: u32) -> bool {
-        match answers {
-            0 => {
-                let follows = self.to_follow > 0;
-                self.to_follow -= u32::from(follows);
-                follows
-            }
-            _ => {
-                self.to_follow = if answers < MANY_ANSWERS {
-                    0
-                } else {
-                    answers - 1
-                };
-                false
-            }
-        }
-    }
-
     /// Returns whether that is earlier than the watcher of deadlines knows.
     pub(super) fn look_by(&mut self, at: Instant) -> bool {
         let earlier = self.look_at.is_none_or(|look_at| at < look_at);
@@ -393,28 +368,5 @@ impl Engine {
             self.pipe
                 .reset(message, ResetCode::Cancelled, "the call was answered");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How many of so many calls in a row follow others.
-    fn following(table: &mut Table, calls: u32) -> u32 {
-        (0..calls).map(|_| u32::from(table.follows(0))).sum()
-    }
-
-    #[test]
-    fn answers_that_came_together_count_for_as_many_calls_and_the_first_of_these_follows_none() {
-        let mut table = Table::default();
-        assert_eq!(following(&mut table, 10), 0);
-        assert!(!table.follows(MANY_ANSWERS));
-        assert_eq!(following(&mut table, 1000), MANY_ANSWERS - 1);
-        assert!(!table.follows(2 * MANY_ANSWERS));
-        assert_eq!(following(&mut table, 3), 3);
-        // Of these one has its answer: others that are made now have nothing to do with the burst.
-        assert!(!table.follows(1));
-        assert_eq!(following(&mut table, 10), 0);
     }
 }

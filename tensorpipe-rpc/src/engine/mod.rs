@@ -54,7 +54,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
-use tensorpipe::engine::{EnginePipe, Handler, Held};
+use tensorpipe::engine::{EnginePipe, Handler, Held, When};
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
@@ -143,7 +143,7 @@ impl Engine {
     pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<(u64, u64), Error> {
         outbound(encoded, header_len, &self.pipe.peer_limits(), |outbound| {
             let len = outbound.byte_len();
-            Ok((self.pipe.submit(outbound, false, |_| ())?, len))
+            Ok((self.pipe.submit(outbound, When::Now, |_| ())?.id, len))
         })
     }
 
@@ -183,6 +183,12 @@ struct Receiver {
     engine: Weak<Engine>,
     serves: bool,
     pipe: Arc<str>,
+}
+
+impl AsRef<Pipe> for Engine {
+    fn as_ref(&self) -> &Pipe {
+        &self.pipe
+    }
 }
 
 impl Handler for Receiver {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use tensorpipe::engine::{EnginePipe, Outbound};
+use tensorpipe::engine::{EnginePipe, Outbound, When};
 use tensorpipe::{Error, Misuse};
 
 use super::Engine;
@@ -45,8 +45,7 @@ struct State {
 struct Note {
     bytes: [u8; LONGEST],
     len: usize,
-    /// It leaves together with others.
-    soon: bool,
+    when: When,
 }
 
 impl Note {
@@ -58,8 +57,11 @@ impl Note {
         let len = len.count();
         spare::keep(header);
         // What the peer may let go of, nobody waits for.
-        let soon = kind == Kind::Release;
-        Self { bytes, len, soon }
+        let when = match kind {
+            Kind::Release => When::Soon,
+            _ => When::Now,
+        };
+        Self { bytes, len, when }
     }
 }
 
@@ -76,7 +78,10 @@ impl Engine {
     fn send_note_now(&self, note: Note) -> bool {
         let bytes = &note.bytes[..note.len];
         let sent = match self.pipe.peer_limits().metadata as usize >= bytes.len() {
-            true => (self.pipe).submit(&mut Outbound::new(bytes), note.soon, |_| ()),
+            true => (self
+                .pipe
+                .submit(&mut Outbound::new(bytes), note.when, |_| ()))
+            .map(|submitted| submitted.id),
             false => {
                 let encoded = Encoded {
                     metadata: bytes.to_vec(),

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tensorpipe::engine::EnginePipe;
+use tensorpipe::engine::{Awaiting, EnginePipe};
 
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
@@ -193,7 +193,7 @@ where
             item.encode(encoder).map_err(Ended::Unsendable)
         };
         let mut sending = pin!(send_items(&engine, &streams, Way::Argument, stream, encode));
-        let mut awaiting = engine.pipe.awaiting();
+        let mut awaiting = Awaiting::new(engine.clone());
         // Nobody else may be there to read what the server says of the stream.
         let ended = poll_fn(|cx| {
             if let Poll::Ready(ended) = caught_poll(|| sending.as_mut().poll(cx)) {

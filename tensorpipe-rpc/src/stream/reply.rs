@@ -141,7 +141,7 @@ impl<T, E> CallStream<T, E> {
         if let State::Streaming { call, .. } = &self.state
             && let Some(streams) = &call.slot.streams
         {
-            send_argument(call.engine.clone(), streams.clone(), stream);
+            send_argument(call.engine().clone(), streams.clone(), stream);
         }
         self
     }
@@ -171,7 +171,7 @@ impl<T, E> CallStream<T, E> {
             let State::Streaming { call, outcome } = &mut self.state else {
                 return Some(None);
             };
-            let UnderWay { engine, slot, .. } = call;
+            let (engine, slot) = (call.engine(), &call.slot);
             let streams = slot.streams.as_ref();
             if let Some(batch) = &mut self.batch {
                 if let Some(item) = (self.decode.item)(batch) {
@@ -228,7 +228,7 @@ impl<T, E> CallStream<T, E> {
 
     fn cancel(&mut self) {
         if let State::Streaming { call, outcome } = &mut self.state {
-            call.engine.let_go(&call.slot, outcome.take());
+            call.engine().let_go(&call.slot, outcome.take());
             call.cancel();
         }
     }

@@ -1,19 +1,32 @@
 //! A [`Waiter`] for whoever has a state of their own to look at.
 
+use std::ops::Deref;
 use std::task::Waker;
 
-use super::core::{Core, Waiter};
+use super::Pipe;
+use super::core::Core;
+use super::driver::{Holds, Waiter};
 use crate::sync::Arc;
 
-/// Drives a pipe for an operation that a [`Handler`](super::Handler) completes.
+/// Drives a pipe for an operation that a [`Handler`](super::Handler) completes. It holds whatever holds the pipe.
 ///
 /// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
 /// state, and [`Awaiting::look_again`] when that found nothing: the task is then the one that is woken when the pipe's
 /// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
 /// even sleep.
-pub struct Awaiting(Waiter);
+pub struct Awaiting<H: Deref<Target: AsRef<Pipe>>>(Waiter<Holder<H>>);
 
-impl std::fmt::Debug for Awaiting {
+struct Holder<H>(H);
+
+impl<H: Deref<Target: AsRef<Pipe>>> Holds for Holder<H> {
+    type Core = Core;
+
+    fn core(&self) -> &Arc<Core> {
+        (*self.0).as_ref().core()
+    }
+}
+
+impl<H: Deref<Target: AsRef<Pipe>>> std::fmt::Debug for Awaiting<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Awaiting")
             .field("pipe", &self.0.core().name)
@@ -21,15 +34,23 @@ impl std::fmt::Debug for Awaiting {
     }
 }
 
-impl Awaiting {
-    pub(super) fn new(core: Arc<Core>) -> Self {
-        Self(Waiter::new(core))
+impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
+    /// Nothing is awaited yet.
+    #[inline]
+    pub fn new(holder: H) -> Self {
+        Self(Waiter::new(Holder(holder)))
     }
 
-    /// Makes `waker` the one that the connection wakes, and moves nothing: for an operation that begins with
-    /// [`EnginePipe::submit`](crate::engine::EnginePipe::submit).
-    pub fn register(&mut self, waker: &Waker) {
-        self.0.register(waker);
+    /// What holds the pipe.
+    #[inline]
+    pub fn holder(&self) -> &H {
+        &self.0.holder().0
+    }
+
+    /// Waits for others to drive: for an operation whose message was [submitted](crate::engine::EnginePipe::submit)
+    /// [together](crate::engine::Submitted::together) with others, which are awaited as well. It is not the one that is woken.
+    pub fn join_others(&mut self, waker: &Waker) {
+        self.0.count(waker);
     }
 
     /// Makes `waker` the one that the connection wakes, and moves what can be moved.

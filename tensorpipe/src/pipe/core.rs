@@ -26,7 +26,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock,
 use crate::sys::fork::Owner;
 
 /// An operation that is awaited.
-pub(super) type Waiter = driver::Waiter<Core>;
+pub(super) type Waiter = driver::Waiter<Arc<Core>>;
 
 /// For ever, for a clock that cannot count that far.
 const FAR: Duration = Duration::from_secs(1 << 32);

@@ -1,14 +1,13 @@
 //! What a call engine needs of a pipe, and an application does not.
 //!
 //! An engine builds operations of its own on a pipe: calls, streams. It is *given* messages ([`Handler`]) instead of asking for them,
-//! drives the pipe for whoever awaits its operations ([`Awaiting`]), and knows messages by their number.
+//! drives the pipe for whoever awaits its operations ([`Awaiting`](super::Awaiting)), and knows messages by their number.
 
 use std::time::{Duration, Instant};
 
-use super::awaiting::Awaiting;
 use super::budget::Held;
 use super::handler::Handler;
-use super::outbound::{Outbound, When, submit, write};
+use super::outbound::{Outbound, Submitted, When, submit, write};
 use super::{Pipe, inbound};
 use crate::device::Allocators;
 use crate::error::{Error, Misuse, ResetCode};
@@ -30,25 +29,17 @@ pub trait EnginePipe: sealed::Sealed {
     /// [`Misuse::Other`] where it has a handler: there is one in the life of a pipe.
     fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse>;
 
-    /// An operation of the caller's own, built on a [`Handler`]: see [`Awaiting`].
-    fn awaiting(&self) -> Awaiting;
-
-    /// Sends a message of which the parts are taken. `soon`: it leaves with the next turn of whoever drives the pipe, together with
-    /// what else is written until then, as bursts of small messages should. `note` is told the message's number before anybody can
-    /// answer it. It runs under a lock: it must not block, nor call the pipe.
+    /// Sends a message of which the parts are taken. `note` is told the message's number before anybody can answer it. It runs under a
+    /// lock: it must not block, nor call the pipe.
     ///
     /// # Errors
     /// As [`Pipe::send`]. The parts are still there then.
     fn submit(
         &self,
         message: &mut Outbound<'_>,
-        soon: bool,
+        when: When,
         note: impl FnOnce(u64),
-    ) -> Result<u64, Error>;
-
-    /// How many messages its handler was last given in one go; 0 until it is given more. Whoever answers each is likely to write as
-    /// many.
-    fn take_batch_len(&self) -> u32;
+    ) -> Result<Submitted, Error>;
 
     /// Messages that the peer may have under way to this side and that are not read yet:
     /// [`Limits::window_messages`](crate::Limits::window_messages).
@@ -103,26 +94,17 @@ impl EnginePipe for Pipe {
         self.core().push_to(handler, listens)
     }
 
-    fn awaiting(&self) -> Awaiting {
-        Awaiting::new(self.core().clone())
-    }
-
     fn submit(
         &self,
         message: &mut Outbound<'_>,
-        soon: bool,
+        when: When,
         note: impl FnOnce(u64),
-    ) -> Result<u64, Error> {
-        let when = if soon { When::Soon } else { When::Now };
-        let submitted = submit(self.core(), message, when, note)?;
+    ) -> Result<Submitted, Error> {
+        let submitted = submit(self.core(), message, when, false, note)?;
         if submitted.drive {
             self.core().drive();
         }
-        Ok(submitted.id)
-    }
-
-    fn take_batch_len(&self) -> u32 {
-        self.core().driver.came_together()
+        Ok(submitted)
     }
 
     fn window_messages(&self) -> u64 {

@@ -63,8 +63,8 @@ pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
 pub(crate) use self::lane::Work;
 pub use self::lane::{LaneIo, Outcome};
 pub use self::lane_handle::LaneHandle;
-pub use self::outbound::Outbound;
 pub use self::outbound::write::{Flush, Write};
+pub use self::outbound::{Outbound, Submitted, When};
 pub use self::peer_limits::PeerLimits;
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::{MessageStats, PipeStats};
@@ -73,7 +73,7 @@ use std::sync::Arc;
 
 use self::core::Waiter;
 use self::driver::Interest;
-use self::outbound::{When, submit_message};
+use self::outbound::submit_message;
 use self::shared::Arrival;
 use crate::address::PeerAddr;
 use crate::device::Pool;
@@ -186,7 +186,7 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
     pub fn send(&self, message: Message) -> Result<u64, Error> {
-        let submitted = submit_message(self.core(), message, When::Now)?;
+        let submitted = submit_message(self.core(), message, false)?;
         if submitted.drive {
             self.core().drive();
         }

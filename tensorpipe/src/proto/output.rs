@@ -53,7 +53,7 @@ pub(super) struct Stream<S> {
 pub(super) struct Outbox<S> {
     control: VecDeque<Control>,
     /// Frames of channels for which nobody waits.
-    pub(super) late: VecDeque<Control>,
+    pub(super) delayed: VecDeque<Control>,
     pub(super) streams: VecDeque<Stream<S>>,
     /// Numbers of messages to be flushed, asked for once they are sent.
     pub(super) flush: VecDeque<u64>,
@@ -67,7 +67,7 @@ impl<S> Default for Outbox<S> {
     fn default() -> Self {
         Self {
             control: VecDeque::new(),
-            late: VecDeque::new(),
+            delayed: VecDeque::new(),
             streams: VecDeque::new(),
             flush: VecDeque::new(),
             flush_asked: None,
@@ -113,7 +113,7 @@ impl<S> Outbox<S> {
     /// of which one that fetches them has at most a window of `messages`.
     pub(super) fn check(&self, messages: u64) -> Result<(), PeerFault> {
         let limit = messages.saturating_add(CONTROL_QUEUE_MAX as u64);
-        if (self.control.len() + self.late.len()) as u64 <= limit {
+        if (self.control.len() + self.delayed.len()) as u64 <= limit {
             return Ok(());
         }
         Err(PeerFault::CreditExceeded {

@@ -168,20 +168,20 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_late`](Self::send_late) says so.
-    pub(crate) fn channel_late(&mut self, op: OpId, body: impl Into<Body>) {
-        self.outbox.late.push_back(Control::channel(op, body));
+    /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_delayed`](Self::send_delayed) says so.
+    pub(crate) fn channel_delayed(&mut self, op: OpId, body: impl Into<Body>) {
+        self.outbox.delayed.push_back(Control::channel(op, body));
     }
 
     /// Whether there is something for which nobody waits.
-    pub(crate) fn has_late(&self) -> bool {
-        !self.outbox.late.is_empty()
+    pub(crate) fn has_delayed(&self) -> bool {
+        !self.outbox.delayed.is_empty()
     }
 
     /// There is time for what nobody waits for.
-    pub(crate) fn send_late(&mut self) {
-        while let Some(late) = self.outbox.late.pop_front() {
-            self.outbox.control(late);
+    pub(crate) fn send_delayed(&mut self) {
+        while let Some(delayed) = self.outbox.delayed.pop_front() {
+            self.outbox.control(delayed);
         }
     }
 }

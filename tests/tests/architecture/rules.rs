@@ -19,7 +19,8 @@ const KNOW_BACKENDS: &str = "tensorpipe/src/transports tensorpipe/src/channels t
 #[test]
 fn every_file_keeps_to_its_place() {
     let mut wrong = Vec::new();
-    let crates = "tensorpipe tensorpipe-macros tensorpipe-rpc examples benches";
+    let crates =
+        "tensorpipe tensorpipe-macros tensorpipe-rpc examples examples/inference loom benches";
     let sources = crates
         .split(' ')
         .map(|name| shipped(&format!("{name}/src")));

@@ -111,7 +111,7 @@ fn memory_that_its_writer_took_back_is_not_delivered() {
     });
 }
 
-/// A writer's, which takes a notice down, and says nothing, when it is given the next tensor. It has a copy of the first one for whoever
+/// A writer's, which takes an export back, and says nothing, when it is given the next tensor. It has a copy of the first one for whoever
 /// asks for bytes.
 struct FickleLane {
     honest: Box<dyn Lane>,
@@ -148,7 +148,7 @@ impl Lane for FickleLane {
     fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
-/// No RESET says so: only the second look at the notice does. Read by whoever drives the pipe, and by two threads.
+/// No RESET says so: only the second look at the export does. Read by whoever drives the pipe, and by two threads.
 #[test]
 fn what_was_read_is_taken_only_while_its_export_stands() {
     alone(async || {
@@ -270,7 +270,7 @@ fn a_dropped_read_gives_the_memory_back_and_the_pipe_goes_on() {
             let before = peer.pipe.stats().bytes_in;
             let mut read = Box::pin(incoming.read());
             let arrived = async {
-                // Until the notice has come: then it is being read.
+                // Until the export has come: then it is being read.
                 while peer.pipe.stats().bytes_in == before {
                     tokio::select! {
                         // On a busy machine this task may sleep for longer than that takes.
@@ -279,7 +279,7 @@ fn a_dropped_read_gives_the_memory_back_and_the_pipe_goes_on() {
                     }
                 }
             };
-            soon("a notice", arrived).await;
+            soon("an export", arrived).await;
             drop(read);
             eventually("memory back", || {
                 context.pool().stats().outstanding_bytes == 0

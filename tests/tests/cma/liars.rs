@@ -13,13 +13,13 @@ const LEN: usize = 2 << 20;
 /// What it says instead of the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
-    /// A notice of another length than the tensor's.
+    /// An export of another length than the tensor's.
     WrongLength,
     /// A slot that no board has.
     WildSlot,
     /// A number that means nothing.
     NoNumber,
-    /// Bytes that are no notice.
+    /// Bytes that are no export.
     Nonsense,
     /// A slot of the reader's own board, where nothing stands.
     NothingThere,
@@ -54,7 +54,7 @@ impl LyingLane {
     }
 }
 
-fn notice(slot: u32, number: u64, len: u64) -> Vec<u8> {
+fn export(slot: u32, number: u64, len: u64) -> Vec<u8> {
     let fields = [
         &slot.to_le_bytes()[..],
         &number.to_le_bytes(),
@@ -68,10 +68,10 @@ impl Lane for LyingLane {
         let len = source.len() as u64;
         self.source = Some(source);
         let body = match self.lie {
-            Lie::WrongLength => notice(0, 1, len + 1),
-            Lie::WildSlot => notice(1024, 1, len),
-            Lie::NoNumber => notice(0, 0, len),
-            Lie::NothingThere => notice(1023, 1, len),
+            Lie::WrongLength => export(0, 1, len + 1),
+            Lie::WildSlot => export(1024, 1, len),
+            Lie::NoNumber => export(0, 0, len),
+            Lie::NothingThere => export(1023, 1, len),
             _ => vec![9; 100],
         };
         io.control(op, body);
@@ -137,7 +137,7 @@ fn assert_blamed(error: &Error, word: &str) {
 }
 
 #[test]
-fn notices_that_make_no_sense_are_the_writers_fault() {
+fn exports_that_make_no_sense_are_the_writers_fault() {
     alone(async || {
         for (lie, word) in [
             (Lie::WrongLength, "bytes instead of"),
@@ -155,7 +155,7 @@ fn notices_that_make_no_sense_are_the_writers_fault() {
 }
 
 #[test]
-fn a_notice_that_is_not_there_is_asked_for_as_bytes() {
+fn an_export_that_is_not_there_is_asked_for_as_bytes() {
     alone(async || {
         let (honest, liar) = pair(Lie::NothingThere).await;
         liar.send(Message::new("m").tensor(made(LEN, 1))).unwrap();

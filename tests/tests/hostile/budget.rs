@@ -79,7 +79,7 @@ async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
         let error = read.unwrap_err();
         println!("{error}");
         assert!(
-            matches!(&error, Error::OutOfMemory { reason, .. } if reason.contains("being read take")),
+            matches!(&error, Error::OutOfMemory { bytes: of, reason } if *of == bytes as u64 && reason.contains("being read take")),
             "{error:?}"
         );
         // The writer hears of it, unless the system took all of its bytes first.

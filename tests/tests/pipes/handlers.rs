@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
-use tensorpipe::engine::{EnginePipe, Handler, Outbound};
+use tensorpipe::engine::{EnginePipe, Handler, Outbound, When};
 use tensorpipe::{Allocation, Error, Incoming, Pays, Place, ResetCode, Threshold, Write};
 
 use super::*;
@@ -319,7 +319,7 @@ async fn a_note_that_panics_keeps_nothing_back() {
     let context = over_tcp().timeouts(silent).build().unwrap();
     let (client, server) = pair(&context, &context).await;
     let note = |_| panic!("by design");
-    let submit = || client.submit(&mut Outbound::new(b"noted"), false, note);
+    let submit = || client.submit(&mut Outbound::new(b"noted"), When::Now, note);
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(submit)).unwrap_err();
     client.send(message(1, 100)).unwrap();
     let noted = soon("the first", server.read()).await.unwrap();

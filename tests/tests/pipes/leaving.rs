@@ -129,7 +129,7 @@ async fn what_channels_say_of_a_long_message_is_not_left_behind() {
                 Arc::new(BasicChannel::new()),
             ]
         };
-        // Nor does the peer ask whether anybody is there.
+        // Nor does the peer ask whether anybody is there. What is left behind leaves with the heartbeat, after 1.25 s.
         let quiet = timeouts(|timeouts| timeouts.silence = None);
         let context = || context().channels(channels()).timeouts(quiet.clone());
         let (near, far) = (context().build().unwrap(), context().build().unwrap());
@@ -144,13 +144,17 @@ async fn what_channels_say_of_a_long_message_is_not_left_behind() {
             });
             client.send(message.tensor(tensor.clone())).unwrap();
             let what = format!("a message of {payloads} payloads");
-            let message = soon(&what, server.read()).await.unwrap();
+            let before_the_heartbeat = Duration::from_secs(1);
+            let read = tokio::time::timeout(before_the_heartbeat, server.read()).await;
+            let message = read.expect(&what).unwrap();
             assert_eq!(
                 (message.payloads.len(), message.tensors.len()),
                 (payloads, 1)
             );
             lent += 1 << 20;
-            eventually("its answer", || client.stats().bytes_lent == lent).await;
+            let answer = eventually("its answer", || client.stats().bytes_lent == lent);
+            let answer = tokio::time::timeout(before_the_heartbeat, answer).await;
+            answer.expect("its answer is left behind");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use tensorpipe::engine::{EnginePipe, Handler, Outbound};
+use tensorpipe::engine::{EnginePipe, Handler, Outbound, When};
 use tensorpipe::{Error, Incoming, ResetCode};
 
 use super::*;
@@ -57,10 +57,10 @@ async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
         client.send(Message::new("keep")).unwrap();
         client.send(message(4, 100)).unwrap();
         client
-            .submit(&mut Outbound::new(b""), false, |_| ())
+            .submit(&mut Outbound::new(b""), When::Now, |_| ())
             .unwrap();
         client
-            .submit(&mut Outbound::new(b"two"), true, |_| ())
+            .submit(&mut Outbound::new(b"two"), When::Soon, |_| ())
             .unwrap();
         eventually("all of them", || handler.taken.lock().unwrap().len() == 3).await;
         assert_eq!(*handler.taken.lock().unwrap(), [&b"one"[..], b"", b"two"]);
@@ -89,11 +89,16 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
         for number in 0..MANY {
             let note = |id| noted.push(id);
             let bytes = number.to_le_bytes();
-            let soon = number % 7 < 5;
-            let id = client
-                .submit(&mut Outbound::new(&bytes), soon, note)
+            let when = match number % 7 {
+                0..3 => When::Soon,
+                3..5 => When::Beside(100),
+                5 => When::Beside(1),
+                _ => When::Now,
+            };
+            let submitted = client
+                .submit(&mut Outbound::new(&bytes), when, note)
                 .unwrap();
-            assert_eq!(id, number);
+            assert_eq!(submitted.id, number);
             if number % 50 == 0 {
                 tokio::task::yield_now().await;
             }
@@ -119,7 +124,7 @@ async fn what_leaves_soon_leaves_though_nobody_waits() {
         for round in 0..3u8 {
             for one in 0..=round {
                 client
-                    .submit(&mut Outbound::new(&[one]), true, |_| ())
+                    .submit(&mut Outbound::new(&[one]), When::Soon, |_| ())
                     .unwrap();
             }
             for one in 0..=round {
@@ -128,7 +133,7 @@ async fn what_leaves_soon_leaves_though_nobody_waits() {
             }
         }
         client
-            .submit(&mut Outbound::new(b"last"), true, |_| ())
+            .submit(&mut Outbound::new(b"last"), When::Soon, |_| ())
             .unwrap();
         soon("close", client.close()).await.unwrap();
         let last = soon("the last one", server.read()).await.unwrap();

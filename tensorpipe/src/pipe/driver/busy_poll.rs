@@ -43,6 +43,8 @@ pub(in crate::pipe) struct BusyPoll {
     waiting: AtomicBool,
     /// A handler takes messages at any time: somebody always waits.
     listens: AtomicBool,
+    /// The background task was woken to poll, and has not come yet. Changed by exchanges only.
+    background_comes: AtomicBool,
     /// The pipe is closing: its background task keeps its clock, and does not poll.
     closing: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
@@ -75,6 +77,7 @@ impl BusyPoll {
             polls_seen: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
             listens: AtomicBool::new(false),
+            background_comes: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             together: AtomicU32::new(0),
             some_together: AtomicU32::new(0),
@@ -260,25 +263,40 @@ impl<W> Driver<W> {
         false
     }
 
+    /// An operation waits without being one that the connection wakes. Returns `false` where nobody drives for it: polling is on,
+    /// and nobody polls.
+    pub(super) fn count(&self) -> bool {
+        self.wakers.count();
+        // Behind that: a poller that leaves from here on counts it.
+        self.polling.poller() != VACANT
+    }
+
     /// `who` waits no more. For others that still wait the background task polls, until one of them does.
     ///
     /// Where nobody waits for anything, polling stays on: most likely the next operation is about to begin, and switching it
     /// off and on would cost more than it does. If none comes, the background task's tick switches it off; until then what
     /// the peer says of its own accord (a ping, a goodbye) lies there.
-    pub(super) fn leave<C: Driven<Work = W>>(&self, core: &Arc<C>, who: u64, polls: &mut bool) {
+    pub(super) fn leave<C: Driven<Work = W>>(
+        &self,
+        core: &Arc<C>,
+        slot: &mut Option<u64>,
+        polls: &mut bool,
+    ) {
         let polling = &self.polling;
-        if !polling.able {
-            return;
-        }
-        if std::mem::take(polls) {
+        if let (true, Some(who)) = (std::mem::take(polls), *slot) {
             polling.change(who, VACANT);
         }
+        // After that: whoever registers from here on finds that nobody polls.
+        let others_wait = self.wakers.leave(slot);
         // Also where it never polled: it may have switched polling on, and found what it waits for at once.
         if polling.poller() != VACANT {
             return;
         }
-        if self.wakers.waiting() > 0 {
-            self.wakers.wake_background();
+        if others_wait {
+            // Of many that leave together one wakes it.
+            if !polling.background_comes.swap(true, Ordering::SeqCst) {
+                self.wakers.wake_background();
+            }
         } else if polling.listens.load(Ordering::SeqCst) {
             self.stop_polling(core);
         }
@@ -299,6 +317,9 @@ impl<W> Driver<W> {
         waker: &Waker,
     ) -> bool {
         let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
+        if self.polling.background_comes.load(Ordering::Relaxed) {
+            self.polling.background_comes.swap(false, Ordering::SeqCst);
+        }
         if *polls
             && !self.poll_for::<C>(many, true)
             && self.poll_again(core, BACKGROUND, polls, waker)
@@ -307,7 +328,7 @@ impl<W> Driver<W> {
         }
         self.wakers.set_background(waker);
         // Operations that are awaited poll for themselves, unless the one that did has just ended.
-        let may_poll = self.is_polling() || self.wakers.waiting() == 0;
+        let may_poll = self.is_polling() || self.wakers.registered() == 0;
         if may_poll && !self.is_closing() {
             self.start_polling();
         }

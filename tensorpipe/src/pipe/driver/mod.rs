@@ -38,6 +38,8 @@
 //! - [`DeliveryLock`](delivery_lock::DeliveryLock): who calls the handler; whoever drives delivers.
 //! - [`Waiter`]: one operation's part in all of this.
 //!
+//! What waits for others, to leave or to be read together with them, `coalesce.rs` decides.
+//!
 //! Every flag that hands something over is changed by exchanges. An exchange finds the latest value, and whoever finds it
 //! sees what was done before. `tensorpipe-loom` includes these files and checks each in every order of the threads' steps.
 //!
@@ -50,6 +52,7 @@
 //! somebody polls: the poller finds what comes next.
 
 mod busy_poll;
+mod coalesce;
 mod delivery_lock;
 mod drive;
 mod poll_time;
@@ -59,6 +62,7 @@ mod waiter;
 mod wakers;
 
 pub(super) use self::busy_poll::{BusyPoll, Seen};
+pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, is_crowd};
 pub(super) use self::drive::{Driven, Driver, Round};
-pub(super) use self::waiter::{Interest, Waiter, Waiting};
+pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

@@ -75,6 +75,13 @@ pub(in crate::pipe) const SEND_BATCH: u32 = 8;
 /// The same where a write is a system call.
 pub(in crate::pipe) const SEND_BATCH_COSTLY: u32 = 32;
 
+/// Operations under way from which on a further message is likely not to be alone: it waits for others, at the price of a turn of the
+/// pipe's own task. Below, each leaves at once, on its writer's. Chosen.
+pub(in crate::pipe) const SEND_TOGETHER_FROM: usize = 8;
+
+/// Messages that came together, after which as many are likely to be written. Chosen.
+pub(in crate::pipe) const MANY_TOGETHER: u32 = 32;
+
 /// Bytes to be sent from which on a message waits in the protocol's queue, where it is counted and can be taken back. Chosen.
 pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
 

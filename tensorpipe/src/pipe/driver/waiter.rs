@@ -18,67 +18,106 @@ pub(in crate::pipe) enum Interest {
 /// A sleeping operation: its registration, and whom to wake once what it waits for is there.
 pub(in crate::pipe) type Waiting = (u64, Interest, Waker);
 
+/// Whoever keeps a pipe alive.
+pub(in crate::pipe) trait Holds {
+    type Core: Driven;
+
+    fn core(&self) -> &Arc<Self::Core>;
+}
+
+impl<C: Driven> Holds for Arc<C> {
+    type Core = C;
+
+    fn core(&self) -> &Self {
+        self
+    }
+}
+
 /// An operation's registration with its pipe. While it is polled it drives the pipe; dropping it leaves.
 ///
 /// [`Waiter::poll`] serves operations whose state is in the shared part. One with a state of its own uses the steps:
 /// [`drive`](Waiter::drive), a look at its state, [`poll_again`](Waiter::poll_again).
-pub(in crate::pipe) struct Waiter<C: Driven> {
-    core: Arc<C>,
+pub(in crate::pipe) struct Waiter<H: Holds> {
+    holder: H,
     slot: Option<u64>,
     /// It is the one that polls: it comes again soon instead of being woken.
     polls: bool,
     /// It stands among those that are woken.
     listed: bool,
+    /// It is none that the connection wakes, and others drive for it.
+    counted: bool,
 }
 
-impl<C: Driven> Waiter<C> {
-    pub(in crate::pipe) fn new(core: Arc<C>) -> Self {
+impl<H: Holds> Waiter<H> {
+    pub(in crate::pipe) fn new(holder: H) -> Self {
         Self {
-            core,
+            holder,
             slot: None,
             polls: false,
             listed: false,
+            counted: false,
         }
     }
 
-    pub(in crate::pipe) fn core(&self) -> &Arc<C> {
-        &self.core
+    pub(in crate::pipe) fn holder(&self) -> &H {
+        &self.holder
+    }
+
+    pub(in crate::pipe) fn core(&self) -> &Arc<H::Core> {
+        self.holder.core()
     }
 
     /// Makes `waker` the one that the connection wakes.
-    pub(in crate::pipe) fn register(&mut self, waker: &Waker) -> u64 {
-        let wakers = &self.core.driver().wakers;
-        wakers.register(&mut self.slot, waker)
+    fn register(&mut self, waker: &Waker) -> u64 {
+        let wakers = &self.holder.core().driver().wakers;
+        let id = wakers.register(&mut self.slot, waker);
+        if std::mem::take(&mut self.counted) {
+            wakers.uncount();
+        }
+        id
     }
 
-    /// The same, and moves what can be moved.
+    /// Waits without being one that the connection wakes: somebody drives for it, since its message left behind or beside others.
+    pub(in crate::pipe) fn count(&mut self, waker: &Waker) {
+        if self.slot.is_none() && !self.counted {
+            let driver = self.holder.core().driver();
+            self.counted = true;
+            if driver.count() {
+                return;
+            }
+        }
+        self.register(waker);
+    }
+
+    /// Makes `waker` the one that the connection wakes, and moves what can be moved.
     pub(in crate::pipe) fn drive(&mut self, waker: &Waker) {
         self.register(waker);
-        let driver = self.core.driver();
+        let core = self.holder.core();
+        let driver = core.driver();
         if !self.polls {
             driver.start_polling();
-        } else if driver.is_polling() && !driver.poll::<C>() {
+        } else if driver.is_polling() && !driver.poll::<H::Core>() {
             // Where another has stopped the polling in between, the connection may have woken this one: then it drives.
             return;
         }
-        driver.drive(&self.core);
+        driver.drive(core);
     }
 
     /// What it waits for is not there. Returns whether its task is scheduled to poll again; if so, nobody else has to wake it.
     pub(in crate::pipe) fn poll_again(&mut self, waker: &Waker) -> bool {
         let Some(who) = self.slot else { return false };
-        let driver = self.core.driver();
-        driver.poll_again(&self.core, who, &mut self.polls, waker)
+        let core = self.holder.core();
+        core.driver().poll_again(core, who, &mut self.polls, waker)
     }
 
     pub(in crate::pipe) fn poll<T>(
         &mut self,
         cx: &Context<'_>,
         interest: Interest,
-        mut look: impl FnMut(&mut C::Shared) -> Option<T>,
+        mut look: impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
     ) -> Poll<T> {
         // A poller that sees bytes need not look for what they will bring.
-        let news = self.polls && self.core.driver().poll::<C>();
+        let news = self.polls && self.core().driver().poll::<H::Core>();
         let found = if news { None } else { self.look(&mut look) };
         let found = found.or_else(|| {
             // It has polled for long enough, or another does: it sleeps, instead of beginning anew.
@@ -88,11 +127,12 @@ impl<C: Driven> Waiter<C> {
             }
             // First the registration, then the look: a wake from here on comes to this task.
             let slot = self.register(cx.waker());
-            let driver = self.core.driver();
+            let core = self.core();
+            let driver = core.driver();
             if !self.polls && !rests {
                 driver.start_polling();
             }
-            driver.drive(&self.core);
+            driver.drive(core);
             self.look(&mut look).or_else(|| {
                 if !rests && self.poll_again(cx.waker()) {
                     return None;
@@ -100,10 +140,10 @@ impl<C: Driven> Waiter<C> {
                 // Asleep: whoever drives the pipe and finds what this waits for wakes it.
                 // A waker is somebody else's code, also when it is cloned or dropped: never under a lock.
                 let waker = cx.waker().clone();
-                let mut shared = lock(self.core.shared());
+                let mut shared = lock(self.holder.core().shared());
                 let found = look(&mut shared);
                 if found.is_none() {
-                    C::waiting(&mut shared).push((slot, interest, waker));
+                    H::Core::waiting(&mut shared).push((slot, interest, waker));
                     self.listed = true;
                 }
                 found
@@ -119,10 +159,13 @@ impl<C: Driven> Waiter<C> {
     }
 
     /// Looks; what it waits for may be what it is about to do itself, so it is not to be woken.
-    fn look<T>(&mut self, look: &mut impl FnMut(&mut C::Shared) -> Option<T>) -> Option<T> {
+    fn look<T>(
+        &mut self,
+        look: &mut impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
+    ) -> Option<T> {
         let (found, old) = {
-            let mut shared = lock(self.core.shared());
-            let old = unlist::<C>(self.slot, &mut self.listed, &mut shared);
+            let mut shared = lock(self.holder.core().shared());
+            let old = unlist::<H::Core>(self.slot, &mut self.listed, &mut shared);
             (look(&mut shared), old)
         };
         drop(old);
@@ -131,19 +174,24 @@ impl<C: Driven> Waiter<C> {
 
     /// The operation is awaited no more.
     pub(in crate::pipe) fn leave(&mut self) {
-        let Some(who) = self.slot else { return };
-        if self.core.is_inherited() {
+        let waits = self.slot.is_some() || self.counted;
+        if !waits || self.holder.core().is_inherited() {
             return;
         }
+        let core = self.holder.core();
         if self.listed {
-            let mut shared = lock(self.core.shared());
-            let old = unlist::<C>(self.slot, &mut self.listed, &mut shared);
+            let mut shared = lock(core.shared());
+            let old = unlist::<H::Core>(self.slot, &mut self.listed, &mut shared);
             drop(shared);
             drop(old);
         }
-        let driver = self.core.driver();
-        driver.wakers.leave(&mut self.slot);
-        driver.leave(&self.core, who, &mut self.polls);
+        let driver = core.driver();
+        if std::mem::take(&mut self.counted) {
+            driver.wakers.uncount();
+        }
+        if self.slot.is_some() {
+            driver.leave(core, &mut self.slot, &mut self.polls);
+        }
     }
 }
 
@@ -161,7 +209,7 @@ fn unlist<C: Driven>(
     Some(waiting.swap_remove(at))
 }
 
-impl<C: Driven> Drop for Waiter<C> {
+impl<H: Holds> Drop for Waiter<H> {
     fn drop(&mut self) {
         self.leave();
     }

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Wakers {
@@ -22,6 +22,10 @@ pub(in crate::pipe) struct Wakers {
     /// there was to wake for.
     notified: AtomicBool,
     roles: Mutex<Roles>,
+    /// How many stand in `roles`, for a look without the lock. Said under it.
+    registered: AtomicUsize,
+    /// Operations beside these which others drive for. Changed by exchanges only.
+    counted: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +80,7 @@ impl Wakers {
                         roles.next_id
                     });
                     roles.waiting.push_back((id, waker));
+                    self.recount(&roles);
                     (id, None, ticking)
                 }
             }
@@ -95,24 +100,49 @@ impl Wakers {
         }
     }
 
-    /// The operation is awaited no more.
-    pub(super) fn leave(&self, slot: &mut Option<u64>) {
-        let Some(id) = slot.take() else { return };
-        let (had_role, left) = {
+    /// The operation is awaited no more. Returns whether others are.
+    pub(super) fn leave(&self, slot: &mut Option<u64>) -> bool {
+        let Some(id) = slot.take() else { return false };
+        let (had_role, left, others) = {
             let mut roles = lock(&self.roles);
             let had_role = roles.waiting.back().is_some_and(|(last, _)| *last == id);
             let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
-            (had_role, at.and_then(|at| roles.waiting.remove(at)))
+            let left = at.and_then(|at| roles.waiting.remove(at));
+            self.recount(&roles);
+            let others =
+                !roles.waiting.is_empty() || self.counted.fetch_or(0, Ordering::SeqCst) > 0;
+            (had_role, left, others)
         };
         drop(left);
         if had_role && self.notified.load(Ordering::SeqCst) {
             self.notify();
         }
+        others
     }
 
-    /// How many operations are being awaited.
+    fn recount(&self, roles: &MutexGuard<'_, Roles>) {
+        self.registered
+            .store(roles.waiting.len(), Ordering::Relaxed);
+    }
+
+    /// An operation is awaited that registers none to be woken.
+    pub(super) fn count(&self) {
+        self.counted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is awaited no more, or has registered.
+    pub(super) fn uncount(&self) {
+        self.counted.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many operations are being awaited, as far as a look shows.
     pub(super) fn waiting(&self) -> usize {
-        lock(&self.roles).waiting.len()
+        self.registered() + self.counted.load(Ordering::Relaxed)
+    }
+
+    /// How many of them have registered whom to wake, as far as a look shows.
+    pub(super) fn registered(&self) -> usize {
+        self.registered.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_background(&self, waker: &Waker) {
@@ -180,6 +210,7 @@ impl Wakers {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
         let passed_over = asleep.then(|| roles.waiting.pop_back());
+        self.recount(&roles);
         roles.ticking = std::mem::take(&mut roles.active);
         drop(roles);
         drop(passed_over);

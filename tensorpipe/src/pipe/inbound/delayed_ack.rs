@@ -1,7 +1,6 @@
-//! Answers that wait for the next message, since whoever reads most likely writes soon. Where it computes instead, they leave
-//! without it.
+//! The task that comes for answers of channels which wait for the next message: see `driver/coalesce.rs`.
 //!
-//! Invariant: while one waits, a task is there that comes for it.
+//! Invariant: while one waits, the task is there.
 
 use tokio::time::sleep;
 
@@ -18,9 +17,8 @@ pub(in crate::pipe) fn delay_ack(
     op: OpId,
     body: &'static [u8],
 ) {
-    shared.state.channel_late(op, body);
-    shared.delayed_acks.more = true;
-    if !std::mem::replace(&mut shared.delayed_acks.is_watched, true) {
+    shared.state.channel_delayed(op, body);
+    if shared.delayed_acks.wait() {
         core.runtime.spawn(come_for_it(Arc::downgrade(core)));
     }
 }
@@ -31,12 +29,11 @@ async fn come_for_it(core: Weak<Core>) {
         let Some(core) = core.upgrade() else { return };
         let waits = {
             let mut shared = lock(&core.shared);
-            if !std::mem::take(&mut shared.delayed_acks.more) {
-                shared.delayed_acks.is_watched = false;
+            if !shared.delayed_acks.come() {
                 return;
             }
-            let waits = shared.state.has_late();
-            shared.state.send_late();
+            let waits = shared.state.has_delayed();
+            shared.state.send_delayed();
             waits
         };
         if waits {

@@ -221,14 +221,17 @@ impl Incoming {
         if all_pooled && arrival.is_whole() {
             return Ok(None);
         }
-        let plan = Plan::new(&arrival.head, allocation)?;
+        let mut plan = Plan::new(&arrival.head, allocation)?;
         if arrival.is_whole() && plan.is_default {
             return Ok(None);
         }
         let Self { core, arrival, .. } = self;
-        let begun =
-            core.update(|shared, wakes| start_reading(core, arrival, plan, reader, shared, wakes));
-        // There was no memory for what came ahead: its writer is told.
+        // Its memory, and that of places which are not used, is let go of without the lock.
+        let mut undone = None;
+        let begun = core.update(|shared, wakes| {
+            start_reading(core, arrival, &mut plan, &mut undone, reader, shared, wakes)
+        });
+        // Where there was no memory for what came ahead, its writer is told.
         begun.inspect_err(|_| self.drive_later())
     }
 
@@ -254,11 +257,12 @@ impl Drop for Incoming {
     }
 }
 
-/// Starts reading what is not whole, or goes elsewhere, unless it was decided before.
+/// Starts reading what is not whole, or goes elsewhere, unless it was decided before. What cannot be read any more is then `undone`.
 fn start_reading(
     core: &Arc<Core>,
     incoming: &mut Option<Arrival>,
-    mut plan: Plan,
+    plan: &mut Plan,
+    undone: &mut Option<Arrival>,
     reader: Reader,
     shared: &mut Shared,
     wakes: &mut Vec<Waker>,
@@ -285,9 +289,11 @@ fn start_reading(
     // There was no memory for what came ahead.
     if let Some(error) = shared.take_failed(id, reader) {
         shared.process(wakes);
+        *undone = Some(arrival);
         return Err(error);
     }
     if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
+        *undone = Some(arrival);
         let reason = "it was taken back before it was read".into();
         return Err(Error::Reset {
             code: ResetCode::Cancelled,
@@ -298,7 +304,7 @@ fn start_reading(
     let mut copies = SmallVec::<[Copy; 1]>::new();
     // There while the lanes work: they count there what they do.
     shared.reading(id);
-    for (part, place) in plan.places {
+    for (part, place) in std::mem::take(&mut plan.places) {
         let op = OpId::incoming(id, part);
         let bulk = shared.state.bulk_channel(id, part);
         if matches!(place, Place::Skip) {
@@ -343,8 +349,8 @@ fn start_reading(
     reading.start(
         arrival.into_parts(),
         places,
-        plan.skipped,
-        plan.elsewhere,
+        std::mem::take(&mut plan.skipped),
+        std::mem::take(&mut plan.elsewhere),
         if over { Reader::Waits } else { reader },
     );
     for copy in copies {

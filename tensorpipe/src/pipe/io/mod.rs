@@ -3,7 +3,6 @@
 //!
 //! Where many operations wait, a read waits for several messages, for a few microseconds and only while that has paid.
 
-mod coalesce;
 mod common;
 mod receive;
 mod send;
@@ -16,12 +15,11 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
-use self::coalesce::{Reads, Sends};
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use self::send::Piece;
 use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
-use super::driver::{Round, Seen, wake};
+use super::driver::{Reads, Round, Seen, Sends, wake};
 use super::lane::Work;
 use super::shared::{Goodbye, Shared};
 use crate::device::Buffer;
@@ -199,7 +197,7 @@ impl Io {
         }
         let mut shared = lock(&common.shared);
         // A round begins: there is time for what nobody waits for.
-        shared.state.send_late();
+        shared.state.send_delayed();
         if self.settle(shared) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(common);

@@ -180,7 +180,12 @@ impl Io {
         self.pieces.push_back(Piece::Mark(Mark::Message(number)));
     }
 
-    /// Whether what waits leaves now: see [`Sends::is_due`](super::Sends::is_due).
+    /// Whether others are likely to be written at once: see [`Sends::expects_more`](crate::pipe::driver::Sends::expects_more).
+    pub(in crate::pipe) fn expects_more(&mut self, under_way: usize, come_together: u32) -> bool {
+        self.sends.expects_more(under_way, come_together)
+    }
+
+    /// Whether what waits leaves now: see [`Sends::is_due`](crate::pipe::driver::Sends::is_due).
     pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
         self.sends.is_due(costly)
     }

@@ -11,19 +11,23 @@ use crate::sync::{Arc, MutexGuard, lock};
 
 /// When a message should leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pipe) enum When {
+pub enum When {
     /// At once, if nothing is before it.
     Now,
-    /// The same; somebody is going to ask how it ends.
-    Watched,
-    /// With the next turn of whoever drives.
+    /// While so many other operations of its writer's wait for their answers: together with what else is written, if more is likely
+    /// to be.
+    Beside(usize),
+    /// With the next turn of whoever drives the pipe: more is sure to follow.
     Soon,
 }
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pipe) struct Submitted {
-    pub(in crate::pipe) id: u64,
+pub struct Submitted {
+    /// Its number.
+    pub id: u64,
+    /// Others are likely to be written at once, and it leaves with them: nobody need drive the pipe for it alone.
+    pub together: bool,
     /// Every byte is handed over.
     pub(in crate::pipe) over: bool,
     /// It waits for the caller, or somebody else, to drive.
@@ -38,6 +42,8 @@ pub(in crate::pipe) struct Pushed {
     pub(in crate::pipe) alone: bool,
     /// It is not over before a channel says so.
     pub(in crate::pipe) kept: bool,
+    /// Somebody is going to ask how it ends.
+    pub(in crate::pipe) watched: bool,
 }
 
 /// Sees to it that it leaves.
@@ -45,11 +51,26 @@ pub(in crate::pipe) fn leave(
     core: &Arc<Core>,
     shared: MutexGuard<'_, Shared>,
     mut io: MutexGuard<'_, Io>,
-    Pushed { id, alone, kept }: Pushed,
+    pushed: Pushed,
     when: When,
 ) -> Submitted {
-    let watched = when == When::Watched;
-    let left = |over, drive| Submitted { id, over, drive };
+    let Pushed {
+        id,
+        alone,
+        kept,
+        watched,
+    } = pushed;
+    let together = match when {
+        When::Now => false,
+        When::Beside(under_way) => io.expects_more(under_way, core.driver.came_together()),
+        When::Soon => true,
+    };
+    let left = |over, drive| Submitted {
+        id,
+        together,
+        over,
+        drive,
+    };
     if core.answers_more() && !watched {
         // Whoever calls the handler has a round after this.
         core.driver.kick_holding(&io);
@@ -67,7 +88,7 @@ pub(in crate::pipe) fn leave(
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
-    if when == When::Soon && !io.is_due(core.driver.is_costly()) {
+    if together && !io.is_due(core.driver.is_costly()) {
         // As long as it is owed, nobody has sent since somebody was told.
         let tell = io.owe_send();
         drop(io);

@@ -18,10 +18,10 @@ mod tests;
 pub(super) mod write;
 
 use self::choose::choose;
-pub(super) use self::leave::When;
-use self::leave::{Pushed, Submitted, leave};
+use self::leave::{Pushed, leave};
+pub use self::leave::{Submitted, When};
 use super::core::Core;
-use super::driver::wake_all;
+use super::driver::{is_crowd, wake_all};
 use super::io::Io;
 use super::shared::Shared;
 use crate::device::Buffer;
@@ -122,23 +122,25 @@ impl<'a> Outbound<'a> {
 pub(super) fn submit_message(
     core: &Arc<Core>,
     message: Message,
-    when: When,
+    watched: bool,
 ) -> Result<Submitted, Error> {
     let mut outbound = Outbound::new(&message.metadata);
     outbound.extend(message.payloads, message.tensors);
-    submit(core, &mut outbound, when, |_| ())
+    submit(core, &mut outbound, When::Now, watched, |_| ())
 }
 
 /// Sends a message at once, or queues it; `note` hears its number while nobody else can know it. The caller drives where it is told to.
+/// `watched`: somebody is going to ask how it ends.
 pub(super) fn submit(
     core: &Arc<Core>,
     message: &mut Outbound<'_>,
     when: When,
+    watched: bool,
     note: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
     // Dropped last; and what became of the message is written once, to where the caller wants it.
     let _kicked = Kicked(core);
-    send_or_queue(core, message, when, note)
+    send_or_queue(core, message, when, watched, note)
 }
 
 /// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by
@@ -162,6 +164,7 @@ fn send_or_queue(
     core: &Arc<Core>,
     message: &mut Outbound<'_>,
     when: When,
+    watched: bool,
     note: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
     let mut guard = lock(&core.shared);
@@ -175,11 +178,11 @@ fn send_or_queue(
         false => None,
     };
     let alone = io.as_deref().is_some_and(Io::is_clear);
-    let waits = when == When::Watched && !alone;
+    let waits = watched && !alone;
     // Whoever asks how it ends may take it back, as long as it is queued.
     let room = io.as_deref_mut().filter(|_| !waits).and_then(Io::room);
     let written = (shared.state).write(message.metadata, &mut message.parts, room)?;
-    let (id, watched) = (written.number, when == When::Watched);
+    let id = written.number;
     let mut io = io.filter(|_| written.sent);
     if let Some(io) = &mut io {
         // First: its frame stands among the others already, and a note of somebody else's may panic.
@@ -195,16 +198,17 @@ fn send_or_queue(
     let Some(mut io) = io else {
         return Ok(Submitted {
             id,
+            together: matches!(when, When::Beside(under_way) if is_crowd(under_way)),
             over: false,
             drive: true,
         });
     };
     let mut wakes = Vec::new();
-    if written.kept || shared.state.has_late() {
+    if written.kept || shared.state.has_delayed() {
         // What the channels say leaves with it, also that for which nobody waits. What they have done already waits for a
         // round: a message is not over before it has left.
         shared.process_events(&mut wakes);
-        shared.state.send_late();
+        shared.state.send_delayed();
         io.take_frames(shared);
     } else if !shared.leaving.is_empty() {
         shared.note_left();
@@ -213,6 +217,7 @@ fn send_or_queue(
         id,
         alone,
         kept: written.kept,
+        watched,
     };
     let submitted = leave(core, guard, io, pushed, when);
     wake_all(wakes);

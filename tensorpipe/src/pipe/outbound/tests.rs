@@ -9,13 +9,16 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want};
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
-use crate::engine::{EnginePipe, Outbound};
+use crate::engine::{EnginePipe, Outbound, When};
+use crate::pipe::driver::tuning::{COPIED_INTO_FRAME, WRITE_PIECES};
 use crate::pipe::inbound::delayed_ack::delay_ack;
 use crate::pipe::tests::{pair_of, shm_pair};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::MemoryTransport;
-use crate::{Allocation, Context, Error, Message, Pays, Pipe, Place, Tensor, Threshold, Timeouts};
+use crate::{
+    Allocation, Context, Error, Message, Payload, Pays, Pipe, Place, Tensor, Threshold, Timeouts,
+};
 
 /// What lies between the two ends, which use it in one direction.
 type Table = Arc<Mutex<HashMap<u64, Buffer>>>;
@@ -161,9 +164,30 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
         soon(until(&|| !core.driver.wakers.is_ticking())).await;
         let before = server.stats().bytes_out;
         delay_ack(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);
-        soon(until(&|| server.stats().bytes_out > before)).await;
-        soon(until(&|| !lock(&core.shared).delayed_acks.is_watched)).await;
+        // Long before the heartbeat, which would take it along.
+        let has_left = || server.stats().bytes_out > before;
+        let left = until(&has_left);
+        let left = tokio::time::timeout(Duration::from_secs(1), left).await;
+        left.expect("it is left behind");
+        soon(until(&|| !lock(&core.shared).delayed_acks.is_watched())).await;
     }
+}
+
+/// A message fills a whole write, so that what a lane has to say finds no room beside it.
+#[tokio::test]
+async fn what_a_lane_has_to_say_leaves_behind_a_write_that_takes_all_the_room() {
+    let (client, server) = shm_pair("no room").await;
+    client.write(Message::new("settled")).await.unwrap();
+    soon(server.read()).await.unwrap();
+    let core = server.core();
+    delay_ack(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);
+    // The frame's head, and one piece for each: as many as a write takes.
+    let message = (1..WRITE_PIECES).fold(Message::new(""), |message, _| {
+        message.payload(Payload::new(vec![7; COPIED_INTO_FRAME as usize + 1]))
+    });
+    let write = server.write(message);
+    assert!(!lock(&core.shared).state.has_control(), "it is left behind");
+    soon(write).await.unwrap();
 }
 
 /// What is here whole can be read when the pipe has ended, also with its runtime.
@@ -198,7 +222,7 @@ fn burst(client: &Pipe, messages: u64) -> Vec<u64> {
     let left = || (client.stats().bytes_out - before) / frame;
     let send = |_| {
         client
-            .submit(&mut Outbound::new(MESSAGE), true, |_| ())
+            .submit(&mut Outbound::new(MESSAGE), When::Soon, |_| ())
             .unwrap();
         left()
     };

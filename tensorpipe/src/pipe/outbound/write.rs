@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::leave::{Submitted, When};
+use super::Submitted;
 use super::submit_message;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
@@ -38,13 +38,19 @@ impl std::fmt::Debug for Write {
 
 impl Write {
     pub(in crate::pipe) fn start(core: Arc<Core>, message: Message) -> Self {
-        let stage = match submit_message(&core, message, When::Watched) {
-            Ok(Submitted { id, over: true, .. }) => Stage::Sent(id),
-            Ok(Submitted { id, drive, .. }) => {
+        let stage = match submit_message(&core, message, true) {
+            Ok(Submitted {
+                id, over, drive, ..
+            }) => {
+                // Also where it has left: what channels say may have found no room beside it.
                 if drive {
                     core.drive();
                 }
-                Stage::Queued(id)
+                if over {
+                    Stage::Sent(id)
+                } else {
+                    Stage::Queued(id)
+                }
             }
             Err(error) => Stage::Refused(error),
         };

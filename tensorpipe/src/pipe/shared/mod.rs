@@ -28,7 +28,7 @@ pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
 use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
-use super::driver::{Interest, Wakers};
+use super::driver::{DelayedAcks, Interest, Wakers};
 use super::lane::{LaneResult, Work};
 use super::stats::LaneStats;
 use crate::channels::{Channel, Lane};
@@ -63,14 +63,6 @@ pub(super) enum Goodbye {
     Until(Instant),
     /// It is gone, or nobody waits for it any more: whoever still has it drops it.
     Said,
-}
-
-/// Answers that wait for the next message, and the task that comes for them.
-#[derive(Debug, Default)]
-pub(super) struct DelayedAcks {
-    pub(super) is_watched: bool,
-    /// One waits that did not when the task was there last.
-    pub(super) more: bool,
 }
 
 pub(crate) struct Shared {
@@ -305,7 +297,7 @@ impl Shared {
     /// Writes no more; looks at nothing more.
     pub(super) fn start_closing(&mut self) {
         // In front of what says that this end is through.
-        self.state.send_late();
+        self.state.send_delayed();
         self.state.go_away("closed");
         for arrival in std::mem::take(&mut self.arrived) {
             self.state.refuse(arrival.id, ResetCode::Closing, "");

@@ -96,12 +96,12 @@ fn more_than_its_credit_is_a_fault_there_too() {
 fn an_answer_that_nobody_waits_for_leaves_when_there_is_time() {
     let mut pair = heard(&[parts(), word(0, 1)]);
     pair.b.through = true;
-    pair.b.pipe.channel_late(OpId::incoming(0, 1), vec![1]);
+    pair.b.pipe.channel_delayed(OpId::incoming(0, 1), vec![1]);
     pair.run();
     assert!(pair.b.frames.is_empty());
     pair.b.write(&message("first"));
     assert_eq!(pair.b.kinds(0), [Kind::Message], "it is in nobody's way");
-    pair.b.pipe.send_late();
+    pair.b.pipe.send_delayed();
     pair.run();
     assert_eq!(pair.b.kinds(0), [Kind::Message, Kind::Channel]);
 }

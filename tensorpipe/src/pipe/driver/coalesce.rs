@@ -1,0 +1,260 @@
+//! Coalescing: messages that leave in one write ([`Sends`]), answers of channels that leave with the next message ([`DelayedAcks`]),
+//! and messages that come in one read ([`Reads`]). A write, and a poll that finds something, cost as much for one message as for
+//! several.
+//!
+//! All that waits for something else to share its way is decided here. How many to wait for is learnt from what has just been.
+//! Invariant: a message that is alone waits for nobody, and what waits has somebody who comes for it.
+
+use super::tuning::{
+    MANY_TOGETHER, RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH,
+    SEND_BATCH, SEND_BATCH_COSTLY, SEND_TOGETHER_FROM,
+};
+
+/// Those that leave.
+#[derive(Debug, Default)]
+pub(in crate::pipe) struct Sends {
+    /// Messages among the frames that nobody has tried to write.
+    gathered: u32,
+    /// Messages that left outside of a round in this turn: since something came in, or somebody came for what was left behind.
+    left: u32,
+    /// Something was left behind in it.
+    turn_ends: bool,
+    /// It was left to whoever drives next, who was told.
+    owed: bool,
+    /// Messages that are likely to follow the last one.
+    to_follow: u32,
+}
+
+impl Sends {
+    /// Somebody has come for what was left behind.
+    pub(in crate::pipe) fn round_begins(&mut self) {
+        if std::mem::take(&mut self.turn_ends) {
+            self.left = 0;
+        }
+    }
+
+    /// Something has come in.
+    pub(in crate::pipe) fn turn_begins(&mut self) {
+        self.left = 0;
+    }
+
+    /// A message is written while `under_way` operations of its kind wait for their answers. So many messages have `come_together`
+    /// since the last one was. Returns whether others are likely to be written at once.
+    pub(in crate::pipe) fn expects_more(&mut self, under_way: usize, come_together: u32) -> bool {
+        self.follows(come_together) || is_crowd(under_way)
+    }
+
+    /// Whether it follows others that are written because of such a burst: the first of these does not know yet that others will.
+    fn follows(&mut self, come_together: u32) -> bool {
+        match come_together {
+            0 => {
+                let follows = self.to_follow > 0;
+                self.to_follow -= u32::from(follows);
+                follows
+            }
+            _ => {
+                let is_burst = come_together >= MANY_TOGETHER;
+                self.to_follow = if is_burst { come_together - 1 } else { 0 };
+                false
+            }
+        }
+    }
+
+    pub(in crate::pipe) fn pushed(&mut self) {
+        self.gathered += 1;
+    }
+
+    /// Whether what waits leaves now: it is worth a write of its own, which is a system call (`costly`) or not, and the peer works on
+    /// it while more is written. Where it is none, no more are held back than have left in this turn: whoever writes few and then
+    /// computes holds back the fewer, and of one that comes alone nothing.
+    pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
+        self.gathered
+            >= match costly {
+                true => SEND_BATCH_COSTLY,
+                false => self.left.clamp(1, SEND_BATCH),
+            }
+    }
+
+    /// What waits is left to whoever drives next. Returns whether somebody has to be told.
+    pub(in crate::pipe) fn owe(&mut self) -> bool {
+        self.turn_ends = true;
+        !std::mem::replace(&mut self.owed, true)
+    }
+
+    pub(in crate::pipe) fn is_owed(&self) -> bool {
+        self.owed
+    }
+
+    /// What waits leaves outside of a round.
+    pub(in crate::pipe) fn leave(&mut self) {
+        self.left = self.left.saturating_add(self.gathered);
+    }
+
+    /// All that waits is being written.
+    pub(in crate::pipe) fn write(&mut self) {
+        (self.owed, self.gathered) = (false, 0);
+    }
+}
+
+/// Whether so many operations are under way that what begins another one is likely not to be alone.
+pub(in crate::pipe) fn is_crowd(under_way: usize) -> bool {
+    under_way >= SEND_TOGETHER_FROM
+}
+
+/// Answers of channels, for which nobody waits: whoever reads most likely writes soon. Where it computes instead, they leave without a
+/// message, since a task comes for them.
+#[derive(Debug, Default)]
+pub(in crate::pipe) struct DelayedAcks {
+    is_watched: bool,
+    /// One waits that did not when the task was there last.
+    more: bool,
+}
+
+impl DelayedAcks {
+    /// One waits. Returns whether a task has to be sent for it.
+    pub(in crate::pipe) fn wait(&mut self) -> bool {
+        self.more = true;
+        !std::mem::replace(&mut self.is_watched, true)
+    }
+
+    /// The task is there. Returns whether some may wait, and it has to come again.
+    pub(in crate::pipe) fn come(&mut self) -> bool {
+        self.is_watched = std::mem::take(&mut self.more);
+        self.is_watched
+    }
+
+    #[cfg(test)]
+    pub(in crate::pipe) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+}
+
+/// Those that are read, where many operations wait for them. Where waiting for more was in vain, the next reads do without, and the
+/// more so the more often: a few slow calls beside a fast one delay it hardly ever.
+#[derive(Debug, Default)]
+pub(in crate::pipe) struct Reads {
+    /// Many wait.
+    on: bool,
+    /// Looks in this wait.
+    looks: u32,
+    /// Reads to come that do not wait.
+    without: u32,
+    /// How many it is after the next wait in vain.
+    next_without: u32,
+}
+
+impl Reads {
+    /// Whether many wait.
+    pub(in crate::pipe) fn set(&mut self, on: bool) {
+        self.on = on;
+    }
+
+    pub(in crate::pipe) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// How much there has to be for a read.
+    pub(in crate::pipe) fn wanted(&self) -> usize {
+        match self.on && self.without == 0 && self.looks < RECEIVE_BATCH_POLLS {
+            true => RECEIVE_BATCH,
+            false => 1,
+        }
+    }
+
+    /// A look found something, but not what is wanted. Returns whether to read it now.
+    pub(in crate::pipe) fn is_over(&mut self) -> bool {
+        self.looks += 1;
+        self.looks >= RECEIVE_BATCH_POLLS
+    }
+
+    /// So much was read.
+    pub(in crate::pipe) fn read(&mut self, bytes: usize) {
+        let waited = std::mem::take(&mut self.looks) > 0;
+        if self.without > 0 {
+            self.without -= 1;
+        } else if waited && bytes < RECEIVE_BATCH_WORTH {
+            self.next_without = (self.next_without * 2).clamp(1, RECEIVE_BATCH_PAUSE);
+            self.without = self.next_without;
+        } else if bytes >= RECEIVE_BATCH_WORTH {
+            self.next_without = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks until a message of `bytes` that is there is read.
+    fn looks(reads: &mut Reads, bytes: usize) -> u32 {
+        let mut looks = 1;
+        while bytes < reads.wanted() && !reads.is_over() {
+            looks += 1;
+        }
+        reads.read(bytes);
+        looks
+    }
+
+    /// How many of so many messages in a row follow others.
+    fn following(sends: &mut Sends, messages: u32) -> u32 {
+        (0..messages)
+            .map(|_| u32::from(sends.expects_more(0, 0)))
+            .sum()
+    }
+
+    #[test]
+    fn a_burst_is_followed_by_as_many_messages_and_the_first_of_these_follows_none() {
+        let mut sends = Sends::default();
+        assert_eq!(following(&mut sends, 10), 0);
+        assert!(!sends.expects_more(0, MANY_TOGETHER));
+        assert_eq!(following(&mut sends, 1000), MANY_TOGETHER - 1);
+        assert!(!sends.expects_more(0, 2 * MANY_TOGETHER));
+        assert_eq!(following(&mut sends, 3), 3);
+        // Of these one has its answer: others that are written now have nothing to do with the burst.
+        assert!(!sends.expects_more(0, 1));
+        assert_eq!(following(&mut sends, 10), 0);
+    }
+
+    #[test]
+    fn a_message_beside_many_operations_is_not_alone() {
+        let mut sends = Sends::default();
+        assert!(!sends.expects_more(SEND_TOGETHER_FROM - 1, 0));
+        assert!(sends.expects_more(SEND_TOGETHER_FROM, 0));
+    }
+
+    #[test]
+    fn it_waits_for_more_only_where_many_wait() {
+        let mut reads = Reads::default();
+        assert_eq!(looks(&mut reads, 40), 1);
+        reads.set(true);
+        assert_eq!(looks(&mut reads, 40), RECEIVE_BATCH_POLLS);
+        reads.set(false);
+        assert_eq!(looks(&mut reads, 40), 1);
+    }
+
+    #[test]
+    fn a_slow_answer_among_many_that_do_not_come_is_hardly_ever_delayed() {
+        let mut reads = Reads::default();
+        reads.set(true);
+        let all: u32 = (0..10_000).map(|_| looks(&mut reads, 40)).sum();
+        assert!(all < 10_000 + 50 * RECEIVE_BATCH_POLLS, "{all}");
+    }
+
+    #[test]
+    fn what_comes_together_is_waited_for_each_time() {
+        let mut reads = Reads::default();
+        reads.set(true);
+        // In vain a few times, as when calls were slow.
+        for _ in 0..5 {
+            looks(&mut reads, 40);
+        }
+        for _ in 0..40 {
+            looks(&mut reads, 300);
+        }
+        for _ in 0..100 {
+            assert_eq!(reads.wanted(), RECEIVE_BATCH);
+            assert!(!reads.is_over());
+            reads.read(RECEIVE_BATCH);
+        }
+    }
+}
