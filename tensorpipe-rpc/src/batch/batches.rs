@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tensorpipe::Tensor;
 
-use super::batcher::{BatchFuture, Batcher, Handle};
+use super::batcher::{BatchFuture, Batcher, Handler};
 use super::gather::Rules;
 use super::gathered::Gathered;
 use super::key::BatchKey;
@@ -132,7 +132,7 @@ impl Batches {
             // A batch has as many tensors as each of its calls.
             Err(_) => Box::pin(ready(gathered.all(&Reply::unknown_method(method)))),
         };
-        let handle = Handle {
+        let handle = Handler {
             run: Box::new(handle),
             again,
         };

@@ -21,12 +21,12 @@ pub trait Target: Send + Sync {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
 }
 
-type Binding<'a> = Pin<Box<dyn Future<Output = Result<Bound, ConnectError>> + Send + 'a>>;
+type Binding<'a> = Pin<Box<dyn Future<Output = Result<BoundService, ConnectError>> + Send + 'a>>;
 
 /// A service of a target.
 #[expect(unnameable_types, reason = "so that the trait is sealed")]
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub struct BoundService {
     /// Of replicas the one that was there first.
     pub(super) connection: Connection,
     /// Its server's number for the service.
@@ -38,7 +38,7 @@ pub struct Bound {
 impl Target for Connection {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
-            Ok(Bound {
+            Ok(BoundService {
                 connection: self.clone(),
                 service: bind(&self.engine, schema).await?,
                 replicas: None,
@@ -51,7 +51,7 @@ impl Target for Replicas {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
             let (joined, connection, service) = self.join(schema).await?;
-            Ok(Bound {
+            Ok(BoundService {
                 connection,
                 service,
                 replicas: Some(joined),

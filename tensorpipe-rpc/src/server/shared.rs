@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use tensorpipe::{Misuse, Pipe, PipeStats};
 use tokio::sync::Notify;
 
+use super::call_count::CallCount;
 use super::shares::{Member, Shares};
-use super::under_way::UnderWay;
 use crate::builder::Builder;
 use crate::engine::{Engine, Serving, Speed, Target};
 use crate::header::{FailureCode, Kind};
@@ -37,7 +37,7 @@ pub(crate) struct ServerShared {
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
     shares: Shares,
-    pub(crate) calls: UnderWay,
+    pub(crate) calls: CallCount,
     draining: AtomicBool,
     /// Where it listens.
     pub(crate) urls: OnceLock<Vec<String>>,
@@ -87,7 +87,7 @@ impl ServerShared {
             next_connection: AtomicU64::new(0),
             shares: Shares::new(limits.calls),
             limits,
-            calls: UnderWay::default(),
+            calls: CallCount::default(),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
             grants: Arc::default(),

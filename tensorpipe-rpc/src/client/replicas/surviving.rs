@@ -11,14 +11,14 @@ use super::Joined;
 use super::table::{Pick, Picked};
 use super::verdict::{Verdict, verdict};
 use crate::call::{Awaited, Made, Sent};
-use crate::client::arguments::Arguments;
+use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
 use crate::observe::Attempts;
 
 impl Joined {
     /// Makes a call.
-    pub(in crate::client) fn call(&self, arguments: Arguments) -> Made {
+    pub(in crate::client) fn call(&self, arguments: EncodedCall) -> Made {
         let shared = &self.replicas.inner.shared;
         shared.budget.deposit();
         let call = SurvivingCall {
@@ -53,7 +53,7 @@ impl Joined {
 
 struct SurvivingCall {
     joined: Joined,
-    arguments: Arguments,
+    arguments: EncodedCall,
     /// How many times it may still be sent.
     left: u32,
     /// Those that did not want it.

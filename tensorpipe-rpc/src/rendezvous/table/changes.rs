@@ -79,8 +79,8 @@ impl<W> Table<W> {
             Entry::Occupied(mut slot) => {
                 let slot = slot.get_mut();
                 slot.stage = stage;
-                if let Some(receiver) = &mut slot.receiver {
-                    self.after.wakes.extend(receiver.wake.take());
+                if let Some(waiter) = &mut slot.waiter {
+                    self.after.wakes.extend(waiter.wake.take());
                 }
             }
             Entry::Vacant(slot) => {
@@ -93,8 +93,8 @@ impl<W> Table<W> {
     pub(super) fn reserved(&mut self, key: &Key, number: u64) -> Result<&mut Slot<W>, RecvError> {
         self.is_open(key.step())?;
         let has_place = |slot: &&mut Slot<W>| {
-            let receiver = slot.receiver.as_ref();
-            receiver.is_some_and(|receiver| receiver.number == number)
+            let waiter = slot.waiter.as_ref();
+            waiter.is_some_and(|waiter| waiter.number == number)
         };
         // While its step is open, only another one takes a place away.
         let slot = slot_mut(&mut self.steps, key).filter(has_place);
@@ -110,9 +110,9 @@ impl<W> Table<W> {
     /// Nobody has a place at this key any more.
     pub(super) fn leave(&mut self, key: &Key) {
         let slot = slot_mut(&mut self.steps, key);
-        if let Some(receiver) = slot.and_then(|slot| slot.receiver.take()) {
+        if let Some(waiter) = slot.and_then(|slot| slot.waiter.take()) {
             self.waiting -= 1;
-            self.after.stale.extend(receiver.wake);
+            self.after.stale.extend(waiter.wake);
         }
     }
 
@@ -138,7 +138,7 @@ impl<W> Table<W> {
             match slot(&self.steps, &earliest) {
                 // Somebody has asked, and not looked since: later.
                 Some(Slot {
-                    receiver: Some(_), ..
+                    waiter: Some(_), ..
                 }) => self.remember(earliest),
                 _ => drop(self.forget(&earliest)),
             }
@@ -214,9 +214,9 @@ impl<W> Table<W> {
             }
             Stage::Empty => {}
         }
-        if let Some(receiver) = slot.receiver {
+        if let Some(waiter) = slot.waiter {
             self.waiting -= 1;
-            self.after.wakes.extend(receiver.wake);
+            self.after.wakes.extend(waiter.wake);
         }
     }
 }

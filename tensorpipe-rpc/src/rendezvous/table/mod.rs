@@ -87,13 +87,13 @@ type Steps<W> = HashMap<u64, HashMap<Key, Slot<W>>>;
 #[derive(Debug)]
 struct Slot<W> {
     stage: Stage,
-    receiver: Option<Receiver<W>>,
+    waiter: Option<Waiter<W>>,
 }
 
 impl<W> Slot<W> {
     fn new(stage: Stage) -> Self {
-        let receiver = None;
-        Self { stage, receiver }
+        let waiter = None;
+        Self { stage, waiter }
     }
 }
 
@@ -121,7 +121,7 @@ enum Stage {
 
 /// Who has a place.
 #[derive(Debug)]
-struct Receiver<W> {
+struct Waiter<W> {
     number: u64,
     give: Give,
     wake: Option<W>,
@@ -229,7 +229,7 @@ impl<W> Table<W> {
         let number = self.next_number();
         let slots = self.steps.entry(key.step()).or_default();
         let slot = slots.entry(key.clone()).or_insert(Slot::new(Stage::Empty));
-        match (&slot.stage, &slot.receiver) {
+        match (&slot.stage, &slot.waiter) {
             (Stage::Received(_), _) => return Err(RecvError::Received(key.clone())),
             (_, Some(before)) if give == Give::Take || before.give == Give::Take => {
                 return Err(RecvError::Awaited(key.clone()));
@@ -237,7 +237,7 @@ impl<W> Table<W> {
             _ => {}
         }
         let wake = None;
-        match slot.receiver.replace(Receiver { number, give, wake }) {
+        match slot.waiter.replace(Waiter { number, give, wake }) {
             Some(before) => self.after.wakes.extend(before.wake),
             None => self.waiting += 1,
         }
@@ -258,7 +258,7 @@ impl<W> Table<W> {
             Ok(slot) => slot,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let give = slot.receiver.as_ref().map(|receiver| receiver.give);
+        let give = slot.waiter.as_ref().map(|waiter| waiter.give);
         let given = match &mut slot.stage {
             Stage::Here { value, lent } if give == Some(Give::Lend) => {
                 let value = value.clone();
@@ -268,8 +268,8 @@ impl<W> Table<W> {
             }
             Stage::Here { .. } | Stage::Received(_) => None,
             Stage::Empty | Stage::Blocked(..) => {
-                let receiver = slot.receiver.as_mut();
-                let before = receiver.and_then(|receiver| receiver.wake.replace(wake()));
+                let waiter = slot.waiter.as_mut();
+                let before = waiter.and_then(|waiter| waiter.wake.replace(wake()));
                 self.after.stale.extend(before);
                 return Poll::Pending;
             }
@@ -308,8 +308,8 @@ impl<W> Table<W> {
         }
         // Whoever has asked meanwhile hears that it came too late.
         let slot = slot_mut(&mut self.steps, key);
-        if let Some(receiver) = slot.and_then(|slot| slot.receiver.as_mut()) {
-            self.after.wakes.extend(receiver.wake.take());
+        if let Some(waiter) = slot.and_then(|slot| slot.waiter.as_mut()) {
+            self.after.wakes.extend(waiter.wake.take());
         }
         let here = self.receive(key);
         self.after.dropped.extend(here);

@@ -195,10 +195,10 @@ fn check(
         prop_assert!(!slots.is_empty());
         for (key, slot) in slots {
             prop_assert_eq!(key.step(), *step);
-            waiting += usize::from(slot.receiver.is_some());
+            waiting += usize::from(slot.waiter.is_some());
             match &slot.stage {
-                Stage::Empty => prop_assert!(slot.receiver.is_some(), "a slot of nothing"),
-                Stage::Blocked(..) => prop_assert!(slot.receiver.is_none(), "it is asked for"),
+                Stage::Empty => prop_assert!(slot.waiter.is_some(), "a slot of nothing"),
+                Stage::Blocked(..) => prop_assert!(slot.waiter.is_none(), "it is asked for"),
                 Stage::Here { value, lent } => {
                     on_loan += usize::from(*lent);
                     bytes += value.byte_len();
