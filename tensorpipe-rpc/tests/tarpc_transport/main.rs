@@ -2,7 +2,6 @@
 #![cfg(feature = "tarpc")]
 #![allow(missing_docs, reason = "a test")]
 
-mod closing;
 #[path = "../common/mod.rs"]
 mod common;
 mod hostile;
@@ -15,10 +14,22 @@ mod wrapped;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{soon, tcp, until};
 use tensorpipe::transports::{ShmTransport, Transport};
 use tensorpipe::{Context, ContextBuilder, Pipe};
+
+async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(request);
+}
+
+/// tarpc's context of a call that has so much time.
+fn within_ms(ms: u64) -> tarpc::context::Context {
+    let mut context = tarpc::context::current();
+    context.deadline = Instant::now() + Duration::from_millis(ms);
+    context
+}
 
 /// Two ends: the one that connected, and the one that accepted.
 async fn pipes(context: &Context) -> (Pipe, Pipe) {

@@ -17,7 +17,7 @@ use tarpc::{ClientMessage, Response, ServerError};
 use tensorpipe::{Pipe, Tensor};
 use tensorpipe_rpc::tarpc::{PipeTransport, transport};
 
-use super::{over_each, pipes, soon, tcp, until};
+use super::{over_each, pipes, soon, spawn, tcp, until, within_ms};
 
 /// Panics where it is told to.
 #[derive(Debug)]
@@ -82,18 +82,8 @@ impl Plain for Server {
 
 type Served = PipeTransport<ClientMessage<PlainRequest>, Response<PlainResponse>>;
 
-async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(request);
-}
-
 fn connect(pipe: Pipe) -> PlainClient {
     PlainClient::new(client::Config::default(), transport(pipe)).spawn()
-}
-
-fn within_ms(ms: u64) -> Context {
-    let mut context = context::current();
-    context.deadline = Instant::now() + Duration::from_millis(ms);
-    context
 }
 
 /// Counts answers.

@@ -15,7 +15,7 @@ use tensorpipe::{Limits, Pipe, Tensor};
 use tensorpipe_rpc::tarpc::transport;
 use tokio::task::JoinHandle;
 
-use super::{over_each, pipes, soon, tcp, until};
+use super::{over_each, pipes, soon, spawn, tcp, until, within_ms};
 
 /// Nests as deep as one wishes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,10 +101,6 @@ impl Work for Worker {
     }
 }
 
-async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(request);
-}
-
 fn serve(pipe: Pipe, worker: Worker) -> JoinHandle<()> {
     let channel = BaseChannel::with_defaults(transport(pipe));
     tokio::spawn(channel.execute(worker.serve()).for_each(spawn))
@@ -112,12 +108,6 @@ fn serve(pipe: Pipe, worker: Worker) -> JoinHandle<()> {
 
 fn connect(pipe: Pipe) -> WorkClient {
     WorkClient::new(client::Config::default(), transport(pipe)).spawn()
-}
-
-fn within_ms(ms: u64) -> Context {
-    let mut context = context::current();
-    context.deadline = Instant::now() + Duration::from_millis(ms);
-    context
 }
 
 #[tokio::test]
