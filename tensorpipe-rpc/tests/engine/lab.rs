@@ -172,12 +172,18 @@ pub(crate) fn shm() -> ContextBuilder {
 }
 
 /// Runs a test over what goes through the kernel, through rings in shared memory, and inside the process.
-pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
+pub(crate) async fn in_each(test: impl AsyncFn(fn() -> ContextBuilder)) {
     for context in [tcp, shm, Context::builder] {
-        let (near, far) = (context().name("near"), context().name("far"));
-        let both = both(near, far, limits.clone());
-        in_time(async { test(both.await).await }).await;
+        in_time(test(context)).await;
     }
+}
+
+pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
+    in_each(async |context| {
+        let (near, far) = (context().name("near"), context().name("far"));
+        test(both(near, far, limits.clone()).await).await;
+    })
+    .await;
 }
 
 pub(crate) async fn over_each(test: impl AsyncFn(Both)) {

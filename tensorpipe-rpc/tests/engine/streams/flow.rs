@@ -9,7 +9,7 @@ use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{Connection, Server, ServerLimits, Streaming, tensor_service};
 
 use crate::lab::{
-    AtIt, Bench, LabClient, LabService, holds_nothing, in_time, is_at_rest, shm, tcp, tensor, until,
+    AtIt, Bench, LabClient, LabService, holds_nothing, in_each, is_at_rest, tensor, until,
 };
 
 #[tensor_service]
@@ -230,11 +230,11 @@ impl Banks {
     }
 }
 
-/// Tells a story over what goes through the kernel, through rings in shared memory, and inside the process.
 pub(crate) async fn over_each(test: impl AsyncFn(Banks)) {
-    for context in [tcp, shm, Context::builder] {
+    in_each(async |context| {
         let build = |name| context().name(name).build().unwrap();
         let banks = Banks::new(build("near"), build("far"), ServerLimits::default());
-        in_time(async { test(banks.await).await }).await;
-    }
+        test(banks.await).await;
+    })
+    .await;
 }
