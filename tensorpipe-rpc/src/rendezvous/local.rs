@@ -15,6 +15,7 @@ use super::service::Hello;
 use super::table::{Give, Table};
 use super::value::Value;
 use crate::lock::lock;
+use crate::observe::is_first;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -66,16 +67,12 @@ impl Local {
 
     /// Counts what a peer had no right to say, and warns now and then.
     pub(super) fn refuse(&self, times: u64, peer: &str) {
-        if times == 0 {
-            return;
-        }
-        let refused = self.refused.fetch_add(times, Ordering::Relaxed) + times;
-        if refused == times || refused.is_power_of_two() {
-            tracing::warn!(
-                peer,
-                refused,
-                "receipts or aborts of who has no part in them"
-            );
+        const WHAT: &str = "receipts or aborts of who has no part in them";
+        if times > 0 {
+            self.refused.fetch_add(times, Ordering::Relaxed);
+            if is_first(("refused", WHAT, "")) {
+                tracing::warn!(peer, "refused {WHAT}");
+            }
         }
     }
 
