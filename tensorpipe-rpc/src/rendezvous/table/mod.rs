@@ -14,6 +14,7 @@
 //! - `bytes` and `values` are the sums over what is Here; a send makes them exceed the limits only where a receiver has a place;
 //! - a blocked send that a receiver asks for is let in at once: a bound delays nothing that somebody waits for;
 //! - `lent` counts what is lent, and at [`LENT`] nothing further is: who confirms nothing does not fill this process;
+//! - `received` has the keys that are Received and no others: a step that is over leaves none behind;
 //! - whoever can go on is in the list of [`Table::after`].
 //!
 //! `W` wakes a task; whoever drives the table does so after it has let go of its lock.
