@@ -1,4 +1,11 @@
-//! What examples of two processes share: the start of the second one.
+//! What examples share: the start of a second process; of those that train, the digits, the display, and how their processes begin
+//! and end.
+
+pub mod data;
+pub mod ending;
+pub mod process;
+pub mod progress;
+pub mod random;
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -143,7 +143,7 @@ mod route;
 mod stop;
 mod sync;
 mod sys;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod wire_md;
 
 #[cfg(feature = "blocking")]

@@ -122,9 +122,13 @@ impl CallSlot {
         self.soon.store(soon, Ordering::Relaxed);
     }
 
-    /// Whether its message leaves without this poll's help. Once.
+    /// Whether its message leaves without this poll's help. Once; only its caller asks.
     pub(crate) fn leaves_soon(&self) -> bool {
-        self.soon.swap(false, Ordering::Relaxed)
+        let soon = self.soon.load(Ordering::Relaxed);
+        if soon {
+            self.soon.store(false, Ordering::Relaxed);
+        }
+        soon
     }
 
     /// The table forgets it, and whoever says so completes it.

@@ -40,9 +40,8 @@ fn head(body: &[u8], len: u32) {
         Ok(Ok((head, used))) => {
             assert!(used <= body.len());
             let mut out = Vec::new();
-            let again = head.put(&mut out);
-            let announced = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
-            assert_eq!(again, announced);
+            head.put(&mut out);
+            let again = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
             let body = &out[HEADER_LEN..];
             let decoded = Head::decode(body, again, CHANNELS, &OURS);
             // Equal, and nothing but the eager parts is behind it.

@@ -35,15 +35,22 @@ pub fn frames(data: &[u8]) {
     assert!(!pipe.has_control());
 }
 
-struct Scene<'a> {
+/// Three messages of ours are the first: an eager one, and two that wait for the peer's go-ahead.
+pub(super) fn begin(end: &mut End) {
+    end.write(&message("eager").payload(10));
+    end.write(&message("one").payload(3000).payload(0));
+    let two = message("two").payload(5).tensor_on(1, 2000).tensor(100);
+    end.write(&two);
+}
+
+pub(super) struct Scene<'a> {
     end: End,
     now: Instant,
     script: std::slice::Iter<'a, u8>,
 }
 
 impl<'a> Scene<'a> {
-    /// Three messages of ours are with the peer: an eager one, and two that wait for its go-ahead.
-    fn new(script: &'a [u8]) -> Self {
+    pub(super) fn new(script: &'a [u8]) -> Self {
         let now = Instant::now();
         let mut scene = Self {
             end: End::open(OURS, THEIRS, Some(SILENCE), now),
@@ -51,16 +58,13 @@ impl<'a> Scene<'a> {
             script: script.iter(),
         };
         scene.end.lazy = true;
-        scene.end.write(&message("eager").payload(10));
-        scene.end.write(&message("one").payload(3000).payload(0));
-        let two = message("two").payload(5).tensor_on(1, 2000).tensor(100);
-        scene.end.write(&two);
+        begin(&mut scene.end);
         scene.transmit(usize::MAX);
         scene
     }
 
     /// Everything in `bytes` is taken in, and the application acts meanwhile.
-    fn take_in(&mut self, bytes: &[u8]) -> Result<(), PeerFault> {
+    pub(super) fn take_in(&mut self, bytes: &[u8]) -> Result<(), PeerFault> {
         self.end.input.extend_from_slice(bytes);
         loop {
             let more = self.end.take_in(self.now)?;

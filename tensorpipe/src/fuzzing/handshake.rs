@@ -21,61 +21,48 @@ pub fn handshake(data: &[u8]) {
 }
 
 fn listener(bytes: &[u8]) {
-    let fed = fed(bytes, || {
+    let make = || {
         let mut handshake = ServerHandshake::default();
         move |input: &[u8]| handshake.handle(input)
-    });
-    let Some(purpose) = fed else { return };
-    let again = listen_to(&ClientHandshake::hello(&purpose));
-    assert_eq!(again.as_ref(), Some(&purpose));
-    if let Purpose::Pipe { brochure, .. } = purpose {
+    };
+    let purpose = accepted(bytes, make, ClientHandshake::hello);
+    if let Some(Purpose::Pipe { brochure, .. }) = purpose {
         let answer = answer(&brochure);
-        let heard = ask(&ServerHandshake::answer(&answer), false);
-        assert_eq!(heard, Some(Reply::Answer(Box::new(answer))));
+        let said = ServerHandshake::answer(&answer);
+        let heard = ClientHandshake::default().handle(&said);
+        let reply = Reply::Answer(Box::new(answer));
+        assert_eq!(heard, Ok((said.len(), Some(reply))));
     }
 }
 
 fn connector(bytes: &[u8]) {
     for joins in [false, true] {
-        let fed = fed(bytes, || {
-            let mut handshake = client(joins);
+        let make = || {
+            let mut handshake = match joins {
+                true => ClientHandshake::joining(),
+                false => ClientHandshake::default(),
+            };
             move |input: &[u8]| handshake.handle(input)
+        };
+        accepted(bytes, make, |reply| match reply {
+            Reply::Answer(answer) => ServerHandshake::answer(answer),
+            Reply::Reject(reject) => ServerHandshake::reject(reject),
+            Reply::Joined => ServerHandshake::joined(),
         });
-        if let Some(reply) = fed {
-            heard_again(reply, joins);
-        }
     }
-}
-
-fn client(joins: bool) -> ClientHandshake {
-    if joins {
-        ClientHandshake::joining()
-    } else {
-        ClientHandshake::default()
-    }
-}
-
-fn heard_again(reply: Reply, joins: bool) {
-    let bytes = match &reply {
-        Reply::Answer(answer) => ServerHandshake::answer(answer),
-        Reply::Reject(reject) => ServerHandshake::reject(reject),
-        Reply::Joined => ServerHandshake::joined(),
-    };
-    assert_eq!(ask(&bytes, joins), Some(reply));
 }
 
 fn stay(bytes: &[u8]) {
-    let Some(reason) = fed(bytes, || ServerHandshake::handle_stay) else {
-        return;
-    };
-    let mut out = Vec::new();
-    put_stay(&mut out, &reason);
-    let again = ServerHandshake::handle_stay(&out).unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(again, (out.len(), Some(reason)));
+    let make = || ServerHandshake::handle_stay;
+    accepted(bytes, make, |reason: &String| {
+        let mut out = Vec::new();
+        put_stay(&mut out, reason);
+        out
+    });
 }
 
-/// What is made of `bytes`, which must not depend on the pieces in which they come.
-fn fed<T, H>(bytes: &[u8], make: impl Fn() -> H) -> Option<T>
+/// What is made of `bytes`: the same in whatever pieces they come, and the same again of what `put` makes of it.
+fn accepted<T, H>(bytes: &[u8], make: impl Fn() -> H, put: impl Fn(&T) -> Vec<u8>) -> Option<T>
 where
     T: Debug + PartialEq,
     H: FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
@@ -95,21 +82,9 @@ where
         None
     });
     assert_eq!(whole, single);
+    let again = put(whole.as_ref()?);
+    assert_eq!(make()(&again), Ok((again.len(), single)));
     whole
-}
-
-fn listen_to(bytes: &[u8]) -> Option<Purpose> {
-    let heard = ServerHandshake::default().handle(bytes);
-    let (used, purpose) = heard.unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(used, bytes.len());
-    purpose
-}
-
-fn ask(bytes: &[u8], joins: bool) -> Option<Reply> {
-    let heard = client(joins).handle(bytes);
-    let (used, reply) = heard.unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(used, bytes.len());
-    reply
 }
 
 /// The answer of a context with what a usual one has.

@@ -22,11 +22,11 @@ impl<S: Clone, D> PipeState<S, D> {
                 }
             }
             Control::Window(limit) => self.send_window.raise(limit),
-            Control::Recall { ahead } => {
+            Control::Recall(ahead) => {
                 let ahead = self.send_window.recall(ahead);
-                self.outbox.control(Control::Recalled { ahead });
+                self.outbox.control(Control::Recalled(ahead));
             }
-            Control::Recalled { ahead } => {
+            Control::Recalled(ahead) => {
                 let window = self.receive_window.recalled(ahead)?;
                 self.outbox.extend(window);
                 self.events.push_back(Event::Recalled);
@@ -47,15 +47,14 @@ impl<S: Clone, D> PipeState<S, D> {
                     self.events.push_back(Event::Refused(reason));
                 }
             }
-            Control::Flush { message } => {
+            Control::Flush(message) => {
                 if message >= self.incoming.next {
                     return Err(Kind::Flush.unknown(message));
                 }
-                let answer = self.incoming.flush(message);
-                let flushed = answer.map(|message| Control::Flushed { message });
+                let flushed = self.incoming.flush(message).map(Control::Flushed);
                 self.outbox.extend(flushed);
             }
-            Control::Flushed { message } => {
+            Control::Flushed(message) => {
                 self.check_sent(Kind::Flushed, message)?;
                 // Said again it is no news: whoever is told looks at everybody who waits.
                 if self.closing.peer_read.is_none_or(|old| message > old) {
@@ -63,11 +62,11 @@ impl<S: Clone, D> PipeState<S, D> {
                     self.events.push_back(Event::Flushed { message });
                 }
             }
-            Control::Ping { nonce } => {
+            Control::Ping(nonce) => {
                 self.keep_alive.pinged = nonce;
-                self.outbox.control(Control::Pong { nonce });
+                self.outbox.control(Control::Pong(nonce));
             }
-            Control::Pong { .. } => {}
+            Control::Pong(_) => {}
             Control::GoAway { next, text } => {
                 if next > self.outgoing.next_sent {
                     return Err(Kind::GoAway.unknown(next));

@@ -182,7 +182,7 @@ impl ReceiveWindow {
             asked,
             announced: asked,
         });
-        Some(Control::Recall { ahead: asked })
+        Some(Control::Recall(asked))
     }
 
     /// Tells of bytes ahead that are free, if there are any.

@@ -1,9 +1,10 @@
 //! Incoming messages, from their head until the application is done with them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
 
 use super::flow::{AHEAD_PART, AtOnce};
-use super::numbered::Numbered;
 use super::outgoing::credit_of;
 use super::pipe::OpId;
 use super::wire::descriptor::{Carriage, Head};
@@ -186,25 +187,29 @@ fn ahead_of(head: &Head, at_once: AtOnce) -> u64 {
         .saturating_add(AHEAD_PART * parts.count() as u64)
 }
 
-/// Incoming messages by number. Bounded by the credit given.
+/// Incoming messages by number, as this side counts them. Bounded by the credit given.
 #[derive(Debug)]
 pub(super) struct Incoming<D> {
-    pub(super) messages: Numbered<InMessage<D>>,
+    pub(super) messages: FxHashMap<u64, InMessage<D>>,
     /// Number of the next head.
     pub(super) next: u64,
     /// Those of `messages` that the application has not called read for, in order.
-    unread: VecDeque<u64>,
-    /// Those of `unread` of which the peer wants to know when everything up to there was read.
-    asked: BTreeSet<u64>,
+    unread: VecDeque<Unread>,
+}
+
+#[derive(Debug)]
+struct Unread {
+    number: u64,
+    /// The peer wants to know when everything up to here was read.
+    asked: bool,
 }
 
 impl<D> Default for Incoming<D> {
     fn default() -> Self {
         Self {
-            messages: Numbered::default(),
+            messages: FxHashMap::default(),
             next: 0,
             unread: VecDeque::new(),
-            asked: BTreeSet::new(),
         }
     }
 }
@@ -215,16 +220,19 @@ impl<D> Incoming<D> {
         let number = self.next;
         self.next += 1;
         self.messages.insert(number, message);
-        self.unread.push_back(number);
+        self.unread.push_back(Unread {
+            number,
+            asked: false,
+        });
         number
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&InMessage<D>> {
-        self.messages.get(number)
+        self.messages.get(&number)
     }
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut InMessage<D>> {
-        self.messages.get_mut(number)
+        self.messages.get_mut(&number)
     }
 
     pub(super) fn part(&self, op: OpId) -> Option<&InPart<D>> {
@@ -238,61 +246,33 @@ impl<D> Incoming<D> {
 
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.
     pub(super) fn read(&mut self, number: u64) -> Option<u64> {
-        self.set_read(number);
-        if self.asked.is_empty() || !self.asked.remove(&number) {
-            return None;
-        }
-        // A question waits for the last unread message before it: so there are never more of them than messages, and
-        // none takes longer to answer than the other.
-        match self.last_unread_before(number) {
-            Some(before) => {
-                self.asked.insert(before);
-                None
-            }
-            None => Some(self.last_read()),
-        }
-    }
-
-    fn set_read(&mut self, number: u64) {
-        // Most are read in the order in which they came.
-        if self.unread.front() == Some(&number) {
-            self.unread.pop_front();
-        } else if let Ok(at) = self.unread.binary_search(&number) {
-            self.unread.remove(at);
-        }
-    }
-
-    fn last_unread_before(&self, number: u64) -> Option<u64> {
-        let before = self.unread.partition_point(|unread| *unread < number);
-        self.unread.get(before.checked_sub(1)?).copied()
-    }
-
-    /// Questions that wait for an answer.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn questions(&self) -> usize {
-        self.asked.len()
+        let number_of = |unread: &Unread| unread.number;
+        let at = self.unread.binary_search_by_key(&number, number_of).ok()?;
+        let read = self.unread.remove(at)?;
+        if read.asked { self.ask(at) } else { None }
     }
 
     /// The peer asks about a message that has come. Returns the number to report at once, if everything is read.
     pub(super) fn flush(&mut self, number: u64) -> Option<u64> {
-        match self.last_unread_before(number + 1) {
-            Some(last) => {
-                self.asked.insert(last);
-                None
-            }
-            None => Some(self.last_read()),
+        let upto = |unread: &Unread| unread.number <= number;
+        self.ask(self.unread.partition_point(upto))
+    }
+
+    /// A question waits for the last of the first `count` unread messages: so there are never more of them than messages, and
+    /// none takes longer to answer than the other. Without one the answer is how far reading has come: what is not there any
+    /// more was read, refused, or never came.
+    fn ask(&mut self, count: usize) -> Option<u64> {
+        if let Some(last) = count.checked_sub(1) {
+            self.unread[last].asked = true;
+            return None;
         }
+        let unread = self.unread.front().map(|unread| unread.number);
+        Some(unread.unwrap_or(self.next).saturating_sub(1))
     }
 
     /// Drops everything.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.unread.clear();
-        self.asked.clear();
-    }
-
-    /// How far reading has come: what is not there any more was read, refused, or never came. There is such a message.
-    fn last_read(&self) -> u64 {
-        self.unread.front().unwrap_or(&self.next).saturating_sub(1)
     }
 }

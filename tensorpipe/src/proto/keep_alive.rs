@@ -60,7 +60,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// Says something, unasked, so that the peer hears that this side lives.
     pub(crate) fn say_alive(&mut self) {
         let nonce = self.keep_alive.pinged;
-        self.outbox.control(Control::Pong { nonce });
+        self.outbox.control(Control::Pong(nonce));
     }
 
     /// Asks a silent peer for a sign of life. Fails with how long it has been silent once it had time to answer.
@@ -74,9 +74,7 @@ impl<S: Clone, D> PipeState<S, D> {
             None if quiet >= silence / 2 => {
                 self.keep_alive.asked = Some(now);
                 self.keep_alive.nonce += 1;
-                self.outbox.control(Control::Ping {
-                    nonce: self.keep_alive.nonce,
-                });
+                self.outbox.control(Control::Ping(self.keep_alive.nonce));
                 Ok(())
             }
             Some(asked) if now.saturating_duration_since(asked) >= silence / 2 => Err(quiet),

@@ -22,10 +22,7 @@ mod control;
 mod flow;
 mod incoming;
 mod input;
-#[cfg(any(test, feature = "fuzzing"))]
-mod invariants;
 mod keep_alive;
-mod numbered;
 mod outgoing;
 mod output;
 mod parts;
@@ -45,11 +42,11 @@ mod tests;
 pub(crate) use flow::{AHEAD_PART, AtOnce};
 pub(crate) use input::{Arriving, Input, Offer};
 pub(crate) use keep_alive::KeepAlive;
-pub(crate) use outgoing::{OutgoingPart, OutgoingParts, OutgoingTensor, Room};
+pub(crate) use outgoing::{OutgoingPart, OutgoingParts, Room};
 pub(crate) use output::{Mark, Segment};
 pub use pipe::OpId;
 pub(crate) use pipe::{Event, PipeState};
-pub(crate) use wire::descriptor::{Carriage, Head, metadata_at};
+pub(crate) use wire::descriptor::{Carriage, Head, TensorFields, metadata_at};
 pub(crate) use wire::frame::Reason;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use write::Written;

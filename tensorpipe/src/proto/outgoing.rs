@@ -4,18 +4,16 @@
 //! turn, so that numbers on both sides stay in step.
 
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::flow::{AHEAD_PART, AtOnce, SendWindow};
-use super::numbered::Numbered;
 use super::output::Segment;
 use super::pipe::OpId;
 use super::wire::descriptor::{Carriage, Frame, TensorFields, set_ahead};
 use super::wire::frame::Control;
 use super::wire::hello::WireLimits;
-use crate::device::Device;
 use crate::error::Misuse;
-use crate::tensor::{DType, Shape};
 
 /// The parts of one message, payloads first.
 pub(crate) type OutgoingParts<S> = SmallVec<[OutgoingPart<S>; 4]>;
@@ -27,42 +25,13 @@ pub(crate) struct OutgoingPart<S> {
     pub(crate) len: u64,
     pub(crate) metadata: Bytes,
     /// `None` for a payload.
-    pub(crate) tensor: Option<OutgoingTensor>,
+    pub(crate) tensor: Option<TensorFields>,
     /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
     pub(crate) channel: Option<u8>,
-    /// Where a tensor goes, if that is said.
-    pub(crate) target: Option<Device>,
     pub(crate) source: S,
-    /// Where its flags stand in the frame, once it is put there.
-    pub(crate) flags_at: u32,
-}
-
-/// What the reader is told of a tensor.
-#[derive(Debug)]
-pub(crate) struct OutgoingTensor {
-    pub(crate) dtype: DType,
-    pub(crate) shape: Shape,
-    pub(crate) source: Device,
-    /// Where its writer wants it, if it cares.
-    pub(crate) target: Option<Device>,
 }
 
 impl<S> OutgoingPart<S> {
-    fn put(&self, frame: &mut Frame<'_>, at_once: AtOnce) {
-        let tensor = self.tensor.as_ref().map(|tensor| TensorFields {
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            source: tensor.source,
-            target: self.target,
-        });
-        frame.part(
-            self.len,
-            self.metadata.len(),
-            self.carriage(at_once),
-            tensor,
-        );
-    }
-
     fn carriage(&self, at_once: AtOnce) -> Carriage {
         match self.channel {
             Some(channel) if self.len > 0 => {
@@ -124,7 +93,7 @@ impl<S> OutMessage<S> {
 /// not handed over yet, however far apart.
 #[derive(Debug)]
 pub(super) struct Outgoing<S> {
-    messages: Numbered<OutMessage<S>>,
+    pub(super) messages: FxHashMap<u64, OutMessage<S>>,
     /// Number of the next to be written.
     pub(super) next: u64,
     /// Number of the next to be sent.
@@ -134,7 +103,7 @@ pub(super) struct Outgoing<S> {
 impl<S> Default for Outgoing<S> {
     fn default() -> Self {
         Self {
-            messages: Numbered::default(),
+            messages: FxHashMap::default(),
             next: 0,
             next_sent: 0,
         }
@@ -142,27 +111,6 @@ impl<S> Default for Outgoing<S> {
 }
 
 impl<S> Outgoing<S> {
-    /// Queues a message.
-    pub(super) fn push(&mut self, stage: Stage, parts: OutParts<S>) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.keep(number, stage, parts, false);
-        number
-    }
-
-    /// Whether the next message would be the next to be sent.
-    pub(super) fn is_sent(&self) -> bool {
-        self.next_sent == self.next
-    }
-
-    /// Numbers a message that leaves without being queued. Nothing [else is](Self::is_sent).
-    pub(super) fn pass(&mut self) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.next_sent = self.next;
-        number
-    }
-
     /// Keeps a message until all of it is handed over.
     pub(super) fn keep(&mut self, number: u64, stage: Stage, parts: OutParts<S>, written: bool) {
         let message = OutMessage {
@@ -174,7 +122,7 @@ impl<S> Outgoing<S> {
     }
 
     pub(super) fn message(&mut self, number: u64) -> Option<&mut OutMessage<S>> {
-        self.messages.get_mut(number)
+        self.messages.get_mut(&number)
     }
 
     pub(super) fn part(&mut self, op: OpId) -> Option<&mut OutPart<S>> {
@@ -185,28 +133,14 @@ impl<S> Outgoing<S> {
 
     /// Whether this message is still to be handed over. A hole is not.
     pub(super) fn contains(&self, number: u64) -> bool {
-        let message = self.messages.get(number);
+        let message = self.messages.get(&number);
         message.is_some_and(|message| !matches!(message.stage, Stage::Hole(..)))
-    }
-
-    pub(super) fn remove(&mut self, number: u64) -> Option<OutMessage<S>> {
-        self.messages.remove(number)
     }
 
     /// Drops everything, sent or not.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.next_sent = self.next;
-    }
-
-    /// Whether everything is handed over.
-    pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
-    /// Messages not yet handed over.
-    pub(super) fn len(&self) -> usize {
-        self.messages.len()
     }
 }
 
@@ -225,36 +159,34 @@ pub(super) fn send_ahead<S>(window: &mut SendWindow, parts: &mut [OutPart<S>], f
     }
 }
 
-/// Appends the frame of a message, up to the bytes that ride, to `out`.
+/// Appends the frame of a message, up to the bytes that ride, to `out`. Takes the parts, and returns what is kept of them.
 #[inline]
 pub(super) fn put<S>(
     metadata: &[u8],
     parts: &mut OutgoingParts<S>,
     at_once: AtOnce,
     out: &mut Vec<u8>,
-) {
-    let start = out.len();
+) -> OutParts<S> {
     let mut frame = Frame::begin(out, metadata.len());
-    for part in parts.iter_mut() {
-        part.flags_at = (frame.len() - start) as u32;
-        part.put(&mut frame, at_once);
+    if parts.is_empty() {
+        frame.end(metadata, std::iter::empty());
+        return OutParts::new();
     }
+    let put = |part: &OutgoingPart<S>| {
+        let (carriage, metadata) = (part.carriage(at_once), part.metadata.len());
+        let flags_at = frame.part(part.len, metadata, carriage, part.tensor.as_ref());
+        (carriage, flags_at)
+    };
+    let places: SmallVec<[_; 4]> = parts.iter().map(put).collect();
     frame.end(metadata, parts.iter().map(|part| &*part.metadata));
-}
-
-/// What is kept of parts that have been put into a frame.
-pub(super) fn keep<S>(parts: &mut OutgoingParts<S>, at_once: AtOnce) -> OutParts<S> {
-    let parts = parts.drain(..).map(|part| {
-        let carriage = part.carriage(at_once);
-        OutPart {
-            len: part.len,
-            carriage,
-            flags_at: part.flags_at,
-            source: Some(part.source),
-            done: carriage == Carriage::Eager,
-        }
-    });
-    parts.collect()
+    let kept = |(part, (carriage, flags_at)): (OutgoingPart<S>, _)| OutPart {
+        len: part.len,
+        carriage,
+        flags_at,
+        source: Some(part.source),
+        done: carriage == Carriage::Eager,
+    };
+    parts.drain(..).zip(places).map(kept).collect()
 }
 
 /// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.

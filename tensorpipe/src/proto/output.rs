@@ -51,7 +51,7 @@ pub(super) struct Stream<S> {
 
 #[derive(Debug)]
 pub(super) struct Outbox<S> {
-    control: VecDeque<Control>,
+    pub(super) control: VecDeque<Control>,
     /// Frames of channels for which nobody waits.
     pub(super) delayed: VecDeque<Control>,
     pub(super) streams: VecDeque<Stream<S>>,
@@ -81,10 +81,10 @@ impl<S> Outbox<S> {
         // Limits and answers to pings are states: the newest says it all.
         let replaces = |queued: &Control| {
             mem::discriminant(queued) == mem::discriminant(&frame)
-                && matches!(frame, Control::Window(_) | Control::Pong { .. })
+                && matches!(frame, Control::Window(_) | Control::Pong(_))
         };
         // But limits before a RECALL are others than those behind it.
-        let recall = |queued: &&mut Control| !matches!(queued, Control::Recall { .. });
+        let recall = |queued: &&mut Control| !matches!(queued, Control::Recall(_));
         let last = self.control.iter_mut().rev().take(4);
         match last.take_while(recall).find(|queued| replaces(queued)) {
             Some(queued) => *queued = frame,
@@ -101,12 +101,6 @@ impl<S> Outbox<S> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.control.is_empty() && self.streams.is_empty() && self.flush.is_empty()
-    }
-
-    /// Control frames that wait.
-    #[cfg(test)]
-    pub(super) fn queued(&self) -> usize {
-        self.control.len()
     }
 
     /// Fails if the peer makes this side queue frames that it does not fetch: answers, and a go-ahead for each message,
@@ -179,7 +173,7 @@ impl<S: Clone, D> PipeState<S, D> {
         match &mut message.stage {
             Stage::Hole(reset) => {
                 put_control(reset, out, segments);
-                self.outgoing.remove(number);
+                self.outgoing.messages.remove(&number);
             }
             Stage::Queued(frame, credit) if self.send_window.take(*credit) => {
                 let mut frame = mem::take(frame);
@@ -226,12 +220,12 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(message) = self.outbox.flush.pop_front_if(left) else {
             return false;
         };
-        put_control(&Control::Flush { message }, out, segments);
+        put_control(&Control::Flush(message), out, segments);
         true
     }
 
     fn transmit_fin(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
-        if !self.closing.asked || self.closing.fin_sent || !self.outgoing.is_empty() {
+        if !self.closing.asked || self.closing.fin_sent || !self.outgoing.messages.is_empty() {
             return false;
         }
         self.closing.fin_sent = true;

@@ -115,10 +115,9 @@ impl<S: Clone, D> PipeState<S, D> {
     /// not wanted: the message is refused as [`ResetCode::Skipped`].
     pub(crate) fn finish(&mut self, message: u64) {
         match self.incoming.get(message) {
-            None => self.release(message),
             Some(incoming) if !incoming.is_wanted() => {}
             Some(incoming) if incoming.is_open() => self.refuse(message, ResetCode::Skipped, ""),
-            Some(_) => self.release(message),
+            _ => self.release(message),
         }
     }
 
@@ -154,7 +153,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
     pub(super) fn release(&mut self, message: u64) {
-        let Some(released) = self.incoming.messages.remove(message) else {
+        let Some(released) = self.incoming.messages.remove(&message) else {
             return;
         };
         let window = self.receive_window.finish(released.credit);
@@ -163,9 +162,8 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     pub(super) fn count_read(&mut self, message: u64) {
-        if let Some(message) = self.incoming.read(message) {
-            self.outbox.control(Control::Flushed { message });
-        }
+        let flushed = self.incoming.read(message).map(Control::Flushed);
+        self.outbox.extend(flushed);
     }
 
     /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_delayed`](Self::send_delayed) says so.

@@ -36,19 +36,22 @@ impl<S: Clone, D> PipeState<S, D> {
         }
         let credit = outgoing::check(metadata, parts, &self.peer)?;
         let leaves = room.is_some() && self.is_next() && self.send_window.take(credit);
+        let number = self.outgoing.next;
+        self.outgoing.next += 1;
         let Some(Room { out, segments }) = room.filter(|_| leaves) else {
             let mut frame = Vec::new();
-            outgoing::put(metadata, parts, self.at_once, &mut frame);
-            let parts = outgoing::keep(parts, self.at_once);
+            let parts = outgoing::put(metadata, parts, self.at_once, &mut frame);
+            let queued = Stage::Queued(frame, credit);
+            self.outgoing.keep(number, queued, parts, false);
             return Ok(Written {
-                number: self.outgoing.push(Stage::Queued(frame, credit), parts),
+                number,
                 sent: false,
                 kept: true,
             });
         };
+        self.outgoing.next_sent = self.outgoing.next;
         let start = out.len();
-        outgoing::put(metadata, parts, self.at_once, out);
-        let number = self.outgoing.pass();
+        let parts = outgoing::put(metadata, parts, self.at_once, out);
         let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
         Ok(Written {
             number,
@@ -61,11 +64,10 @@ impl<S: Clone, D> PipeState<S, D> {
     fn send_parts(
         &mut self,
         number: u64,
-        parts: &mut OutgoingParts<S>,
+        mut parts: OutParts<S>,
         frame: &mut [u8],
         segments: &mut Vec<Segment<S>>,
     ) -> bool {
-        let mut parts = outgoing::keep(parts, self.at_once);
         outgoing::send_ahead(&mut self.send_window, &mut parts, frame);
         push_eager(&mut parts, segments);
         let kept = parts.iter().any(|part| !part.done);
@@ -86,12 +88,12 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Whether nothing is to be sent before the next message.
     pub(crate) fn is_next(&self) -> bool {
-        self.outgoing.is_sent() && self.outbox.is_empty()
+        self.outgoing.next_sent == self.outgoing.next && self.outbox.is_empty()
     }
 
     /// Messages written and not yet handed over.
     pub(crate) fn unwritten(&self) -> usize {
-        self.outgoing.len()
+        self.outgoing.messages.len()
     }
 
     /// Whether a written message is not yet handed over.
@@ -159,7 +161,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Forgets an outgoing message; the channels at work on it hear of it.
     pub(super) fn drop_outgoing(&mut self, message: u64) -> bool {
-        let Some(dropped) = self.outgoing.remove(message) else {
+        let Some(dropped) = self.outgoing.messages.remove(&message) else {
             return false;
         };
         let mut started = false;
@@ -183,7 +185,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(super) fn check_written(&mut self, message: u64) {
         let outgoing = self.outgoing.message(message);
         if outgoing.is_some_and(|outgoing| outgoing.is_done()) {
-            self.outgoing.remove(message);
+            self.outgoing.messages.remove(&message);
             self.events.push_back(Event::Written { message });
         }
     }

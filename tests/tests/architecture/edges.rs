@@ -21,7 +21,7 @@ const PIPE: &str = "
     device: error sync sys
     tensor: device error message
     proto: descriptor device::Device device::DeviceKind error tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
-    fuzzing: descriptor device error proto tensor::DType
+    fuzzing: device error proto wire_md
     transports: address error process ring sync sys
     channels: address::SettledPeer device error pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
     channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection

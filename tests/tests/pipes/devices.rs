@@ -45,8 +45,8 @@ fn bytes(buffer: &Buffer) -> Vec<u8> {
     }
 }
 
-/// Between `test:0`, `test:1` and main memory; nothing reaches `test:2`.
-struct Toys(StagedChannel);
+/// Between the devices for tests and main memory, but for one of them, which nothing reaches.
+struct Toys(StagedChannel, Device);
 
 impl Channel for Toys {
     fn name(&self) -> &'static str {
@@ -56,7 +56,7 @@ impl Channel for Toys {
         self.0.devices()
     }
     fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if [ours.0, theirs.0].contains(&toy(2)) {
+        if [ours.0, theirs.0].contains(&self.1) {
             return Err("nothing reaches it".to_owned());
         }
         self.0.reaches(ours, theirs)
@@ -67,18 +67,19 @@ impl Channel for Toys {
 }
 
 async fn toys() -> (Pipe, Pipe) {
-    toys_with(Limits::default()).await
+    toys_with(toy(2), Limits::default()).await
 }
 
-async fn toys_with(limits: Limits) -> (Pipe, Pipe) {
+async fn toys_with(unreached: Device, limits: Limits) -> (Pipe, Pipe) {
     let transports: [Arc<dyn Transport>; 2] = [
         Arc::new(MemoryTransport::new()),
         Arc::new(TcpTransport::new()),
     ];
-    let toys = Toys(StagedChannel {
+    let staged = StagedChannel {
         devices: DEVICES.clone(),
         inner: Arc::new(BasicChannel::new()),
-    });
+    };
+    let toys = Toys(staged, unreached);
     let channels: [Arc<dyn Channel>; 2] = [Arc::new(toys), Arc::new(BasicChannel::new())];
     let builder = Context::builder().transports(transports).channels(channels);
     let builder = builder.allocator(Arc::new(DEVICES.clone()));
@@ -190,12 +191,23 @@ async fn a_device_that_no_channel_reaches_is_a_typed_error_and_the_pipe_goes_on(
     exchange(&client, &server, 1, 90_000).await;
 }
 
+#[tokio::test]
+async fn where_main_memory_is_out_of_reach_a_tensor_goes_to_a_device() {
+    let (client, server) = toys_with(Device::CPU, Limits::default()).await;
+    let message = Message::new("m").tensor(of(toy(1), 90_000));
+    client.send(message).unwrap();
+    let mut message = soon("a message", server.read()).await.unwrap();
+    let tensor = message.tensors.remove(0).tensor;
+    assert_eq!(tensor.device(), toy(0), "the first that is in reach");
+    assert_same(&bytes(tensor.buffer()), &pattern(90_000, 3), "the tensor");
+}
+
 /// Nothing comes ahead to a context with devices, whatever its limit says: where a tensor goes is decided before.
 #[tokio::test]
 async fn who_has_devices_says_where_a_tensor_goes_before_it_comes() {
     let mut limits = Limits::default();
     limits.window_ahead = 1 << 20;
-    let (client, server) = toys_with(limits).await;
+    let (client, server) = toys_with(toy(2), limits).await;
     for place in [
         Place::Into(room(toy(1), 90_000)),
         Place::Pool,

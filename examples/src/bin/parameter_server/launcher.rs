@@ -11,11 +11,11 @@ use anyhow::{Result, bail, ensure};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use tensorpipe_examples::ending::{Ending, interrupted};
+use tensorpipe_examples::process::Process;
+use tensorpipe_examples::progress::{Progress, Voice};
 use tokio::time::timeout;
 
-use crate::ending::{Ending, interrupted};
-use crate::process::Process;
-use crate::progress::{Progress, Voice};
 use crate::server::LISTENING;
 
 /// How long the server may take to listen.

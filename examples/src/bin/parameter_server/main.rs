@@ -9,13 +9,8 @@
 //!
 //! The calls are made by `#[tensor_service]` from the trait in [`service`]; nothing here knows how tensors travel.
 
-mod data;
-mod ending;
 mod launcher;
 mod model;
-mod process;
-mod progress;
-mod random;
 mod server;
 mod service;
 mod worker;
@@ -26,9 +21,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, ValueEnum};
+use tensorpipe_examples::ending::Ending;
 use tracing_subscriber::filter::LevelFilter;
-
-use crate::ending::Ending;
 
 /// Trains a small network on handwritten digits with a parameter server and its workers, each a process of its own.
 ///

@@ -6,9 +6,8 @@ use anyhow::{Context as _, Result};
 use candle_core::{Device, Var};
 use candle_nn::loss::cross_entropy;
 use tensorpipe::Tensor;
-
-use crate::data::{CLASSES, Digits, PIXELS};
-use crate::random::Random;
+use tensorpipe_examples::data::{CLASSES, Digits, PIXELS};
+use tensorpipe_examples::random::Random;
 
 const HIDDEN: usize = 128;
 
@@ -43,7 +42,7 @@ pub(crate) fn initial(seed: u64) -> Result<Tensors> {
 /// The mean cross entropy over `batch`, and its derivative by each parameter.
 pub(crate) fn gradients(parameters: Tensors, batch: &Digits) -> Result<(f32, Tensors)> {
     let variables = variables(parameters)?;
-    let labels = candle_core::Tensor::from_slice(&batch.labels, batch.len(), &Device::Cpu)?;
+    let labels = candle_core::Tensor::from_slice(&batch.labels, batch.count(), &Device::Cpu)?;
     let loss = cross_entropy(&logits(&variables, batch)?, &labels)?;
     let found = loss.backward()?;
     let mut gradients = Tensors::new();
@@ -64,7 +63,7 @@ pub(crate) fn accuracy(parameters: Tensors, set: &Digits) -> Result<f64> {
         .iter()
         .zip(&set.labels)
         .filter(|(guess, label)| guess == label);
-    Ok(right.count() as f64 / set.len() as f64)
+    Ok(right.count() as f64 / set.count() as f64)
 }
 
 /// The parameters, in the order of [`LAYOUT`].
@@ -79,7 +78,7 @@ fn variables(mut parameters: Tensors) -> Result<Vec<Var>> {
 }
 
 fn logits(variables: &[Var], digits: &Digits) -> Result<candle_core::Tensor> {
-    let shape = (digits.len(), PIXELS);
+    let shape = (digits.count(), PIXELS);
     let images = candle_core::Tensor::from_slice(&digits.images, shape, &Device::Cpu)?;
     let hidden = images
         .matmul(&variables[0])?

@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tensorpipe::{Context, Route, Timeouts};
+use tensorpipe_examples::data;
+use tensorpipe_examples::ending::{Ending, interrupted, released};
+use tensorpipe_examples::progress::Progress;
 use tensorpipe_rpc::Server;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::ending::{Ending, interrupted, released};
-use crate::progress::Progress;
+use crate::model;
 use crate::service::{ParameterServerService, Store};
-use crate::{data, model};
 
 /// What the line on standard output begins with that tells a launcher, or a person, the address.
 pub(crate) const LISTENING: &str = "listening on ";

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
 use tensorpipe::Context;
+use tensorpipe_examples::data::{self, Batches};
+use tensorpipe_examples::ending::{Ending, interrupted, released};
 use tensorpipe_rpc::CallError;
 use tokio::task::spawn_blocking;
 
-use crate::data::{self, Batches};
-use crate::ending::{Ending, interrupted, released};
 use crate::model;
 use crate::service::{ParameterServerClient, PushError};
 
@@ -38,7 +38,7 @@ async fn train(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending
     let server = connected.with_context(|| format!("cannot reach the server at {url}"))?;
     let server = server.with_deadline(PATIENCE);
     let number = server.join().await.map_err(|error| failed(error, url))?;
-    let mut batches = Batches::new(images.len(), BATCH, number.into());
+    let mut batches = Batches::new(images.count(), BATCH, number.into());
     let mut steps = 0;
     let mut pull = server.pull();
     while limit != Some(steps) {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tensorpipe::{Context, Tensor};
+use tensorpipe_examples::data::{self, Batches};
 use tensorpipe_rpc::Server;
 use tensorpipe_rpc::rendezvous::Rendezvous;
 
 use crate::args::Args;
-use crate::data::{self, Batches};
 use crate::front::LISTENING;
 use crate::halves::BackHalf;
 use crate::names::{ACCURACY, BACK, FRONT, LOSS, MICRO_BATCH, SEED, TEST, activations, gradients};
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: &Args, front: &str) -> Result<()> {
     writeln!(std::io::stdout(), "{LISTENING}{}", server.url())?;
     let split = data::load()?;
     let size = args.micro_batches as usize * MICRO_BATCH;
-    let mut batches = Batches::new(split.train.len(), size, SEED);
+    let mut batches = Batches::new(split.train.count(), size, SEED);
     let mut half = BackHalf::new()?;
     for step in 0..args.steps {
         let labels = split.train.select(batches.draw()).labels;

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use tensorpipe::{Context, Tensor};
+use tensorpipe_examples::data::{self, Batches, PIXELS};
+use tensorpipe_examples::process::Process;
+use tensorpipe_examples::progress::Progress;
 use tensorpipe_rpc::Server;
 use tensorpipe_rpc::rendezvous::{Limits, Rendezvous};
 
 use crate::args::Args;
-use crate::data::{self, Batches, PIXELS};
 use crate::halves::FrontHalf;
 use crate::names::{ACCURACY, BACK, FRONT, LOSS, MICRO_BATCH, SEED, TEST, activations, gradients};
-use crate::process::Process;
-use crate::progress::Progress;
 
 /// How the back says where it listens.
 pub(crate) const LISTENING: &str = "listening on ";
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
 async fn train(args: &Args, rendezvous: &Rendezvous, progress: &mut Progress) -> Result<Report> {
     let split = data::load()?;
     let size = args.micro_batches as usize * MICRO_BATCH;
-    let mut batches = Batches::new(split.train.len(), size, SEED);
+    let mut batches = Batches::new(split.train.count(), size, SEED);
     let mut half = FrontHalf::new()?;
     let begun = Instant::now();
     let mut in_flight = 0;

@@ -4,9 +4,8 @@ use anyhow::{Context as _, Result};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 use candle_nn::loss::cross_entropy;
-
-use crate::data::{CLASSES, PIXELS};
-use crate::random::Random;
+use tensorpipe_examples::data::{CLASSES, PIXELS};
+use tensorpipe_examples::random::Random;
 
 /// Units between the halves.
 const HIDDEN: usize = 128;
@@ -127,20 +126,20 @@ impl BackHalf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{self, Batches};
     use crate::names::{MICRO_BATCH, SEED};
+    use tensorpipe_examples::data::{self, Batches};
 
     /// Micro-batches, cut in two at the activations, give the gradients of the whole batch in one piece.
     #[test]
     fn two_halves_learn_what_one_network_would() -> Result<()> {
         let split = data::load()?;
-        let mut batches = Batches::new(split.train.len(), 4 * MICRO_BATCH, SEED);
+        let mut batches = Batches::new(split.train.count(), 4 * MICRO_BATCH, SEED);
         let (mut front, mut back) = (FrontHalf::new()?, BackHalf::new()?);
         let batch = split.train.select(batches.draw());
         let whole = {
-            let images = Tensor::from_slice(&batch.images, (batch.len(), PIXELS), &Device::Cpu)?;
+            let images = Tensor::from_slice(&batch.images, (batch.count(), PIXELS), &Device::Cpu)?;
             let hidden = front.0.forward(&images)?.relu()?;
-            let labels = Tensor::from_slice(&batch.labels, batch.len(), &Device::Cpu)?;
+            let labels = Tensor::from_slice(&batch.labels, batch.count(), &Device::Cpu)?;
             let loss = cross_entropy(&back.0.forward(&hidden)?, &labels)?;
             loss.backward()?
         };

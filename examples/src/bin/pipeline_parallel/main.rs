@@ -11,36 +11,23 @@
 //! received is bounded by the rendezvous; a front that is ahead waits for room.
 //!
 //! Files, in the order of a run: [`args`] → [`front`] and [`back`], each with its half of the network from [`halves`], and
-//! [`names`], what they call what they exchange. Data, display and the care of a child process are those of `parameter_server`.
+//! [`names`], what they call what they exchange. Data, display and the care of a child process it shares with
+//! `parameter_server`: [`tensorpipe_examples`].
 
 mod args;
 mod back;
-#[path = "../parameter_server/data.rs"]
-mod data;
-#[path = "../parameter_server/ending.rs"]
-mod ending;
 mod front;
 mod halves;
 mod names;
-#[expect(
-    dead_code,
-    reason = "shared with parameter_server, which uses all of it"
-)]
-#[path = "../parameter_server/process.rs"]
-mod process;
-#[path = "../parameter_server/progress.rs"]
-mod progress;
-#[path = "../parameter_server/random.rs"]
-mod random;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser as _;
+use tensorpipe_examples::ending::{Ending, interrupted, released};
 
 use crate::args::Args;
-use crate::ending::{Ending, interrupted, released};
 
 #[tokio::main]
 async fn main() -> ExitCode {

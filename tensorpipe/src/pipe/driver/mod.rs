@@ -25,10 +25,11 @@
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
 //! | `Polling` | in vain for too long, or crowded | `Asleep` | `Driver::stop_polling` |
-//! | `Polling` | the poller leaves, others wait | `Woken`, the background task | `Driver::leave` |
+//! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::leave` |
 //! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::leave` |
 //! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
 //! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
+//! | any other | an operation joins others, with which its message left | the same: others drive for it | `Waiter::count` |
 //! | `Vacant` | a `TICK` passes | `Asleep` | `Driver::tick` |
 //!
 //! The states are spread over a few words, so that no step waits for a lock that is held across a system call:

@@ -8,6 +8,9 @@
 //! swallow a wake. So after a wake, and while operations register, the background task checks every `TICK` whether
 //! somebody was woken and has not driven the pipe since; if so, it drives, and passes that one over. After a `TICK` in
 //! which nothing happened it sleeps, however many wait: the next wake starts it again.
+//!
+//! Of many operations that begin together, each registration costs as much as a small message. They are only counted: where none has
+//! registered, the background task is woken, and drives and polls for them. What they wait for wakes them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -27,10 +27,8 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
                 payloads += 1;
             }
             Some(tensor) => {
-                let mut target = tensor.target;
                 let which = (PartKind::Tensor, tensors);
-                part.channel = sender.choose(&part.source, which, &mut target)?;
-                part.target = target;
+                part.channel = sender.choose(&part.source, which, &mut tensor.target)?;
                 tensors += 1;
             }
         }

@@ -27,7 +27,7 @@ use super::shared::Shared;
 use crate::device::Buffer;
 use crate::error::{Error, Misuse};
 use crate::message::{Message, MessageTensor, Payload};
-use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
+use crate::proto::{OutgoingPart, OutgoingParts, TensorFields};
 use crate::sync::{Arc, lock};
 use crate::tensor::Shape;
 
@@ -59,9 +59,7 @@ impl<'a> Outbound<'a> {
             metadata: payload.metadata,
             tensor: None,
             channel: None,
-            target: None,
             source: payload.data,
-            flags_at: 0,
         };
         self.parts.insert(self.payloads, part);
         self.payloads += 1;
@@ -74,7 +72,7 @@ impl<'a> Outbound<'a> {
             metadata,
             target,
         } = tensor.into();
-        let fields = OutgoingTensor {
+        let fields = TensorFields {
             dtype: tensor.dtype(),
             shape: Shape::from(tensor.shape()),
             source: tensor.device(),
@@ -86,9 +84,7 @@ impl<'a> Outbound<'a> {
             metadata,
             tensor: Some(fields),
             channel: None,
-            target: None,
             source,
-            flags_at: 0,
         });
     }
 

@@ -2,16 +2,17 @@
 //!
 //! Channel 0 streams on the pipe's own connection; channel 1 sends a part in CHANNEL frames, or on connections of its own.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::end::{Chunk, Delivered, End, Out, Phase, Source};
 use super::{CHANNELS, Link, answer};
-use crate::error::{PeerFault, ResetCode};
+use crate::error::PeerFault;
 use crate::proto::handshake::{Reply, ServerHandshake};
 use crate::proto::wire::descriptor::Carriage;
-use crate::proto::wire::frame::{CHANNEL_MAX, Header, TEXT_MAX};
+use crate::proto::wire::frame::{Header, TEXT_MAX};
 use crate::proto::wire::hello::Purpose;
-use crate::proto::{Arriving, Event, Input, KeepAlive, Offer, OpId, PipeState, Reason, Segment};
+use crate::proto::{Arriving, Event, Input, KeepAlive, OpId, PipeState, Reason, Segment};
 
 impl End {
     pub(super) fn timeout(&mut self, now: Instant) {
@@ -76,20 +77,14 @@ impl End {
             }
         }
         assert!(rest.is_empty(), "every byte belongs to a segment");
-        self.push_frame(frame);
-        self.backlog.extend(marks);
-        self.events();
-    }
-
-    fn push_frame(&mut self, frame: Vec<u8>) {
         let (header, body) = frame.split_first_chunk().unwrap();
         let header = Header::decode(header).unwrap();
         assert_eq!(header.len as usize, body.len(), "one whole frame at a time");
         self.frames.push((header.kind.unwrap(), frame.len()));
-        if let Some(record) = &mut self.record {
-            record.extend_from_slice(&frame);
-        }
+        self.record.extend_from_slice(&frame);
         self.backlog.push_back(Out::Bytes(frame));
+        self.backlog.extend(marks);
+        self.events();
     }
 
     pub(crate) fn receive(&mut self, bytes: &[u8], now: Instant) {
@@ -154,38 +149,47 @@ impl End {
             head,
             here,
         } = arriving;
+        let len_of = |part: u16| head.part_len(part.into());
         // Here the bytes of a part are the channel's word about it.
-        let len_of = |offer: &Offer| head.part_len(offer.part.into());
-        let offer = offer.filter(|offer| offer.word.len() as u64 == len_of(offer));
-        let bulk = |carriage: &Carriage| *carriage != Carriage::Eager;
-        let is_whole = offer.is_some() || !head.carriages().iter().any(bulk);
+        let offer = offer.filter(|offer| offer.word.len() as u64 == len_of(offer.part));
+        let rides = |carriage: &Carriage| *carriage == Carriage::Eager;
+        let carriages = head.carriages().iter();
+        let mut parts: Vec<_> = carriages.map(|part| rides(part).then(Vec::new)).collect();
+        let missing = (0..).zip(head.carriages());
+        let missing = missing.filter(|(_, part)| offer.is_none() && !rides(part));
+        let missing: BTreeSet<u16> = missing.map(|(part, _)| part).collect();
+        let is_whole = missing.is_empty();
         if here.is_none() || !is_whole {
             self.pipe.expect_parts(message, &head);
         }
-        let empty = |part| (head.part_len(part) == 0).then(Vec::new);
-        let parts = (0..head.carriages().len()).map(empty).collect();
-        let arriving = self.app.arriving.insert(Delivered {
+        if let Some(eager) = here {
+            let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
+            let bytes: Vec<u8> = self.input.drain(..used).collect();
+            let mut rest = &bytes[..eager];
+            for (part, place) in (0..).zip(&mut parts) {
+                if let Some(place) = place {
+                    let riding = rest.split_off(..len_of(part) as usize);
+                    *place = riding.unwrap().to_vec();
+                }
+            }
+            assert!(rest.is_empty());
+            if let Some(offer) = offer {
+                parts[usize::from(offer.part)] = Some(bytes[offer.word].to_vec());
+                self.adopted.push(message);
+            }
+        }
+        let in_hand = Delivered {
             message,
             metadata: head.metadata.to_vec(),
             parts,
-        });
-        let Some(eager) = here else {
-            return self.pipe.start_eager(message, |_| Vec::new());
+            missing,
+            is_read: false,
         };
-        let used = offer.as_ref().map_or(eager, |offer| offer.word.end);
-        let bytes: Vec<u8> = self.input.drain(..used).collect();
-        let mut rest = &bytes[..eager];
-        for (i, carriage) in head.carriages().iter().enumerate() {
-            if *carriage == Carriage::Eager {
-                let part = rest.split_off(..head.part_len(i) as usize).unwrap();
-                arriving.parts[i] = Some(part.to_vec());
-            }
+        self.in_hand.insert(message, in_hand);
+        if here.is_none() {
+            return self.pipe.start_eager(message, |_| Vec::new());
         }
-        assert!(rest.is_empty());
-        if let Some(offer) = offer {
-            arriving.parts[usize::from(offer.part)] = Some(bytes[offer.word].to_vec());
-            self.app.adopted.push(message);
-        } else if !is_whole {
+        if !is_whole {
             self.pipe.has_eager(message);
         }
         self.ready(message);
@@ -193,25 +197,24 @@ impl End {
 
     /// All of a message's own frame is here.
     fn ready(&mut self, message: u64) {
-        let mut arrived = self.arriving.take().expect("its head was here");
+        let in_hand = self.app.in_hand.get_mut(&message);
+        let in_hand = in_hand.expect("its head was here");
         for (part, bytes) in self.pipe.take_parts(message) {
-            arrived.parts[usize::from(part)] = Some(bytes);
+            in_hand.parts[usize::from(part)] = Some(bytes);
         }
-        if self.pipe.comes_ahead(message) && !self.out_of_memory {
-            for part in 0..arrived.parts.len() as u16 {
-                let op = OpId::incoming(message, part);
-                let len = self.pipe.part_len(op).unwrap();
-                if self.pipe.bulk_channel(message, part) == Some((0, true)) {
+        if self.pipe.comes_ahead(message) {
+            for part in &in_hand.missing {
+                if self.pipe.bulk_channel(message, *part) == Some((0, true)) {
+                    let op = OpId::incoming(message, *part);
+                    let len = self.pipe.part_len(op).unwrap();
                     assert!(self.pipe.expect(op, Vec::new(), len));
                 }
             }
         }
-        self.arrived.insert(message, arrived);
         self.ready.push(message);
-        self.offered.push(message);
-        if self.skips {
-            self.refuse(message, ResetCode::Skipped);
-        } else if !self.lazy {
+        let before = self.offered.replace(message);
+        assert!(before < Some(message), "each once, in order");
+        if !self.lazy {
             self.read(message);
         }
     }
@@ -275,8 +278,23 @@ impl End {
             self.event(event);
         }
         if !self.is_over() {
-            self.pipe.assert_invariants();
+            self.assert_bounded();
         }
+    }
+
+    /// Whatever its peer has sent, a pipe holds no more than it has allowed.
+    fn assert_bounded(&self) {
+        let (incoming, window) = (&self.pipe.incoming, &self.pipe.receive_window);
+        let (held, ours) = (window.outstanding(), &self.ours);
+        assert!(
+            held.messages <= ours.window_messages
+                && held.bytes <= ours.window_bytes
+                && held.ahead <= window.ahead().promised,
+            "{held:?}"
+        );
+        assert_eq!(held.messages, incoming.messages.len() as u64);
+        let mut parts = incoming.messages.values().flat_map(|of| &of.parts);
+        assert!(parts.all(|part| part.got <= part.len), "{incoming:?}");
     }
 
     pub(super) fn event(&mut self, event: Event<Source, Vec<u8>>) {
@@ -289,12 +307,6 @@ impl End {
             let over = self.cancelled.contains(op);
             assert!(!over, "{event:?} after it was cancelled");
         }
-        if let Event::Start { channel, .. }
-        | Event::Cancel { channel, .. }
-        | Event::Channel { channel, .. } = &event
-        {
-            assert!(usize::from(*channel) < CHANNELS, "{event:?}");
-        }
         if let Event::Refused(Reason { text, .. })
         | Event::Reset(Reason { text, .. })
         | Event::GoAway { text, .. } = &event
@@ -304,22 +316,17 @@ impl End {
         match event {
             Event::Start {
                 op,
-                channel: 0,
+                channel,
                 source,
             } => {
                 self.started.push(op);
-                let len = source.len() as u64;
-                self.pipe.stream(op, source, len);
-            }
-            Event::Start { op, source, .. } if self.own_lanes => {
-                self.started.push(op);
-                self.lane_out.push((op, source.to_vec()));
-                self.pipe.part_sent(op);
-            }
-            Event::Start { op, source, .. } => {
-                self.started.push(op);
-                for piece in source.chunks(CHANNEL_MAX) {
-                    self.pipe.channel(op, piece.to_vec());
+                if channel == 0 {
+                    let len = source.len() as u64;
+                    return self.pipe.stream(op, source, len);
+                }
+                match self.own_lanes {
+                    true => self.lane_out.push((op, source.to_vec())),
+                    false => self.pipe.channel(op, source.to_vec()),
                 }
                 self.pipe.part_sent(op);
             }
@@ -349,10 +356,7 @@ impl End {
             }
             // Neither channel has anything to say about what this side sends, nor the first about what it receives.
             Event::Channel { .. } => {}
-            Event::Cancel { op, .. } => {
-                self.early.remove(&op);
-                self.cancelled.push(op);
-            }
+            Event::Cancel { op, .. } => self.cancelled.push(op),
             Event::Written { message } => self.written.push(message),
             Event::Refused(Reason { message, code, .. }) => self.refused.push((message, code)),
             Event::Reset(Reason { message, code, .. }) => {
@@ -371,29 +375,24 @@ impl End {
     /// nobody will.
     pub(super) fn take_lane(&mut self) {
         for (op, bytes) in std::mem::take(&mut self.lane_in) {
-            let reading = self.reading.get(&op.message);
-            if reading.is_some_and(|reading| reading.missing.contains(&op.part)) {
+            let in_hand = self.in_hand.get(&op.message);
+            let comes = op.message >= self.pipe.incoming.next;
+            if in_hand.map_or(comes, |of| !of.is_read) {
+                self.lane_in.insert(op, bytes);
+            } else if in_hand.is_some_and(|of| of.missing.contains(&op.part)) {
                 self.pipe.part_received(op);
                 self.part(op, Some(bytes));
-            } else if op.message >= self.pipe.incoming.next
-                || self.ready.contains(&op.message)
-                || (self.arriving.as_ref()).is_some_and(|of| of.message == op.message)
-            {
-                self.lane_in.insert(op, bytes);
             }
         }
         self.events();
     }
 
     fn part(&mut self, op: OpId, bytes: Option<Vec<u8>>) {
-        match self.reading.get_mut(&op.message) {
-            Some(reading) => {
-                reading.missing.remove(&op.part);
-                reading.delivered.parts[usize::from(op.part)] = bytes;
-                self.check_read(op.message);
-            }
-            None => _ = self.early.insert(op, bytes),
-        }
+        let in_hand = self.in_hand.get_mut(&op.message);
+        let in_hand = in_hand.expect("nothing is told of what was given up");
+        in_hand.missing.remove(&op.part);
+        in_hand.parts[usize::from(op.part)] = bytes;
+        self.check_read(op.message);
     }
 
     fn is_over(&self) -> bool {
@@ -406,8 +405,7 @@ impl End {
         let incoming = &self.pipe.incoming;
         assert!(incoming.messages.is_empty(), "{incoming:?}");
         assert!(self.pipe.outbox.streams.is_empty());
-        assert!(self.reading.is_empty() && self.early.is_empty());
-        assert!(self.arriving.is_none() && self.arrived.is_empty());
+        assert!(self.in_hand.is_empty());
         assert!(!self.pipe.has_control() && self.pipe.outbox.flush.is_empty());
         assert!(self.backlog.is_empty());
         assert_eq!(self.pipe.receive_window.outstanding(), Default::default());

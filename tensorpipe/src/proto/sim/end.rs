@@ -16,12 +16,16 @@ pub(crate) type Source = Arc<[u8]>;
 /// What comes in goes into memory that grows with it: a peer that announces much costs nothing yet.
 pub(crate) type Pipe = PipeState<Source, Vec<u8>>;
 
-/// A message as the application got it; a skipped part is `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A message as the application gets it.
+#[derive(Clone, Debug)]
 pub(crate) struct Delivered {
     pub(crate) message: u64,
     pub(crate) metadata: Vec<u8>,
+    /// `None`: not here yet, skipped, or lost.
     pub(crate) parts: Vec<Option<Vec<u8>>>,
+    /// Bulk parts that are to come.
+    pub(super) missing: BTreeSet<u16>,
+    pub(super) is_read: bool,
 }
 
 #[derive(Debug)]
@@ -42,12 +46,6 @@ pub(super) enum Phase {
 pub(super) struct Chunk {
     pub(super) dest: Option<Vec<u8>>,
     pub(super) left: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) delivered: Delivered,
-    pub(super) missing: BTreeSet<u16>,
 }
 
 /// See the module's documentation.
@@ -73,10 +71,6 @@ pub(crate) struct Application {
     pub(crate) through: bool,
     /// It reads only what it is told to, not whatever is offered.
     pub(crate) lazy: bool,
-    /// It skips whatever is offered, at once.
-    pub(crate) skips: bool,
-    /// There is no memory for what comes ahead.
-    pub(crate) out_of_memory: bool,
     /// What a channel says of a part does not complete it.
     pub(crate) lanes_wait: bool,
     /// Channel 1 has connections of its own.
@@ -88,8 +82,8 @@ pub(crate) struct Application {
 
     /// Offered and not yet decided on.
     pub(crate) ready: Vec<u64>,
-    /// Ever offered.
-    pub(crate) offered: Vec<u64>,
+    /// The last one offered.
+    pub(crate) offered: Option<u64>,
     pub(crate) delivered: Vec<Delivered>,
     pub(crate) written: Vec<u64>,
     pub(crate) refused: Vec<(u64, ResetCode)>,
@@ -102,25 +96,20 @@ pub(crate) struct Application {
     pub(crate) fin_ack: bool,
     pub(crate) fault: Option<PeerFault>,
     pub(crate) silent: Option<(Duration, Instant)>,
-    /// Everything sent, if wanted.
-    pub(crate) record: Option<Vec<u8>>,
-    /// Kind and length of each frame sent.
+    /// All frames sent.
+    pub(crate) record: Vec<u8>,
+    /// Their kinds and lengths.
     pub(crate) frames: Vec<(Kind, usize)>,
     /// Here whole with what their channel said.
     pub(crate) adopted: Vec<u64>,
     /// Pieces of parts that have come, and what channels have said while [`lanes_wait`](Self::lanes_wait).
     pub(crate) pieces: Vec<(OpId, Vec<u8>)>,
 
-    pub(super) reading: BTreeMap<u64, Reading>,
-    /// Parts that came before the application read their message.
-    pub(super) early: BTreeMap<OpId, Option<Vec<u8>>>,
+    /// Messages from their head until all of them is here and read, or they are given up.
+    pub(super) in_hand: BTreeMap<u64, Delivered>,
     /// What leaves on connections of channel 1's own, and what has come there that nobody has read yet.
     pub(super) lane_out: Vec<(OpId, Vec<u8>)>,
     pub(crate) lane_in: BTreeMap<OpId, Vec<u8>>,
-    /// The message whose own frame is coming in, with the parts of it that are here.
-    pub(super) arriving: Option<Delivered>,
-    /// Messages until the application reads them.
-    pub(super) arrived: BTreeMap<u64, Delivered>,
 }
 
 impl Deref for End {
@@ -141,9 +130,7 @@ impl Application {
     /// Forgets a message that is given up.
     pub(super) fn drop_message(&mut self, message: u64) {
         self.ready.retain(|ready| *ready != message);
-        self.arrived.remove(&message);
-        self.reading.remove(&message);
-        self.early.retain(|op, _| op.message != message);
+        self.in_hand.remove(&message);
     }
 
     /// What is wrong with what the peer has sent; empty if nothing is.
@@ -154,13 +141,15 @@ impl Application {
 
     /// Messages that it has begun to read.
     pub(crate) fn under_way(&self) -> Vec<u64> {
-        self.reading.keys().copied().collect()
+        let read = self.in_hand.iter().filter(|(_, in_hand)| in_hand.is_read);
+        read.map(|(message, _)| *message).collect()
     }
 
-    /// What was delivered, in the order in which it was written.
+    /// What was delivered, each message once, in the order in which they were written.
     pub(crate) fn in_order(&self) -> Vec<Delivered> {
         let mut all = self.delivered.clone();
         all.sort_by_key(|delivered| delivered.message);
+        assert!(all.windows(2).all(|two| two[0].message < two[1].message));
         all
     }
 
@@ -248,34 +237,31 @@ impl End {
 
     /// Reads a message but for some parts.
     pub(crate) fn read_but(&mut self, message: u64, skip: &[u16]) {
-        self.ready.retain(|ready| *ready != message);
-        let Some(mut delivered) = self.arrived.remove(&message) else {
+        let Some(at) = self.ready.iter().position(|ready| *ready == message) else {
             return;
         };
+        self.ready.remove(at);
+        let in_hand = self.app.in_hand.get_mut(&message).unwrap();
         let granted = self.pipe.grant(message, skip);
         assert!(granted, "message {message} was ready");
-        let mut missing = BTreeSet::new();
-        for (i, place) in delivered.parts.iter_mut().enumerate() {
-            let part = i as u16;
-            let op = OpId::incoming(message, part);
-            let skipped = skip.contains(&part);
+        in_hand.is_read = true;
+        for (part, place) in (0..).zip(&mut in_hand.parts) {
             let Some((channel, ahead)) = self.pipe.bulk_channel(message, part) else {
-                assert!(place.is_some(), "it rode");
                 continue;
             };
-            match self.early.remove(&op) {
-                Some(bytes) => *place = bytes.filter(|_| !skipped),
-                // What comes ahead still comes.
-                None if skipped && !ahead => {}
-                None => {
-                    if let (0, false, Some(len)) = (channel, ahead, self.pipe.part_len(op)) {
-                        assert!(self.pipe.expect(op, Vec::new(), len));
-                    }
-                    missing.insert(part);
-                }
+            let skipped = skip.contains(&part);
+            if skipped {
+                *place = None;
+            }
+            // What comes ahead still comes.
+            if skipped && !ahead {
+                in_hand.missing.remove(&part);
+            } else if !ahead && channel == 0 {
+                let op = OpId::incoming(message, part);
+                let len = self.pipe.part_len(op).unwrap();
+                assert!(self.pipe.expect(op, Vec::new(), len));
             }
         }
-        self.reading.insert(message, Reading { delivered, missing });
         self.check_read(message);
         self.take_lane();
     }
@@ -294,16 +280,16 @@ impl End {
 
     /// The application drops what it was reading.
     pub(crate) fn forget(&mut self, message: u64) {
-        self.reading.remove(&message);
+        self.drop_message(message);
         self.pipe.finish(message);
         self.events();
     }
 
     pub(super) fn check_read(&mut self, message: u64) {
-        let whole = |reading: &Reading| reading.missing.is_empty();
-        if self.reading.get(&message).is_some_and(whole) {
-            let reading = self.reading.remove(&message).unwrap();
-            self.delivered.push(reading.delivered);
+        let in_hand = self.in_hand.get(&message);
+        if in_hand.is_some_and(|in_hand| in_hand.is_read && in_hand.missing.is_empty()) {
+            let read = self.in_hand.remove(&message).unwrap();
+            self.delivered.push(read);
             self.pipe.finish(message);
         }
     }

@@ -1,9 +1,9 @@
 //! Frames made by hand, also such as no pipe sends.
 
-use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
+use crate::descriptor::{Descriptor, PayloadDescriptor};
 use crate::error::ResetCode;
 use crate::proto::OpId;
-use crate::proto::wire::descriptor::{Carriage, Head};
+use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Kind, Reason};
 
 pub(crate) fn frame(kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
@@ -44,34 +44,22 @@ pub(crate) fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
         payloads: payloads.iter().map(payload).collect(),
         ..Descriptor::default()
     };
-    put(descriptor, payloads.iter().map(|(_, carriage)| *carriage))
+    let carriages = payloads.iter().map(|(_, carriage)| *carriage);
+    front(descriptor, carriages.collect())
 }
 
-/// The front of a message of one tensor, which rides.
-pub(crate) fn tensor_head(tensor: TensorDescriptor) -> Vec<u8> {
-    let descriptor = Descriptor {
-        tensors: vec![tensor],
-        ..Descriptor::default()
-    };
-    put(descriptor, [Carriage::Eager])
-}
-
-fn put(descriptor: Descriptor, carriages: impl IntoIterator<Item = Carriage>) -> Vec<u8> {
+pub(crate) fn front(descriptor: Descriptor, carriages: Carriages) -> Vec<u8> {
     let mut out = Vec::new();
-    Head::with(descriptor, carriages.into_iter().collect()).put(&mut out);
+    Head::with(descriptor, carriages).put(&mut out);
     out
 }
 
 /// All of the frame of a message of payloads of these lengths.
 pub(crate) fn whole(payloads: &[(u64, Carriage)]) -> Vec<u8> {
-    filled(head(payloads))
-}
-
-/// The whole frame with this front: bytes for what rides follow.
-pub(crate) fn filled(mut head: Vec<u8>) -> Vec<u8> {
-    let len = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
-    head.resize(HEADER_LEN + len, b'e');
-    head
+    let mut frame = head(payloads);
+    let len = u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize;
+    frame.resize(HEADER_LEN + len, b'e');
+    frame
 }
 
 pub(crate) fn reset(message: u64, answer: bool) -> Control {

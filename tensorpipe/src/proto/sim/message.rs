@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::device::Device;
 use crate::proto::handshake::{ClientHandshake, LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::{Answer, Brochure, Purpose, WireLimits};
-use crate::proto::{OutgoingPart, OutgoingParts, OutgoingTensor};
+use crate::proto::{OutgoingPart, OutgoingParts, TensorFields};
 use crate::tensor::DType;
 
 use super::end::Source;
@@ -147,16 +147,14 @@ impl Msg {
                     None => Bytes::from_static(b"p"),
                     Some(_) => Bytes::new(),
                 },
-                tensor: tensor.map(|_| OutgoingTensor {
+                tensor: tensor.map(|_| TensorFields {
                     dtype: DType::U8,
                     shape: [len].into(),
                     source: Device::CPU,
                     target: None,
                 }),
-                target: None,
                 channel: (!rides).then_some(tensor.unwrap_or(0)),
                 source: bytes.as_slice().into(),
-                flags_at: 0,
             }
         };
         payloads.chain(tensors).map(part).collect()

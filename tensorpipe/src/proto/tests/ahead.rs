@@ -28,20 +28,6 @@ fn bulk_comes_before_it_is_read() {
 }
 
 #[test]
-fn head_and_bulk_may_come_in_one_piece_or_byte_by_byte() {
-    for split in [1, 7, 100, usize::MAX] {
-        let mut pair = pair(10_000);
-        pair.b.split = split;
-        pair.b.lazy = split % 2 == 0;
-        let sent = message("ahead").tensor(5000);
-        pair.send(&sent);
-        pair.b.read(0);
-        pair.settle();
-        assert_eq!(pair.b.contents(), [sent.parts()], "split {split}");
-    }
-}
-
-#[test]
 fn beyond_the_credit_the_go_ahead_is_needed_again() {
     let mut pair = pair(10_000);
     for _ in 0..6 {
@@ -74,24 +60,32 @@ fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
     assert_eq!(pair.a.refused, [(1, ResetCode::Refused)]);
 }
 
+/// All of a tensor of 5000 bytes is handed over, and half of it is here.
+fn half() -> Pair {
+    let mut pair = pair(10_000).rate(4000).latency(5);
+    pair.a.write(&message("ahead").tensor(5000));
+    pair.run_for(6);
+    assert_eq!((&pair.a.written, &pair.b.ready), (&vec![0], &vec![0]));
+    pair
+}
+
 #[test]
 fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
-    let mut pair = pair(10_000);
-    pair.b.out_of_memory = true;
-    pair.send(&message("lost").tensor(5000));
-    pair.b.read(0);
+    let mut pair = half();
+    pair.b.pipe.throw_away(0);
+    pair.read(0);
     pair.settle();
     assert_eq!(pair.b.contents(), [[None]]);
+    assert_eq!(pair.b.pipe.dropped(), 5000);
     assert_eq!(pair.a.refused, [], "all has come: it is simply done with");
 }
 
 #[test]
 fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
-    let mut pair = pair(10_000);
-    pair.b.skips = true;
-    pair.a.write(&message("skipped").tensor(5000));
+    let mut pair = half();
+    pair.b.refuse(0, ResetCode::Skipped);
     pair.settle();
-    assert_eq!((pair.a.written.len(), pair.a.refused.len()), (1, 0));
+    assert_eq!(pair.a.refused, []);
     assert_eq!(pair.b.cancelled, [OpId::incoming(0, 0)]);
 }
 
@@ -170,7 +164,7 @@ fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
         if let Some(bytes) = asked {
             narrow(&mut pair, bytes);
         }
-        pair.tell(&control([Control::Recalled { ahead }]));
+        pair.tell(&control([Control::Recalled(ahead)]));
         pair.b.complaint()
     };
     let unexpected = [

@@ -1,6 +1,5 @@
 //! A channel that needs no go-ahead: its parts leave with their message, and cost the reader nothing until it reads.
 
-use crate::error::ResetCode;
 use crate::proto::OpId;
 use crate::proto::sim::frames::{bulk, chunk, control, head, told};
 use crate::proto::sim::{Pair, message};
@@ -36,22 +35,6 @@ fn other_parts_of_its_message_still_wait() {
     assert_eq!(pair.a.parts_started(), [1, 0, 2]);
     assert_eq!(pair.b.kinds(0), [Kind::Grant]);
     assert_eq!(pair.b.contents(), [sent.parts()]);
-}
-
-#[test]
-fn taken_back_before_it_is_read_its_channel_hears_of_it() {
-    for refused in [false, true] {
-        let mut pair = pair();
-        pair.send(&message("gone").tensor_on(1, 3000).tensor(2000));
-        if refused {
-            pair.b.refuse(0, ResetCode::Refused);
-        } else {
-            pair.a.reset(0);
-        }
-        pair.settle();
-        // The first part was received; only the second one waits.
-        assert!(pair.a.written.is_empty() && pair.b.delivered.is_empty());
-    }
 }
 
 #[test]

@@ -1,22 +1,46 @@
-//! A slow reader bounds what is under way, in messages and in bytes; what it finishes comes back as credit.
+//! A slow reader bounds what is under way, in messages and in bytes: the rest waits at the writer, and arrives in order. What
+//! it finishes comes back as credit.
 
 use crate::proto::sim::{Pair, limits, message};
 use crate::proto::wire::frame::Kind;
 
 #[test]
-fn messages_in_flight_are_bounded() {
+fn writes_wait_for_reads_and_keep_their_order() {
     let mut pair = Pair::lazy();
-    for _ in 0..40 {
-        pair.a.write(&message("m"));
+    let messages: Vec<_> = (0..50)
+        .map(|i| message(&format!("{i}")).payload(i).tensor(i * 100))
+        .collect();
+    for message in &messages {
+        pair.a.write(message);
     }
-    for read in 0..40 {
-        pair.run();
-        assert!(pair.b.pipe.incoming.messages.len() <= 8);
-        pair.b.read(read);
+    pair.run();
+    let credit: Vec<_> = (0..8).collect();
+    assert_eq!(pair.b.ready, credit, "as many as there is credit for");
+    let unwritten = pair.a.pipe.unwritten();
+    assert_eq!(unwritten, 49, "only the first needs no go-ahead");
+    for (i, message) in messages.iter().enumerate() {
+        pair.read(i as u64);
+        let delivered = pair.b.delivered.last().unwrap();
+        assert_eq!(delivered.message, i as u64);
+        assert_eq!(delivered.parts, message.parts());
     }
     pair.settle();
+    assert_eq!(pair.a.written, (0..50).collect::<Vec<_>>());
     let windows = pair.b.sent(Kind::Window);
-    assert_eq!(windows, 10, "one for each half of a window");
+    assert_eq!(windows, 12, "one for each half of a window");
+}
+
+#[test]
+fn one_message_that_is_never_read_does_not_pile_up_what_was_handed_over_behind_it() {
+    let mut pair = Pair::lazy();
+    pair.send(&message("stuck").tensor(1000));
+    for i in 1..=200 {
+        pair.send(&message("passes"));
+        pair.read(i);
+        assert_eq!(pair.a.pipe.unwritten(), 1);
+    }
+    pair.b.read(0);
+    pair.settle();
 }
 
 #[test]

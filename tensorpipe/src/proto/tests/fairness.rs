@@ -17,7 +17,7 @@ fn a_control_frame_waits_for_one_chunk_at_most() {
     let mut pair = busy();
     let from = pair.a.frames.len();
     pair.a.reset(77);
-    pair.b.pipe.outbox.control(Control::Ping { nonce: 1 });
+    pair.b.pipe.outbox.control(Control::Ping(1));
     pair.a.pipe.flush(0);
     pair.run_for(4);
     let kinds = pair.a.kinds(from);
@@ -35,6 +35,16 @@ fn a_small_message_waits_for_one_chunk_at_most() {
     assert_eq!(pair.b.delivered.len(), 1);
     pair.settle();
     assert_eq!(pair.b.delivered.len(), 2);
+}
+
+#[test]
+fn a_message_that_could_leave_at_once_waits_for_what_is_before_it() {
+    let mut pair = Pair::new();
+    pair.a.through = true;
+    pair.a.pipe.outbox.control(Control::Ping(1));
+    pair.a.write(&message("behind"));
+    pair.settle();
+    assert_eq!(pair.a.kinds(0), [Kind::Ping, Kind::Message]);
 }
 
 #[test]

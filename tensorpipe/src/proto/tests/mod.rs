@@ -2,7 +2,6 @@
 
 mod ahead;
 mod at_once;
-mod backlog;
 mod close;
 mod credit;
 mod cut;
@@ -19,12 +18,10 @@ mod lanes;
 mod offered;
 mod parts;
 mod pieces;
-mod ping_pong;
 mod random;
 mod refuse;
 mod reset;
 mod skip;
 mod split;
 mod strangers;
-mod unknown;
 mod wire_md;

@@ -40,11 +40,12 @@ pub(crate) enum Carriage {
 pub(crate) type Carriages = SmallVec<[Carriage; 4]>;
 
 /// What a head says of a tensor, beside what it says of any part.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TensorFields<'a> {
+#[derive(Debug)]
+pub(crate) struct TensorFields {
     pub(crate) dtype: DType,
-    pub(crate) shape: &'a [u64],
+    pub(crate) shape: Shape,
     pub(crate) source: Device,
+    /// Where it goes, if that is said.
     pub(crate) target: Option<Device>,
 }
 
@@ -77,20 +78,16 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Bytes in the buffer.
-    pub(crate) fn len(&self) -> usize {
-        self.out.len()
-    }
-
-    /// The next part, of `len` bytes and so many of metadata: payloads first. Its flags are the first byte.
+    /// The next part, of `len` bytes and so many of metadata: payloads first. Returns where its flags stand in the frame.
     #[inline(never)]
     pub(crate) fn part(
         &mut self,
         len: u64,
         metadata: usize,
         carriage: Carriage,
-        tensor: Option<TensorFields<'_>>,
-    ) {
+        tensor: Option<&TensorFields>,
+    ) -> u32 {
+        let flags_at = (self.out.len() - self.start) as u32;
         self.counts[usize::from(tensor.is_some())] += 1;
         if carriage == Carriage::Eager {
             self.eager += len;
@@ -114,16 +111,17 @@ impl<'a> Frame<'a> {
             }
         }
         out.put_u32(metadata as u32);
+        flags_at
     }
 
-    /// The metadata of the message, and of each part. Returns the length of the frame's body.
+    /// The metadata of the message, and of each part.
     #[inline]
-    pub(crate) fn end<'b>(self, metadata: &[u8], parts: impl Iterator<Item = &'b [u8]>) -> u32 {
+    pub(crate) fn end<'b>(self, metadata: &[u8], parts: impl Iterator<Item = &'b [u8]>) {
         let out = self.out;
         let fields = (out.len() - self.start - HEADER_LEN - 4) as u32;
         out.extend_from_slice(metadata);
         if self.counts == [0; 2] {
-            return (out.len() - self.start - HEADER_LEN) as u32;
+            return;
         }
         parts.for_each(|metadata| out.extend_from_slice(metadata));
         let body = ((out.len() - self.start - HEADER_LEN) as u64 + self.eager) as u32;
@@ -132,7 +130,6 @@ impl<'a> Frame<'a> {
         front[8..12].copy_from_slice(&fields.to_le_bytes());
         front[16..18].copy_from_slice(&self.counts[0].to_le_bytes());
         front[18..20].copy_from_slice(&self.counts[1].to_le_bytes());
-        body
     }
 }
 
@@ -276,9 +273,9 @@ impl Head {
         self.metadata.len() + payloads.sum::<usize>() + tensors.sum::<usize>()
     }
 
-    /// Appends the frame's header and head; the caller sends the eager bytes right behind. Returns the body's length.
+    /// Appends the frame's header and head; the eager bytes are to follow.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn put(&self, out: &mut Vec<u8>) -> u32 {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let mut frame = Frame::begin(out, self.metadata.len());
         let mut carriages = self.carriages().iter();
         let mut carriage = || *carriages.next().expect("one for each part");
@@ -288,16 +285,16 @@ impl Head {
         for tensor in self.tensors() {
             let fields = TensorFields {
                 dtype: tensor.dtype,
-                shape: &tensor.shape,
+                shape: tensor.shape.clone(),
                 source: tensor.source,
                 target: tensor.target,
             };
             let metadata = tensor.metadata.len();
-            frame.part(tensor.byte_len(), metadata, carriage(), Some(fields));
+            frame.part(tensor.byte_len(), metadata, carriage(), Some(&fields));
         }
         let payloads = self.payloads().iter().map(|payload| &*payload.metadata);
         let tensors = self.tensors().iter().map(|tensor| &*tensor.metadata);
-        frame.end(&self.metadata, payloads.chain(tensors))
+        frame.end(&self.metadata, payloads.chain(tensors));
     }
 
     /// Decodes the head at the front of `body_so_far`, of a body of `body_len` bytes. Returns it and its length, or how
@@ -326,11 +323,7 @@ impl Head {
             return Ok(Err(4 + fields_len));
         };
         let mut r = Reader::new(fields, Kind::Message);
-        let mut meta = MetadataLengths {
-            total: 0,
-            limit: u64::from(limits.metadata),
-        };
-        let message_meta = meta.add(r.u32()?)?;
+        let message_meta = take_metadata_len(&mut r, &mut 0, limits)?;
         let (payload_count, tensor_count) = (r.u16()?, r.u16()?);
         let parts = u64::from(payload_count) + u64::from(tensor_count);
         check("payloads and tensors", parts, u64::from(limits.parts))?;
@@ -345,7 +338,7 @@ impl Head {
         };
         match parts {
             0 => Self::of_metadata(body_so_far, &front),
-            _ => Self::of_parts(body_so_far, &front, (r, meta), channels, limits),
+            _ => Self::of_parts(body_so_far, &front, r, channels, limits),
         }
     }
 
@@ -354,7 +347,7 @@ impl Head {
     fn of_parts(
         body_so_far: &[u8],
         front: &Front,
-        (mut r, mut meta): (Reader<'_>, MetadataLengths),
+        mut r: Reader<'_>,
         channels: usize,
         limits: &WireLimits,
     ) -> Result<Result<(Self, usize), usize>, PeerFault> {
@@ -363,6 +356,7 @@ impl Head {
         let mut payloads = Payloads::with_capacity(payload_count);
         let mut tensors = Tensors::with_capacity(tensor_count);
         let mut metas = SmallVec::<[usize; 4]>::new();
+        let mut metadata = front.message_meta as u64;
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
             let len = r.u64()?;
@@ -372,7 +366,7 @@ impl Head {
                 len,
                 metadata: Bytes::new(),
             });
-            metas.push(meta.add(r.u32()?)?);
+            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
         }
         for _ in 0..tensor_count {
             let (carriage, flags) = take_carriage(&mut r, channels)?;
@@ -397,9 +391,9 @@ impl Head {
                 target,
                 metadata: Bytes::new(),
             });
-            metas.push(meta.add(r.u32()?)?);
+            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
         }
-        let head_len = front.fields_end + meta.total as usize;
+        let head_len = front.fields_end + metadata as usize;
         if head_len > front.body_len {
             return Err(Kind::Message.truncated());
         }
@@ -473,17 +467,16 @@ impl Head {
     }
 }
 
-struct MetadataLengths {
-    total: u64,
-    limit: u64,
-}
-
-impl MetadataLengths {
-    fn add(&mut self, len: u32) -> Result<usize, PeerFault> {
-        self.total += u64::from(len);
-        check("metadata", self.total, self.limit)?;
-        Ok(len as usize)
-    }
+/// The length of one more piece of metadata, of which there are `total` bytes so far.
+fn take_metadata_len(
+    r: &mut Reader<'_>,
+    total: &mut u64,
+    limits: &WireLimits,
+) -> Result<usize, PeerFault> {
+    let len = r.u32()?;
+    *total += u64::from(len);
+    check("metadata", *total, u64::from(limits.metadata))?;
+    Ok(len as usize)
 }
 
 fn check(what: &'static str, found: u64, limit: u64) -> Result<(), PeerFault> {

@@ -213,13 +213,9 @@ pub(crate) enum Control {
     /// Cumulative limits: messages, frame bytes and bulk bytes ahead that may have been sent in all.
     Window(Amount),
     /// Bulk bytes ahead have a lower limit from now on: this one, or what has been sent where that is more.
-    Recall {
-        ahead: u64,
-    },
+    Recall(u64),
     /// They have, and which.
-    Recalled {
-        ahead: u64,
-    },
+    Recalled(u64),
     /// The writer abandons a message, or (`answer`) confirms that nothing more comes of one that was refused.
     Reset {
         reason: Reason,
@@ -228,19 +224,12 @@ pub(crate) enum Control {
     /// The reader does not want a message, or no more of it.
     Refuse(Reason),
     /// Say when the application has called read for every message up to this one.
-    Flush {
-        message: u64,
-    },
+    Flush(u64),
     /// It has.
-    Flushed {
-        message: u64,
-    },
-    Ping {
-        nonce: u64,
-    },
-    Pong {
-        nonce: u64,
-    },
+    Flushed(u64),
+    /// With a number, which the answer repeats.
+    Ping(u64),
+    Pong(u64),
     /// No message from `next` on will be looked at.
     GoAway {
         next: u64,
@@ -267,21 +256,17 @@ impl Control {
                 skip.iter().for_each(|part| out.put_u16(*part));
             }),
             Self::Window(limit) => put_frame(out, Kind::Window, 0, |out| limit.put(out)),
-            Self::Recall { ahead } => put_frame(out, Kind::Recall, 0, |out| out.put_u64(*ahead)),
-            Self::Recalled { ahead } => {
-                put_frame(out, Kind::Recalled, 0, |out| out.put_u64(*ahead))
-            }
+            Self::Recall(ahead) => put_frame(out, Kind::Recall, 0, |out| out.put_u64(*ahead)),
+            Self::Recalled(ahead) => put_frame(out, Kind::Recalled, 0, |out| out.put_u64(*ahead)),
             Self::Reset { reason, answer } => {
                 let flags = if *answer { ANSWER } else { 0 };
                 put_frame(out, Kind::Reset, flags, |out| reason.put(out));
             }
             Self::Refuse(reason) => put_frame(out, Kind::Refuse, 0, |out| reason.put(out)),
-            Self::Flush { message } => put_frame(out, Kind::Flush, 0, |out| out.put_u64(*message)),
-            Self::Flushed { message } => {
-                put_frame(out, Kind::Flushed, 0, |out| out.put_u64(*message))
-            }
-            Self::Ping { nonce } => put_frame(out, Kind::Ping, 0, |out| out.put_u64(*nonce)),
-            Self::Pong { nonce } => put_frame(out, Kind::Pong, 0, |out| out.put_u64(*nonce)),
+            Self::Flush(message) => put_frame(out, Kind::Flush, 0, |out| out.put_u64(*message)),
+            Self::Flushed(message) => put_frame(out, Kind::Flushed, 0, |out| out.put_u64(*message)),
+            Self::Ping(nonce) => put_frame(out, Kind::Ping, 0, |out| out.put_u64(*nonce)),
+            Self::Pong(nonce) => put_frame(out, Kind::Pong, 0, |out| out.put_u64(*nonce)),
             Self::GoAway { next, text } => put_frame(out, Kind::GoAway, 0, |out| {
                 out.put_u64(*next);
                 out.put_text(cut(text));
@@ -307,17 +292,17 @@ impl Control {
                 Self::Grant { message, skip }
             }
             Kind::Window => Self::Window(Amount::take(&mut r)?),
-            Kind::Recall => Self::Recall { ahead: r.u64()? },
-            Kind::Recalled => Self::Recalled { ahead: r.u64()? },
+            Kind::Recall => Self::Recall(r.u64()?),
+            Kind::Recalled => Self::Recalled(r.u64()?),
             Kind::Reset => Self::Reset {
                 reason: Reason::take(&mut r)?,
                 answer: flags & ANSWER != 0,
             },
             Kind::Refuse => Self::Refuse(Reason::take(&mut r)?),
-            Kind::Flush => Self::Flush { message: r.u64()? },
-            Kind::Flushed => Self::Flushed { message: r.u64()? },
-            Kind::Ping => Self::Ping { nonce: r.u64()? },
-            Kind::Pong => Self::Pong { nonce: r.u64()? },
+            Kind::Flush => Self::Flush(r.u64()?),
+            Kind::Flushed => Self::Flushed(r.u64()?),
+            Kind::Ping => Self::Ping(r.u64()?),
+            Kind::Pong => Self::Pong(r.u64()?),
             Kind::GoAway => Self::GoAway {
                 next: r.u64()?,
                 text: r.legible()?,

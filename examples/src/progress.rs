@@ -10,7 +10,7 @@ const PLAIN_EVERY: Duration = Duration::from_secs(1);
 
 /// The display of one training.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     voice: Voice,
     /// The last state, and the last plain line with its time.
     state: String,
@@ -19,11 +19,11 @@ pub(crate) struct Progress {
 
 /// Says lines without breaking the bar; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Voice(ProgressBar);
+pub struct Voice(ProgressBar);
 
 impl Voice {
     /// Writes one line.
-    pub(crate) fn say(&self, line: impl AsRef<str>) {
+    pub fn say(&self, line: impl AsRef<str>) {
         self.0.suspend(|| {
             let _ = writeln!(stderr(), "{}", line.as_ref());
         });
@@ -32,7 +32,7 @@ impl Voice {
 
 impl Progress {
     /// A display for a training of `steps` steps.
-    pub(crate) fn new(steps: u64) -> Self {
+    pub fn new(steps: u64) -> Self {
         let look = ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg}, {elapsed}");
         // Hidden where there is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(10);
@@ -45,17 +45,17 @@ impl Progress {
     }
 
     /// What other tasks speak with.
-    pub(crate) fn voice(&self) -> Voice {
+    pub fn voice(&self) -> Voice {
         self.voice.clone()
     }
 
     /// Writes one line.
-    pub(crate) fn say(&self, line: impl AsRef<str>) {
+    pub fn say(&self, line: impl AsRef<str>) {
         self.voice.say(line);
     }
 
     /// Shows where the training is.
-    pub(crate) fn show(&mut self, done: u64, loss: Option<f32>, accuracy: Option<f64>) {
+    pub fn show(&mut self, done: u64, loss: Option<f32>, accuracy: Option<f64>) {
         let Some(loss) = loss else { return };
         let accuracy =
             accuracy.map(|accuracy| format!(", test accuracy {:.1} %", 100.0 * accuracy));
@@ -74,7 +74,7 @@ impl Progress {
     }
 
     /// Replaces the bar by a line about the last state.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.voice.0.finish_and_clear();
         self.say_state();
     }

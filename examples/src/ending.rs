@@ -17,7 +17,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How the work of a process ended, short of an error.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ending {
+pub enum Ending {
     /// The work is done.
     Done,
     /// A signal of that number asked for it.
@@ -38,7 +38,7 @@ impl From<Ending> for ExitCode {
 }
 
 /// Completes when the user (Ctrl-C) or the system (SIGTERM) asks this process to end.
-pub(crate) async fn interrupted() -> Result<Ending> {
+pub async fn interrupted() -> Result<Ending> {
     let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
     let (mut first, mut second) = (signal(interrupt)?, signal(terminate)?);
     let number = tokio::select! {
@@ -49,7 +49,7 @@ pub(crate) async fn interrupted() -> Result<Ending> {
 }
 
 /// Completes when the launcher is gone or wants this child to end; never if there is none (`supervised` is false).
-pub(crate) async fn released(supervised: bool) -> Ending {
+pub async fn released(supervised: bool) -> Ending {
     if !supervised {
         return std::future::pending().await;
     }

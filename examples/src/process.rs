@@ -20,7 +20,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// A started child.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     title: String,
     child: Child,
     /// Held, not used: see above.
@@ -32,7 +32,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts this program again with `arguments`.
-    pub(crate) fn start(name: &str, arguments: &[&str], voice: Voice) -> Result<Self> {
+    pub fn start(name: &str, arguments: &[&str], voice: Voice) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
             .arg("--supervised")
@@ -66,17 +66,17 @@ impl Process {
     }
 
     /// Name and process id, for messages.
-    pub(crate) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         self.title.clone()
     }
 
     /// Whether [`exited`](Self::exited) has told how it ended.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.ended
     }
 
     /// The rest of its first line of standard output, which must begin with `mark` and come within `patience`.
-    pub(crate) async fn said(&mut self, mark: &str, patience: Duration) -> Result<String> {
+    pub async fn said(&mut self, mark: &str, patience: Duration) -> Result<String> {
         let (title, mut line) = (self.title(), String::new());
         let read = timeout(patience, self.output.read_line(&mut line)).await;
         read.with_context(|| format!("{title} was not ready within {patience:?}"))??;
@@ -90,14 +90,14 @@ impl Process {
     }
 
     /// What else it writes to standard output.
-    pub(crate) async fn rest(&mut self) -> Result<String> {
+    pub async fn rest(&mut self) -> Result<String> {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).await?;
         Ok(rest)
     }
 
     /// Waits until it has ended and its last lines are shown. May be dropped and called again.
-    pub(crate) async fn exited(&mut self) -> Result<ExitStatus> {
+    pub async fn exited(&mut self) -> Result<ExitStatus> {
         let status = self.child.wait().await?;
         if !self.lines.is_finished() {
             let _ = timeout(LAST_LINES, &mut self.lines).await;
@@ -107,7 +107,7 @@ impl Process {
     }
 
     /// Asks it to end and waits for `grace`, then kills it.
-    pub(crate) async fn end(&mut self, grace: Duration) {
+    pub async fn end(&mut self, grace: Duration) {
         drop(self.input.take());
         if timeout(grace, self.exited()).await.is_err() {
             // Fails only if it has ended meanwhile.

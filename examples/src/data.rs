@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 use crate::random::Random;
 
 /// Pixels of one image.
-pub(crate) const PIXELS: usize = 64;
+pub const PIXELS: usize = 64;
 /// Digits to tell apart.
-pub(crate) const CLASSES: usize = 10;
+pub const CLASSES: usize = 10;
 
-const CSV: &str = include_str!("../../../data/digits.csv");
+const CSV: &str = include_str!("../data/digits.csv");
 /// Of all pixels in the file.
 const MEAN: f32 = 4.88;
 /// Of all pixels in the file.
@@ -23,21 +23,21 @@ const SPLIT_SEED: u64 = 0xD161_7500;
 
 /// Images and what they show.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Digits {
+pub struct Digits {
     /// Pixels, [`PIXELS`] an image, scaled to mean 0 and deviation 1: gradients descend faster.
-    pub(crate) images: Vec<f32>,
+    pub images: Vec<f32>,
     /// The digit of each image.
-    pub(crate) labels: Vec<u32>,
+    pub labels: Vec<u32>,
 }
 
 impl Digits {
     /// How many images.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.labels.len()
     }
 
     /// Copies the images at `indices`, in that order.
-    pub(crate) fn select(&self, indices: &[usize]) -> Self {
+    pub fn select(&self, indices: &[usize]) -> Self {
         let mut chosen = Self::default();
         for &index in indices {
             let pixels = index * PIXELS..(index + 1) * PIXELS;
@@ -50,19 +50,19 @@ impl Digits {
 
 /// What to learn from, and what to measure with.
 #[derive(Clone, Debug)]
-pub(crate) struct Split {
+pub struct Split {
     /// Four fifths.
-    pub(crate) train: Digits,
+    pub train: Digits,
     /// The other fifth.
-    pub(crate) test: Digits,
+    pub test: Digits,
 }
 
 /// Reads the embedded file and splits it.
-pub(crate) fn load() -> Result<Split> {
+pub fn load() -> Result<Split> {
     let all = parse(CSV).context("the embedded digits.csv is damaged")?;
-    let mut order: Vec<usize> = (0..all.len()).collect();
+    let mut order: Vec<usize> = (0..all.count()).collect();
     Random::new(SPLIT_SEED).shuffle(&mut order);
-    let (test, train) = order.split_at(all.len() / TEST_SHARE);
+    let (test, train) = order.split_at(all.count() / TEST_SHARE);
     Ok(Split {
         train: all.select(train),
         test: all.select(test),
@@ -71,7 +71,7 @@ pub(crate) fn load() -> Result<Split> {
 
 /// An endless row of batches, each image once before any comes again.
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub struct Batches {
     order: Vec<usize>,
     taken: usize,
     size: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Batches {
 
 impl Batches {
     /// Batches of `size` out of `images`; another `seed` gives another order.
-    pub(crate) fn new(images: usize, size: usize, seed: u64) -> Self {
+    pub fn new(images: usize, size: usize, seed: u64) -> Self {
         Self {
             order: (0..images).collect(),
             taken: images,
@@ -90,7 +90,7 @@ impl Batches {
     }
 
     /// The indices of the next batch.
-    pub(crate) fn draw(&mut self) -> &[usize] {
+    pub fn draw(&mut self) -> &[usize] {
         if self.taken + self.size > self.order.len() {
             self.random.shuffle(&mut self.order);
             self.taken = 0;

@@ -3,16 +3,16 @@
 
 /// A stream of numbers decided by its seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// Equal seeds give equal streams.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Puts `items` in random order.
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             // The bias of the remainder is below 2^-50 for so few items.
             let other = self.draw() % (last as u64 + 1);
@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// A number from the normal distribution with mean 0 and deviation 1 (Box–Muller).
-    pub(crate) fn normal(&mut self) -> f32 {
+    pub fn normal(&mut self) -> f32 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         (radius * (std::f64::consts::TAU * self.unit()).cos()) as f32
     }
