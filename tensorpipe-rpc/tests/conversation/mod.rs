@@ -125,12 +125,21 @@ async fn converse(script: &mut Script<'_>) {
     drop((kept, client));
     let ended = soon("the pipe's end", ours.ended()).await.to_string();
     assert!(!ended.contains("panicked"), "{ended}");
+    if let Some(server) = server {
+        let idle = async {
+            while server.calls_under_way() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        soon("the end of what the server does", idle).await;
+        // With it goes what was shared and not claimed.
+        drop(server);
+    }
     let are_left = || {
         let pools = [&near, &far].map(|context| context.pool().stats().outstanding_bytes);
-        let counts = match (&connection, &server) {
-            (Some(connection), _) => (connection.calls_under_way(), connection.references()),
-            (_, server) => (server.as_ref().map_or(0, Server::calls_under_way), 0),
-        };
+        let counts = connection.as_ref().map_or((0, 0), |connection| {
+            (connection.calls_under_way(), connection.references())
+        });
         (counts, held.load(Ordering::SeqCst), pools)
     };
     let nothing = ((0, 0), 0, [0, 0]);
@@ -233,6 +242,7 @@ mod tests {
     /// Also those that somebody catches.
     fn count_panics() {
         static ONCE: Once = Once::new();
+        PANICKED.set(false);
         ONCE.call_once(|| {
             let before = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
